@@ -22,9 +22,12 @@ pytest_plugins = (
 )
 
 # How fast a machine draws and runs an example says nothing about the code.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
-# `make test` tries fewer examples where a test doesn't give a number of its own; `make test-all` tries them all.
+# `make test` tries fewer examples where a test doesn't give a number of its own; `make test-all`
+# tries them all.
 settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
 
 
@@ -33,7 +36,9 @@ def _generate_messages() -> None:
     upstream = Path(__file__).parent / "upstream"
     made = max((path.stat().st_mtime_ns for path in (upstream / "_pb").glob("*_pb2.py")), default=0)
     if any(path.stat().st_mtime_ns > made for path in (upstream / "proto").glob("*.proto")):
-        subprocess.run([sys.executable, "-m", "sluice.tidb.genproto"], cwd=upstream.parent, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "sluice.tidb.genproto"], cwd=upstream.parent, check=True
+        )
 
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -41,23 +46,31 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 
 def _reaches_the_disk(descriptor: int) -> None:
-    """In place of fsync and fdatasync in the tests' own processes: raises what they raise of a wrong descriptor.
+    """In place of fsync and fdatasync in the tests' own processes: raises what they raise of a
+    wrong descriptor.
 
-    What a process has written outlives its kill -9 without them, and no test pulls the machine's plug. Thousands of
-    them were most of the time of the tests that write many small files. Programs that tests start call the real ones.
+    What a process has written outlives its kill -9 without them, and no test pulls the machine's
+    plug. Thousands of them were most of the time of the tests that write many small files. Programs
+    that tests start call the real ones.
     """
     os.fstat(descriptor)
 
 
 os.fsync = os.fdatasync = _reaches_the_disk
 
-# Until all is collected: what is imported and collected stays, and looking through it again and again finds nothing.
+# Until all is collected: what is imported and collected stays, and looking through it again and
+# again finds nothing.
 gc.disable()
 
 
 def pytest_addoption(parser):
     """Let a run's random histories be had again."""
-    parser.addoption("--judge-seed", type=int, default=0, help="first seed of tests/judge's new histories; 0: any")
+    parser.addoption(
+        "--judge-seed",
+        type=int,
+        default=0,
+        help="first seed of tests/judge's new histories; 0: any",
+    )
 
 
 def pytest_configure(config):
@@ -84,7 +97,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """In workers: what thousands of tests are made of stays to the end, so no collection needs to look at it."""
+    """In workers: what thousands of tests are made of stays to the end, so no collection needs to
+    look at it.
+    """
     if hasattr(session.config, "workerinput"):
         gc.collect()
         gc.freeze()

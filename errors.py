@@ -1,10 +1,13 @@
-"""The root of every error that leaves a room, and the two things that whoever meets one wants to know.
+"""The root of every error that leaves a room, and the two things that whoever meets one wants to
+know.
 
-`transient` tells whether trying again, without anybody doing anything, may help: the loops of landing and applying, the
-command line's exit code and Airflow's tasks ask it and nothing else. `way_out` tells people what they can do.
+`transient` tells whether trying again, without anybody doing anything, may help: the loops of
+landing and applying, the command line's exit code and Airflow's tasks ask it and nothing else.
+`way_out` tells people what they can do.
 
-This room lies below all others and imports none. Errors of other libraries become ours at the edge of the room that
-talks to them; what the operating system says may come through as OSError, and `ours` tells what it means.
+This room lies below all others and imports none. Errors of other libraries become ours at the edge
+of the room that talks to them; what the operating system says may come through as OSError, and
+`ours` tells what it means.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ _SENTENCE_ENDS = (".", "?", "!")
 class SluiceError(Exception):
     """Something went wrong: `str()` says what, to what, and the way out.
 
-    A subclass sets `transient` and `way_out` for all of its errors; one error may have its own. Its own way out is
-    shown behind the message, unless the message has it already; that of its class is general, and not repeated there.
+    A subclass sets `transient` and `way_out` for all of its errors; one error may have its own. Its
+    own way out is shown behind the message, unless the message has it already; that of its class is
+    general, and not repeated there.
     """
 
     transient: bool = False
@@ -33,7 +37,9 @@ class SluiceError(Exception):
     """What the command line ends with if the error isn't transient."""
     _shown = ""
 
-    def __init__(self, message: str = "", *details: object, way_out: str = "", transient: bool | None = None) -> None:
+    def __init__(
+        self, message: str = "", *details: object, way_out: str = "", transient: bool | None = None
+    ) -> None:
         super().__init__(message, *details)
         self._shown = way_out
         if way_out:
@@ -49,7 +55,9 @@ class SluiceError(Exception):
 
 
 class RequestError(SluiceError):
-    """What was asked for can't be done, and nothing has changed: another command, or other settings, may work."""
+    """What was asked for can't be done, and nothing has changed: another command, or other
+    settings, may work.
+    """
 
     way_out = "correct what it names, and try again"
     exit_code = 1
@@ -66,8 +74,8 @@ class DefectError(SluiceError):
     """Something that nobody has foreseen; its cause has the stack trace."""
 
     way_out = (
-        "this is a defect of Sluice: report it with the stack trace in the log, then let the task run again; nothing"
-        " was lost"
+        "this is a defect of Sluice: report it with the stack trace in the log, then let the task"
+        " run again; nothing was lost"
     )
     exit_code = 1
 
@@ -87,8 +95,9 @@ _BY_NUMBER = {
 
 
 def ours(error: BaseException) -> SluiceError:
-    """An error as one of ours: itself if it is; what the operating system said; else a defect. It has the original for
-    its cause.
+    """An error as one of ours: itself if it is; what the operating system said; else a defect.
+
+    It has the original for its cause.
     """
     if isinstance(error, SluiceError):
         return error
@@ -97,7 +106,10 @@ def ours(error: BaseException) -> SluiceError:
         told.way_out = _BY_NUMBER.get(error.errno or 0, MachineError.way_out)
     elif isinstance(error, MemoryError):
         told = MachineError(f"out of memory: {error}")
-        told.way_out = "give it more memory, or let it take less at once: [window] max-bytes, [apply] max-bytes"
+        told.way_out = (
+            "give it more memory, or let it take less at once: [window] max-bytes, [apply]"
+            " max-bytes"
+        )
     else:
         told = DefectError(f"{type(error).__name__}: {error}")
     told.__cause__ = error

@@ -1,5 +1,6 @@
-"""Build hook: compiles the .proto files before a wheel or an editable install is made, and gives a wheel what only it
-needs: the versions that the tests ran with, Airflow's settings, and a recording to try it with.
+"""Build hook: compiles the .proto files before a wheel or an editable install is made, and gives a
+wheel what only it needs: the versions that the tests ran with, Airflow's settings, and a recording
+to try it with.
 """
 
 from __future__ import annotations
@@ -15,13 +16,23 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 RECORDING = "tests/recordings/shop"
-"""What `sluice run` and `sluice up` play unless told otherwise. The wheel has it as ``devstack/recordings/shop``."""
-OF_A_RECORDING = ("recording.json", "binlogs.bin.gz", "tikv-meta.jsonl.gz", "snapshots.json", "snapshots")
+"""What `sluice run` and `sluice up` play unless told otherwise. The wheel has it as
+``devstack/recordings/shop``.
+"""
+OF_A_RECORDING = (
+    "recording.json",
+    "binlogs.bin.gz",
+    "tikv-meta.jsonl.gz",
+    "snapshots.json",
+    "snapshots",
+)
 """What is played and compared of it; the rest is for tests."""
 
 
 class SluiceBuildHook(BuildHookInterface):
-    """Runs tidb/genproto.py, by file, because the package itself isn't importable while it is being built."""
+    """Runs tidb/genproto.py, by file, because the package itself isn't importable while it is being
+    built.
+    """
 
     PLUGIN_NAME = "custom"
 
@@ -41,7 +52,9 @@ class SluiceBuildHook(BuildHookInterface):
         self._scratch = tempfile.TemporaryDirectory()
         included[str(root / "airflow.cfg")] = "sluice/devstack/airflow.cfg"
         constraints = Path(self._scratch.name) / "constraints.txt"
-        constraints.write_text(tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8")
+        constraints.write_text(
+            tested_versions((root / "uv.lock").read_text(encoding="utf-8")), encoding="utf-8"
+        )
         included[str(constraints)] = "sluice/devstack/constraints.txt"
 
     def _add_kernels(self, root: Path, build_data: dict[str, Any]) -> None:
@@ -71,8 +84,8 @@ def _module_at(path: Path) -> Any:
 
 
 def tested_versions(lock: str) -> str:
-    """The contents of uv.lock as a constraints file for pip and uv: all that Sluice needs, its extras too, a line for
-    each version, with a marker where another Python gets another one.
+    """The contents of uv.lock as a constraints file for pip and uv: all that Sluice needs, its
+    extras too, a line for each version, with a marker where another Python gets another one.
     """
     packages: dict[str, list[dict[str, Any]]] = {}
     for package in tomllib.loads(lock)["package"]:
@@ -84,7 +97,10 @@ def tested_versions(lock: str) -> str:
             continue
         wanted.add(name)
         for package in packages[name]:
-            needed = [package.get("dependencies", []), *package.get("optional-dependencies", {}).values()]
+            needed = [
+                package.get("dependencies", []),
+                *package.get("optional-dependencies", {}).values(),
+            ]
             waiting += [each["name"] for group in needed for each in group]
     lines = []
     for name in sorted(wanted - {"sluice"}):

@@ -1,12 +1,13 @@
-"""How fast a backlog is landed, and how fast a landed backlog is applied, through Airflow and Spark into MariaDB at its
-default durability.
+"""How fast a backlog is landed, and how fast a landed backlog is applied, through Airflow and Spark
+into MariaDB at its default durability.
 
-The whole recording is sent to the pumps while the pipeline is paused, and its traffic some times more if
-it is sysbench's (`sluice.bench.backlog.again`); then all of it is landed, in windows of at most 1,000
-transactions, while applying is still paused; then it is applied with the default limits, and the checkpoint is watched.
-Each rate is that of the row changes between the first window (checkpoint) and the last: the first, which pays for
-warming up, is left out. CPU time is that of every process meanwhile, which is what to compare on a busy machine. At the
-end the downstream is compared with the recording's last snapshot.
+The whole recording is sent to the pumps while the pipeline is paused, and its traffic some times
+more if it is sysbench's (`sluice.bench.backlog.again`); then all of it is landed, in windows of at
+most 1,000 transactions, while applying is still paused; then it is applied with the default limits,
+and the checkpoint is watched. Each rate is that of the row changes between the first window
+(checkpoint) and the last: the first, which pays for warming up, is left out. CPU time is that of
+every process meanwhile, which is what to compare on a busy machine. At the end the downstream is
+compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ _PATIENCE_S = 600.0
 
 @dataclass(slots=True)
 class ApplyResult:
-    """Row changes are the upstream's (before anything cancels out). Stages are in ms, summed over the
-    measured batches.
+    """Row changes are the upstream's (before anything cancels out).
+
+    Stages are in ms, summed over the measured batches.
     """
 
     recording: str
@@ -63,9 +65,13 @@ class ApplyResult:
     differences: int = 0
 
 
-def measure(stack: Stack, directory: Path, repeated: int, report: Callable[[str], None]) -> ApplyResult:
-    """Run the benchmark in a stack of its own; `repeated`: how many times the recording's traffic comes again. Raises
-    StackError or RecordingError.
+def measure(
+    stack: Stack, directory: Path, repeated: int, report: Callable[[str], None]
+) -> ApplyResult:
+    """Run the benchmark in a stack of its own.
+
+    `repeated`: how many times the recording's traffic comes again. Raises StackError or
+    RecordingError.
     """
     recording, values = backlog.load(directory)
     label, target = replay.target(recording, None)
@@ -98,7 +104,9 @@ def measure(stack: Stack, directory: Path, repeated: int, report: Callable[[str]
         _cpu(result, relay, seen)
         _stages(result, stack)
         with contextlib.closing(connect(site)) as database:
-            result.differences = len(compare(directory / "snapshots" / str(label), database).differences)
+            result.differences = len(
+                compare(directory / "snapshots" / str(label), database).differences
+            )
     return result
 
 
@@ -130,7 +138,9 @@ def _landed(view: ProgressView, target: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A checkpoint (TSO), and the CPU time (s) that each kind of process had taken when it was seen."""
+    """A checkpoint (TSO), and the CPU time (s) that each kind of process had taken when it was
+    seen.
+    """
 
     checkpoint: int
     cpu_s: dict[str, float]
@@ -143,7 +153,8 @@ def _watch(checkpoint: Callable[[], int], target: int, stack: Stack) -> list[_Se
     def reached() -> bool:
         at = checkpoint()
         if at > seen[-1].checkpoint:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a worker came to its end while it was looked at
+            # a worker came to its end while it was looked at
+            with contextlib.suppress(psutil.NoSuchProcess):
                 seen.append(_Seen(at, cpu_s(stack)))
         return at >= target
 
@@ -156,9 +167,13 @@ def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
     relay = RelayLog.open((stack.home / "relay").as_uri())
     while not reached():
         for failure in relay.failures.list():
-            raise StackError(f"`{failure.what}` has stopped before everything was {what}: {failure.said}")
+            raise StackError(
+                f"`{failure.what}` has stopped before everything was {what}: {failure.said}"
+            )
         if time.monotonic() > deadline:
-            raise StackError(f"not everything was {what} within {_PATIENCE_S:.0f} s. {replay.hint(stack)}")
+            raise StackError(
+                f"not everything was {what} within {_PATIENCE_S:.0f} s. {replay.hint(stack)}"
+            )
         time.sleep(0.2)
 
 
@@ -169,15 +184,24 @@ def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], ta
     for window in landed[1:]:
         result.land_changes += window.changes
         for stage, milliseconds in window.timings_ms.items():
-            result.land_stages_ms[stage] = round(result.land_stages_ms.get(stage, 0.0) + milliseconds, 1)
+            result.land_stages_ms[stage] = round(
+                result.land_stages_ms.get(stage, 0.0) + milliseconds, 1
+            )
     if len(landed) > 1:
-        result.land_rows_per_s = result.land_changes / ((landed[-1].landed_ms - landed[0].landed_ms) / 1000)
+        result.land_rows_per_s = result.land_changes / (
+            (landed[-1].landed_ms - landed[0].landed_ms) / 1000
+        )
     firsts = [move for move in moves if sum(w.changes for w in windows if w.hi <= move[0]) > 0]
     lasts = [move for move in moves if move[0] >= target]
     if not firsts or not lasts or lasts[0][1] <= firsts[0][1]:
-        raise StackError("the recording was applied in a single step: there is nothing to measure between checkpoints")
+        raise StackError(
+            "the recording was applied in a single step: there is nothing to measure between"
+            " checkpoints"
+        )
     (first_ts, first_ms), (last_ts, last_ms) = firsts[0], lasts[0]
-    result.measured_changes = sum(window.changes for window in windows if first_ts < window.hi <= last_ts)
+    result.measured_changes = sum(
+        window.changes for window in windows if first_ts < window.hi <= last_ts
+    )
     result.measured_s = (last_ms - first_ms) / 1000
     result.rows_per_s = result.measured_changes / result.measured_s
 
@@ -188,7 +212,9 @@ def _cpu(result: ApplyResult, relay: RelayLog, seen: list[_Seen]) -> None:
     began = next((i for i, count in enumerate(changes) if count), len(seen) - 1)
     if (count := changes[-1] - changes[began]) > 0:
         before, after = seen[began].cpu_s, seen[-1].cpu_s
-        result.cpu_us = {name: round((after[name] - before[name]) * 1e6 / count, 2) for name in after}
+        result.cpu_us = {
+            name: round((after[name] - before[name]) * 1e6 / count, 2) for name in after
+        }
 
 
 def _stages(result: ApplyResult, stack: Stack) -> None:

@@ -1,10 +1,10 @@
-"""How fast traffic of other shapes than sysbench's is applied (`sluice.bench.shapes`), from a relay log into MariaDB at
-its
-default durability.
+"""How fast traffic of other shapes than sysbench's is applied (`sluice.bench.shapes`), from a relay
+log into MariaDB at its default durability.
 
-Nothing else runs: windows are prepared in this process, one batch ahead of the one that is written, as without Spark.
-So a rate is what two processes reach, this one and the server, and CPU time a row change is that of each of them.
-The batches that only fill the tables are left out. In the end every table must hold as many rows as the traffic leaves.
+Nothing else runs: windows are prepared in this process, one batch ahead of the one that is written,
+as without Spark. So a rate is what two processes reach, this one and the server, and CPU time a row
+change is that of each of them. The batches that only fill the tables are left out. In the end every
+table must hold as many rows as the traffic leaves.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class ShapeResult:
 def measure(
     stack: Stack, names: Sequence[str], report: Callable[[str], None], round_trip_ms: float = 0.0
 ) -> list[ShapeResult]:
-    """A result for each of `names`, which are in NAMES. `round_trip_ms`: how far away the downstream is. Raises
-    StackError.
+    """A result for each of `names`, which are in NAMES.
+
+    `round_trip_ms`: how far away the downstream is. Raises StackError.
     """
     stack.down()
     stack.wipe(*_PARTS, "relay", "logs")
@@ -75,7 +76,9 @@ def measure(
         stack.down()
 
 
-def _measure(stack: Stack, name: str, report: Callable[[str], None], applied_by: int) -> ShapeResult:
+def _measure(
+    stack: Stack, name: str, report: Callable[[str], None], applied_by: int
+) -> ShapeResult:
     """`applied_by`: the port by which MariaDB is reached when the changes are applied."""
     folder = stack.home / "shapes"
     shutil.rmtree(folder, ignore_errors=True)
@@ -93,7 +96,10 @@ def _measure(stack: Stack, name: str, report: Callable[[str], None], applied_by:
     whole = load_settings(stack.home / "sluice.toml")
     limits = replace(whole.apply, max_rows=batch)
     settings = Settings(
-        whole.upstream, Relay(folder.as_uri()), replace(whole.downstream, port=applied_by), apply=limits
+        whole.upstream,
+        Relay(folder.as_uri()),
+        replace(whole.downstream, port=applied_by),
+        apply=limits,
     )
     server = psutil.Process(stack.state().parts["mariadb"].process.pid)
     result = _apply(settings, relay, filled_ts, server, ShapeResult(name))
@@ -111,10 +117,14 @@ def _landed_recording(url: str) -> RelayLog:
 
 
 def landed(made: History, url: str, window: int) -> tuple[RelayLog, int]:
-    """A relay log of windows of so many transactions, and where the windows that fill the tables end."""
+    """A relay log of windows of so many transactions, and where the windows that fill the tables
+    end.
+    """
     relay = RelayLog.open(url)
     lo = filled_ts = _FIRST_TS
-    for which, transactions in enumerate((made.transactions[: made.first], made.transactions[made.first :])):
+    for which, transactions in enumerate(
+        (made.transactions[: made.first], made.transactions[made.first :])
+    ):
         for chosen in groups(transactions, window):
             hi = lo + 2 * len(chosen)
             rows = [
@@ -122,11 +132,20 @@ def landed(made: History, url: str, window: int) -> tuple[RelayLog, int]:
                 for n, changes in enumerate(chosen, 1)
                 for position, (table, kind, row) in enumerate(changes)
             ]
-            columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), PART_SCHEMA, strict=True)]
-            part = relay.write_part(lo, hi, "bench", 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)])
+            columns = [
+                pa.array(c, f.type)
+                for c, f in zip(zip(*rows, strict=True), PART_SCHEMA, strict=True)
+            ]
+            part = relay.write_part(
+                lo, hi, "bench", 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)]
+            )
             assert part is not None
-            tables = {str(table.id): table.to_json() for changes in chosen for table, _, _ in changes}
-            relay.commit(WindowRecord(lo, hi, 7, "bench", 0, len(chosen), len(rows), 1, (part,), tables))
+            tables = {
+                str(table.id): table.to_json() for changes in chosen for table, _, _ in changes
+            }
+            relay.commit(
+                WindowRecord(lo, hi, 7, "bench", 0, len(chosen), len(rows), 1, (part,), tables)
+            )
             lo = hi
         filled_ts = filled_ts if which else lo
     return relay, filled_ts
@@ -180,7 +199,9 @@ def _apply(
     result.seconds = round(after[0] - before[0], 3)
     result.rows_per_s = round(result.changes / (after[0] - before[0]))
     for place, name in ((1, "client"), (2, "MariaDB")):
-        result.cpu_us[name] = round((after[place] - before[place]) * 1e6 / max(1, result.changes), 2)
+        result.cpu_us[name] = round(
+            (after[place] - before[place]) * 1e6 / max(1, result.changes), 2
+        )
     return result
 
 

@@ -1,9 +1,10 @@
 """How fast a backlog is archived, what it becomes in bytes, and in how much memory.
 
-etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is landed and archived first, which
-says how large it becomes, and warms Spark up. Then its traffic is landed again and again, each time with other digits
-in its texts, until the backlog is as large as asked for, and archived by `sluice.etl.history.archive` in this process.
-CPU time is that of every process meanwhile, memory the largest resident set seen.
+etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is landed and
+archived first, which says how large it becomes, and warms Spark up. Then its traffic is landed
+again and again, each time with other digits in its texts, until the backlog is as large as asked
+for, and archived by `sluice.etl.history.archive` in this process. CPU time is that of every process
+meanwhile, memory the largest resident set seen.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ class ArchiveResult:
     rss_mib: dict[str, int] = field(default_factory=dict)
 
 
-def measure(stack: Stack, directory: Path, changes: int, workers: int, report: Callable[[str], None]) -> ArchiveResult:
+def measure(
+    stack: Stack, directory: Path, changes: int, workers: int, report: Callable[[str], None]
+) -> ArchiveResult:
     """Run the benchmark in a stack of its own. Raises StackError, RecordingError."""
     result = ArchiveResult(workers)
     with landed_recording(stack, directory, report) as there:
-        settings = replace(there.settings, archive=replace(there.settings.archive, worker_count=workers))
+        settings = replace(
+            there.settings, archive=replace(there.settings.archive, worker_count=workers)
+        )
         processes = SparkProcesses(stack)
         result.recording = _sizes(archive_through(settings))
         result.recording.binlogs = sum(len(record.payload) for record in there.recording.records())

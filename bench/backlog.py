@@ -1,8 +1,10 @@
-"""A backlog of any size in the pumps: a recording's transactions again and again, at fresh timestamps.
+"""A backlog of any size in the pumps: a recording's transactions again and again, at fresh
+timestamps.
 
-Only for benchmarks: the changes are real, but the same ones each time, so their old images are not what is downstream.
-`again` makes some of sysbench's that can be applied all the same. Written over the lane's own client side, Prewrites
-first, then their Commits with timestamps that PD gave after the pump had acknowledged the Prewrites.
+Only for benchmarks: the changes are real, but the same ones each time, so their old images are not
+what is downstream. `again` makes some of sysbench's that can be applied all the same. Written over
+the lane's own client side, Prewrites first, then their Commits with timestamps that PD gave after
+the pump had acknowledged the Prewrites.
 """
 
 from __future__ import annotations
@@ -56,15 +58,21 @@ class Timestamps:
 
 
 def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
-    """(prewrite_value, row changes) of the recording's transactions that committed after `after_ts`, in the order of
-    their commits.
+    """(prewrite_value, row changes) of the recording's transactions that committed after
+    `after_ts`, in the order of their commits.
     """
     commits = {
-        start: found.commit_ts for start, found in recording.transactions().items() if found.commit_ts > after_ts
+        start: found.commit_ts
+        for start, found in recording.transactions().items()
+        if found.commit_ts > after_ts
     }
     found = []
     for record in recording.records():
-        if record.tp == PREWRITE and record.start_ts in commits and len(record.payload) < _MAX_PAYLOAD:
+        if (
+            record.tp == PREWRITE
+            and record.start_ts in commits
+            and len(record.payload) < _MAX_PAYLOAD
+        ):
             binlog = pb.binlog.Binlog.FromString(record.payload)
             if not binlog.ddl_job_id:
                 value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
@@ -79,9 +87,9 @@ def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
 
 
 def again(wanted: Sequence[tuple[bytes, int]], times: int) -> list[tuple[bytes, int]]:
-    """Sysbench's transactions so many times more, so that they can be applied behind themselves: as many rows come as
-    go, which are the same rows, and each time the digits in their texts are others, but in the end as they are in
-    `wanted`. [] if this isn't such traffic.
+    """Sysbench's transactions so many times more, so that they can be applied behind themselves: as
+    many rows come as go, which are the same rows, and each time the digits in their texts are
+    others, but in the end as they are in `wanted`. [] if this isn't such traffic.
     """
     if not all(_TEXT.search(value) and _comes_to_the_same(value) for value, _ in wanted):
         return []
@@ -101,7 +109,9 @@ def _turned(wanted: Sequence[tuple[bytes, int]], turn: int) -> Iterator[tuple[by
 
 
 class Written(NamedTuple):
-    """What was written to the pumps: `last` is the last commit_ts (TSO), `bytes` those of the binlogs."""
+    """What was written to the pumps: `last` is the last commit_ts (TSO), `bytes` those of the
+    binlogs.
+    """
 
     transactions: int
     last: int
@@ -109,7 +119,11 @@ class Written(NamedTuple):
 
 
 def write(
-    pumps: Sequence[str], timestamps: Timestamps, cluster_id: int, wanted: Sequence[tuple[bytes, int]], changes: int
+    pumps: Sequence[str],
+    timestamps: Timestamps,
+    cluster_id: int,
+    wanted: Sequence[tuple[bytes, int]],
+    changes: int,
 ) -> Written:
     """Write at least so many row changes to the pumps ("host:port") in turn."""
     head = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
@@ -127,9 +141,13 @@ def write(
                 group.append(value)
                 changes -= inside
             starts = timestamps.take(len(group))
-            size += _send(lane, head, (_prewrite(start, value) for start, value in zip(starts, group)))
+            size += _send(
+                lane, head, (_prewrite(start, value) for start, value in zip(starts, group))
+            )
             commits = timestamps.take(len(group))
-            size += _send(lane, head, (_commit(start, commit) for start, commit in zip(starts, commits)))
+            size += _send(
+                lane, head, (_commit(start, commit) for start, commit in zip(starts, commits))
+            )
             written += len(group)
             last = commits[-1]
             if changes <= 0:
@@ -138,7 +156,13 @@ def write(
 
 
 def _prewrite(start: int, value: bytes) -> bytes:
-    return b"\x08\x00\x10" + encode_uvarint(start) + b"\x18\x00\x2a" + encode_uvarint(len(value)) + value
+    return (
+        b"\x08\x00\x10"
+        + encode_uvarint(start)
+        + b"\x18\x00\x2a"
+        + encode_uvarint(len(value))
+        + value
+    )
 
 
 def _commit(start: int, commit: int) -> bytes:
@@ -158,7 +182,9 @@ def _send(lane: FastPathClient, head: bytes, payloads: Iterator[bytes]) -> int:
 
 
 def load(directory: Path) -> tuple[Recording, list[tuple[bytes, int]]]:
-    """A recording and the values of its traffic after its first snapshot (or of all, if it has none)."""
+    """A recording and the values of its traffic after its first snapshot (or of all, if it has
+    none).
+    """
     recording = Recording(directory)
     first = min((label.ts for label in recording.labels), default=0)
     return recording, values(recording, first)

@@ -1,9 +1,10 @@
 """How fast a base is made from a dump and from the downstream, and loaded into a database.
 
-MariaDB at its default durability and Spark run, nothing else. The dump of `sluice.bench.copy` becomes a base by Spark's
-workers, the base is loaded into an empty MariaDB, and that, with the checkpoint which it has then, is read back by
-sessions with snapshots. Rates are of the rows in memory (`SnapshotFile.row_bytes`), about the bytes of their text. CPU
-time is that of every process meanwhile: on a busy machine that is what to compare.
+MariaDB at its default durability and Spark run, nothing else. The dump of `sluice.bench.copy`
+becomes a base by Spark's workers, the base is loaded into an empty MariaDB, and that, with the
+checkpoint which it has then, is read back by sessions with snapshots. Rates are of the rows in
+memory (`SnapshotFile.row_bytes`), about the bytes of their text. CPU time is that of every process
+meanwhile: on a busy machine that is what to compare.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ from sluice.etl.history.snapshots.plan import SnapshotPlan, plan_of_source, with
 from sluice.etl.settings import Relay, Settings, load_settings
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
-from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotFile, snapshot_id
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotFile,
+    snapshot_id,
+)
 from sluice.tidb.schema import Schema
 
 __all__ = ["ROWS", "BaseRate", "measure"]
@@ -49,7 +56,10 @@ _KNOWN = SourceSchema(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"
 
 @dataclass(slots=True)
 class BaseRate:
-    """One way of making a base, or of loading one. `row_bytes`: of the rows in memory; `file_bytes`: as Parquet."""
+    """One way of making a base, or of loading one.
+
+    `row_bytes`: of the rows in memory; `file_bytes`: as Parquet.
+    """
 
     way: str
     rows: int = 0
@@ -60,8 +70,13 @@ class BaseRate:
 
     def lines(self) -> list[str]:
         """For people."""
-        rate = f"{self.row_bytes / 1e6 / self.seconds:,.1f} MB/s, {self.rows / self.seconds:,.0f} rows/s"
-        cpu = ", ".join(f"{name} {1e6 * seconds / self.rows:.4g}" for name, seconds in self.cpu_s.items())
+        rate = (
+            f"{self.row_bytes / 1e6 / self.seconds:,.1f} MB/s, {self.rows / self.seconds:,.0f}"
+            " rows/s"
+        )
+        cpu = ", ".join(
+            f"{name} {1e6 * seconds / self.rows:.4g}" for name, seconds in self.cpu_s.items()
+        )
         return [
             f"{self.way}: {rate} ({self.rows:,} rows in {self.seconds:.2f} s)",
             f"  {'CPU, us a row':<22}{cpu}",
@@ -106,19 +121,32 @@ class _Run:
     def _from_dump(self, settings: Settings, dump: Path) -> ArchiveSnapshot:
         source = DumplingFolder.open(str(dump))
         archive = Archive.open(settings.archive_url)
-        plan: SnapshotPlan = plan_of_source(snapshot_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {})
+        plan: SnapshotPlan = plan_of_source(
+            snapshot_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {}
+        )
         archive.bases.begin(plan.base, PendingSnapshot("bench"))
         function = WriteChunks(dict(source.spec()), settings.archive_url)
-        calls = JobCalls(SessionTarget(settings.spark, "base", settings.relay.url), function, WRITE_TIMEOUT_S)
+        calls = JobCalls(
+            SessionTarget(settings.spark, "base", settings.relay.url), function, WRITE_TIMEOUT_S
+        )
         calls.connect()
         done: WrittenFiles = {}
         with self._measured("from a dump") as result:
-            for written in SourceRowsWriter(plan, archive.storage).write(calls, _SESSIONS, {}, lambda: True):
+            for written in SourceRowsWriter(plan, archive.storage).write(
+                calls, _SESSIONS, {}, lambda: True
+            ):
                 done |= written
             tables = with_files(plan, done)
             base = archive.bases.publish(
                 ArchiveSnapshot(
-                    plan.base, POSITION, 1, _CLUSTER, time.time_ns() // 10**6, "bench", plan.schemas, tables
+                    plan.base,
+                    POSITION,
+                    1,
+                    _CLUSTER,
+                    time.time_ns() // 10**6,
+                    "bench",
+                    plan.schemas,
+                    tables,
                 )
             )
             _count(result, [file for table in tables for file in table.files])
@@ -129,7 +157,9 @@ class _Run:
         source = SnapshotSource.from_snapshot(settings.archive_url, base)
         bootstrap = BootstrapPlanner(settings, source, _KNOWN, _CLUSTER)
         bootstrap.indexes_after_bytes = 0
-        make = SparkLoadMaker(SessionTarget(settings.spark, "copy", settings.relay.url), source.spec())
+        make = SparkLoadMaker(
+            SessionTarget(settings.spark, "copy", settings.relay.url), source.spec()
+        )
         with self._measured("a base into a database, with the secondary index") as result:
             bootstrap.run(make)
             _count(result, [file for table in base.tables for file in table.files])

@@ -1,4 +1,6 @@
-"""Draw what `sluice.bench.endurance` found: one panel a figure over the same hours, with kills as marks below."""
+"""Draw what `sluice.bench.endurance` found: one panel a figure over the same hours, with kills as
+marks below.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ _COLOURS = ("#0b6e99", "#c2571a", "#3f7d20", "#8a3ffc", "#b8002e", "#5b6770")
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """Lines by name: (s, value or None where there is none). `steps`: each tenfold value is as much higher."""
+    """Lines by name: (s, value or None where there is none).
+
+    `steps`: each tenfold value is as much higher.
+    """
 
     title: str
     lines: dict[str, list[tuple[float, float | None]]]
@@ -36,7 +41,10 @@ def endurance(found: dict[str, Any]) -> str:
     memory = list(dict.fromkeys(name for sample in samples for name in sample["memory"]))
     stores = list(dict.fromkeys(name for sample in samples for name in sample["files"]))
     panels = [
-        _Panel("transactions/s that became visible downstream", {"rate": line(lambda each: each["rate"])}),
+        _Panel(
+            "transactions/s that became visible downstream",
+            {"rate": line(lambda each: each["rate"])},
+        ),
         _Panel(
             "lag of a transaction (ms)",
             {"p50": line(lambda each: each["p50_ms"]), "p95": line(lambda each: each["p95_ms"])},
@@ -49,8 +57,8 @@ def endurance(found: dict[str, Any]) -> str:
     ]
     minutes = round(found["seconds"] / 60)
     title = (
-        f"{minutes // 60} h {minutes % 60} min at {course['rate']:g} transactions/s, {found['ddls']} DDL,"
-        f" {len(found['killed'])} kills"
+        f"{minutes // 60} h {minutes % 60} min at {course['rate']:g} transactions/s,"
+        f" {found['ddls']} DDL, {len(found['killed'])} kills"
     )
     return _drawn(title, panels, [at for at, _ in found["killed"]])
 
@@ -59,8 +67,10 @@ def _drawn(title: str, panels: list[_Panel], marks: list[float]) -> str:
     height = _TOP + len(panels) * (_HEIGHT + _GAP) + 10
     end_s = max(at for panel in panels for line in panel.lines.values() for at, _ in line)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif"'
-        ' font-size="12" fill="#24292f">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
+            ' font-family="sans-serif" font-size="12" fill="#24292f">'
+        ),
         f'<rect width="{_WIDTH}" height="{height}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="24" font-size="16">{escape(title)}</text>',
     ]
@@ -70,7 +80,9 @@ def _drawn(title: str, panels: list[_Panel], marks: list[float]) -> str:
 
 
 def _panel(panel: _Panel, top: int, end_s: float, marks: list[float]) -> list[str]:
-    values = sorted(value for line in panel.lines.values() for _, value in line if value is not None)
+    values = sorted(
+        value for line in panel.lines.values() for _, value in line if value is not None
+    )
     scale = (_Tenfold if panel.steps else _Linear)(values)
     bottom, wide = top + _HEIGHT, _WIDTH - _LEFT - _RIGHT
 
@@ -83,7 +95,9 @@ def _panel(panel: _Panel, top: int, end_s: float, marks: list[float]) -> list[st
     parts = [f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{escape(panel.title)}</text>']
     for value in scale.marks:
         at = y(value)
-        parts.append(f'<line x1="{_LEFT}" x2="{_LEFT + wide}" y1="{at}" y2="{at}" stroke="#d0d7de"/>')
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_LEFT + wide}" y1="{at}" y2="{at}" stroke="#d0d7de"/>'
+        )
         parts.append(f'<text x="{_LEFT - 8}" y="{at + 4}" text-anchor="end">{_short(value)}</text>')
     parts += [
         f'<text x="{x(minutes * 60)}" y="{bottom + 16}" text-anchor="middle">{minutes} min</text>'
@@ -97,9 +111,12 @@ def _panel(panel: _Panel, top: int, end_s: float, marks: list[float]) -> list[st
     for number, (name, line) in enumerate(panel.lines.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         points = " ".join(f"{x(at)},{y(value)}" for at, value in line if value is not None)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         parts.append(
-            f'<text x="{_LEFT + wide + 12}" y="{top + 14 + 18 * number}" fill="{colour}">{escape(name)}</text>'
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        )
+        parts.append(
+            f'<text x="{_LEFT + wide + 12}" y="{top + 14 + 18 * number}"'
+            f' fill="{colour}">{escape(name)}</text>'
         )
     return parts
 
@@ -109,7 +126,9 @@ class _Linear:
 
     def __init__(self, values: list[float]) -> None:
         """`values`: ascending."""
-        self._most = _round_up(values[min(len(values) - 1, int(len(values) * 0.995))] if values else 1.0)
+        self._most = _round_up(
+            values[min(len(values) - 1, int(len(values) * 0.995))] if values else 1.0
+        )
         self.marks = [0, self._most / 2, self._most]
 
     def part(self, value: float) -> float:
@@ -121,7 +140,9 @@ class _Tenfold:
     """As `_Linear`, of all values, each tenfold one as much higher."""
 
     def __init__(self, values: list[float]) -> None:
-        low, high = (math.log10(max(1.0, end)) for end in (values[0], values[-1])) if values else (0.0, 0.0)
+        low, high = (
+            (math.log10(max(1.0, end)) for end in (values[0], values[-1])) if values else (0.0, 0.0)
+        )
         self._low, self._high = math.floor(low), max(math.ceil(high), math.floor(low) + 1)
         self.marks = [10.0**power for power in range(self._low, self._high + 1)]
 
@@ -143,4 +164,6 @@ def _round_up(value: float) -> float:
 
 def _step(end_s: float) -> int:
     """Minutes between two times below a panel: about eight of them."""
-    return next(step for step in (1, 2, 5, 10, 15, 30, 60, 120, 240, 1440) if end_s / 60 / step <= 9)
+    return next(
+        step for step in (1, 2, 5, 10, 15, 30, 60, 120, 240, 1440) if end_s / 60 / step <= 9
+    )

@@ -2,9 +2,10 @@
 
     python -m sluice.bench.compare BEFORE AFTER [--only REGEX]
 
-BEFORE and AFTER are each a file of results or a folder with those of several runs. For each figure: its median and
-range before and after, the ratio of the medians, and whether that is more than the runs of one version differ among
-themselves. With one run of each nothing is known of noise, and it says so.
+BEFORE and AFTER are each a file of results or a folder with those of several runs. For each figure:
+its median and range before and after, the ratio of the medians, and whether that is more than the
+runs of one version differ among themselves. With one run of each nothing is known of noise, and it
+says so.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def figures(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The results in a file, or in all files of a folder. ValueError if there is none, or one is of something else."""
+    """The results in a file, or in all files of a folder.
+
+    ValueError if there is none, or one is of something else.
+    """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     runs = [json.loads(file.read_text()) for file in files]
     if not runs:
@@ -73,7 +77,10 @@ def read(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{file}: this is no result of `sluice bench`")
     names = sorted({run["benchmark"] for run in runs})
     if len(names) > 1:
-        raise ValueError(f"{path}: results of several benchmarks ({', '.join(names)}); give each a folder of its own")
+        raise ValueError(
+            f"{path}: results of several benchmarks ({', '.join(names)}); give each a folder of"
+            " its own"
+        )
     return runs
 
 
@@ -81,7 +88,11 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     """The figures that every run of both has."""
     tables = [[dict(figures(run["found"])) for run in runs] for runs in (before, after)]
     shared = set.intersection(*(set(table) for runs in tables for table in runs))
-    return [Figure(name, *(tuple(t[name] for t in runs) for runs in tables)) for name in tables[0][0] if name in shared]
+    return [
+        Figure(name, *(tuple(t[name] for t in runs) for runs in tables))
+        for name in tables[0][0]
+        if name in shared
+    ]
 
 
 def differences(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
@@ -93,7 +104,9 @@ def differences(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]
             found.append(f"not all runs have the same {what}")
     busiest = max(run["load"][0] for run in (*before, *after))
     if busiest > 8:
-        found.append(f"the load was up to {busiest:.0f} when a run ended: compare CPU time, not rates")
+        found.append(
+            f"the load was up to {busiest:.0f} when a run ended: compare CPU time, not rates"
+        )
     return found
 
 
@@ -111,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     for name, runs in (("before", before), ("after", after)):
         commits = ", ".join(sorted({run["commit"] for run in runs}))
-        print(f"{name:<7} {runs[0]['benchmark']}, {len(runs)} run{'s' * (len(runs) > 1)} of {commits}")
+        print(
+            f"{name:<7} {runs[0]['benchmark']}, {len(runs)} run{'s' * (len(runs) > 1)} of {commits}"
+        )
     for line in differences(before, after):
         print(f"beware: {line}")
     print()
@@ -119,7 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for figure in compare(before, after):
         if arguments.only is None or arguments.only.search(figure.name):
             ratio = "-" if figure.ratio is None else f"{figure.ratio:.2f}"
-            print(f"{figure.name:<44}{_range(figure.before):>30}{_range(figure.after):>30}{ratio:>8}  {figure.verdict}")
+            print(
+                f"{figure.name:<44}{_range(figure.before):>30}{_range(figure.after):>30}{ratio:>8} "
+                f" {figure.verdict}"
+            )
     return 0
 
 

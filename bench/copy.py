@@ -1,14 +1,15 @@
 """How fast a Dumpling folder becomes a replica, and what limits it.
 
-MariaDB at its default durability and Spark run, nothing else. A dump of one table of sysbench's shape is written (190
-bytes a row, random text, one secondary index), and copied by `sluice.etl.copy` in this process with the default
-settings, into an empty database; a small one before it, which warms Spark up. Rates are of the whole, from the first
-table to the checkpoint, and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is
-what to compare. What limits follows from how long sessions waited for rows that Spark was reading, and how long they
-wrote.
+MariaDB at its default durability and Spark run, nothing else. A dump of one table of sysbench's
+shape is written (190 bytes a row, random text, one secondary index), and copied by
+`sluice.etl.copy` in this process with the default settings, into an empty database; a small one
+before it, which warms Spark up. Rates are of the whole, from the first table to the checkpoint, and
+of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is what to
+compare. What limits follows from how long sessions waited for rows that Spark was reading, and how
+long they wrote.
 
-`measure_making` leaves the database out: Spark makes the same loads as files, which are removed unread, with one worker
-at a time and with two.
+`measure_making` leaves the database out: Spark makes the same loads as files, which are removed
+unread, with one worker at a time and with two.
 """
 
 from __future__ import annotations
@@ -47,13 +48,21 @@ POSITION = tso.compose(1_790_000_000_000)
 _STATEMENT_ROWS = 5_000
 _TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin", "flag": FLAG_NOT_NULL}
 TABLE = Table(
-    11, 3, "sbtest", "sbtest1",
+    11,
+    3,
+    "sbtest",
+    "sbtest1",
     (
-        Column(1, "id", 0, INT, flag=FLAG_NOT_NULL | FLAG_PRIMARY_KEY), Column(2, "k", 1, INT, flag=FLAG_NOT_NULL),
-        Column(3, "c", 2, CHAR, flen=120, **_TEXT), Column(4, "pad", 3, CHAR, flen=60, **_TEXT),
+        Column(1, "id", 0, INT, flag=FLAG_NOT_NULL | FLAG_PRIMARY_KEY),
+        Column(2, "k", 1, INT, flag=FLAG_NOT_NULL),
+        Column(3, "c", 2, CHAR, flen=120, **_TEXT),
+        Column(4, "pad", 3, CHAR, flen=60, **_TEXT),
     ),
-    (Index(1, "k_1", (("k", 1, -1),)),), "utf8mb4", "utf8mb4_bin", pk_is_handle=True,
-)  # fmt: skip
+    (Index(1, "k_1", (("k", 1, -1),)),),
+    "utf8mb4",
+    "utf8mb4_bin",
+    pk_is_handle=True,
+)
 
 
 @dataclass(slots=True)
@@ -82,7 +91,10 @@ class CopyResult:
 def measure(
     stack: Stack, rows: int, ways: list[tuple[str, str]], report: Callable[[str], None]
 ) -> list[CopyResult]:  # fmt: skip
-    """A result for each of `ways`: ("sql" or "csv", indexes "before" or "after" the rows). Raises StackError."""
+    """A result for each of `ways`: ("sql" or "csv", indexes "before" or "after" the rows).
+
+    Raises StackError.
+    """
     stack.down()
     stack.wipe("mariadb", "spark", "relay", "logs")
     folder = stack.home / "dumps"
@@ -136,7 +148,9 @@ def measure_making(
         server = load_settings(stack.home / "sluice.toml").spark
         write_dump(folder / "dump", form, rows)
         source = DumplingFolder.open(str(folder / "dump"))
-        make = SparkLoadMaker(SessionTarget(server, "copy", (folder / "relay").as_uri()), source.spec())
+        make = SparkLoadMaker(
+            SessionTarget(server, "copy", (folder / "relay").as_uri()), source.spec()
+        )
         results = []
         for number in (max(workers), *workers):  # the first one warms up
             report(f"making loads, workers: {number}")
@@ -174,18 +188,25 @@ def write_dump(folder: Path, form: str, rows: int) -> None:
     """A Dumpling folder with `rows` rows of TABLE, in two files."""
     folder.mkdir(parents=True)
     (folder / "metadata").write_text(
-        f"Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {POSITION}\n"
-        "\tGTID:\n\nFinished dump at: 2026-11-22 01:03:38\n"
+        "Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos:"
+        f" {POSITION}\n\tGTID:\n\nFinished dump at: 2026-11-22 01:03:38\n"
     )
     randomly = random.Random(1)
     pattern = "({},{},'{}','{}')" if form == "sql" else '{},{},"{}","{}"\r\n'
     texts = ["-".join(f"{randomly.randrange(10**11):011}" for _ in range(10)) for _ in range(1000)]
     for part in range(2):
         with (folder / f"sbtest.sbtest1.{part:09}.{form}").open("w", newline="") as file:
-            file.write("/*!40101 SET NAMES binary*/;\n" if form == "sql" else '"id","k","c","pad"\r\n')
+            file.write(
+                "/*!40101 SET NAMES binary*/;\n" if form == "sql" else '"id","k","c","pad"\r\n'
+            )
             for first in range(part * rows // 2, (part + 1) * rows // 2, _STATEMENT_ROWS):
                 lines = [
-                    pattern.format(n + 1, randomly.randrange(rows), randomly.choice(texts), randomly.choice(texts)[:59])
+                    pattern.format(
+                        n + 1,
+                        randomly.randrange(rows),
+                        randomly.choice(texts),
+                        randomly.choice(texts)[:59],
+                    )
                     for n in range(first, min(first + _STATEMENT_ROWS, (part + 1) * rows // 2))
                 ]
                 if form == "sql":
@@ -197,7 +218,9 @@ def write_dump(folder: Path, form: str, rows: int) -> None:
 def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int]) -> CopyResult:
     form, indexes, number = way
     relay = dump.parent / f"relay-{number}"
-    settings = Settings(settings.upstream, Relay(relay.as_uri()), settings.downstream, spark=settings.spark)
+    settings = Settings(
+        settings.upstream, Relay(relay.as_uri()), settings.downstream, spark=settings.spark
+    )
     source = DumplingFolder.open(str(dump))
     made = SourceSchema(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"),), (TABLE,))
     bootstrap = BootstrapPlanner(settings, source, made, 1)
@@ -209,7 +232,10 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
     def progressed(progress: CopyProgressCounts) -> None:
         if progress.chunks == progress.chunks_in_all and not result.rows_seconds:
             result.rows_seconds = round(time.monotonic() - progress.began_s, 3)
-            result.waited_s, result.written_s = round(progress.waited_s, 3), round(progress.written_s, 3)
+            result.waited_s, result.written_s = (
+                round(progress.waited_s, 3),
+                round(progress.written_s, 3),
+            )
 
     before = processes.cpu()
     watch = processes.peak()

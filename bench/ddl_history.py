@@ -2,9 +2,9 @@
 
     python -m sluice.bench.ddl_history [--jobs 1000 --jobs 10000 --jobs 100000] [--tables 1000]
 
-The jobs, of tables with the columns of a recorded one, are in the stand-in cluster's TiKV and come by gRPC. For each
-number of jobs: once from all of them, and once from the schema that was kept then. Seconds by the clock, in which the
-stand-in's own are, and of CPU time; MiB at most.
+The jobs, of tables with the columns of a recorded one, are in the stand-in cluster's TiKV and come
+by gRPC. For each number of jobs: once from all of them, and once from the schema that was kept
+then. Seconds by the clock, in which the stand-in's own are, and of CPU time; MiB at most.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ _FIRST_ID = 1_000_000
 
 
 @click.command()
-@click.option("--jobs", "sizes", multiple=True, type=int, default=(1_000, 10_000, 100_000), show_default=True)
-@click.option("--tables", default=1_000, show_default=True, help="How many tables the jobs are about.")
+@click.option(
+    "--jobs", "sizes", multiple=True, type=int, default=(1_000, 10_000, 100_000), show_default=True
+)
+@click.option(
+    "--tables", default=1_000, show_default=True, help="How many tables the jobs are about."
+)
 def main(sizes: tuple[int, ...], tables: int) -> None:
     """Print the starts of each size."""
     for size in sizes:
@@ -60,7 +64,11 @@ def measure(size: int, tables: int) -> dict[str, float]:
             kept = _in_process(url, version, Path(home, "relay").as_uri())
         finally:
             stack.down()
-    return {f"{what}, {unit}": figure for what, of in (("all jobs", whole), ("kept", kept)) for unit, figure in of}
+    return {
+        f"{what}, {unit}": figure
+        for what, of in (("all jobs", whole), ("kept", kept))
+        for unit, figure in of
+    }
 
 
 def _in_process(url: str, version: int, relay: str) -> list[tuple[str, float]]:
@@ -89,13 +97,23 @@ def _begin(url: str, version: int, relay: str, into: Any) -> None:
 def _write(folder: Path, size: int, tables: int) -> int:
     """A recording without transactions; the schema version that it ends with."""
     folder.mkdir()
-    about = {"name": "history", "cluster_id": 7_710_000_000_000_000_001, "dropped": [], "new_collation_enabled": True}
-    (folder / "recording.json").write_text(json.dumps(about | dict.fromkeys(("prewrite", "commit", "rollback"), 0)))
+    about = {
+        "name": "history",
+        "cluster_id": 7_710_000_000_000_000_001,
+        "dropped": [],
+        "new_collation_enabled": True,
+    }
+    (folder / "recording.json").write_text(
+        json.dumps(about | dict.fromkeys(("prewrite", "commit", "rollback"), 0))
+    )
     (folder / "snapshots.json").write_text("[]")
     gzip.open(folder / "binlogs.bin.gz", "wb").close()
     with gzip.open(folder / "tikv-meta.jsonl.gz", "wt", encoding="utf-8", compresslevel=1) as lines:
         for job in _jobs(size, tables):
-            pair = {"key": history_job_key(job["id"]).hex(), "value": json.dumps(job).encode().hex()}
+            pair = {
+                "key": history_job_key(job["id"]).hex(),
+                "value": json.dumps(job).encode().hex(),
+            }
             lines.write(json.dumps(pair) + "\n")
         pair = {"key": string_key("NextGlobalID").hex(), "value": str(2 * _FIRST_ID).encode().hex()}
         lines.write(json.dumps(pair) + "\n")
@@ -107,9 +125,14 @@ def _jobs(size: int, tables: int) -> Iterator[dict[str, Any]]:
     model = _recorded_job()
     info = model["binlog"]["TableInfo"]
     yield model | {
-        "id": _FIRST_ID - 1, "type": int(Action.CREATE_SCHEMA),
-        "binlog": {"SchemaVersion": 1, "FinishedTS": 1, "DBInfo": {"id": 1_000, "db_name": {"O": "h", "L": "h"}}},
-    }  # fmt: skip
+        "id": _FIRST_ID - 1,
+        "type": int(Action.CREATE_SCHEMA),
+        "binlog": {
+            "SchemaVersion": 1,
+            "FinishedTS": 1,
+            "DBInfo": {"id": 1_000, "db_name": {"O": "h", "L": "h"}},
+        },
+    }
     for number in range(size - 1):
         table_id = _FIRST_ID // 2 + number % tables
         name = f"t{number % tables}"
@@ -120,8 +143,12 @@ def _jobs(size: int, tables: int) -> Iterator[dict[str, Any]]:
         }
         kind = Action.CREATE_TABLE if number < tables else Action.ADD_COLUMN
         yield model | {
-            "id": _FIRST_ID + number, "type": int(kind), "schema_id": 1_000, "table_id": table_id, "binlog": binlog,
-        }  # fmt: skip
+            "id": _FIRST_ID + number,
+            "type": int(kind),
+            "schema_id": 1_000,
+            "table_id": table_id,
+            "binlog": binlog,
+        }
 
 
 def _recorded_job() -> dict[str, Any]:
@@ -132,8 +159,14 @@ def _recorded_job() -> dict[str, Any]:
         for key, value in Recording(recording_folder(_RECORDING)).meta_keys()
         if key.startswith(prefix)
     ]
-    creates = [job for job in jobs if job["type"] == Action.CREATE_TABLE and job.get("binlog", {}).get("TableInfo")]
-    chosen: dict[str, Any] = sorted(creates, key=lambda job: len(json.dumps(job)))[len(creates) * 3 // 4]
+    creates = [
+        job
+        for job in jobs
+        if job["type"] == Action.CREATE_TABLE and job.get("binlog", {}).get("TableInfo")
+    ]
+    chosen: dict[str, Any] = sorted(creates, key=lambda job: len(json.dumps(job)))[
+        len(creates) * 3 // 4
+    ]
     return chosen
 
 

@@ -1,11 +1,12 @@
-"""Rows decoded per second of one core: of a recording's tables, and of a made-up table with a column of every type.
+"""Rows decoded per second of one core: of a recording's tables, and of a made-up table with a
+column of every type.
 
 usage: python -m sluice.bench.decode_rows [RECORDING] [--rows N] [--batch N] [--kinds]
 
-Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of three, in CPU time. The
-recording is a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`; without one, the table of every type is decoded,
-its rows random and all different. `--kinds` also decodes tables that have a key and one column of each type, to tell
-which types cost most.
+Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of
+three, in CPU time. The recording is a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`;
+without one, the table of every type is decoded, its rows random and all different. `--kinds` also
+decodes tables that have a key and one column of each type, to tell which types cost most.
 """
 
 import argparse
@@ -105,7 +106,14 @@ def _value(name: str, rng: random.Random) -> Any:
 def table_of(*names: str) -> Table:
     """A table with an integer key and a column of each of these types."""
     columns = [Column(n, f"c_{name}", n - 1, **_TYPES[name]) for n, name in enumerate(names, 2)]
-    return Table(1, 1, "bench", names[0] if len(names) == 1 else "every_type", (_KEY, *columns), pk_is_handle=True)
+    return Table(
+        1,
+        1,
+        "bench",
+        names[0] if len(names) == 1 else "every_type",
+        (_KEY, *columns),
+        pk_is_handle=True,
+    )
 
 
 def rows_of(table: Table, count: int) -> dict[str, list[bytes]]:
@@ -114,7 +122,8 @@ def rows_of(table: Table, count: int) -> dict[str, list[bytes]]:
 
     def row(key: int) -> dict[str, Any]:
         return {"id": key} | {
-            c.name: None if rng.random() < 0.05 else _value(c.name[2:], rng) for c in table.columns[1:]
+            c.name: None if rng.random() < 0.05 else _value(c.name[2:], rng)
+            for c in table.columns[1:]
         }
 
     rows = [row(n) for n in range(count)]
@@ -145,7 +154,9 @@ def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]
     for message in recorded.transactions(folder.name, folder.parent):
         for mutation in recorded.value_of(message).mutations if message.prewrite_value else ():
             for what, rows in zip(
-                _DECODERS, (mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows), strict=True
+                _DECODERS,
+                (mutation.inserted_rows, mutation.updated_rows, mutation.deleted_rows),
+                strict=True,
             ):
                 if rows:
                     found.setdefault((mutation.table_id, what), []).extend(rows)
@@ -156,7 +167,9 @@ def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("recording", type=pathlib.Path, nargs="?")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--batch", type=int, default=20_000)
@@ -174,7 +187,10 @@ def main() -> None:
         if args.tables and table.full_name not in args.tables:
             continue
         many = (rows * (args.rows // len(rows) + 1))[: args.rows]
-        batches = [pa.array(many[i : i + args.batch], pa.large_binary()) for i in range(0, len(many), args.batch)]
+        batches = [
+            pa.array(many[i : i + args.batch], pa.large_binary())
+            for i in range(0, len(many), args.batch)
+        ]
         best, stats = float("inf"), DecodeStats()
         for _ in range(3):
             stats = DecodeStats()
@@ -183,7 +199,10 @@ def main() -> None:
                 _DECODERS[what](table, batch, stats)
             best = min(best, time.process_time() - begin)
         size = sum(map(len, many)) // len(many)
-        print(f"{table.full_name:32} {what:7} {len(many) / best:12,.0f} {size:10} {stats.fallback / stats.rows:.1%}")
+        print(
+            f"{table.full_name:32} {what:7} {len(many) / best:12,.0f} {size:10}"
+            f" {stats.fallback / stats.rows:.1%}"
+        )
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
     python -m sluice.bench.endurance [--hours 2] [--rate 500] [--kill-every 60] [--ddl-every 60] [--mode atomic]
                               [--seed 1] [--home FOLDER] [--picture FILE.svg]
 
-The whole stack with Airflow and live traffic: every so often a column is added to one of many tables, and something is
-killed with -9 (`sluice.bench.soak.VICTIMS`) and started again as a supervisor would. Windows and archive are kept for
-an hour, the least there is, binlogs for twenty minutes, so in the second hour as much goes as comes. Every ten seconds:
-transactions that became visible downstream and how late, memory of each kind of process, files and bytes of each store.
-In the end both sides are compared row by row, and every transaction's own row must be there once. Keeps one JSON
-document like all benchmarks, and draws the picture. The exit code is 1 if anything differs.
+The whole stack with Airflow and live traffic: every so often a column is added to one of many
+tables, and something is killed with -9 (`sluice.bench.soak.VICTIMS`) and started again as a
+supervisor would. Windows and archive are kept for an hour, the least there is, binlogs for twenty
+minutes, so in the second hour as much goes as comes. Every ten seconds: transactions that became
+visible downstream and how late, memory of each kind of process, files and bytes of each store. In
+the end both sides are compared row by row, and every transaction's own row must be there once.
+Keeps one JSON document like all benchmarks, and draws the picture. The exit code is 1 if anything
+differs.
 """
 
 from __future__ import annotations
@@ -44,11 +46,20 @@ from sluice.devstack.verification import verify
 from sluice.tidb import tso
 
 DATABASE, TABLES = "sluice_load", 20
-TRAFFIC = {"transactions": None, "rows": 4, "tables": TABLES, "updates": 0.5, "deletes": 0.24, "database": DATABASE}
+TRAFFIC = {
+    "transactions": None,
+    "rows": 4,
+    "tables": TABLES,
+    "updates": 0.5,
+    "deletes": 0.24,
+    "database": DATABASE,
+}
 _SETTINGS = 'keep = "1h"\n\n[archive]\nkeep = "1h"\n\n[apply]\nmode = "{mode}"\n'
 _PUMPS_KEEP = "20m"
 _COLLECT_EVERY_S = 300.0
-"""Pumps collect hourly, counted from their start; killed ones might never. TiDB does every ten minutes."""
+"""Pumps collect hourly, counted from their start; killed ones might never. TiDB does every ten
+minutes.
+"""
 _GC_LIFE_S = 600.0
 """As TiDB's tidb_gc_life_time."""
 _EVERY_S = 10.0
@@ -72,8 +83,11 @@ class Course:
 
 @dataclass(slots=True)
 class Sample:
-    """Ten seconds. `rate`: transactions/s that became visible downstream. Lags in ms, None where none did. `memory`:
-    MiB by kind of process. `cpu`: per cent of a core, likewise. `files`, `mib`: of each store.
+    """Ten seconds.
+
+    `rate`: transactions/s that became visible downstream. Lags in ms, None where none did.
+    `memory`: MiB by kind of process. `cpu`: per cent of a core, likewise. `files`, `mib`: of each
+    store.
     """
 
     at_s: float
@@ -89,7 +103,9 @@ class Sample:
 
 @dataclass(slots=True)
 class Endured:
-    """What came of it. `killed`: [s since the beginning, what]. `refused_ddls`: those that the stand-in could not do in
+    """What came of it.
+
+    `killed`: [s since the beginning, what]. `refused_ddls`: those that the stand-in could not do in
     its time.
     """
 
@@ -105,7 +121,9 @@ class Endured:
 
 
 class _Arrivals(threading.Thread):
-    """Notes when each transaction's row was visible downstream, over a connection that comes back when MariaDB does."""
+    """Notes when each transaction's row was visible downstream, over a connection that comes back
+    when MariaDB does.
+    """
 
     def __init__(self, site: StackPaths) -> None:
         super().__init__(name="arrivals", daemon=True)
@@ -115,11 +133,16 @@ class _Arrivals(threading.Thread):
         self._new: list[tuple[int, float]] = []
         self._last = 0
         self._late: set[int] = set()
-        """Numbers below `_last` that haven't arrived: a later transaction may commit before an earlier one."""
+        """Numbers below `_last` that haven't arrived: a later transaction may commit before an
+        earlier one.
+        """
 
     def run(self) -> None:
         while not self._over.is_set():
-            with contextlib.suppress(pymysql.err.Error, OSError), contextlib.closing(connect(self._site)) as database:
+            with (
+                contextlib.suppress(pymysql.err.Error, OSError),
+                contextlib.closing(connect(self._site)) as database,
+            ):
                 while not self._over.wait(_PROBE_S):
                     self._look(database)
 
@@ -128,7 +151,11 @@ class _Arrivals(threading.Thread):
         with database.cursor() as cursor:
             cursor.execute(f"SELECT id FROM {DATABASE}.txn WHERE id >= %s ORDER BY id", (since,))
             now = time.time() * 1000
-            found = [number for (number,) in cursor.fetchall() if number > self._last or number in self._late]
+            found = [
+                number
+                for (number,) in cursor.fetchall()
+                if number > self._last or number in self._late
+            ]
         if found:
             top = max(self._last, found[-1])
             self._late = (self._late | set(range(self._last + 1, top + 1))) - set(found)
@@ -185,7 +212,9 @@ class _Commits:
 class _Disturbance:
     """Kills and DDL by the clock, in a thread of their own."""
 
-    def __init__(self, stack: Stack, control: ClusterControl, done: Endured, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, stack: Stack, control: ClusterControl, done: Endured, report: Callable[[str], None]
+    ) -> None:
         self._stack, self._control, self._done, self._report = stack, control, done, report
         self._began = time.monotonic()
         self._rng = random.Random(done.course.seed)
@@ -203,7 +232,9 @@ class _Disturbance:
 
     def _run(self) -> None:
         course = self._done.course
-        kill_at, ddl_at = (self._next(self._began, each) for each in (course.kill_every_s, course.ddl_every_s))
+        kill_at, ddl_at = (
+            self._next(self._began, each) for each in (course.kill_every_s, course.ddl_every_s)
+        )
         collect_at = self._began + _COLLECT_EVERY_S
         try:
             while not self._over.wait(0.5):
@@ -219,7 +250,9 @@ class _Disturbance:
                 if now >= collect_at:
                     collect_at = now + _COLLECT_EVERY_S
                     with contextlib.suppress(Unreachable):
-                        self._control.collect_garbage(tso.compose(int((time.time() - _GC_LIFE_S) * 1000)))
+                        self._control.collect_garbage(
+                            tso.compose(int((time.time() - _GC_LIFE_S) * 1000))
+                        )
                     _collect(self._stack)
                 soak.revive(self._stack)
         except Exception as error:
@@ -227,7 +260,10 @@ class _Disturbance:
 
     def _add_column(self) -> None:
         """One that is refused may have been done all the same, so the next one has another name."""
-        table, number = self._rng.randrange(1, TABLES + 1), self._done.ddls + self._done.refused_ddls
+        table, number = (
+            self._rng.randrange(1, TABLES + 1),
+            self._done.ddls + self._done.refused_ddls,
+        )
         try:
             self._control.add_column(DATABASE, f"load_{table}", f"c{number}")
         except StackError as error:
@@ -241,17 +277,23 @@ class _Disturbance:
 
 
 def _collect(stack: Stack) -> None:
-    """Have pumps give up what they need not keep; one that was killed a moment ago does next time."""
+    """Have pumps give up what they need not keep.
+
+    One that was killed a moment ago does next time.
+    """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     ports = stack.site().ports
     for name in PUMP_NAMES:
         with contextlib.suppress(OSError):
-            opener.open(f"http://{LOOPBACK}:{ports[name]}/debug/gc/trigger", data=b"", timeout=5).close()
+            opener.open(
+                f"http://{LOOPBACK}:{ports[name]}/debug/gc/trigger", data=b"", timeout=5
+            ).close()
 
 
 def endure(home: Path, done: Endured, report: Callable[[str], None]) -> None:
-    """Run it in a stack of its own, and note it in `done` as it goes. Raises StackError where something doesn't come
-    back.
+    """Run it in a stack of its own, and note it in `done` as it goes.
+
+    Raises StackError where something doesn't come back.
     """
     course = done.course
     os.environ[GC_VARIABLE] = _PUMPS_KEEP
@@ -299,8 +341,17 @@ def _samples(stack: Stack, arrivals: _Arrivals, commits: _Commits) -> Iterator[S
         now = time.monotonic()
         came = arrivals.taken()
         lags = commits.lags(came)
-        p50, p95, most = (round(lags[int((len(lags) - 1) * part)], 1) if lags else None for part in (0.5, 0.95, 1))
-        sample = Sample(round(now - began, 1), round(len(came) / (now - before), 1), p50, p95, most, _memory(stack))
+        p50, p95, most = (
+            round(lags[int((len(lags) - 1) * part)], 1) if lags else None for part in (0.5, 0.95, 1)
+        )
+        sample = Sample(
+            round(now - began, 1),
+            round(len(came) / (now - before), 1),
+            p50,
+            p95,
+            most,
+            _memory(stack),
+        )
         used_before, used = used, _used(stack)
         sample.cpu = _cpu(used_before, used, now - before)
         for name, folder in _stores(stack).items():
@@ -321,21 +372,32 @@ def _memory(stack: Stack) -> dict[str, float]:
 
 
 def _used(stack: Stack) -> dict[str, dict[psutil.Process, float]]:
-    """Seconds of CPU time of each process so far, by its kind; {} while one of them is being killed."""
+    """Seconds of CPU time of each process so far, by its kind.
+
+    {} while one of them is being killed.
+    """
     try:
-        return {name: {each: sum(each.cpu_times()[:2]) for each in found} for name, found in replicating(stack).items()}
+        return {
+            name: {each: sum(each.cpu_times()[:2]) for each in found}
+            for name, found in replicating(stack).items()
+        }
     except (psutil.Error, KeyError):
         return {}
 
 
 def _cpu(
-    before: dict[str, dict[psutil.Process, float]], now: dict[str, dict[psutil.Process, float]], seconds: float
+    before: dict[str, dict[psutil.Process, float]],
+    now: dict[str, dict[psutil.Process, float]],
+    seconds: float,
 ) -> dict[str, float]:
     """Per cent of a core by kind; what ended meanwhile isn't in it. {} if one of the two is."""
     if not before:
         return {}
     return {
-        name: round(100 * sum(used - before[name].get(each, 0.0) for each, used in found.items()) / seconds, 1)
+        name: round(
+            100 * sum(used - before[name].get(each, 0.0) for each, used in found.items()) / seconds,
+            1,
+        )
         for name, found in now.items()
     }
 
@@ -344,7 +406,9 @@ def _stores(stack: Stack) -> dict[str, list[Path]]:
     relay = stack.home / "relay"
     return {
         "pumps": [stack.site().data(name) for name in PUMP_NAMES],
-        "relay log": [each for each in relay.iterdir() if each.name != "archive"] if relay.is_dir() else [],
+        "relay log": (
+            [each for each in relay.iterdir() if each.name != "archive"] if relay.is_dir() else []
+        ),
         "archive": [relay / "archive"],
         "logs": [stack.home / "logs", stack.home / "airflow"],
     }
@@ -365,9 +429,9 @@ def _size(folders: list[Path]) -> tuple[int, float]:
 def _say(report: Callable[[str], None], done: Endured, sample: Sample) -> None:
     if len(done.samples) % 6 == 0:
         report(
-            f"{sample.at_s / 60:.0f} min: {sample.rate:.0f} transactions/s, lag p50 {sample.p50_ms} max {sample.max_ms}"
-            f" ms, {sum(sample.memory.values()):.0f} MiB, {sum(sample.files.values())} files, {len(done.killed)} kills,"
-            f" {done.ddls} DDL"
+            f"{sample.at_s / 60:.0f} min: {sample.rate:.0f} transactions/s, lag p50 {sample.p50_ms}"
+            f" max {sample.max_ms} ms, {sum(sample.memory.values()):.0f} MiB,"
+            f" {sum(sample.files.values())} files, {len(done.killed)} kills, {done.ddls} DDL"
         )
 
 
@@ -380,23 +444,32 @@ def _wait_applied(stack: Stack, control: ClusterControl) -> None:
         while (view.checkpoint.read() or 0) < newest:
             soak.revive(stack)
             if time.monotonic() > deadline:
-                raise StackError(f"the downstream isn't through commit_ts {newest} ({tso.text(newest)})")
+                raise StackError(
+                    f"the downstream isn't through commit_ts {newest} ({tso.text(newest)})"
+                )
             time.sleep(1)
     finally:
         view.close()
 
 
 def _judge(stack: Stack, done: Endured, report: Callable[[str], None]) -> None:
-    """Both sides row by row, by `sluice verify`'s job; and by numbers that no part of Sluice gives."""
+    """Both sides row by row, by `sluice verify`'s job.
+
+    And by numbers that no part of Sluice gives.
+    """
     site = stack.site()
     with contextlib.closing(connect(site)) as database, database.cursor() as cursor:
         cursor.execute(f"SELECT COUNT(*), MIN(id), MAX(id) FROM {DATABASE}.txn")
         found = cursor.fetchone()
     wanted = (done.transactions, 1, done.transactions)
     if found != wanted:
-        done.wrong.append(f"rows, first and last transaction downstream are {found}, committed were {wanted}")
+        done.wrong.append(
+            f"rows, first and last transaction downstream are {found}, committed were {wanted}"
+        )
     compared = verify(site, Observer(report, lambda *_: None, lambda *_: None))
-    done.compared = f"{len(compared.tables)} tables, {compared.rows:,} rows, {compared.differences} differences"
+    done.compared = (
+        f"{len(compared.tables)} tables, {compared.rows:,} rows, {compared.differences} differences"
+    )
     if not compared.equal:
         done.wrong.append(f"{done.compared}; job {compared.job}")
 
@@ -417,7 +490,9 @@ def _parsed() -> argparse.Namespace:
 def main() -> int:
     """The command."""
     given = _parsed()
-    course = Course(given.hours, given.rate, given.kill_every, given.ddl_every, given.mode, given.seed)
+    course = Course(
+        given.hours, given.rate, given.kill_every, given.ddl_every, given.mode, given.seed
+    )
     done = Endured(course)
     try:
         endure(given.home, done, lambda line: print(time.strftime("%H:%M:%S"), line, flush=True))

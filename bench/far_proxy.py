@@ -1,5 +1,5 @@
-"""A TCP proxy in front of a server: it makes the way long, counts how often a client waits for an answer, and breaks
-connections.
+"""A TCP proxy in front of a server: it makes the way long, counts how often a client waits for an
+answer, and breaks connections.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from typing import Self
 class FarProxy:
     """Listens on `port` of loopback as long as the context lasts, for a server on the port `to`.
 
-    `delay_s`: so long every byte is on its way, in each direction. `turns`: by connection, in the order in which they
-    came, how often the client sent something behind what the server had sent: each such time it had waited for a round
-    trip. `cut`, given the number of such turns over all connections, says whether the connection breaks there: nothing
-    of what the client sends reaches the server any more.
+    `delay_s`: so long every byte is on its way, in each direction. `turns`: by connection, in the
+    order in which they came, how often the client sent something behind what the server had sent:
+    each such time it had waited for a round trip. `cut`, given the number of such turns over all
+    connections, says whether the connection breaks there: nothing of what the client sends reaches
+    the server any more.
     """
 
-    def __init__(self, to: int, delay_s: float = 0.0, cut: Callable[[int], bool] = lambda _: False) -> None:
+    def __init__(
+        self, to: int, delay_s: float = 0.0, cut: Callable[[int], bool] = lambda _: False
+    ) -> None:
         self.to = to
         self.delay_s = delay_s
         self.cut = cut
@@ -38,7 +41,10 @@ class FarProxy:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.break_all()
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
@@ -114,7 +120,9 @@ class FarProxy:
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await delivering
 
-    async def _deliver(self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+    async def _deliver(
+        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+    ) -> None:
         while True:
             due, data = await under_way.get()
             if (wait := due - self._loop.time()) > 0:

@@ -1,11 +1,13 @@
-"""Whether a change costs more where there is ten times as much: windows, tables, columns, bytes a row, DDL jobs.
+"""Whether a change costs more where there is ten times as much: windows, tables, columns, bytes a
+row, DDL jobs.
 
     python -m sluice.bench.growth [windows] [tables] [columns] [rows] [ddl]
 
-Each figure is taken in a process of its own, at one size and at ten times that, in turns. CPU time (user and system)
-of the best of some runs, so that other work on the machine counts little; seconds by the clock where a start is
-measured; MiB that the process grew by. Nothing runs beside it but what `ddl` needs (the stand-in cluster). Windows are
-written without syncing, in a folder that TMPDIR says: 600,000 of them take some 2.5 GiB there.
+Each figure is taken in a process of its own, at one size and at ten times that, in turns. CPU time
+(user and system) of the best of some runs, so that other work on the machine counts little; seconds
+by the clock where a start is measured; MiB that the process grew by. Nothing runs beside it but
+what `ddl` needs (the stand-in cluster). Windows are written without syncing, in a folder that
+TMPDIR says: 600,000 of them take some 2.5 GiB there.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ Figures = dict[str, float]
 
 
 def windows(count: int) -> Figures:
-    """A relay log with a week of windows, and what begins at its end: landing, applying, removing what is old."""
+    """A relay log with a week of windows, and what begins at its end: landing, applying, removing
+    what is old.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:
         relay = RelayLog.open(Path(folder).as_uri())
         ends = _write_windows(Path(folder), count)
@@ -60,7 +64,9 @@ def windows(count: int) -> Figures:
             spent.append(_cpu(functools.partial(_follow, relay, last.hi, 100)) / 100)
         figures["a window landed and found, CPU us"] = 1e6 * min(spent)
         middle = ends[count // 2]
-        figures["a timestamp looked up, CPU us"] = 1e6 * min(_cpu(lambda: relay.find(middle + 1)) for _ in range(5))
+        figures["a timestamp looked up, CPU us"] = 1e6 * min(
+            _cpu(lambda: relay.find(middle + 1)) for _ in range(5)
+        )
         figures["a window removed, CPU us"] = 1e6 * _cpu(lambda: relay.purge(ends[1000])) / 1000
         figures["MiB more"] = _rss() - before
         return figures
@@ -72,7 +78,8 @@ def _write_windows(folder: Path, count: int) -> list[int]:
     ends, lo = [], _FIRST_TS
     table = _table(1, 8).to_json()
     made: set[str] = set()
-    with_parts = count - tso.span(7_200_000) // step  # the last two hours: who begins looks at what lies there
+    # the last two hours: who begins looks at what lies there
+    with_parts = count - tso.span(7_200_000) // step
     for number in range(count):
         if (hour := hour_of(lo)) not in made:
             (folder / "windows" / hour).mkdir(parents=True)
@@ -82,7 +89,9 @@ def _write_windows(folder: Path, count: int) -> list[int]:
         parts = (Part(path, 9, 3, 1, 0, lo + 1, lo + step),) if number >= with_parts else ()
         for part in parts:
             (folder / part.path).write_bytes(b"x")
-        window = WindowRecord(lo, lo + step, 7, "bench", 0, 3, 9, 1, parts, {"1": table}, timings_ms={"plan": 1.0})
+        window = WindowRecord(
+            lo, lo + step, 7, "bench", 0, 3, 9, 1, parts, {"1": table}, timings_ms={"plan": 1.0}
+        )
         (folder / window.path).write_bytes(window.to_json())
         lo += step
         ends.append(lo)
@@ -112,16 +121,28 @@ def _follow(relay: RelayLog, at: int, count: int) -> None:
 
 
 def tables(count: int) -> Figures:
-    """So many tables: a window that has rows of ten of them, and changes that are spread over all of them."""
+    """So many tables: a window that has rows of ten of them, and changes that are spread over all
+    of them.
+    """
     history = SchemaHistory(tables=[_table(1000 + n, 8) for n in range(count)], schema_version=5)
     schema = LandingSchema(history, _Nobody(), _Nobody())  # type: ignore[arg-type]
     span: Any = SimpleNamespace(
-        rows=10, first_commit_ts=_FIRST_TS + 1, last_commit_ts=_FIRST_TS + 9, oldest_version=5, newest_version=5
+        rows=10,
+        first_commit_ts=_FIRST_TS + 1,
+        last_commit_ts=_FIRST_TS + 9,
+        oldest_version=5,
+        newest_version=5,
     )
     spans = {1000 + n: span for n in range(10)}
-    figures = {"schema of a window, CPU us": _per(100, lambda: schema.resolve((), spans, lambda seconds: False))}
+    figures = {
+        "schema of a window, CPU us": _per(
+            100, lambda: schema.resolve((), spans, lambda seconds: False)
+        )
+    }
     all_spans = dict.fromkeys(range(1000, 1000 + count), span)
-    figures["a table in a window's record, CPU us"] = _per(2, lambda: _recorded(schema, all_spans)) / count
+    figures["a table in a window's record, CPU us"] = (
+        _per(2, lambda: _recorded(schema, all_spans)) / count
+    )
     rng = random.Random(1)
     few = [_table(1000 + n, 8) for n in range(300)]
     every = [_table(1000 + n, 8) for n in range(count)]
@@ -163,7 +184,10 @@ def rows(size: int) -> Figures:
 
 
 def ddl(count: int) -> Figures:
-    """So many DDL jobs in TiKV about 1,000 tables, and landing that begins with them; see sluice.bench.ddl_history."""
+    """So many DDL jobs in TiKV about 1,000 tables, and landing that begins with them.
+
+    See sluice.bench.ddl_history.
+    """
     from sluice.bench.ddl_history import measure
 
     return measure(count, 1_000)
@@ -194,12 +218,23 @@ def _table(number: int, count: int) -> Table:
     key = Column(1, "id", 0, types.BIGINT, types.FLAG_NOT_NULL | types.FLAG_PRIMARY_KEY, version=2)
     others = [Column(n + 1, f"c{n}", n, version=2, **kinds[n % 4]) for n in range(1, count)]
     return Table(
-        number, 1, "growth", f"t{number}", (key, *others), (), "utf8mb4", "utf8mb4_bin", pk_is_handle=True,
-    )  # fmt: skip
+        number,
+        1,
+        "growth",
+        f"t{number}",
+        (key, *others),
+        (),
+        "utf8mb4",
+        "utf8mb4_bin",
+        pk_is_handle=True,
+    )
 
 
 def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) -> list[Change]:
-    """Inserts, and updates and deletes of what is there; a fourth of the columns is text, together `size` bytes."""
+    """Inserts, and updates and deletes of what is there.
+
+    A fourth of the columns is text, together `size` bytes.
+    """
     of_text = size // max(1, sum(column.kind == "text" for column in among[0].columns))
     there: dict[int, list[dict[str, Any]]] = {}
     made: list[Change] = []
@@ -209,13 +244,17 @@ def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) 
         for column in columns[1:]:
             match column.kind:
                 case "text":
-                    row[column.name] = f"{rng.randrange(16**8):08x}" * (of_text // 8) + "x" * (of_text % 8)
+                    row[column.name] = f"{rng.randrange(16**8):08x}" * (of_text // 8) + "x" * (
+                        of_text % 8
+                    )
                 case "int":
                     row[column.name] = rng.randrange(10**6)
                 case "decimal":
                     row[column.name] = f"{rng.randrange(10**6)}.{rng.randrange(10**4):04}"
                 case _:
-                    row[column.name] = f"2026-11-22 09:{rng.randrange(60):02}:{rng.randrange(60):02}"
+                    row[column.name] = (
+                        f"2026-11-22 09:{rng.randrange(60):02}:{rng.randrange(60):02}"
+                    )
         return row
 
     for number in range(count):
@@ -229,7 +268,10 @@ def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) 
             made.append((table, DELETE, encode_delete(table, rows.pop(rng.randrange(len(rows))))))
         else:
             at = rng.randrange(len(rows))
-            old, rows[at] = rows[at], rows[at] | values(number, table.columns[:3]) | {"id": rows[at]["id"]}
+            old, rows[at] = (
+                rows[at],
+                rows[at] | values(number, table.columns[:3]) | {"id": rows[at]["id"]},
+            )
             made.append((table, UPDATE, encode_update(table, old, rows[at])))
     return made
 
@@ -244,24 +286,33 @@ def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
         ],
         schema=WINDOW_SCHEMA,
     )
-    known = {str(i): table.to_json() for i, table in {table.id: table for table, _, _ in changes}.items()}
+    known = {
+        str(i): table.to_json() for i, table in {table.id: table for table, _, _ in changes}.items()
+    }
     hi = payloads[-1][0]
     landing, preparing = [], []
     with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:
         relay = RelayLog.open(Path(folder).as_uri())
         for number in range(_BEST_OF):
             began = time.process_time()
-            part = relay.write_part(_FIRST_TS, hi, f"bench{number}", 0, RowExtractor().extract(batch))
+            part = relay.write_part(
+                _FIRST_TS, hi, f"bench{number}", 0, RowExtractor().extract(batch)
+            )
             landing.append(time.process_time() - began)
             assert part is not None
-            window = WindowRecord(_FIRST_TS, hi, 7, "bench", 0, len(payloads), len(changes), 5, (part,), known)
+            window = WindowRecord(
+                _FIRST_TS, hi, 7, "bench", 0, len(payloads), len(changes), 5, (part,), known
+            )
             asked = BatchPayload((WindowPayload.from_window(window),)).to_text()
             began = time.process_time()
             for _ in prepare(relay.url, BatchPayload.from_text(asked), PrepareOptions()):
                 pass
             preparing.append(time.process_time() - began)
     each = 1e6 / len(changes) / per
-    return {f"{what} landed, CPU us": min(landing) * each, f"{what} prepared, CPU us": min(preparing) * each}
+    return {
+        f"{what} landed, CPU us": min(landing) * each,
+        f"{what} prepared, CPU us": min(preparing) * each,
+    }
 
 
 def _payloads(changes: Sequence[Change]) -> Iterator[tuple[int, int, bytes]]:
@@ -271,7 +322,11 @@ def _payloads(changes: Sequence[Change]) -> Iterator[tuple[int, int, bytes]]:
         mutations: dict[int, Any] = {}
         for table, kind, row in changes[first : first + 4]:
             made = mutations.setdefault(table.id, pb.binlog.TableMutation(table_id=table.id))
-            lists = {INSERT: made.inserted_rows, UPDATE: made.updated_rows, DELETE: made.deleted_rows}
+            lists = {
+                INSERT: made.inserted_rows,
+                UPDATE: made.updated_rows,
+                DELETE: made.deleted_rows,
+            }
             lists[kind].append(row)
             made.sequence.append(sequence[kind])
         value = pb.binlog.PrewriteValue(schema_version=5, mutations=list(mutations.values()))
@@ -331,7 +386,10 @@ def main(wanted: Sequence[str]) -> None:
         for figure in found[name][str(sizes[0])]:
             values = [found[name][str(size)][figure] for size in sizes]
             ratios = "".join(f"{value / values[0]:>7.2f}x" for value in values[1:] if values[0])
-            print(f"  {figure:<42}" + "".join(f"{value:>14,.3f}" for value in values) + ratios, flush=True)
+            print(
+                f"  {figure:<42}" + "".join(f"{value:>14,.3f}" for value in values) + ratios,
+                flush=True,
+            )
     print(keep(Path(tempfile.gettempdir(), "sluice-growth-results"), document("growth", found)))
 
 

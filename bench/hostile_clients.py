@@ -1,5 +1,5 @@
-"""Clients that take what they can of a pump: each plays its part until it is told to stop, and begins anew when it is
-thrown out.
+"""Clients that take what they can of a pump: each plays its part until it is told to stop, and
+begins anew when it is thrown out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _PAUSE_S = 0.05
 class Connection:
     """A raw HTTP/2 connection."""
 
-    def __init__(self, address: str, settings: dict[int, int] | None = None, source: str = "") -> None:
+    def __init__(
+        self, address: str, settings: dict[int, int] | None = None, source: str = ""
+    ) -> None:
         host, port = address.rsplit(":", 1)
         self.sock = socket.create_connection((host, int(port)), 10, (source, 0) if source else None)
         self.sock.settimeout(2)
@@ -42,10 +44,15 @@ class Connection:
 def headers(stream: int, path: bytes, *more: tuple[bytes, bytes]) -> bytes:
     block = encode_headers(
         (
-            (b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"pump"),
-            (b"content-type", b"application/grpc"), (b"te", b"trailers"), *more,
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", path),
+            (b":authority", b"pump"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+            *more,
         )
-    )  # fmt: skip
+    )
     return f.frame(f.HEADERS, f.END_HEADERS, stream, block)
 
 
@@ -182,12 +189,15 @@ def profiles(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
-    """On a connection that goes to grpcio: a frame of 16 MiB, in packets of 100 bytes, and no acknowledgement of
-    SETTINGS.
+    """On a connection that goes to grpcio: a frame of 16 MiB, in packets of 100 bytes, and no
+    acknowledgement of SETTINGS.
     """
     connection = Connection(address)
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.send(headers(1, _BOUNDS), (0xFFFFFF << 8 | f.DATA).to_bytes(4, "big") + b"\0" + (1).to_bytes(4, "big"))
+    connection.send(
+        headers(1, _BOUNDS),
+        (0xFFFFFF << 8 | f.DATA).to_bytes(4, "big") + b"\0" + (1).to_bytes(4, "big"),
+    )
     while not stop.is_set():
         connection.send(bytes(100))
         time.sleep(0.001)
@@ -204,15 +214,27 @@ def bounds_that_wait(address: str, cluster_id: int, stop: Stop) -> None:
 def windows_that_nobody_reads(address: str, cluster_id: int, stop: Stop) -> None:
     """200 Reads at a time."""
     with grpc.insecure_channel(address) as channel:
-        ask = channel.unary_unary(_BOUNDS.decode(), response_deserializer=pb.window.BoundsResponse.FromString)
-        hi = ask(pb.window.BoundsRequest(cluster_id=cluster_id, wait_ms=1000).SerializeToString(), timeout=10).hi
+        ask = channel.unary_unary(
+            _BOUNDS.decode(), response_deserializer=pb.window.BoundsResponse.FromString
+        )
+        hi = ask(
+            pb.window.BoundsRequest(cluster_id=cluster_id, wait_ms=1000).SerializeToString(),
+            timeout=10,
+        ).hi
     message = pb.window.ReadRequest(cluster_id=cluster_id, lo=0, hi=hi)
     _many_calls(address, _READ, message.SerializeToString(), 200, stop)
 
 
 def _many_calls(address: str, path: bytes, message: bytes, count: int, stop: Stop) -> None:
-    channels = [grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(count // 20)]
-    calls = [channel.unary_stream(path.decode())(message, timeout=120) for channel in channels for _ in range(20)]
+    channels = [
+        grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        for _ in range(count // 20)
+    ]
+    calls = [
+        channel.unary_stream(path.decode())(message, timeout=120)
+        for channel in channels
+        for _ in range(20)
+    ]
     stop.wait()
     for each in calls:
         each.cancel()
@@ -254,15 +276,21 @@ def frames_on_closed_streams(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def messages_that_expand(address: str, cluster_id: int, stop: Stop) -> None:
-    """On a connection that began with another call: a WriteBinlog of 256 KiB that expands to 256 MiB."""
+    """On a connection that began with another call: a WriteBinlog of 256 KiB that expands to 256
+    MiB.
+    """
     bomb = zlib.compress(bytes(256 << 20), 9, wbits=31)
     body = b"\1" + len(bomb).to_bytes(4, "big") + bomb
     while not stop.is_set():
         connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: f.MAX_WINDOW})
-        connection.send(call(1, b"/binlog.Cistern/Notify", b""), headers(3, _WRITE, (b"grpc-encoding", b"gzip")))
+        connection.send(
+            call(1, b"/binlog.Cistern/Notify", b""), headers(3, _WRITE, (b"grpc-encoding", b"gzip"))
+        )
         for at in range(0, len(body), 16_000):
             part = body[at : at + 16_000]
-            connection.send(f.frame(f.DATA, f.END_STREAM if at + 16_000 >= len(body) else 0, 3, part))
+            connection.send(
+                f.frame(f.DATA, f.END_STREAM if at + 16_000 >= len(body) else 0, 3, part)
+            )
         with contextlib.suppress(TimeoutError):
             connection.sock.recv(65536)
         connection.close()
@@ -300,7 +328,10 @@ def frames_before_a_call(address: str, cluster_id: int, stop: Stop) -> None:
 def _crowd(address: str, count: int, stop: Stop) -> None:
     raise_nofile_limit()
     connections: deque[Connection] = deque()
-    part = f.frame(f.HEADERS, 0, 1, b"\0\x7f" + bytes(16_000)) + f.frame(f.CONTINUATION, 0, 1, bytes(16_000)) * 2
+    part = (
+        f.frame(f.HEADERS, 0, 1, b"\0\x7f" + bytes(16_000))
+        + f.frame(f.CONTINUATION, 0, 1, bytes(16_000)) * 2
+    )
     number = 0
     while not stop.is_set():
         with contextlib.suppress(OSError):
@@ -333,13 +364,30 @@ Client = Callable[[str, int, Stop], None]
 CLIENTS: dict[str, Client] = {
     client.__name__.replace("_", "-"): client
     for client in (
-        answers_not_taken, settings_flood, pings, rapid_reset, readers_whose_socket_is_full, readers_without_window,
-        uploads_that_never_end, tiny_frames, behind_a_profile, profiles, a_frame_in_pieces, bounds_that_wait,
-        windows_that_nobody_reads, idle_connections, frames_on_closed_streams, messages_that_expand,
-        unfinished_messages, frames_before_a_call, crowd_of_200,
+        answers_not_taken,
+        settings_flood,
+        pings,
+        rapid_reset,
+        readers_whose_socket_is_full,
+        readers_without_window,
+        uploads_that_never_end,
+        tiny_frames,
+        behind_a_profile,
+        profiles,
+        a_frame_in_pieces,
+        bounds_that_wait,
+        windows_that_nobody_reads,
+        idle_connections,
+        frames_on_closed_streams,
+        messages_that_expand,
+        unfinished_messages,
+        frames_before_a_call,
+        crowd_of_200,
     )
-}  # fmt: skip
-LARGE: dict[str, Client] = {client.__name__.replace("_", "-"): client for client in (crowd_of_2000, crowd_of_8000)}
+}
+LARGE: dict[str, Client] = {
+    client.__name__.replace("_", "-"): client for client in (crowd_of_2000, crowd_of_8000)
+}
 """Those that take thousands of descriptors."""
 
 
@@ -349,7 +397,8 @@ def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> N
     stop = threading.Event()
     known = CLIENTS | LARGE
     threads = [
-        threading.Thread(target=_again, args=(known[name], address, cluster_id, stop), daemon=True) for name in names
+        threading.Thread(target=_again, args=(known[name], address, cluster_id, stop), daemon=True)
+        for name in names
     ]
     for thread in threads:
         thread.start()

@@ -2,10 +2,11 @@
 
     python -m sluice.bench.hostile_clients_bench [--seconds 20] [--home DIR] [--only NAME ...]
 
-Starts etcd, the stand-in cluster and one pump, gives it a backlog, and measures the writer alone, then beside every
-client of `sluice.bench.hostile_clients`. The writer sends at a fixed rate whatever the pump does (a call that has to
-wait delays none of the next), and its latencies count from when a call was due. Reports p50, p99 and the longest wait,
-the pump's peak of memory and threads, and the longest that /status took.
+Starts etcd, the stand-in cluster and one pump, gives it a backlog, and measures the writer alone,
+then beside every client of `sluice.bench.hostile_clients`. The writer sends at a fixed rate
+whatever the pump does (a call that has to wait delays none of the next), and its latencies count
+from when a call was due. Reports p50, p99 and the longest wait, the pump's peak of memory and
+threads, and the longest that /status took.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def write_backlog(address: str, cluster_id: int, mebibytes: int) -> None:
         if not tp:
             binlog.prewrite_value = bytes(_BACKLOG_BYTES)
         return bytes(
-            pb.pump.WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString()
+            pb.pump.WriteBinlogReq(
+                clusterID=cluster_id, payload=binlog.SerializeToString()
+            ).SerializeToString()
         )
 
     for _ in range((mebibytes << 20) // _BACKLOG_BYTES // 20):
@@ -85,7 +88,9 @@ def write_backlog(address: str, cluster_id: int, mebibytes: int) -> None:
     client.close()
 
 
-def observe(address: str, cluster_id: int, pump: psutil.Process, seconds: float, rate: float = _RATE) -> Outcome:
+def observe(
+    address: str, cluster_id: int, pump: psutil.Process, seconds: float, rate: float = _RATE
+) -> Outcome:
     """Write at a rate for so long, ask for /status meanwhile."""
     status: list[float] = []
     over = threading.Event()
@@ -106,7 +111,8 @@ def observe(address: str, cluster_id: int, pump: psutil.Process, seconds: float,
 
 
 def _ask(address: str, over: threading.Event, took: list[float]) -> None:
-    # One client for all: making one costs tens of milliseconds of CPU, which the writer of this process would wait for.
+    # One client for all: making one costs tens of milliseconds of CPU, which the writer of this
+    # process would wait for.
     with httpx.Client(timeout=60, headers={"connection": "close"}) as client:
         while not over.wait(0.5):
             began = time.monotonic()
@@ -117,7 +123,11 @@ def _ask(address: str, over: threading.Event, took: list[float]) -> None:
 def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[list[float], int]:
     """Latencies of calls that are due at a rate, in s, and how many failed."""
     host, port = address.rsplit(":", 1)
-    client, clock, messages = FastPathClient(host, int(port)), Clock(0, 1), Messages(cluster_id, 128)
+    client, clock, messages = (
+        FastPathClient(host, int(port)),
+        Clock(0, 1),
+        Messages(cluster_id, 128),
+    )
     due: dict[int, float] = {}
     waits: list[float] = []
     failures = 0
@@ -154,11 +164,22 @@ def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[
 
 
 def beside(  # noqa: PLR0913 whom, who, and for how long: the last has a default
-    address: str, cluster_id: int, pump: psutil.Process, names: Sequence[str], seconds: float, rate: float = _RATE
+    address: str,
+    cluster_id: int,
+    pump: psutil.Process,
+    names: Sequence[str],
+    seconds: float,
+    rate: float = _RATE,
 ) -> Outcome:
-    """As `observe`, while the hostile clients of these names do what they do, in processes of their own."""
+    """As `observe`, while the hostile clients of these names do what they do, in processes of their
+    own.
+    """
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=attack, args=(address, cluster_id, list(names), seconds + 2), daemon=True)]
+    processes = [
+        context.Process(
+            target=attack, args=(address, cluster_id, list(names), seconds + 2), daemon=True
+        )
+    ]
     for process in processes:
         process.start()
     try:

@@ -1,8 +1,8 @@
 """Lag: from a transaction's commit in the stand-in TiDB until its row is visible in MariaDB.
 
-Live traffic at a steady rate, two pumps; a prober reads the downstream table over a connection of its own, as a user
-would, and notes when each row appeared. Counting begins when the pipeline is warm: when rows have been arriving within
-two seconds of their commit for some seconds.
+Live traffic at a steady rate, two pumps; a prober reads the downstream table over a connection of
+its own, as a user would, and notes when each row appeared. Counting begins when the pipeline is
+warm: when rows have been arriving within two seconds of their commit for some seconds.
 """
 
 from __future__ import annotations
@@ -46,20 +46,27 @@ _QUERY = "SELECT id FROM sluice_load.txn WHERE id > %s ORDER BY id"
 
 
 class _Probe:
-    """Reads the downstream table again and again and notes when each transaction's row was there (Unix ms)."""
+    """Reads the downstream table again and again and notes when each transaction's row was there
+    (Unix ms).
+    """
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._moved = time.monotonic()
         self.last = 0
-        """Every transaction through this number has arrived; a later one may commit, and arrive, before an earlier one.
+        """Every transaction through this number has arrived; a later one may commit, and arrive,
+        before an earlier one.
         """
         self.seen: dict[int, float] = {}
 
     def look(self) -> None:
-        """One query; returns after `_PROBE_S` at the earliest. Raises StackError if nothing has arrived for long."""
+        """One query; returns after `_PROBE_S` at the earliest.
+
+        Raises StackError if nothing has arrived for long.
+        """
         began = time.perf_counter()
-        with self._database.cursor() as cursor, contextlib.suppress(pymysql.err.ProgrammingError):  # no such table yet
+        # no such table yet
+        with self._database.cursor() as cursor, contextlib.suppress(pymysql.err.ProgrammingError):
             cursor.execute(_QUERY, (self.last,))
             now = time.time() * 1000
             for (number,) in cursor.fetchall():
@@ -69,12 +76,16 @@ class _Probe:
             while self.last + 1 in self.seen:
                 self.last += 1
         if time.monotonic() - self._moved > _PATIENCE_S:
-            raise StackError(f"nothing arrived downstream for {_PATIENCE_S:.0f} s after transaction {self.last}")
+            raise StackError(
+                f"nothing arrived downstream for {_PATIENCE_S:.0f} s after transaction {self.last}"
+            )
         time.sleep(max(0.0, _PROBE_S - (time.perf_counter() - began)))
 
 
 def _committed(control: ClusterControl) -> dict[int, float]:
-    return {number: wall_ms for _, wall_ms, number in control.numbered_commits() if number is not None}
+    return {
+        number: wall_ms for _, wall_ms, number in control.numbered_commits() if number is not None
+    }
 
 
 def _wait_warm(probe: _Probe, control: ClusterControl) -> int:
@@ -106,13 +117,19 @@ class LagResult:
     max_ms: float = 0.0
     histogram: dict[str, int] = field(default_factory=dict)
     runs: int = 0
-    """DAG runs that took part: above 1 means that the change from one run to the next is in the figures."""
+    """DAG runs that took part: above 1 means that the change from one run to the next is in the
+    figures.
+    """
     ddls: int = 0
     """Columns that were added meanwhile."""
     late: list[list[float]] = field(default_factory=list)
-    """Where lag went above a second: how many s after sampling began, and the largest lag, of each such time."""
+    """Where lag went above a second: how many s after sampling began, and the largest lag, of each
+    such time.
+    """
     cpu: dict[str, float] = field(default_factory=dict)
-    """Per cent of a core, while samples were taken, of each kind of processes; negative where one began anew."""
+    """Per cent of a core, while samples were taken, of each kind of processes; negative where one
+    began anew.
+    """
     idle_cpu: dict[str, float] = field(default_factory=dict)
     """The same without traffic."""
     cpu_s_per_1000: dict[str, float] = field(default_factory=dict)
@@ -166,7 +183,10 @@ class _Backfills:
         arguments = ["backfill", "--config", config, "--table", "sluice_load.load_1", "--json"]
         while not self._stop.is_set() and not self.failure:
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "cli", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+                [sys.executable, "-m", "cli", *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             assert process.stderr is not None
             said = ""
@@ -197,8 +217,8 @@ class _Backfills:
 def measure_beside_backfill(
     stack: Stack, rate: float, samples: int, table_rows: int, report: Callable[[str], None]
 ) -> BesideResult:
-    """Run the benchmark in a stack of its own, in turns without and with a backfill of a table with so many rows, half
-    of the samples each. Raises StackError.
+    """Run the benchmark in a stack of its own, in turns without and with a backfill of a table with
+    so many rows, half of the samples each. Raises StackError.
     """
     result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
     with fresh_stack(stack, None, report):
@@ -215,7 +235,9 @@ def measure_beside_backfill(
             control.stop()
             control.workload({"rate": rate, "transactions": None, "rows": 1})
             _wait_warm(probe, control)
-            _take_turns(result, probe, control, samples, _Turns(lambda: _Backfills(stack, result), report))
+            _take_turns(
+                result, probe, control, samples, _Turns(lambda: _Backfills(stack, result), report)
+            )
         control.stop()
     return result
 
@@ -223,8 +245,10 @@ def measure_beside_backfill(
 def measure_beside_archive(
     stack: Stack, rate: float, samples: int, every_s: float, report: Callable[[str], None]
 ) -> BesideResult:
-    """The same in turns without and with archiving, a pass every `every_s`. The stack's own DAG `archive` must make
-    none: [archive] every. `rows` are the changes archived, `chunks` the volumes. Raises StackError.
+    """The same in turns without and with archiving, a pass every `every_s`.
+
+    The stack's own DAG `archive` must make none: [archive] every. `rows` are the changes archived,
+    `chunks` the volumes. Raises StackError.
     """
     result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
     with fresh_stack(stack, None, report):
@@ -235,7 +259,13 @@ def measure_beside_archive(
         with contextlib.closing(connect(site)) as database:
             probe = _Probe(database)
             _wait_warm(probe, control)
-            _take_turns(result, probe, control, samples, _Turns(lambda: _Archiving(stack, result, every_s), report))
+            _take_turns(
+                result,
+                probe,
+                control,
+                samples,
+                _Turns(lambda: _Archiving(stack, result, every_s), report),
+            )
         control.stop()
     return result
 
@@ -246,7 +276,9 @@ class _Turns:
     report: Callable[[str], None]
 
 
-def _take_turns(result: BesideResult, probe: _Probe, control: ClusterControl, samples: int, turns: _Turns) -> None:
+def _take_turns(
+    result: BesideResult, probe: _Probe, control: ClusterControl, samples: int, turns: _Turns
+) -> None:
     """Lags in turns alone and beside something, half of the samples each."""
     lags: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(2 * _TURNS):
@@ -260,7 +292,9 @@ def _take_turns(result: BesideResult, probe: _Probe, control: ClusterControl, sa
         if other is not None and other.failure:
             raise StackError(f"what lag is measured beside has failed: {other.failure}")
         committed = _committed(control)
-        lags[is_beside] += [probe.seen[number] - committed[number] for number in range(first + 1, last + 1)]
+        lags[is_beside] += [
+            probe.seen[number] - committed[number] for number in range(first + 1, last + 1)
+        ]
         turns.report(f"turn {turn + 1} of {2 * _TURNS}{', beside it' if is_beside else ''}")
     _summarize(result.alone, lags[False])
     _summarize(result.beside, lags[True])
@@ -286,13 +320,21 @@ class _Archiving:
     """Passes of the archive, as the DAG's task makes them, in a process of its own."""
 
     def __init__(self, stack: Stack, result: BesideResult, every_s: float) -> None:
-        self._arguments = [sys.executable, "-c", _ARCHIVING, str(stack.home / "sluice.toml"), str(every_s)]
+        self._arguments = [
+            sys.executable,
+            "-c",
+            _ARCHIVING,
+            str(stack.home / "sluice.toml"),
+            str(every_s),
+        ]
         self._result = result
         self.began = threading.Event()
         self.failure = ""
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(self._arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._process = subprocess.Popen(
+            self._arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self._thread = threading.Thread(target=self._follow, name="archiving", daemon=True)
         self._thread.start()
         return self
@@ -310,7 +352,10 @@ class _Archiving:
             self.began.set()
             if line != "began\n":
                 changes, volumes, seconds = line.split()
-                self._result.rows, self._result.chunks = base[0] + int(changes), base[1] + int(volumes)
+                self._result.rows, self._result.chunks = (
+                    base[0] + int(changes),
+                    base[1] + int(volumes),
+                )
                 self._result.seconds += float(seconds)
         self.began.set()
 
@@ -325,13 +370,16 @@ class _Cpu:
     def used(self) -> dict[str, float]:
         """Per cent of a core since."""
         after, seconds = cpu_s(self._stack), time.monotonic() - self._began
-        return {name: round(100 * (after[name] - self._before[name]) / seconds, 1) for name in after}
+        return {
+            name: round(100 * (after[name] - self._before[name]) / seconds, 1) for name in after
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How lag is measured: over so many `samples`, with a DDL every `ddl_s` (0: none); then, for `idle_s`, without
-    traffic.
+    """How lag is measured: over so many `samples`, with a DDL every `ddl_s` (0: none).
+
+    Then, for `idle_s`, without traffic.
     """
 
     samples: int
@@ -380,11 +428,19 @@ def dags_with_runs_of(seconds: int, folder: Path) -> Path:
     return folder
 
 
-def measure(stack: Stack, traffic: LagResult, course: Course, report: Callable[[str], None]) -> LagResult:
-    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`, which is filled. Raises
-    StackError.
+def measure(
+    stack: Stack, traffic: LagResult, course: Course, report: Callable[[str], None]
+) -> LagResult:
+    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`, which is
+    filled. Raises StackError.
     """
-    result, rate, rows, samples, idle_s = traffic, traffic.rate, traffic.rows, course.samples, course.idle_s
+    result, rate, rows, samples, idle_s = (
+        traffic,
+        traffic.rate,
+        traffic.rows,
+        course.samples,
+        course.idle_s,
+    )
     with fresh_stack(stack, None, report):
         site = stack.site()
         airflow = AirflowClient(stack.home, site.ports["airflow"])
@@ -410,8 +466,14 @@ def measure(stack: Stack, traffic: LagResult, course: Course, report: Callable[[
             cpu = _Cpu(stack)
             time.sleep(idle_s)
             result.idle_cpu = cpu.used()
-        result.cpu_s_per_1000 = {name: round(10 * used * taken_s / samples, 3) for name, used in result.cpu.items()}
-        ends = [ts for ts, _, number in control.numbered_commits() if number in (first + 1, first + samples)]
+        result.cpu_s_per_1000 = {
+            name: round(10 * used * taken_s / samples, 3) for name, used in result.cpu.items()
+        }
+        ends = [
+            ts
+            for ts, _, number in control.numbered_commits()
+            if number in (first + 1, first + samples)
+        ]
         result.windows_per_s = round(_windows(stack, min(ends), max(ends)) / taken_s, 1)
     numbers = range(first + 1, first + samples + 1)
     result.late = _late([(committed[number], probe.seen[number]) for number in numbers])
@@ -426,7 +488,9 @@ def _windows(stack: Stack, from_ts: int, to_ts: int) -> int:
 
 
 def _late(times: list[tuple[float, float]]) -> list[list[float]]:
-    """Of commit and arrival (ms), where arrivals were above `_LATE_MS` late: [s since the first commit, ms]."""
+    """Of commit and arrival (ms), where arrivals were above `_LATE_MS` late: [s since the first
+    commit, ms].
+    """
     found: list[list[float]] = []
     began, last = times[0][0], -1e9
     for committed, seen in times:
@@ -443,10 +507,17 @@ def _summarize(result: LagResult, found: list[float]) -> None:
     lags = sorted(found)
     cuts = statistics.quantiles(lags, n=100, method="inclusive")
     result.samples = len(lags)
-    result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms = cuts[49], cuts[94], cuts[98], lags[-1]
+    result.p50_ms, result.p95_ms, result.p99_ms, result.max_ms = (
+        cuts[49],
+        cuts[94],
+        cuts[98],
+        lags[-1],
+    )
     below = 0
     for bound in (*_BOUNDS_MS, float("inf")):
         count = sum(1 for lag in lags if lag <= bound) - below
         if count:
-            result.histogram[f"<= {bound:g} ms" if bound != float("inf") else f"> {_BOUNDS_MS[-1]} ms"] = count
+            result.histogram[
+                f"<= {bound:g} ms" if bound != float("inf") else f"> {_BOUNDS_MS[-1]} ms"
+            ] = count
         below += count

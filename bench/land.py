@@ -1,11 +1,13 @@
 """How fast a backlog is landed, how that grows with the backlog, and in how much memory.
 
-etcd, the stand-in cluster, the pumps (two, unless SLUICE_PUMPS says otherwise) and Spark run; nothing else. The
-recording is sent and landed first in small windows, which warms all of it up: a JVM that has run a dozen jobs needs
-three times the CPU time of one that has run a hundred. Then a backlog is written into the pumps (bench/backlog.py), and
-landed by `sluice.etl.landing` in this process with the default limits, once for each size. Measured is from when the
-first window was committed until the last but one was: at both times the job of the one after it is under way. CPU time
-is that of every process in between, memory the largest resident set seen while the backlog was landed.
+etcd, the stand-in cluster, the pumps (two, unless SLUICE_PUMPS says otherwise) and Spark run;
+nothing else. The recording is sent and landed first in small windows, which warms all of it up: a
+JVM that has run a dozen jobs needs three times the CPU time of one that has run a hundred. Then a
+backlog is written into the pumps (bench/backlog.py), and landed by `sluice.etl.landing` in this
+process with the default limits, once for each size. Measured is from when the first window was
+committed until the last but one was: at both times the job of the one after it is under way. CPU
+time is that of every process in between, memory the largest resident set seen while the backlog was
+landed.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ class LandResult:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A stack whose relay log holds a recording. `write` has so many row changes more in the pumps, of `values` again
-    and again.
+    """A stack whose relay log holds a recording.
+
+    `write` has so many row changes more in the pumps, of `values` again and again.
     """
 
     settings: Settings
@@ -69,9 +72,12 @@ class Landed:
     write: Callable[[Sequence[tuple[bytes, int]], int], backlog.Written]
 
 
-def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callable[[str], None]) -> list[LandResult]:
-    """Run the benchmark in a stack of its own; a result for each of `sizes` (row changes). Raises StackError,
-    RecordingError.
+def measure(
+    stack: Stack, directory: Path, sizes: Sequence[int], report: Callable[[str], None]
+) -> list[LandResult]:
+    """Run the benchmark in a stack of its own; a result for each of `sizes` (row changes).
+
+    Raises StackError, RecordingError.
     """
     with landed_recording(stack, directory, report) as there:
         processes = _Processes(stack)
@@ -80,13 +86,17 @@ def measure(stack: Stack, directory: Path, sizes: Sequence[int], report: Callabl
             places = _places(stack)
             took, held = processes.cpu()["pumps"], _bytes(places)
             written = there.write(there.values, size)
-            report(f"{size:,} row changes in {written.transactions:,} transactions written; landing")
+            report(
+                f"{size:,} row changes in {written.transactions:,} transactions written; landing"
+            )
             _settle(processes)
             took = processes.cpu()["pumps"] - took
             result = _land(there.settings, written.last, processes)
             result.taking_us = round(took * 1e6 / size, 2)
             grown = _bytes(places)
-            result.written = {name: round((grown[name] - held[name]) / written.bytes, 3) for name in places}
+            result.written = {
+                name: round((grown[name] - held[name]) / written.bytes, 3) for name in places
+            }
             results.append(result)
         return results
 
@@ -104,7 +114,9 @@ def _places(stack: Stack) -> dict[str, list[Path]]:
 def _bytes(places: dict[str, list[Path]]) -> dict[str, int]:
     """As they lie there now."""
     return {
-        name: sum(path.stat().st_size for root in roots for path in root.rglob("*") if path.is_file())
+        name: sum(
+            path.stat().st_size for root in roots for path in root.rglob("*") if path.is_file()
+        )
         for name, roots in places.items()
     }
 
@@ -118,9 +130,11 @@ def _settle(processes: _Processes) -> None:
 
 
 @contextlib.contextmanager
-def landed_recording(stack: Stack, directory: Path, report: Callable[[str], None]) -> Iterator[Landed]:
-    """A stack of its own without Airflow and a downstream, in which the recording in `directory` has been sent and
-    landed; it is down afterwards. Raises StackError, RecordingError.
+def landed_recording(
+    stack: Stack, directory: Path, report: Callable[[str], None]
+) -> Iterator[Landed]:
+    """A stack of its own without Airflow and a downstream, in which the recording in `directory`
+    has been sent and landed; it is down afterwards. Raises StackError, RecordingError.
     """
     stack.down()
     stack.wipe(*_PARTS, "relay", "logs")
@@ -134,12 +148,18 @@ def landed_recording(stack: Stack, directory: Path, report: Callable[[str], None
         deadline = time.monotonic() + PATIENCE_S
         while not replay.is_sent(control):
             if time.monotonic() > deadline:
-                raise StackError(f"the recording was not sent within {PATIENCE_S:.0f} s. {replay.hint(stack)}")
+                raise StackError(
+                    f"the recording was not sent within {PATIENCE_S:.0f} s. {replay.hint(stack)}"
+                )
             time.sleep(0.1)
         settings = load_settings(stack.home / "sluice.toml")
         report("sent; landing it, to warm up")
-        small = replace(settings, window=replace(settings.window, max_transactions=_WARM_UP_TRANSACTIONS))
-        run_land(small, start_ts=0, until_ts=replay.target(recording, None)[1], run_seconds=PATIENCE_S)
+        small = replace(
+            settings, window=replace(settings.window, max_transactions=_WARM_UP_TRANSACTIONS)
+        )
+        run_land(
+            small, start_ts=0, until_ts=replay.target(recording, None)[1], run_seconds=PATIENCE_S
+        )
         url = f"http://{LOOPBACK}:{site.ports['cluster']}"
         with PDClient(url) as pd:
             timestamps = backlog.Timestamps(url, pd.cluster_id)
@@ -176,7 +196,9 @@ def _land(settings: Settings, until_ts: int, processes: _Processes) -> LandResul
             result.stages_ms[stage] = round(result.stages_ms.get(stage, 0.0) + ms, 1)
     result.seconds = round(ended - began, 3)
     result.rows_per_s = round(result.changes / (ended - began))
-    result.cpu_us = {name: round((after[name] - before[name]) * 1e6 / result.changes, 2) for name in after}
+    result.cpu_us = {
+        name: round((after[name] - before[name]) * 1e6 / result.changes, 2) for name in after
+    }
     result.rss_mib = {name: round(size / 2**20) for name, size in peak.items()}
     return result
 

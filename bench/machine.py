@@ -16,11 +16,16 @@ _PACKAGES = ("pyspark", "apache-airflow", "pyarrow", "numpy", "grpcio", "plyvel"
 def describe() -> dict[str, str]:
     """Processor, memory, and the versions that matter, by name."""
     found = {
-        "machine": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "machine": (
+            f"{_processor()}, {os.cpu_count()} cores,"
+            f" {psutil.virtual_memory().total / 2**30:.0f} GiB"
+        ),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "database": _first_line(["mariadbd", "--version"]),
     }
-    found["packages"] = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    found["packages"] = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES
+    )
     return found
 
 

@@ -10,7 +10,9 @@ import psutil
 
 
 class Peak:
-    """A context in which the largest of every size (bytes, by name) is kept that `rss` gives, ten times a second."""
+    """A context in which the largest of every size (bytes, by name) is kept that `rss` gives, ten
+    times a second.
+    """
 
     def __init__(self, rss: Callable[[], dict[str, int]]) -> None:
         self._rss = rss

@@ -1,11 +1,13 @@
-"""What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay log, 10,000 tables, a
-month of archive with a DDL and 500 changed tables an hour and a base every few days, 200 jobs.
+"""What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay
+log, 10,000 tables, a month of archive with a DDL and 500 changed tables an hour and a base every
+few days, 200 jobs.
 
     python -m sluice.bench.pages [FOLDER]
 
-Makes the pipeline there, unless it is there, and says how long each answer takes the first time and then, with the
-summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`); and what the archive's status takes
-without them. A page never waits for an answer longer than a second: see `sluice.plugins.response_cache`.
+Makes the pipeline there, unless it is there, and says how long each answer takes the first time and
+then, with the summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`); and
+what the archive's status takes without them. A page never waits for an answer longer than a second:
+see `sluice.plugins.response_cache`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from sluice.etl.history.retain.summaries import refresh_summaries
 from sluice.etl.settings import load_settings
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.relay import RelayLog, WindowRecord, hour_of
-from sluice.relay.archive import Archive, ArchiveSegment, ArchiveSnapshot, LakeFile, SnapshotFile, SnapshotTable, day_of
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSegment,
+    ArchiveSnapshot,
+    LakeFile,
+    SnapshotFile,
+    SnapshotTable,
+    day_of,
+)
 from sluice.relay.archive.catalogue import CatalogueDay
 from sluice.relay.archive.index import IndexedWindow, SegmentIndex, write_index
 from sluice.relay.jobs import DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
@@ -45,8 +55,8 @@ def large_pipeline(folder: Path) -> Path:
     """Its settings' file."""
     config = folder / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{folder}/relay"\n[downstream]\nhost ='
-        ' "127.0.0.1"\nport = 1\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{folder}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     settings = load_settings(config)
     _windows(folder / "relay")
@@ -78,7 +88,9 @@ def _archive(archive: Archive) -> None:
     step = tso.span(3_600_000)
     days: dict[str, list[ArchiveSegment]] = {}
     for number in range(HOURS):
-        volume = _volume(archive, number, END - (HOURS - number) * step, END - (HOURS - number - 1) * step)
+        volume = _volume(
+            archive, number, END - (HOURS - number) * step, END - (HOURS - number - 1) * step
+        )
         days.setdefault(day_of(volume.lo), []).append(volume)
     follows = None
     for day, volumes in days.items():
@@ -102,15 +114,25 @@ def _archive(archive: Archive) -> None:
 def _volume(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:
     """An hour, with a DDL, in which a part of the tables were changed."""
     step = (hi - lo) // MINUTES
-    windows = [_window(lo + n * step, lo + (n + 1) * step if n < MINUTES - 1 else hi) for n in range(MINUTES)]
+    windows = [
+        _window(lo + n * step, lo + (n + 1) * step if n < MINUTES - 1 else hi)
+        for n in range(MINUTES)
+    ]
     table = Table(number % TABLES, 1, "shop", f"t{number % TABLES}")
-    ddl = DdlJob(lo + 1, query="ALTER TABLE", type=Action.ADD_COLUMN, effect=DdlEffect({}, {table.id: table}))
+    ddl = DdlJob(
+        lo + 1, query="ALTER TABLE", type=Action.ADD_COLUMN, effect=DdlEffect({}, {table.id: table})
+    )
     windows[0] = replace(windows[0], ddls=(ddl.to_json(),), tables={str(table.id): table.to_json()})
     index = SegmentIndex(lo, hi, 1, None, 0, tuple(IndexedWindow(window, ()) for window in windows))
     file = write_index(archive.storage, f"log/{number}.windows", index)
     changed = {n % TABLES: 7 for n in range(number * CHANGED, (number + 1) * CHANGED)}
-    lake = tuple(LakeFile(f"lake/shop/t{n}/{number}.parquet", 9, 7, 5, "shop", f"t{n}", n, 7, "d") for n in changed)
-    return ArchiveSegment(lo, hi, 1, "t", 0, MINUTES, 1, 7 * CHANGED, number, 0, None, file, lake, changed)
+    lake = tuple(
+        LakeFile(f"lake/shop/t{n}/{number}.parquet", 9, 7, 5, "shop", f"t{n}", n, 7, "d")
+        for n in changed
+    )
+    return ArchiveSegment(
+        lo, hi, 1, "t", 0, MINUTES, 1, 7 * CHANGED, number, 0, None, file, lake, changed
+    )
 
 
 def _instead(document: CatalogueDay, _: CatalogueDay) -> CatalogueDay:
@@ -122,15 +144,22 @@ def _jobs(jobs: Jobs) -> None:
         job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "somebody")
         with job.run(Runner("a test")) as run:
             tables = TABLES if number == JOBS - 1 else 10
-            run.set_totals({f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(tables)})
+            run.set_totals(
+                {f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(tables)}
+            )
             run.end(DONE, result={"tables": tables})
 
 
 def _tables(relay: RelayLog, downstream: str) -> None:
-    counts = {f"shop.t{n}": TableCount(n, 1, 2, END - tso.span(n), tso.physical_ms(END)) for n in range(TABLES)}
+    counts = {
+        f"shop.t{n}": TableCount(n, 1, 2, END - tso.span(n), tso.physical_ms(END))
+        for n in range(TABLES)
+    }
     CounterStore(relay).add_tables(source_of(downstream), counts, "a test", 1)
     at_ms = tso.physical_ms(END)
-    verified = tuple(TableVerified(name, END, at_ms, 1, 1, 0, "upstream", "verify-1") for name in counts)
+    verified = tuple(
+        TableVerified(name, END, at_ms, 1, 1, 0, "upstream", "verify-1") for name in counts
+    )
     Verifications(relay).note(VerifiedRun("verify-1", END, at_ms, 1.0, "upstream", verified))
 
 
@@ -143,10 +172,16 @@ def main(folder: Path) -> None:
     settings = load_settings(config)
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     if not archive.storage.names("summaries"):
-        print(f"{'no summaries':<14} {_seconds(lambda: archive_status(settings)):6.2f} s", flush=True)
+        print(
+            f"{'no summaries':<14} {_seconds(lambda: archive_status(settings)):6.2f} s", flush=True
+        )
     refresh_summaries(relay, archive)
     for name, ask in _questions().items():
-        print(f"{name:<14} {_seconds(ask):6.2f} s, then {min(_seconds(ask) for _ in range(3)):6.2f} s", flush=True)
+        print(
+            f"{name:<14} {_seconds(ask):6.2f} s, then"
+            f" {min(_seconds(ask) for _ in range(3)):6.2f} s",
+            flush=True,
+        )
 
 
 def _questions() -> dict[str, Callable[[], Any]]:
@@ -177,7 +212,9 @@ def _questions_of_the_past(pipeline: NamedPipeline) -> dict[str, Callable[[], An
         "tables": lambda: lists.tables_document(*lists.known(pipeline), sorted_by_changes),
         "a table's DDL": lambda: lists.history_document(pipeline, "shop.t7", ""),
         "newest": lambda: past.found_document(pipeline, SearchQuery(0, ever, limit=50)),
-        "a table's": lambda: past.found_document(pipeline, SearchQuery(0, middle, ("shop.t7",), limit=50)),
+        "a table's": lambda: past.found_document(
+            pipeline, SearchQuery(0, middle, ("shop.t7",), limit=50)
+        ),
         "a key's": lambda: past.found_document(pipeline, SearchQuery(0, middle, key="7", limit=50)),
     }
 

@@ -1,5 +1,5 @@
-"""What preparing alone costs (read, decoded, reduced, as SQL) for traffic of several shapes: CPU time a row change,
-without a database and without Spark.
+"""What preparing alone costs (read, decoded, reduced, as SQL) for traffic of several shapes: CPU
+time a row change, without a database and without Spark.
 
     python -m sluice.bench.prepare_shapes many live wide        # names of `sluice.bench.shapes`; all without any
 
@@ -31,7 +31,10 @@ def main(names: list[str]) -> None:
             batches = list(_batches(relay, filled_ts, shape.batch))
             changes = sum(window.changes for batch in batches for window in batch)
             spent = min(_round(Path(folder).as_uri(), batches) for _ in range(_ROUNDS))
-            sys.stdout.write(f"{name:14} {spent * 1e6 / changes:8.2f} us a row change, {changes} in {len(batches)}\n")
+            sys.stdout.write(
+                f"{name:14} {spent * 1e6 / changes:8.2f} us a row change, {changes} in"
+                f" {len(batches)}\n"
+            )
             sys.stdout.flush()
 
 

@@ -1,4 +1,6 @@
-"""CPU time and memory of the processes that replicate, or run Spark jobs, in a benchmark, by what they are."""
+"""CPU time and memory of the processes that replicate, or run Spark jobs, in a benchmark, by what
+they are.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,21 @@ from sluice.devstack.tasks import task_processes, worker_processes
 
 
 def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
-    """The processes of a stack that replicates under Airflow; `task` are those of landing and applying, `Airflow` its
-    own, which would run without any pipeline.
+    """The processes of a stack that replicates under Airflow.
+
+    `task` are those of landing and applying, `Airflow` its own, which would run without any
+    pipeline.
     """
-    parts = {name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()}
+    parts = {
+        name: psutil.Process(started.process.pid) for name, started in stack.state().parts.items()
+    }
     tasks = [*task_processes(stack), *worker_processes(stack)]
-    airflow = [each for name, part in parts.items() if name.startswith("airflow-") for each in _family(part)]
+    airflow = [
+        each
+        for name, part in parts.items()
+        if name.startswith("airflow-")
+        for each in _family(part)
+    ]
     return {
         "JVM": [parts["spark"]],
         "spark-worker": parts["spark"].children(recursive=True),
@@ -32,8 +43,10 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def cpu_s(stack: Stack) -> dict[str, float]:
-    """Seconds of CPU time so far, of each kind in `replicating`. Airflow's are with those of its children that have
-    ended, tasks of a run that is over among them.
+    """Seconds of CPU time so far, of each kind in `replicating`.
+
+    Airflow's are with those of its children that have ended, tasks of a run that is over among
+    them.
     """
     return {
         name: sum(_used_s(each, ended=name == "Airflow") for each in found)

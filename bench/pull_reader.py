@@ -1,7 +1,8 @@
-"""A reader of PullBinlogs that takes next to nothing of the machine: it counts messages, and decodes none.
+"""A reader of PullBinlogs that takes next to nothing of the machine: it counts messages, and
+decodes none.
 
-It stands for a Drainer in the pump's benchmark: the pump does all that a Drainer makes it do, and the reader's own time
-is a few percent of a core. Runs in a process of its own.
+It stands for a Drainer in the pump's benchmark: the pump does all that a Drainer makes it do, and
+the reader's own time is a few percent of a core. Runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class PullReader:
 
 
 def _follow(host: str, port: int, cluster_id: int, after_ts: int, count: Synchronized[int]) -> None:
-    request = pb.pump.PullBinlogReq(clusterID=cluster_id, startFrom=pb.pump.Pos(offset=after_ts)).SerializeToString()
+    request = pb.pump.PullBinlogReq(
+        clusterID=cluster_id, startFrom=pb.pump.Pos(offset=after_ts)
+    ).SerializeToString()
     message = b"\0" + len(request).to_bytes(_PREFIX - 1, "big") + request
     headers = (
         (b":method", b"POST"),
@@ -91,7 +94,9 @@ def _follow(host: str, port: int, cluster_id: int, after_ts: int, count: Synchro
             del body[:used]
             count.value += found
             if unacknowledged > _UPDATE_BYTES:
-                connection.sendall(f.window_update(0, unacknowledged) + f.window_update(1, unacknowledged))
+                connection.sendall(
+                    f.window_update(0, unacknowledged) + f.window_update(1, unacknowledged)
+                )
                 unacknowledged = 0
 
 

@@ -1,6 +1,6 @@
-"""A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the index and durable
-writes, and one live reader that follows all the while: a Drainer that pulls, or a landing pipeline that reads
-windows.
+"""A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the
+index and durable writes, and one live reader that follows all the while: a Drainer that pulls, or a
+landing pipeline that reads windows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PARTS = ("etcd", "cluster", "pump-1")
 def measure(
     stack: Stack, cases: Sequence[str], seconds: float, reads: str, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run `cases` (callers x payload bytes) over 4 connections, with a reader that `reads` "pull" or "window"; one dict
-    a case. Raises StackError, RuntimeError.
+    """Run `cases` (callers x payload bytes) over 4 connections, with a reader that `reads` "pull"
+    or "window"; one dict a case. Raises StackError, RuntimeError.
     """
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1")
@@ -45,7 +45,9 @@ def measure(
                 before, read_before = process.cpu_times(), reader.messages
                 result = run_case(address, pd.cluster_id, case, seconds, Load())
                 after = process.cpu_times()
-                pump_cpu = (after.user + after.system - before.user - before.system) / result.seconds
+                pump_cpu = (
+                    after.user + after.system - before.user - before.system
+                ) / result.seconds
                 results.append(
                     asdict(result)
                     | {
@@ -53,7 +55,9 @@ def measure(
                         "pump_rss_mib": round(process.memory_info().rss / 2**20),
                         "reader": reads,
                         "read_meanwhile": reader.messages - read_before,
-                        "limit": "load generator" if result.load_cpu > 0.9 and pump_cpu < 0.9 else "pump and machine",
+                        "limit": "load generator"
+                        if result.load_cpu > 0.9 and pump_cpu < 0.9
+                        else "pump and machine",
                     }
                 )
             if isinstance(reader, PullReader) and not reader.alive:
@@ -64,12 +68,20 @@ def measure(
     return results
 
 
-def measure_another(address: str, cluster_id: int, cases: Sequence[str], seconds: float) -> list[dict[str, Any]]:
-    """The same load on a pump that runs already, wherever it is and whoever's; nobody reads it meanwhile."""
+def measure_another(
+    address: str, cluster_id: int, cases: Sequence[str], seconds: float
+) -> list[dict[str, Any]]:
+    """The same load on a pump that runs already, wherever it is and whoever's.
+
+    Nobody reads it meanwhile.
+    """
     results = []
     for case in cases:
         result = run_case(address, cluster_id, case, seconds, Load())
-        results.append(asdict(result) | {"limit": "load generator" if result.load_cpu > 0.9 else "pump and machine"})
+        results.append(
+            asdict(result)
+            | {"limit": "load generator" if result.load_cpu > 0.9 else "pump and machine"}
+        )
     return results
 
 

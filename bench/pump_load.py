@@ -1,8 +1,10 @@
-"""Load on a pump: P and C records by unary WriteBinlog, from several processes, over the lane's own client side.
+"""Load on a pump: P and C records by unary WriteBinlog, from several processes, over the lane's own
+client side.
 
-A case is callers x payload bytes. Each caller has one call in flight: a Prewrite, then its Commit, then the next
-transaction. Reports records/s and the latency of a call (p50, p99) as a client sees it, and how busy the load processes
-were: if they were near 100 %, the load generator was the limit, not the pump.
+A case is callers x payload bytes. Each caller has one call in flight: a Prewrite, then its Commit,
+then the next transaction. Reports records/s and the latency of a call (p50, p99) as a client sees
+it, and how busy the load processes were: if they were near 100 %, the load generator was the limit,
+not the pump.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ class Result:
 
 
 class Clock:
-    """Timestamps that ascend over all processes like PD's, from the clock they share: 2^18 ticks a millisecond.
+    """Timestamps that ascend over all processes like PD's, from the clock they share: 2^18 ticks a
+    millisecond.
 
-    A pump relies on that order, so a counter in each process would not do. The last ticks tell the processes apart.
+    A pump relies on that order, so a counter in each process would not do. The last ticks tell the
+    processes apart.
     """
 
     def __init__(self, number: int, of: int) -> None:
@@ -56,26 +60,40 @@ class Clock:
 
 
 class Messages:
-    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a Prewrite has
-    prewrite_key and prewrite_value, its Commit the key only. To be as large as its Prewrite, the Commit takes a long
-    key.
+    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a
+    Prewrite has prewrite_key and prewrite_value, its Commit the key only. To be as large as its
+    Prewrite, the Commit takes a long key.
     """
 
     def __init__(self, cluster_id: int, size: int) -> None:
         self._cluster = b"\x08" + encode_uvarint(cluster_id) + b"\x12"
-        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; a Prewrite's commit_ts is 8
-        # shorter.
+        # 08 tp, 10 start, 18 commit, 38 00 40 00 take 26 bytes with real timestamps; a Prewrite's
+        # commit_ts is 8 shorter.
         key = b"k" * max(size - 26 - 2, 1)
         self._key = b"\x22" + encode_uvarint(len(key)) + key
         self._tail = b"\x38\x00\x40\x00"
         self._value = b"\x2a\x06" + b"x" * 6
 
     def prewrite(self, start: int) -> bytes:
-        payload = b"\x08\x00\x10" + encode_uvarint(start) + b"\x18\x00" + self._key + self._value + self._tail
+        payload = (
+            b"\x08\x00\x10"
+            + encode_uvarint(start)
+            + b"\x18\x00"
+            + self._key
+            + self._value
+            + self._tail
+        )
         return self._cluster + encode_uvarint(len(payload)) + payload
 
     def commit(self, start: int, commit: int) -> bytes:
-        payload = b"\x08\x01\x10" + encode_uvarint(start) + b"\x18" + encode_uvarint(commit) + self._key + self._tail
+        payload = (
+            b"\x08\x01\x10"
+            + encode_uvarint(start)
+            + b"\x18"
+            + encode_uvarint(commit)
+            + self._key
+            + self._tail
+        )
         return self._cluster + encode_uvarint(len(payload)) + payload
 
 
@@ -89,7 +107,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one process of `of` does: so many callers on each connection, with payloads of `size` bytes."""
+    """What one process of `of` does: so many callers on each connection, with payloads of `size`
+    bytes.
+    """
 
     callers: list[int]
     size: int
@@ -111,7 +131,8 @@ def _work(pipe: Connection, address: str, cluster_id: int, share: _Share) -> Non
     clock = Clock(share.number, share.of)
     waits: list[float] = []
     errors: list[str] = []
-    flight: dict[tuple[int, int], tuple[float, int]] = {}  # (connection, stream) -> sent at, start_ts or 0 for a Commit
+    # (connection, stream) -> sent at, start_ts or 0 for a Commit
+    flight: dict[tuple[int, int], tuple[float, int]] = {}
 
     def start(key: int, client: FastPathClient, asked: list[tuple[int, bytes]]) -> None:
         at = time.monotonic()
@@ -139,7 +160,8 @@ def _work(pipe: Connection, address: str, cluster_id: int, share: _Share) -> Non
                 if error:
                     errors.append(error)
                 now = clock.next()
-                if start_ts:  # every Prewrite gets its Commit, also after the end, so that nothing stays open
+                # every Prewrite gets its Commit, also after the end, so that nothing stays open
+                if start_ts:
                     asked.append((0, messages.commit(start_ts, now)))
                 elif at < end:
                     asked.append((now, messages.prewrite(now)))
@@ -154,13 +176,17 @@ def run_case(address: str, cluster_id: int, case: str, seconds: float, load: Loa
     callers, size = (int(part) for part in case.split("x"))
     connections = min(load.connections, callers)
     processes = min(load.processes, connections)
-    per_connection = [callers // connections + (i < callers % connections) for i in range(connections)]
+    per_connection = [
+        callers // connections + (i < callers % connections) for i in range(connections)
+    ]
     context = multiprocessing.get_context("spawn")
     workers: list[tuple[Any, Connection]] = []
     for number in range(processes):
         ours, theirs = context.Pipe()
         share = _Share(per_connection[number::processes], size, number, processes)
-        process = context.Process(target=_work, args=(theirs, address, cluster_id, share), daemon=True)
+        process = context.Process(
+            target=_work, args=(theirs, address, cluster_id, share), daemon=True
+        )
         process.start()
         theirs.close()
         workers.append((process, ours))

@@ -1,11 +1,14 @@
-"""How fast tables are restored: the rows of a base, and the changes behind one; all tables, and one of ten.
+"""How fast tables are restored: the rows of a base, and the changes behind one.
 
-etcd, the stand-in cluster, two pumps, MariaDB at its default durability and Spark run; nothing else. The recording's
-traffic is landed again and again, each time with other digits in its texts, and archived; a base with ten tables of
-random rows (sysbench's shape, a secondary index) is put behind it. `sluice.etl.restore` restores in this process, to
-other names on the same server: the recording's tables from the archive alone, the base's ten tables, one of them. The
-recording alone is restored before, which warms Spark up. CPU time is that of every process meanwhile; on a busy machine
-that is what to compare.
+All tables, and one of ten.
+
+etcd, the stand-in cluster, two pumps, MariaDB at its default durability and Spark run; nothing
+else. The recording's traffic is landed again and again, each time with other digits in its texts,
+and archived; a base with ten tables of random rows (sysbench's shape, a secondary index) is put
+behind it. `sluice.etl.restore` restores in this process, to other names on the same server: the
+recording's tables from the archive alone, the base's ten tables, one of them. The recording alone
+is restored before, which warms Spark up. CPU time is that of every process meanwhile; on a busy
+machine that is what to compare.
 """
 
 from __future__ import annotations
@@ -31,7 +34,13 @@ from sluice.etl.history.archive import archive_through
 from sluice.etl.landing import run_land
 from sluice.etl.restore import RestoreRequest, create_or_resume, plan_restore, run_restore
 from sluice.etl.settings import Settings
-from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotTable, snapshot_id
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotTable,
+    snapshot_id,
+)
 from sluice.relay.jobs import Runner
 from sluice.tidb.schema import Schema, Table
 
@@ -81,7 +90,10 @@ def measure(
         restored("the recording, to warm up", RestoreRequest(replayed, ("sbtest.*",)))
         found = [
             restored("changes of all tables", RestoreRequest(end.hi, ("sbtest.*",), verify=False)),
-            restored("changes of one table of four", RestoreRequest(end.hi, ("sbtest.sbtest1",), verify=False)),
+            restored(
+                "changes of one table of four",
+                RestoreRequest(end.hi, ("sbtest.sbtest1",), verify=False),
+            ),
             restored("changes of all tables, verified", RestoreRequest(end.hi, ("sbtest.*",))),
         ]
         report("writing a base")
@@ -89,7 +101,9 @@ def measure(
         return [
             *found,
             restored("rows of ten tables", RestoreRequest(end.hi, ("base.*",), verify=False)),
-            restored("rows of one table of ten", RestoreRequest(end.hi, ("base.t1",), verify=False)),
+            restored(
+                "rows of one table of ten", RestoreRequest(end.hi, ("base.t1",), verify=False)
+            ),
             restored("rows of ten tables, verified", RestoreRequest(end.hi, ("base.*",))),
         ]
 
@@ -98,14 +112,20 @@ def _restore(stack: Stack, settings: Settings, what: str, request: RestoreReques
     drop_everything(stack.site())
     began = time.perf_counter()
     plan = plan_restore(settings, request)
-    result = RestoreResult(what, plan_s=round(time.perf_counter() - began, 3), planned_s=plan.cost.seconds)
+    result = RestoreResult(
+        what, plan_s=round(time.perf_counter() - began, 3), planned_s=plan.cost.seconds
+    )
     job = create_or_resume(settings, request, "bench")
     processes = _Processes(stack)
     before, began = processes.cpu(), time.perf_counter()
     done = run_restore(settings, job, Runner("a benchmark"))
     after = processes.cpu()
     result.seconds = round(time.perf_counter() - began, 3)
-    result.rows, result.row_bytes, result.changes = done.base_rows, plan.cost.base_bytes, done.changes
+    result.rows, result.row_bytes, result.changes = (
+        done.base_rows,
+        plan.cost.base_bytes,
+        done.changes,
+    )
     result.stages_s = dict(done.stages_s)
     result.cpu_s = {name: round(after[name] - before[name], 2) for name in after}
     return result
@@ -118,12 +138,24 @@ def _write_base(settings: Settings, ts: int, cluster_id: int, rows: int) -> None
     bases.begin(name, PendingSnapshot("bench"))
     tables = []
     for number in range(_TABLES):
-        table = replace(TABLE, id=10_000_000 + number, schema_id=9_999_999, schema_name="base", name=f"t{number}")
-        files = write_files(storage, f"bases/{name}/{table.id}", table, _batches(table, rows // _TABLES, number))
+        table = replace(
+            TABLE,
+            id=10_000_000 + number,
+            schema_id=9_999_999,
+            schema_name="base",
+            name=f"t{number}",
+        )
+        files = write_files(
+            storage, f"bases/{name}/{table.id}", table, _batches(table, rows // _TABLES, number)
+        )
         tables.append(SnapshotTable("base", table.name, table.to_json(), tuple(files)))
     schema = Schema(9_999_999, "base", "utf8mb4", "utf8mb4_bin")
     made_ms = time.time_ns() // 1_000_000
-    bases.publish(ArchiveSnapshot(name, ts, 0, cluster_id, made_ms, "a benchmark", (schema.to_json(),), tuple(tables)))
+    bases.publish(
+        ArchiveSnapshot(
+            name, ts, 0, cluster_id, made_ms, "a benchmark", (schema.to_json(),), tuple(tables)
+        )
+    )
 
 
 def _batches(table: Table, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
@@ -135,9 +167,14 @@ def _batches(table: Table, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
         count = min(_BATCH_ROWS, rows - first)
         picked = [texts.take(pa.array(randomly.integers(0, _TEXTS, count))) for _ in range(2)]
         pads = pc.utf8_slice_codeunits(picked[1], 0, 59)
-        columns = [pa.array(np.arange(first + 1, first + count + 1)), pa.array(randomly.integers(0, rows, count))]
+        columns = [
+            pa.array(np.arange(first + 1, first + count + 1)),
+            pa.array(randomly.integers(0, rows, count)),
+        ]
         arrays = [*columns, picked[0], pads]
-        yield pa.RecordBatch.from_arrays([a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema)
+        yield pa.RecordBatch.from_arrays(
+            [a.cast(f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
+        )
 
 
 class _Processes(SparkProcesses):

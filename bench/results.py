@@ -16,7 +16,13 @@ def document(benchmark: str, found: dict[str, Any]) -> dict[str, Any]:
     """`found` with the benchmark's name, the time, the commit and the machine."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     load = [round(each, 2) for each in os.getloadavg()]
-    about = {"benchmark": benchmark, "at": now, "commit": _commit(), "load": load, "environment": describe()}
+    about = {
+        "benchmark": benchmark,
+        "at": now,
+        "commit": _commit(),
+        "load": load,
+        "environment": describe(),
+    }
     return about | {"found": found}
 
 
@@ -35,11 +41,25 @@ def shown(value: float) -> str:
 
 
 def _commit() -> str:
-    """The commit that is checked out, with a plus if something was changed; the version where there is no clone."""
+    """The commit that is checked out, with a plus if something was changed.
+
+    The version where there is no clone.
+    """
     root = Path(__file__).parents[1]
     try:
-        command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        command = [
+            "git",
+            "-C",
+            str(root),
+            "describe",
+            "--always",
+            "--exclude=*",
+            "--abbrev=12",
+            "--dirty=+",
+        ]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         from importlib.metadata import version
 

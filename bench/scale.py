@@ -1,10 +1,10 @@
-"""What grows with pumps and Spark workers: landing a backlog from 1, 2 and 4 pumps with 1, 2 and 4 workers of a
-standalone cluster, and archiving it.
+"""What grows with pumps and Spark workers: landing a backlog from 1, 2 and 4 pumps with 1, 2 and 4
+workers of a standalone cluster, and archiving it.
 
-A machine with two cores is no faster with more than two workers. So what counts is CPU time, by process, and which of
-it belongs to processes that there is one of: from both follows how far it grows
-(docs/explanation/scale.md). Each figure is printed
-for every run; repeat it on a busy machine.
+A machine with two cores is no faster with more than two workers. So what counts is CPU time, by
+process, and which of it belongs to processes that there is one of: from both follows how far it
+grows (docs/explanation/scale.md). Each figure is printed for every run; repeat it on a busy
+machine.
 
     python -m sluice.bench.scale --pumps 1 --pumps 2 --pumps 4 --workers 1 --workers 2 --workers 4 --changes 400000
 """
@@ -38,7 +38,8 @@ from sluice.etl.settings import Archive, Settings, Spark
 from sluice.tidb import PDClient
 
 _BEFORE_CHANGES = 100_000
-"""So many are landed by a new cluster before the clock runs: a JVM that has run few jobs is slower."""
+"""So many are landed by a new cluster before the clock runs: a JVM that has run few jobs is slower.
+"""
 
 
 @click.command()
@@ -47,7 +48,10 @@ _BEFORE_CHANGES = 100_000
 @click.option("--changes", default=400_000, show_default=True, help="Row changes a measurement.")
 def main(pumps: tuple[int, ...], workers: tuple[int, ...], changes: int) -> None:
     """Print a line a measurement: seconds, and CPU seconds a million row changes by process."""
-    with tempfile.TemporaryDirectory(prefix="sluice-scale-") as home, contextlib.ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-scale-") as home,
+        contextlib.ExitStack() as stack,
+    ):
         one = Stack(Path(home, "stack"))
         there = stack.enter_context(landed_recording(one, recording_folder(RECORDING), _say))
         pipeline = stack.enter_context(_Pipeline.of(one, there, max(pumps)))
@@ -79,11 +83,15 @@ class _Pipeline:
                 part = pump(replace(site, ports={**site.ports, name: free_port()}), name)
                 pids.append(more.enter_context(_started(part)).pid)
                 addresses.append(part.summary)
-            timestamps = more.enter_context(contextlib.closing(backlog.Timestamps(url, pd.cluster_id)))
+            timestamps = more.enter_context(
+                contextlib.closing(backlog.Timestamps(url, pd.cluster_id))
+            )
             cluster = pd.cluster_id
 
             def write(count: int, changes: int) -> int:
-                return backlog.write(addresses[:count], timestamps, cluster, there.values, changes)[1]
+                return backlog.write(addresses[:count], timestamps, cluster, there.values, changes)[
+                    1
+                ]
 
             yield cls(there.settings, tuple(pids), write)
 
@@ -91,7 +99,9 @@ class _Pipeline:
 @contextlib.contextmanager
 def _started(part: Service) -> Iterator[subprocess.Popen[bytes]]:
     part.prepare()
-    process = subprocess.Popen(part.argv, env=base_environment(), cwd=part.cwd, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        part.argv, env=base_environment(), cwd=part.cwd, stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -108,7 +118,9 @@ def _started(part: Service) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def _measure(pipeline: _Pipeline, cluster: StandaloneCluster, pumps: tuple[int, ...], changes: int) -> None:
+def _measure(
+    pipeline: _Pipeline, cluster: StandaloneCluster, pumps: tuple[int, ...], changes: int
+) -> None:
     workers = len([name for name in cluster.pids if name.startswith("worker")])
     settings = replace(pipeline.settings, spark=Spark(cluster.remote, shared_files=True))
     settings = replace(settings, archive=Archive(worker_count=workers))
@@ -124,7 +136,12 @@ def _measure(pipeline: _Pipeline, cluster: StandaloneCluster, pumps: tuple[int, 
 def _land(settings: Settings, until_ts: int) -> int:
     """Row changes."""
     found: list[int] = []
-    run_land(settings, until_ts=until_ts, run_seconds=PATIENCE_S, on_window=lambda window: found.append(window.changes))
+    run_land(
+        settings,
+        until_ts=until_ts,
+        run_seconds=PATIENCE_S,
+        on_window=lambda window: found.append(window.changes),
+    )
     return sum(found)
 
 
@@ -139,7 +156,9 @@ def _timed(what: str, cpu: _Cpu, run: Callable[[], int]) -> None:
     before, began = cpu(), time.perf_counter()
     changes = run()
     seconds, after = time.perf_counter() - began, cpu()
-    spent = ", ".join(f"{name} {(after[name] - before[name]) * 1e6 / max(changes, 1):.2f}" for name in after)
+    spent = ", ".join(
+        f"{name} {(after[name] - before[name]) * 1e6 / max(changes, 1):.2f}" for name in after
+    )
     _say(f"{what}: {changes:>9,} changes in {seconds:6.1f} s; CPU s a million: {spent}")
 
 
@@ -151,12 +170,19 @@ class _Cpu:
         self._cluster = {name: psutil.Process(pid) for name, pid in cluster.pids.items()}
 
     def __call__(self) -> dict[str, float]:
-        below = [child for name, each in self._cluster.items() if "worker" in name for child in _tree(each)]
+        below = [
+            child
+            for name, each in self._cluster.items()
+            if "worker" in name
+            for child in _tree(each)
+        ]
         python = [each for each in below if "python" in each.name()]
         return {
             "client": _seconds(psutil.Process()),
             "driver": _seconds(self._cluster["connect"]),
-            "master and workers": sum(_seconds(each) for name, each in self._cluster.items() if name != "connect"),
+            "master and workers": sum(
+                _seconds(each) for name, each in self._cluster.items() if name != "connect"
+            ),
             "executors": sum(_seconds(each) for each in below if each not in python),
             "python": sum(map(_seconds, python)),
             "pumps": sum(map(_seconds, self._pumps)),

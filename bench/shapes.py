@@ -1,7 +1,8 @@
-"""Traffic of other shapes than sysbench's: made-up tables, and random transactions over them as TiDB would write them.
+"""Traffic of other shapes than sysbench's: made-up tables, and random transactions over them as
+TiDB would write them.
 
-A shape says what its tables are like and what a row of each holds. `history` makes transactions of inserts, updates and
-deletes that follow one another, with the rows that are there in the end.
+A shape says what its tables are like and what a row of each holds. `history` makes transactions of
+inserts, updates and deletes that follow one another, with the rows that are there in the end.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ _TEXT: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
 _CI: dict[str, Any] = {"charset": "utf8mb4", "collate": "utf8mb4_general_ci"}
 _BYTES: dict[str, Any] = {"charset": "binary", "collate": "binary"}
 _KEY = types.FLAG_NOT_NULL | types.FLAG_PRIMARY_KEY
-_WORDS = ("north", "South", "été", "river", "Stone", "o'clock", "tab\there", "plain", "éclair", "quiet")
+_WORDS = (
+    "north",
+    "South",
+    "été",
+    "river",
+    "Stone",
+    "o'clock",
+    "tab\there",
+    "plain",
+    "éclair",
+    "quiet",
+)
 
 Row = dict[str, Any]
 Make = Callable[[random.Random, int], Row]
@@ -30,7 +42,10 @@ Make = Callable[[random.Random, int], Row]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Tables that are alike. `make`: the values of a new row, given a number that no other row of the table has."""
+    """Tables that are alike.
+
+    `make`: the values of a new row, given a number that no other row of the table has.
+    """
 
     tables: tuple[Table, ...]
     make: Make
@@ -43,8 +58,10 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`rows`: there at first, over all tables. `changes`: behind them; `batch`: how many are prepared together.
-    `window`: transactions of a window.
+    """`rows`: there at first, over all tables.
+
+    `changes`: behind them; `batch`: how many are prepared together. `window`: transactions of a
+    window.
     """
 
     kinds: tuple[Kind, ...]
@@ -56,7 +73,9 @@ class Shape:
 
 @dataclass(slots=True)
 class History:
-    """Transactions as (table, kind of change, encoded row), and how many rows each of their tables holds in the end."""
+    """Transactions as (table, kind of change, encoded row), and how many rows each of their tables
+    holds in the end.
+    """
 
     transactions: list[list[tuple[Table, int, bytes]]] = field(default_factory=list)
     first: int = 0
@@ -65,7 +84,10 @@ class History:
 
 
 def history(shape: Shape, seed: int = 1) -> History:
-    """Random traffic of a shape: a transaction has four changes; five updates come to two inserts and two deletes."""
+    """Random traffic of a shape: a transaction has four changes.
+
+    Five updates come to two inserts and two deletes.
+    """
     rng = random.Random(seed)
     places = [_Place(kind, table) for kind in shape.kinds for table in kind.tables]
     weights = [place.kind.weight for place in places]
@@ -108,8 +130,13 @@ class _Place:
         return self.table, UPDATE, encode_update(self.table, old, new)
 
 
-def _table(number: int, name: str, *columns: tuple[str, dict[str, Any]], keys: int = 1, index: str = "") -> Table:
-    """The first `keys` columns are the primary key; one integer is the handle, others are clustered."""
+def _table(
+    number: int, name: str, *columns: tuple[str, dict[str, Any]], keys: int = 1, index: str = ""
+) -> Table:
+    """The first `keys` columns are the primary key.
+
+    One integer is the handle, others are clustered.
+    """
     made = [
         Column(n, column, n - 1, **{"flag": _KEY if n <= keys else 0, "version": 2, **more})
         for n, (column, more) in enumerate(columns, 1)
@@ -123,9 +150,18 @@ def _table(number: int, name: str, *columns: tuple[str, dict[str, Any]], keys: i
         at = next(column for column in made if column.name == index)
         indexes.append(Index(2, index, ((index, at.offset, -1),)))
     return Table(
-        number, 1, SCHEMA, name, tuple(made), tuple(indexes), "utf8mb4", "utf8mb4_bin", pk_is_handle=is_handle,
-        is_common_handle=keys > 0 and not is_handle, common_handle_version=1,
-    )  # fmt: skip
+        number,
+        1,
+        SCHEMA,
+        name,
+        tuple(made),
+        tuple(indexes),
+        "utf8mb4",
+        "utf8mb4_bin",
+        pk_is_handle=is_handle,
+        is_common_handle=keys > 0 and not is_handle,
+        common_handle_version=1,
+    )
 
 
 def _int(**more: Any) -> dict[str, Any]:
@@ -165,14 +201,24 @@ def _moment(rng: random.Random, fsp: int = 6) -> str:
 def _sysbench() -> Shape:
     tables = tuple(
         _table(
-            100 + n, f"sbtest{n}", ("id", _int()), ("k", _int()), ("c", {"tp": types.CHAR, "flen": 120, **_TEXT}),
-            ("pad", {"tp": types.CHAR, "flen": 60, **_TEXT}), index="k",
+            100 + n,
+            f"sbtest{n}",
+            ("id", _int()),
+            ("k", _int()),
+            ("c", {"tp": types.CHAR, "flen": 120, **_TEXT}),
+            ("pad", {"tp": types.CHAR, "flen": 60, **_TEXT}),
+            index="k",
         )
         for n in range(4)
-    )  # fmt: skip
+    )
 
     def make(rng: random.Random, number: int) -> Row:
-        return {"id": number, "k": rng.randrange(20_000), "c": _digits(rng, 10), "pad": _digits(rng, 5)}
+        return {
+            "id": number,
+            "k": rng.randrange(20_000),
+            "c": _digits(rng, 10),
+            "pad": _digits(rng, 5),
+        }
 
     return Shape((Kind(tables, make, ("k", "c")),))
 
@@ -198,25 +244,37 @@ def _json() -> Shape:
     def document(rng: random.Random) -> str:
         tags = ", ".join(f'"{word}"' for word in rng.choices(("red", "green", "blue", "été"), k=4))
         return (
-            f'{{"id": {rng.randrange(10**9)}, "name": "{rng.choice(("ann", "bob", "zoë"))}", "tags": [{tags}],'
-            f' "price": {rng.randrange(10**4)}.25, "address": {{"street": "{_digits(rng, 2)}", "zip": null,'
-            f' "lines": [{rng.randrange(99)}, {rng.randrange(99)}, true]}}}}'
+            f'{{"id": {rng.randrange(10**9)}, "name": "{rng.choice(("ann", "bob", "zoë"))}",'
+            f' "tags": [{tags}], "price": {rng.randrange(10**4)}.25, "address": {{"street":'
+            f' "{_digits(rng, 2)}", "zip": null, "lines": [{rng.randrange(99)},'
+            f" {rng.randrange(99)}, true]}}}}"
         )
 
-    table = _table(210, "json", ("id", _int()), ("a", {"tp": types.JSON}), ("b", {"tp": types.JSON}))
+    table = _table(
+        210, "json", ("id", _int()), ("a", {"tp": types.JSON}), ("b", {"tp": types.JSON})
+    )
     kind = Kind((table,), lambda rng, n: {"id": n, "a": document(rng), "b": document(rng)}, ("a",))
     return Shape((kind,), 10_000, 30_000, 5_000)
 
 
 def _blobs() -> Shape:
     table = _table(
-        220, "blobs", ("id", _int()), ("data", {"tp": types.TEXT, **_BYTES}), ("note", {"tp": types.TEXT, **_TEXT}),
+        220,
+        "blobs",
+        ("id", _int()),
+        ("data", {"tp": types.TEXT, **_BYTES}),
+        ("note", {"tp": types.TEXT, **_TEXT}),
         ("digest", {"tp": types.CHAR, "flen": 16, **_BYTES}),
-    )  # fmt: skip
+    )
 
     def make(rng: random.Random, number: int) -> Row:
         size = rng.choice((100, 500, 3000))
-        return {"id": number, "data": rng.randbytes(size), "note": _words(rng, 20), "digest": rng.randbytes(16)}
+        return {
+            "id": number,
+            "data": rng.randbytes(size),
+            "note": _words(rng, 20),
+            "digest": rng.randbytes(16),
+        }
 
     return Shape((Kind((table,), make, ("data", "digest")),), 6_000, 18_000, 3_000)
 
@@ -225,94 +283,190 @@ def _many(count: int = 300) -> Shape:
     """Their number is all that differs between two of these."""
     columns = (("id", _int()), ("v", _int()), ("t", _varchar()))
     tables = tuple(_table(1000 + n, f"small{n}", *columns) for n in range(count))
-    kind = Kind(tables, lambda rng, n: {"id": n, "v": rng.randrange(10**6), "t": rng.choice(_WORDS)}, ("v", "t"))
+    kind = Kind(
+        tables,
+        lambda rng, n: {"id": n, "v": rng.randrange(10**6), "t": rng.choice(_WORDS)},
+        ("v", "t"),
+    )
     return Shape((kind,))
 
 
 def _live() -> Shape:
-    """What comes in a window of some hundredths of a second: eight changes of each of twenty tables."""
+    """What comes in a window of some hundredths of a second: eight changes of each of twenty
+    tables.
+    """
     tables = tuple(
         _table(
-            300 + n, f"live{n}", ("id", {"tp": types.BIGINT}), ("owner", _int()), ("name", _varchar()),
-            ("price", _decimal(12, 2)), ("changed", _datetime(3)), index="owner",
+            300 + n,
+            f"live{n}",
+            ("id", {"tp": types.BIGINT}),
+            ("owner", _int()),
+            ("name", _varchar()),
+            ("price", _decimal(12, 2)),
+            ("changed", _datetime(3)),
+            index="owner",
         )
         for n in range(20)
-    )  # fmt: skip
+    )
 
     def make(rng: random.Random, number: int) -> Row:
         return {
-            "id": number, "owner": rng.randrange(10**6), "name": _words(rng), "price": _money(rng, 2)[-9:].lstrip("-"),
+            "id": number,
+            "owner": rng.randrange(10**6),
+            "name": _words(rng),
+            "price": _money(rng, 2)[-9:].lstrip("-"),
             "changed": _moment(rng, 3),
-        }  # fmt: skip
+        }
 
-    return Shape((Kind(tables, make, ("owner", "price", "changed")),), 4_000, 16_000, batch=160, window=40)
+    return Shape(
+        (Kind(tables, make, ("owner", "price", "changed")),), 4_000, 16_000, batch=160, window=40
+    )
 
 
 def _keyless(*, index: str = "") -> Shape:
     table = _table(
-        240, "keyless", ("a", _int()), ("t", _varchar(**_CI)), ("d", {"tp": types.DOUBLE}), ("m", _decimal()),
-        ("at", _datetime(3)), ("f", {"tp": types.FLOAT}), keys=0, index=index,
-    )  # fmt: skip
+        240,
+        "keyless",
+        ("a", _int()),
+        ("t", _varchar(**_CI)),
+        ("d", {"tp": types.DOUBLE}),
+        ("m", _decimal()),
+        ("at", _datetime(3)),
+        ("f", {"tp": types.FLOAT}),
+        keys=0,
+        index=index,
+    )
 
     def make(rng: random.Random, number: int) -> Row:
         if rng.random() < 0.1:  # one of a few that are there many times
             again = random.Random(rng.randrange(100))
             return (
-                make(again, 0) if again.random() < 0.9 else {"a": 7, "t": "a", "d": 0.5, "m": None, "at": None, "f": 1}
+                make(again, 0)
+                if again.random() < 0.9
+                else {"a": 7, "t": "a", "d": 0.5, "m": None, "at": None, "f": 1}
             )
         return {
-            "a": rng.choice((None, rng.randrange(10**5))), "t": rng.choice(_WORDS), "d": rng.random(),
-            "m": _money(rng), "at": _moment(rng, 3), "f": rng.choice((None, rng.randrange(1000) / 8)),
-        }  # fmt: skip
+            "a": rng.choice((None, rng.randrange(10**5))),
+            "t": rng.choice(_WORDS),
+            "d": rng.random(),
+            "m": _money(rng),
+            "at": _moment(rng, 3),
+            "f": rng.choice((None, rng.randrange(1000) / 8)),
+        }
 
     return Shape((Kind((table,), make, ("a", "d")),))
 
 
 def _strings() -> Shape:
     table = _table(
-        250, "strings", ("region", _varchar(20, **_CI)), ("code", _varchar(40)), ("v", _int()), ("t", _varchar(**_CI)),
+        250,
+        "strings",
+        ("region", _varchar(20, **_CI)),
+        ("code", _varchar(40)),
+        ("v", _int()),
+        ("t", _varchar(**_CI)),
         keys=2,
-    )  # fmt: skip
+    )
 
     def make(rng: random.Random, number: int) -> Row:
         code = f"{''.join(rng.choices(string.ascii_letters, k=12))}-{number}"
-        return {"region": rng.choice(_WORDS), "code": code, "v": rng.randrange(10**6), "t": _words(rng)}
+        return {
+            "region": rng.choice(_WORDS),
+            "code": code,
+            "v": rng.randrange(10**6),
+            "t": _words(rng),
+        }
 
     return Shape((Kind((table,), make, ("v", "t")),))
 
 
 def _decimals() -> Shape:
-    columns = [(f"m{n}", _decimal(20 + 2 * n, 4)) for n in range(6)] + [(f"at{n}", _datetime(n)) for n in range(6)]
+    columns = [(f"m{n}", _decimal(20 + 2 * n, 4)) for n in range(6)] + [
+        (f"at{n}", _datetime(n)) for n in range(6)
+    ]
 
     def make(rng: random.Random, number: int) -> Row:
-        return {"id": number} | {f"m{n}": _money(rng) for n in range(6)} | {f"at{n}": _moment(rng, n) for n in range(6)}
+        return (
+            {"id": number}
+            | {f"m{n}": _money(rng) for n in range(6)}
+            | {f"at{n}": _moment(rng, n) for n in range(6)}
+        )
 
-    return Shape((Kind((_table(260, "decimals", ("id", _int()), *columns),), make, ("m0", "m1", "at0", "at1")),))
+    return Shape(
+        (
+            Kind(
+                (_table(260, "decimals", ("id", _int()), *columns),),
+                make,
+                ("m0", "m1", "at0", "at1"),
+            ),
+        )
+    )
 
 
 def _tpcc() -> Shape:
     char: dict[str, Any] = {"tp": types.CHAR, "flen": 24, **_TEXT}
-    warehouse = _table(270, "warehouse", ("w_id", _int()), ("w_name", _varchar(10)), ("w_ytd", _decimal(12, 2)))
+    warehouse = _table(
+        270, "warehouse", ("w_id", _int()), ("w_name", _varchar(10)), ("w_ytd", _decimal(12, 2))
+    )
     district = _table(
-        271, "district", ("d_w_id", _int()), ("d_id", _int()), ("d_ytd", _decimal(12, 2)), ("d_next", _int()), keys=2
+        271,
+        "district",
+        ("d_w_id", _int()),
+        ("d_id", _int()),
+        ("d_ytd", _decimal(12, 2)),
+        ("d_next", _int()),
+        keys=2,
     )
     customer = _table(
-        272, "customer", ("c_w_id", _int()), ("c_d_id", _int()), ("c_id", _int()), ("c_last", _varchar(16)),
-        ("c_balance", _decimal(12, 2)), ("c_since", _datetime(0)), ("c_data", _varchar(500)), keys=3, index="c_last",
-    )  # fmt: skip
+        272,
+        "customer",
+        ("c_w_id", _int()),
+        ("c_d_id", _int()),
+        ("c_id", _int()),
+        ("c_last", _varchar(16)),
+        ("c_balance", _decimal(12, 2)),
+        ("c_since", _datetime(0)),
+        ("c_data", _varchar(500)),
+        keys=3,
+        index="c_last",
+    )
     orders = _table(
-        273, "orders", ("o_w_id", _int()), ("o_d_id", _int()), ("o_id", _int()), ("o_c_id", _int()),
-        ("o_entry", _datetime(0)), ("o_carrier", _int()), ("o_lines", _int()), keys=3, index="o_c_id",
-    )  # fmt: skip
+        273,
+        "orders",
+        ("o_w_id", _int()),
+        ("o_d_id", _int()),
+        ("o_id", _int()),
+        ("o_c_id", _int()),
+        ("o_entry", _datetime(0)),
+        ("o_carrier", _int()),
+        ("o_lines", _int()),
+        keys=3,
+        index="o_c_id",
+    )
     line = _table(
-        274, "order_line", ("ol_w_id", _int()), ("ol_d_id", _int()), ("ol_o_id", _int()), ("ol_number", _int()),
-        ("ol_i_id", _int()), ("ol_amount", _decimal(6, 2)), ("ol_delivery", _datetime(0)), ("ol_dist", char),
+        274,
+        "order_line",
+        ("ol_w_id", _int()),
+        ("ol_d_id", _int()),
+        ("ol_o_id", _int()),
+        ("ol_number", _int()),
+        ("ol_i_id", _int()),
+        ("ol_amount", _decimal(6, 2)),
+        ("ol_delivery", _datetime(0)),
+        ("ol_dist", char),
         keys=4,
-    )  # fmt: skip
+    )
     stock = _table(
-        275, "stock", ("s_w_id", _int()), ("s_i_id", _int()), ("s_quantity", _int()), ("s_ytd", _decimal(8, 0)),
-        ("s_dist", char), ("s_data", _varchar(50)), keys=2,
-    )  # fmt: skip
+        275,
+        "stock",
+        ("s_w_id", _int()),
+        ("s_i_id", _int()),
+        ("s_quantity", _int()),
+        ("s_ytd", _decimal(8, 0)),
+        ("s_dist", char),
+        ("s_data", _varchar(50)),
+        keys=2,
+    )
     past = _table(
         276, "history", ("h_c_id", _int()), ("h_date", _datetime(0)), ("h_amount", _decimal(6, 2)),
         ("h_data", _varchar(24)), keys=0,
@@ -325,41 +479,87 @@ def _tpcc() -> Shape:
         return {f"{prefix}_w_id": number % 4, f"{prefix}_d_id": number % 10, f"{prefix}_id": number}
 
     kinds = (
-        Kind((warehouse,), lambda rng, n: {"w_id": n, "w_name": "w", "w_ytd": small(rng)}, ("w_ytd",), 1),
         Kind(
-            (district,), lambda rng, n: {"d_w_id": n // 10, "d_id": n % 10, "d_ytd": small(rng), "d_next": n},
-            ("d_ytd",), 1,
+            (warehouse,),
+            lambda rng, n: {"w_id": n, "w_name": "w", "w_ytd": small(rng)},
+            ("w_ytd",),
+            1,
         ),
         Kind(
-            (customer,), lambda rng, n: three("c", rng, n) | {
-                "c_last": _digits(rng, 1), "c_balance": small(rng), "c_since": _moment(rng, 0),
-                "c_data": _digits(rng, 20)
-            }, ("c_balance", "c_data"), 4,
+            (district,),
+            lambda rng, n: {"d_w_id": n // 10, "d_id": n % 10, "d_ytd": small(rng), "d_next": n},
+            ("d_ytd",),
+            1,
         ),
         Kind(
-            (orders,), lambda rng, n: three("o", rng, n) | {
-                "o_c_id": rng.randrange(3000), "o_entry": _moment(rng, 0), "o_carrier": None, "o_lines": 10
-            }, ("o_entry",), 4,
+            (customer,),
+            lambda rng, n: (
+                three("c", rng, n)
+                | {
+                    "c_last": _digits(rng, 1),
+                    "c_balance": small(rng),
+                    "c_since": _moment(rng, 0),
+                    "c_data": _digits(rng, 20),
+                }
+            ),
+            ("c_balance", "c_data"),
+            4,
         ),
         Kind(
-            (line,), lambda rng, n: {
-                "ol_w_id": n % 4, "ol_d_id": n % 10, "ol_o_id": n // 10, "ol_number": n,
-                "ol_i_id": rng.randrange(10**5), "ol_amount": small(rng), "ol_delivery": None,
-                "ol_dist": _digits(rng, 2)
-            }, ("ol_amount",), 16,
+            (orders,),
+            lambda rng, n: (
+                three("o", rng, n)
+                | {
+                    "o_c_id": rng.randrange(3000),
+                    "o_entry": _moment(rng, 0),
+                    "o_carrier": None,
+                    "o_lines": 10,
+                }
+            ),
+            ("o_entry",),
+            4,
         ),
         Kind(
-            (stock,), lambda rng, n: {
-                "s_w_id": n % 4, "s_i_id": n, "s_quantity": rng.randrange(100), "s_ytd": str(rng.randrange(99)),
-                "s_dist": _digits(rng, 2), "s_data": _digits(rng, 4)
-            }, ("s_quantity", "s_ytd"), 10,
+            (line,),
+            lambda rng, n: {
+                "ol_w_id": n % 4,
+                "ol_d_id": n % 10,
+                "ol_o_id": n // 10,
+                "ol_number": n,
+                "ol_i_id": rng.randrange(10**5),
+                "ol_amount": small(rng),
+                "ol_delivery": None,
+                "ol_dist": _digits(rng, 2),
+            },
+            ("ol_amount",),
+            16,
         ),
         Kind(
-            (past,), lambda rng, n: {
-                "h_c_id": rng.randrange(3000), "h_date": _moment(rng, 0), "h_amount": small(rng), "h_data": "w d"
-            }, (), 2, only_inserts=True,
+            (stock,),
+            lambda rng, n: {
+                "s_w_id": n % 4,
+                "s_i_id": n,
+                "s_quantity": rng.randrange(100),
+                "s_ytd": str(rng.randrange(99)),
+                "s_dist": _digits(rng, 2),
+                "s_data": _digits(rng, 4),
+            },
+            ("s_quantity", "s_ytd"),
+            10,
         ),
-    )  # fmt: skip
+        Kind(
+            (past,),
+            lambda rng, n: {
+                "h_c_id": rng.randrange(3000),
+                "h_date": _moment(rng, 0),
+                "h_amount": small(rng),
+                "h_data": "w d",
+            },
+            (),
+            2,
+            only_inserts=True,
+        ),
+    )
     return Shape(kinds)
 
 

@@ -1,10 +1,11 @@
-"""A long replay in which something is killed every few seconds: kill -9 of tasks, of the processes that work for them,
-Spark's workers, Spark, Airflow, pumps, downstream.
+"""A long replay in which something is killed every few seconds: kill -9 of tasks, of the processes
+that work for them, Spark's workers, Spark, Airflow, pumps, downstream.
 
-The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever died of the stack
-is started again, as an operator's supervisor would; tasks are Airflow's business. Meanwhile a reader sums the accounts
-of the bank downstream: transfers keep the sum, so in mode `atomic` every read must find the same one. In the end the
-downstream is compared with the recording's last snapshot.
+The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever
+died of the stack is started again, as an operator's supervisor would; tasks are Airflow's business.
+Meanwhile a reader sums the accounts of the bank downstream: transfers keep the sum, so in mode
+`atomic` every read must find the same one. In the end the downstream is compared with the
+recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ VICTIMS = {
     "etcd": 1,
     "upstream": 2,
 }
-"""What is killed, and how often in proportion. `upstream`: etcd is killed while PD and TiKV don't answer."""
+"""What is killed, and how often in proportion. `upstream`: etcd is killed while PD and TiKV don't
+answer.
+"""
 _GONE_S = 10.0
 _SUM = "SELECT SUM(balance) FROM bank.account"
 _PATIENCE_S = 300.0
@@ -140,8 +143,8 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
                 result.kills[victim] = result.kills.get(victim, 0) + 1
                 progress = view.progress()
                 report(
-                    f"kill {done}/{kills.count}: {victim}; landed {progress.landed}, applied {progress.applied},"
-                    f" received {progress.received}"
+                    f"kill {done}/{kills.count}: {victim}; landed {progress.landed}, applied"
+                    f" {progress.applied}, received {progress.received}"
                 )
                 revive(stack)
             report("no more kills: waiting for the rest")
@@ -160,7 +163,11 @@ def measure(stack: Stack, mode: str, kills: Kills, report: Callable[[str], None]
         result.sums, result.checkpoint_went_back = dict(reader.sums), reader.went_back
         with contextlib.closing(connect(site)) as database:
             found = compare(folder / "snapshots" / labels[-1].name, database)
-        result.tables, result.rows_compared, result.differences = found.tables, found.rows, list(found.differences)
+        result.tables, result.rows_compared, result.differences = (
+            found.tables,
+            found.rows,
+            list(found.differences),
+        )
     return result
 
 
@@ -171,7 +178,10 @@ def revive(stack: Stack) -> None:
 
 
 def kill(stack: Stack, rng: random.Random) -> str:
-    """kill -9 one process of a kind chosen by chance, see VICTIMS; the kind, "" if there is none just now."""
+    """kill -9 one process of a kind chosen by chance, see VICTIMS.
+
+    The kind, "" if there is none just now.
+    """
     victim = rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
     started = stack.state().parts
     try:
@@ -180,13 +190,17 @@ def kill(stack: Stack, rng: random.Random) -> str:
         elif victim == "resident":
             found = worker_processes(stack)
         elif victim == "upstream":
-            _upstream_gone(*(psutil.Process(started[name].process.pid) for name in ("cluster", "etcd")))
+            _upstream_gone(
+                *(psutil.Process(started[name].process.pid) for name in ("cluster", "etcd"))
+            )
             return victim
         elif victim == "airflow-worker":
             found = _children(started["airflow-scheduler"].process.pid)
         elif victim == "spark-worker":
             found = [
-                p for p in psutil.Process(started["spark"].process.pid).children(recursive=True) if "python" in p.name()
+                p
+                for p in psutil.Process(started["spark"].process.pid).children(recursive=True)
+                if "python" in p.name()
             ]
         else:
             found = [psutil.Process(started[victim].process.pid)]
@@ -198,8 +212,9 @@ def kill(stack: Stack, rng: random.Random) -> str:
 
 
 def _upstream_gone(cluster: psutil.Process, etcd: psutil.Process) -> None:
-    """Have nobody of the upstream answer for a while. The stand-in cluster keeps what it plays in memory, so it stands
-    still and isn't killed.
+    """Have nobody of the upstream answer for a while.
+
+    The stand-in cluster keeps what it plays in memory, so it stands still and isn't killed.
     """
     cluster.suspend()
     try:
@@ -210,12 +225,18 @@ def _upstream_gone(cluster: psutil.Process, etcd: psutil.Process) -> None:
 
 
 def _children(pid: int) -> list[psutil.Process]:
-    return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [
+        child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def check(result: SoakResult) -> list[str]:
     """What went wrong, in words; [] if nothing did."""
-    wrong = [f"{len(result.differences)} differences, the first: {result.differences[0]}"] if result.differences else []
+    wrong = (
+        [f"{len(result.differences)} differences, the first: {result.differences[0]}"]
+        if result.differences
+        else []
+    )
     if result.checkpoint_went_back:
         wrong.append(f"the checkpoint went back {result.checkpoint_went_back} times")
     if result.mode == "atomic" and len(result.sums) > 1:

@@ -3,7 +3,8 @@
 python -m sluice.bench.stall_points                           all of them, an hour or two
 python -m sluice.bench.stall_points atomic parallel 1 10      one pair of modes, each tenth step from the first on
 python -m sluice.bench.stall_points atomic atomic 1 10 crash  the first of the two goes on from where another one
-crashed python -m sluice.bench.stall_points atomic atomic 1 1 drainer both go on from where a Drainer broke off
+crashed python -m sluice.bench.stall_points atomic atomic 1 1 drainer both go on from where a
+Drainer broke off
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ def _points(first: str, second: str, steps: list[str], start: int, step: int) ->
 
 def _crashed(first: str, second: str, steps: list[str], start: int, step: int) -> Iterator[Point]:
     pairs = ((crash, stop) for crash in left_open(steps) for stop in range(1, _AFTER_CRASH))
-    yield from (Point(first, second, stop, crash) for n, (crash, stop) in enumerate(pairs) if n % step == start % step)
+    yield from (
+        Point(first, second, stop, crash)
+        for n, (crash, stop) in enumerate(pairs)
+        if n % step == start % step
+    )
 
 
 def _told(outcome: Outcome) -> str:
@@ -35,19 +40,27 @@ def _told(outcome: Outcome) -> str:
     crash = f"crash before step {point.crash}, " if point.crash else ""
     blocked = "BLOCKED " if outcome.blocked else ""
     return (
-        f"{point.first}, {point.second}: {crash}stopped before {outcome.at!r}: {blocked}{outcome.wrong} {outcome.ended}"
+        f"{point.first}, {point.second}: {crash}stopped before {outcome.at!r}:"
+        f" {blocked}{outcome.wrong} {outcome.ended}"
     )
 
 
-def _taken_over(first: str, second: str, steps: list[str], start: int, step: int) -> Iterator[Point]:
-    yield from (Point(first, second, stop, drainer=True) for stop in range(start, len(steps) + 1, step))
+def _taken_over(
+    first: str, second: str, steps: list[str], start: int, step: int
+) -> Iterator[Point]:
+    yield from (
+        Point(first, second, stop, drainer=True) for stop in range(start, len(steps) + 1, step)
+    )
 
 
 _KINDS = {"": _points, "crash": _crashed, "drainer": _taken_over}
 
 
 def main(pairs: list[tuple[str, str]], start: int = 1, step: int = 1, *, kind: str = "") -> int:
-    """Prints a line for each point at which something differs or blocks, and the sums; how many differ."""
+    """Prints a line for each point at which something differs or blocks, and the sums.
+
+    How many differ.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-freeze-") as name, Freezer() as freezer:
         folder = Path(name)
         server = MariaDBServer(folder)
@@ -67,8 +80,8 @@ def main(pairs: list[tuple[str, str]], start: int = 1, step: int = 1, *, kind: s
             blocked = sum(outcome.blocked for outcome in stopped)
             wrong += differ
             print(
-                f"{first}, then {second}: {len(stopped)} points (of {len(steps)} steps), {differ} differ, {blocked}"
-                " block",
+                f"{first}, then {second}: {len(stopped)} points (of {len(steps)} steps), {differ}"
+                f" differ, {blocked} block",
                 flush=True,
             )
         server.kill()
@@ -79,4 +92,8 @@ if __name__ == "__main__":
     modes = [(a, b) for a in ("atomic", "parallel") for b in ("atomic", "parallel")]
     chosen = [(sys.argv[1], sys.argv[2])] if len(sys.argv) > 2 else modes
     numbers = [int(text) for text in sys.argv[3:5]]
-    sys.exit(1 if main(chosen, *numbers, kind=next((kind for kind in _KINDS if kind in sys.argv), "")) else 0)
+    sys.exit(
+        1
+        if main(chosen, *numbers, kind=next((kind for kind in _KINDS if kind in sys.argv), ""))
+        else 0
+    )

@@ -1,10 +1,12 @@
-"""A recording of a shop that never stands still: rows of all types, and every few seconds a DDL of another kind.
+"""A recording of a shop that never stands still: rows of all types, and every few seconds a DDL of
+another kind.
 
-It is the history that `tests.judge` invents to judge applying by: columns come and go, keys come and go, tables are
-made, renamed, exchange their names, are truncated and dropped, partitions are dropped and truncated. Left out is what
-the stand-in TiDB can't read back: types that change with their values, partitions that are exchanged, values that
-aren't strict, and rows that late sessions write into partitions that are gone; what settings would have to say; and
-what makes a recording large.
+It is the history that `tests.judge` invents to judge applying by: columns come and go, keys come
+and go, tables are made, renamed, exchange their names, are truncated and dropped, partitions are
+dropped and truncated. Left out is what the stand-in TiDB can't read back: types that change with
+their values, partitions that are exchanged, values that aren't strict, and rows that late sessions
+write into partitions that are gone; what settings would have to say; and what makes a recording
+large.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from tests.judge.invent import History
 from tests.judge.invented_tidb import Upstream, create_table
 from tests.judge.tables import Column, Index, Table
 
-_UNREADABLE = {"exchange", "change name and type", "modify type", "several at once", "old collations", "zeros"}
+_UNREADABLE = {
+    "exchange",
+    "change name and type",
+    "modify type",
+    "several at once",
+    "old collations",
+    "zeros",
+}
 _OTHERS = {"routes", "merged", "large values", "alike tables"}
 _MOST_ROWS = 3_000
 """Of a table: the model looks at all of them with each change."""
@@ -46,7 +55,10 @@ class Shop(History):
 
     def _steady(self) -> None:
         """A table with a number for its key: in one of these a value is changed in the end."""
-        columns = [Column(1, "id", kinds.INT, nullable=False), Column(2, "v", kinds.INT, nullable=True)]
+        columns = [
+            Column(1, "id", kinds.INT, nullable=False),
+            Column(2, "v", kinds.INT, nullable=True),
+        ]
         steady = Table(
             self.upstream.new_id(),
             self._schema,
@@ -72,9 +84,14 @@ class Shop(History):
 
 def invent(folder: Path, transactions: int, each: int, seed: int = 1) -> None:
     """Writes the recording into `folder`, with a label at its beginning and one at its end."""
-    shop = Shop(random.Random(seed), [each for each in FEATURES if each not in _UNREADABLE | _OTHERS])
+    shop = Shop(
+        random.Random(seed), [each for each in FEATURES if each not in _UNREADABLE | _OTHERS]
+    )
     began = shop.upstream.committed
     upstream = shop.trade(transactions, each)
     recording.write(upstream, folder)
-    labels = [{"label": name, "ts": ts, "tables": {}} for name, ts in (("begin", began), ("end", upstream.committed))]
+    labels = [
+        {"label": name, "ts": ts, "tables": {}}
+        for name, ts in (("begin", began), ("end", upstream.committed))
+    ]
     (folder / "snapshots.json").write_text(json.dumps(labels))

@@ -1,11 +1,13 @@
-"""How fast two equal tables are compared by checksums that servers compute, and where that is limited.
+"""How fast two equal tables are compared by checksums that servers compute, and where that is
+limited.
 
     python -m sluice.bench.verify [ROWS [SESSIONS]]
 
-MariaDB at its default durability runs, nothing else, with a table of sysbench's shape (190 bytes a row) in two schemas:
-one is the downstream's, at a checkpoint, the other stands for the upstream, so both sides share this machine's cores. A
-real TiDB computes its half on machines of its own. What the job compares with is `sluice.etl.verify.table_compare`,
-range after range over so many sessions; CPU time is the server's and this process's.
+MariaDB at its default durability runs, nothing else, with a table of sysbench's shape (190 bytes a
+row) in two schemas: one is the downstream's, at a checkpoint, the other stands for the upstream, so
+both sides share this machine's cores. A real TiDB computes its half on machines of its own. What
+the job compares with is `sluice.etl.verify.table_compare`, range after range over so many sessions;
+CPU time is the server's and this process's.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ _TEXT = "REPEAT(CONCAT(LPAD(CONV(CRC32(seq {sign} {salt}), 10, 10), 10, '0'), '-
 
 @dataclass(slots=True)
 class VerifyResult:
-    """One comparison; `bytes` are those of the downstream's table, `cpu_s` of all that took part."""
+    """One comparison.
+
+    `bytes` are those of the downstream's table, `cpu_s` of all that took part.
+    """
 
     sessions: int
     rows: int
@@ -59,7 +64,9 @@ class _Upstream(DownstreamEndpoint):
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
         return super().checksum(session, _other(table), within)
 
-    def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, session: int, table: ComparedTable, within: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
         return super().rows(session, _other(table), within)
 
     def ranges(self, table: ComparedTable) -> list[KeyRange]:
@@ -70,7 +77,9 @@ def _other(table: ComparedTable) -> ComparedTable:
     return replace(table, place=replace(table.place, schema=_UPSTREAM))
 
 
-def measure(stack: Stack, rows: int, ways: list[int], report: Callable[[str], None]) -> list[VerifyResult]:
+def measure(
+    stack: Stack, rows: int, ways: list[int], report: Callable[[str], None]
+) -> list[VerifyResult]:
     """A result for each number of sessions. Raises StackError."""
     stack.down()
     stack.wipe("mariadb", "relay", "logs")
@@ -91,12 +100,15 @@ def _fill(settings: Settings, rows: int) -> None:
     session = MySQLSession(settings.downstream)
     session.connect()
     try:
-        c, pad = (_TEXT.format(sign=sign, salt=7, times=times) for sign, times in (("*", 10), ("+", 5)))
+        c, pad = (
+            _TEXT.format(sign=sign, salt=7, times=times) for sign, times in (("*", 10), ("+", 5))
+        )
         for schema in ("sbtest", _UPSTREAM):
             session.query(f"CREATE DATABASE {schema}")
             session.query(
-                f"CREATE TABLE {schema}.sbtest1 (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60)"
-                " NOT NULL, KEY k_1 (k)) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+                f"CREATE TABLE {schema}.sbtest1 (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120)"
+                " NOT NULL, pad CHAR(60) NOT NULL, KEY k_1 (k)) CHARACTER SET utf8mb4 COLLATE"
+                " utf8mb4_bin"
             )
             session.query(
                 f"INSERT INTO {schema}.sbtest1 SELECT seq, seq * 7919 % {rows}, {c}, {pad}"
@@ -126,12 +138,19 @@ def _compare(settings: Settings, server: psutil.Process, sessions: int) -> Verif
         ConsistentReader.open(settings.downstream, _CLUSTER, sessions) as up,
     ):
         sides = _Upstream(up, "the other schema"), DownstreamEndpoint(down, "the downstream")
-        said = [one for one in TableComparer(*sides).run(tables, lambda: True) if isinstance(one, TableComparison)]  # type: ignore[arg-type] # it asks it for ranges and sums alone
+        said = [
+            one
+            # it asks the other side for ranges and sums alone
+            for one in TableComparer(*sides).run(tables, lambda: True)  # type: ignore[arg-type]
+            if isinstance(one, TableComparison)
+        ]
     seconds, after = time.monotonic() - began, _cpu(server)
     found = said[0].found
     wrong = 0 if found.apart is None else found.apart.count
     used = {name: round(after[name] - before[name], 2) for name in after}
-    return VerifyResult(sessions, found.rows, tables[0].bytes, round(seconds, 2), used, wrong + found.more)
+    return VerifyResult(
+        sessions, found.rows, tables[0].bytes, round(seconds, 2), used, wrong + found.more
+    )
 
 
 def _cpu(server: psutil.Process) -> dict[str, float]:
@@ -143,9 +162,9 @@ def main(rows: int, ways: list[int]) -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-verify-") as home:
         for each in measure(Stack(Path(home) / "stack"), rows, ways, print):
             print(
-                f"{each.sessions} sessions: {each.rows:,} rows on each side, {each.rows / each.seconds:,.0f} rows/s,"
-                f" {each.bytes / each.seconds / 1e6:,.0f} MB/s, {each.seconds} s, CPU {each.cpu_s} s,"
-                f" {each.differences} differences",
+                f"{each.sessions} sessions: {each.rows:,} rows on each side,"
+                f" {each.rows / each.seconds:,.0f} rows/s, {each.bytes / each.seconds / 1e6:,.0f}"
+                f" MB/s, {each.seconds} s, CPU {each.cpu_s} s, {each.differences} differences",
                 flush=True,
             )
 

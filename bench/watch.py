@@ -1,12 +1,15 @@
-"""An hour of traffic with DDL under continuous verification: is there one false alarm, and is a corruption found?
+"""An hour of traffic with DDL under continuous verification: is there one false alarm, and is a
+corruption found?
 
     python -m sluice.bench.watch [--minutes 60] [--live | --recording FOLDER] [--seed 1] [--home FOLDER]
 
-An invented shop's traffic with a DDL of another kind every few seconds (`sluice.bench.synthetic_rows`), live traffic
-with a column more every few seconds, or a recording, slowed down, goes through pumps, landing, Spark and applying into
-MariaDB. Beside it both sides are compared without a pause, by a clock that runs faster, so that the round through the
-whole comes by every five minutes. When the traffic is over one value is changed downstream, and has to be found. Prints
-one JSON object; the exit code is 1 if anything was reported that is the same, or if the change wasn't found.
+An invented shop's traffic with a DDL of another kind every few seconds
+(`sluice.bench.synthetic_rows`), live traffic with a column more every few seconds, or a recording,
+slowed down, goes through pumps, landing, Spark and applying into MariaDB. Beside it both sides are
+compared without a pause, by a clock that runs faster, so that the round through the whole comes by
+every five minutes. When the traffic is over one value is changed downstream, and has to be found.
+Prints one JSON object; the exit code is 1 if anything was reported that is the same, or if the
+change wasn't found.
 """
 
 from __future__ import annotations
@@ -42,7 +45,14 @@ from sluice.tidb import tso
 
 PARTS = ["etcd", "cluster", "pump-1", "pump-2", "spark", "mariadb"]
 DATABASE, TABLES = "sluice_load", 6
-TRAFFIC = {"transactions": None, "rows": 8, "tables": TABLES, "updates": 0.45, "deletes": 0.2, "database": DATABASE}
+TRAFFIC = {
+    "transactions": None,
+    "rows": 8,
+    "tables": TABLES,
+    "updates": 0.45,
+    "deletes": 0.2,
+    "database": DATABASE,
+}
 _ROUND_S = 300.0
 _FOUND_S = 1_200.0
 _DDL_S = 8.0
@@ -53,8 +63,11 @@ _SETTINGS = "[verify]\ndelay-ms = 2000\ndays = 1\n"
 
 @dataclass
 class Watched:
-    """What came of it. `rows`, `keys`: compared, of changed rows; `looked_at_again`: rows that seemed to differ at one
-    checkpoint; `false_alarms`: those reported. `found_s`: how long after the change it was found, None if it wasn't.
+    """What came of it.
+
+    `rows`, `keys`: compared, of changed rows; `looked_at_again`: rows that seemed to differ at one
+    checkpoint; `false_alarms`: those reported. `found_s`: how long after the change it was found,
+    None if it wasn't.
     """
 
     traffic: str
@@ -84,7 +97,9 @@ class Replication:
             lambda: run_land(settings, stop=self._stop, start_ts=0),
             lambda: run_apply(settings, stop=self._stop),
         ]
-        self._threads = [threading.Thread(target=self._keep, args=(each,), daemon=True) for each in work]
+        self._threads = [
+            threading.Thread(target=self._keep, args=(each,), daemon=True) for each in work
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -116,7 +131,10 @@ class Watcher:
         began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
         fast = 86_400 / _ROUND_S
         self._work = ContinuousVerifier(
-            settings, upstream, self._stop, lambda: began_ms + int((time.monotonic() - began_s) * 1000 * fast)
+            settings,
+            upstream,
+            self._stop,
+            lambda: began_ms + int((time.monotonic() - began_s) * 1000 * fast),
         )
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
@@ -167,7 +185,9 @@ def watch(home: Path, minutes: float, recording: Path | None) -> Watched:
         watcher: Watcher | None = None
         began = time.monotonic()
         try:
-            traffic = _live(control, done) if recording is None else _recorded(stack, control, minutes)
+            traffic = (
+                _live(control, done) if recording is None else _recorded(stack, control, minutes)
+            )
             next_say = began
             while time.monotonic() - began < minutes * 60 and next(traffic):
                 if replication.error is not None:
@@ -212,7 +232,11 @@ def _asked(control: ClusterControl) -> dict[str, Any]:
 
 
 def _ddls(recording: Path) -> int:
-    return sum(1 for one in Recording(recording).transactions().values() if one.ddl_job_id and one.commit_ts)
+    return sum(
+        1
+        for one in Recording(recording).transactions().values()
+        if one.ddl_job_id and one.commit_ts
+    )
 
 
 def _live(control: ClusterControl, done: Watched) -> Iterator[bool]:
@@ -238,7 +262,9 @@ def _add_column(control: ClusterControl, done: Watched) -> float:
 def _checkpoint(stack: Stack) -> int:
     with contextlib.closing(connect(stack.site())) as database, database.cursor() as cursor:
         try:
-            cursor.execute("SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint")
+            cursor.execute(
+                "SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint"
+            )
         except Exception:
             return 0
         return int((cursor.fetchone() or (0,))[0] or 0)
@@ -249,7 +275,8 @@ def _say(done: Watched, control: ClusterControl, watcher: Watcher | None) -> Non
     commits = _asked(control).get("commits", "?")
     say(
         f"{commits} commits, {done.ddls} DDL; {told.passes} passes, {told.keys} changed keys,"
-        f" {told.rows} rows compared, {told.looked_at_again} looked at again, {len(told.differences)} reported"
+        f" {told.rows} rows compared, {told.looked_at_again} looked at again,"
+        f" {len(told.differences)} reported"
     )
 
 
@@ -282,9 +309,9 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
 def _counts(database: Any) -> dict[str, int]:
     with database.cursor() as cursor:
         cursor.execute(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
-            " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema', 'tidb_binlog',"
-            " 'sluice_recycle')"
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE"
+            " TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('mysql', 'sys',"
+            " 'information_schema', 'performance_schema', 'tidb_binlog', 'sluice_recycle')"
         )
         return {f"{schema}.{name}": int(rows or 0) for schema, name, rows in cursor.fetchall()}
 

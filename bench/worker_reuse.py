@@ -1,4 +1,5 @@
-"""Every point at which a process that lands by a standing Spark worker, its worker or Spark can stand still or die.
+"""Every point at which a process that lands by a standing Spark worker, its worker or Spark can
+stand still or die.
 
 python -m sluice.bench.worker_reuse           each of them once, on the recording `ddl`, half an hour
 python -m sluice.bench.worker_reuse 10 3      each tenth, from the third on
@@ -33,8 +34,14 @@ _AFTER_WORKER = ("taken over", "killed", "worker killed", "worker frozen")
 
 def points() -> list[Point]:
     """All of them, in an order of chance that stays the same."""
-    driver = (Point(f"{step} {n}", "", then) for step, n, then in itertools.product(_DRIVER, _WINDOWS, _AFTER_DRIVER))
-    worker = (Point("", f"{step} {n}", then) for step, n, then in itertools.product(_WORKER, _WINDOWS, _AFTER_WORKER))
+    driver = (
+        Point(f"{step} {n}", "", then)
+        for step, n, then in itertools.product(_DRIVER, _WINDOWS, _AFTER_DRIVER)
+    )
+    worker = (
+        Point("", f"{step} {n}", then)
+        for step, n, then in itertools.product(_WORKER, _WINDOWS, _AFTER_WORKER)
+    )
     found = [*driver, *worker]
     random.Random(1).shuffle(found)
     return found
@@ -54,13 +61,18 @@ def main(step: int = 1, start: int = 0) -> int:
         stack.callback(spark.kill)
         spark.start()
         shop = stack.enter_context(Workshop("tests.etl.landing.landing_by_steps"))
-        upstream = Upstream(f"http://127.0.0.1:{pumps.site().ports['cluster']}", initial_commit_ts=0)
+        upstream = Upstream(
+            f"http://127.0.0.1:{pumps.site().ports['cluster']}", initial_commit_ts=0
+        )
 
         def ground(number: int, point: Point) -> Ground:
             settings = Settings(
-                upstream, Relay((folder / f"relay-{number}").as_uri()), Downstream("127.0.0.1", port=1),
-                spark=Spark(spark.remote), window=Window(max_transactions=80, idle_interval_ms=100),
-            )  # fmt: skip
+                upstream,
+                Relay((folder / f"relay-{number}").as_uri()),
+                Downstream("127.0.0.1", port=1),
+                spark=Spark(spark.remote),
+                window=Window(max_transactions=80, idle_interval_ms=100),
+            )
             patience_s = 2.0 if point.then == "worker frozen" else 60.0
             return Ground(shop, spark, settings, wanted, rows[-1][0], patience_s)
 

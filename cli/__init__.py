@@ -60,7 +60,7 @@ _COMMANDS = {
 
 
 class _Group(click.Group):
-    """Load a command's module on first use: `--help` and `status` don't wait for others' imports.""" ""
+    """Load a command's module on first use: `--help` and `status` don't wait for others' imports."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -68,7 +68,9 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(
+            f"{__name__}.{cmd_name.replace('-', '_')}"
+        ).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,7 +90,9 @@ Exit codes:
 """
 
 
-@click.group(cls=_Group, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--home",
     type=click.Path(file_okay=False),

@@ -1,4 +1,6 @@
-"""What `sluice archive files` and `sluice archive export` do: the lake's files of a table, and these in a catalog."""
+"""What `sluice archive files` and `sluice archive export` do: the lake's files of a table, and
+these in a catalog.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ if TYPE_CHECKING:
     from sluice.relay.archive import LakeFile
 
 
-def lake_files(settings: Settings, table: str, since: str | None, until: str | None) -> list[LakeFile]:
-    """The files of a table (``schema.table``) that the archive names, as far as they may hold what was committed after
-    `since` through `until`. Raises RequestError, relay errors.
+def lake_files(
+    settings: Settings, table: str, since: str | None, until: str | None
+) -> list[LakeFile]:
+    """The files of a table (``schema.table``) that the archive names, as far as they may hold what
+    was committed after `since` through `until`. Raises RequestError, relay errors.
     """
     from sluice.relay.archive import Archive
     from sluice.tidb import tso
@@ -25,10 +29,14 @@ def lake_files(settings: Settings, table: str, since: str | None, until: str | N
     archive = Archive.open(settings.archive_url)
     first = archive.first()
     volumes = archive.volumes(max(from_ts or 0, first.lo), to_ts) if first is not None else ()
-    return [file for volume in volumes for file in volume.lake if (file.schema, file.table) == wanted]
+    return [
+        file for volume in volumes for file in volume.lake if (file.schema, file.table) == wanted
+    ]
 
 
-def export(settings: Settings, table: str, name: str | None, catalog: tuple[str, Sequence[str]]) -> None:
+def export(
+    settings: Settings, table: str, name: str | None, catalog: tuple[str, Sequence[str]]
+) -> None:
     """Bring the table of a catalog (its name, properties as ``key=value``) up to date, and say so."""
     from sluice.etl.history.lake.iceberg import export_iceberg, open_catalog
     from sluice.relay.storage import open_storage
@@ -37,9 +45,11 @@ def export(settings: Settings, table: str, name: str | None, catalog: tuple[str,
     pairs = (text.partition("=") for text in catalog[1])
     opened = open_catalog(catalog[0], {key: value for key, _, value in pairs})
     files = lake_files(settings, table, None, None)
-    for done in export_iceberg(open_storage(settings.archive_url), files, opened, name or TableName.parse(table)):
+    for done in export_iceberg(
+        open_storage(settings.archive_url), files, opened, name or TableName.parse(table)
+    ):
         versions = ", ".join(map(str, sorted(done.versions)))
         click.echo(
-            f"{done.table}: {done.files:,} files, {done.added:,} added, {done.removed:,} removed; schema version"
-            f"{'s' if len(done.versions) > 1 else ''} {versions}"
+            f"{done.table}: {done.files:,} files, {done.added:,} added, {done.removed:,} removed;"
+            f" schema version{'s' if len(done.versions) > 1 else ''} {versions}"
         )

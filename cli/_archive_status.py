@@ -33,7 +33,10 @@ def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
 def _range(status: ArchiveStatus) -> Iterator[str]:
     yield f"archive     {status.url}"
     if not status.hi:
-        yield "restorable  nothing: the archive is empty; the DAG `archive` or `sluice archive run` fills it"
+        yield (
+            "restorable  nothing: the archive is empty; the DAG `archive` or `sluice archive run`"
+            " fills it"
+        )
         return
     if not status.bases and not status.tables:
         yield "restorable  nothing yet: there is no base; `sluice base make` makes one"
@@ -42,10 +45,13 @@ def _range(status: ArchiveStatus) -> Iterator[str]:
     # A relay log that begins with the cluster begins at 0, which is no time.
     spans = status.whole_from_ts and tso.ms_between(status.whole_from_ts, status.landed_ts)
     yield (
-        f"restorable  every moment from {_moment(status.whole_from_ts)} to {_moment(status.landed_ts)}"
-        f"{f' ({format_duration(spans / 1000)})' if spans else ''}"
+        f"restorable  every moment from {_moment(status.whole_from_ts)} to"
+        f" {_moment(status.landed_ts)}{f' ({format_duration(spans / 1000)})' if spans else ''}"
     )
-    yield f"            archived through {_moment(status.hi)}, {format_duration(max(late, 0))} behind what is landed"
+    yield (
+        f"            archived through {_moment(status.hi)}, {format_duration(max(late, 0))} behind"
+        " what is landed"
+    )
     if status.promised_ts > status.lo:
         yield f"            what is before {_moment(status.promised_ts)} may go at any time"
 
@@ -56,12 +62,16 @@ def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
         yield f"tables      {len(status.tables) - len(apart):,} as said above; --tables lists them"
     for table in apart[: None if every_table else _MAX_SHOWN]:
         since = f"since the base {table.base}" if table.base else "since it was created"
-        until = f", until it was dropped at {_moment(table.until_ts)}" if table.until_ts is not None else ""
+        until = (
+            f", until it was dropped at {_moment(table.until_ts)}"
+            if table.until_ts is not None
+            else ""
+        )
         yield f"  {table.name:<30} from {_moment(table.from_ts)}, {since}{until}"
     for unknown in status.unknown[:_MAX_SHOWN]:
         yield (
-            f"  {unknown.name:<30} at no moment: {unknown.changes:,} changes are archived, and no base holds what was"
-            " there before; `sluice base make` makes one"
+            f"  {unknown.name:<30} at no moment: {unknown.changes:,} changes are archived, and no"
+            " base holds what was there before; `sluice base make` makes one"
         )
 
 
@@ -80,36 +90,53 @@ def _bases(status: ArchiveStatus) -> Iterator[str]:
 
 def _space(status: ArchiveStatus) -> Iterator[str]:
     for name, space in status.spaces.items():
-        grows = f", {format_size(space.growth.bytes_a_day)} a day" if space.growth.bytes_a_day else ""
+        grows = (
+            f", {format_size(space.growth.bytes_a_day)} a day" if space.growth.bytes_a_day else ""
+        )
         if grows and space.growth.days is not None:
-            grows += " come and go" if not space.growth.days else f" for {space.growth.days:,.1f} days more"
+            grows += (
+                " come and go"
+                if not space.growth.days
+                else f" for {space.growth.days:,.1f} days more"
+            )
         yield f"{_PRODUCTS[name]:<11} {format_size(space.bytes)}{grows}"
     for disk in status.disks:
         full = (
-            "never full at today's rate" if disk.full_in_days is None else f"full in {_days(disk.full_in_days)} at"
-            " today's rate"
-        )  # fmt: skip
+            "never full at today's rate"
+            if disk.full_in_days is None
+            else f"full in {_days(disk.full_in_days)} at today's rate"
+        )
         what = ", ".join(_PRODUCTS[name] for name in disk.what)
-        yield f"disk        {format_size(disk.free_bytes)} of {format_size(disk.total_bytes)} free, {full} ({what})"
+        yield (
+            f"disk        {format_size(disk.free_bytes)} of {format_size(disk.total_bytes)} free,"
+            f" {full} ({what})"
+        )
 
 
 def _pin_lines(status: ArchiveStatus) -> Iterator[str]:
     if status.held_by and status.keep["keep"]:
         yield f"held by     the oldest part of the archive stays because of {status.held_by}"
     for hold in status.holds:
-        yield f"read by     {hold.what}: what was committed since {_moment(hold.from_ts)} stays until it is done"
+        yield (
+            f"read by     {hold.what}: what was committed since {_moment(hold.from_ts)} stays until"
+            " it is done"
+        )
 
 
 def _drill(status: ArchiveStatus) -> Iterator[str]:
     if status.drill is None:
-        yield "drill       restoring was never tried; `sluice drill` tries it, the DAG `restore_drill` by itself"
+        yield (
+            "drill       restoring was never tried; `sluice drill` tries it, the DAG"
+            " `restore_drill` by itself"
+        )
         return
     result = status.drill["result"] or {}
     when = tso.time_text(tso.compose(status.drill["since_ms"]))
     if status.drill["state"] == "done":
         yield (
-            f"drill       {when}: {result.get('tables', 0)} tables as of {_moment(int(result.get('ts', 0)))}, restored"
-            f" and right in {format_duration(float(result.get('seconds', 0.0)))}"
+            f"drill       {when}: {result.get('tables', 0)} tables as of"
+            f" {_moment(int(result.get('ts', 0)))}, restored and right in"
+            f" {format_duration(float(result.get('seconds', 0.0)))}"
         )
     else:
         said = f": {status.drill['said']}" if status.drill["said"] else ""

@@ -42,9 +42,15 @@ def cancel_job(settings: Settings, job: Job) -> int:
 def _print(summary: BackfillSummary) -> None:
     for name, table in summary.tables.items():
         if summary.mode == "compare":
-            done = f"{table['inserted']:,} missing, {table['replaced']:,} different, {table['deleted']:,} not upstream"
+            done = (
+                f"{table['inserted']:,} missing, {table['replaced']:,} different,"
+                f" {table['deleted']:,} not upstream"
+            )
         else:
-            done = f"{table['inserted']:,} added, {table['replaced']:,} replaced, {table['deleted']:,} removed"
+            done = (
+                f"{table['inserted']:,} added, {table['replaced']:,} replaced, {table['deleted']:,}"
+                " removed"
+            )
             done += f", {table['kept']:,} left as they are" if table["kept"] else ""
             done += f", {table['displaced']:,} in their way removed" if table["displaced"] else ""
         chunks = "1 chunk" if table["chunks"] == 1 else f"{table['chunks']:,} chunks"
@@ -55,7 +61,8 @@ def _print(summary: BackfillSummary) -> None:
         click.echo(f"note     {warning}")
     rows = summary.total("rows")
     click.echo(
-        f"{summary.state}: {rows:,} rows in {summary.seconds:,.1f} s ({rows / max(summary.seconds, 1e-3):,.0f} rows/s)"
+        f"{summary.state}: {rows:,} rows in {summary.seconds:,.1f} s"
+        f" ({rows / max(summary.seconds, 1e-3):,.0f} rows/s)"
     )
     if summary.state == "paused":
         click.echo(f"`sluice jobs resume {summary.job}` goes on")

@@ -40,12 +40,17 @@ def cancel_job(settings: Settings, job: Job) -> int:
 def _text(summary: SnapshotJobSummary) -> str:
     if summary.state != "done":
         return (
-            f"{summary.state}: `sluice jobs resume {summary.job}` goes on" if summary.state == "paused" else "cancelled"
+            f"{summary.state}: `sluice jobs resume {summary.job}` goes on"
+            if summary.state == "paused"
+            else "cancelled"
         )
     rate = summary.copied_bytes / max(summary.seconds, 1e-3) / 1e6
-    referred = f", {summary.referred} of them as they lie in older bases" if summary.referred else ""
+    referred = (
+        f", {summary.referred} of them as they lie in older bases" if summary.referred else ""
+    )
     return (
-        f"{summary.base}: {summary.tables} tables{referred}, {summary.rows:,} rows, {format_size(summary.file_bytes)};"
-        f" {summary.copied_rows:,} rows, {format_size(summary.copied_bytes)} in memory, were copied in"
-        f" {summary.seconds:,.1f} s ({rate:,.1f} MB/s)"
+        f"{summary.base}: {summary.tables} tables{referred}, {summary.rows:,} rows,"
+        f" {format_size(summary.file_bytes)}; {summary.copied_rows:,} rows,"
+        f" {format_size(summary.copied_bytes)} in memory, were copied in {summary.seconds:,.1f} s"
+        f" ({rate:,.1f} MB/s)"
     )

@@ -40,14 +40,17 @@ def print_summary(summary: BootstrapSummary) -> int:
     if summary.state == CANCELLED:
         for line in summary.left:
             click.echo(f"stays    {line}")
-        click.echo("cancelled: what was copied is taken back" + (", but for what is named" if summary.left else ""))
+        click.echo(
+            "cancelled: what was copied is taken back"
+            + (", but for what is named" if summary.left else "")
+        )
         return 1
     if summary.state == PAUSED:
         return print_paused()
     rate = summary.rows / max(summary.seconds, 1e-3)
     click.echo(
-        f"{summary.tables} tables, {summary.rows_there:,} rows are downstream; {summary.rows:,} rows and"
-        f" {summary.bytes / 1e6:,.1f} MB in {summary.seconds:,.1f} s ({rate:,.0f} rows/s). The checkpoint is at"
-        f" {summary.ts}: replication goes on from there"
+        f"{summary.tables} tables, {summary.rows_there:,} rows are downstream; {summary.rows:,}"
+        f" rows and {summary.bytes / 1e6:,.1f} MB in {summary.seconds:,.1f} s ({rate:,.0f} rows/s)."
+        f" The checkpoint is at {summary.ts}: replication goes on from there"
     )
     return 0

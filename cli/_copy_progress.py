@@ -36,14 +36,19 @@ class CopyProgress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            note = TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True))
+            note = TextColumn(
+                "{task.fields[note]}", markup=False, table_column=Column(no_wrap=True)
+            )
             self._bars = Bars(BarColumn(bar_width=20), note, console=self._console, transient=True)
             self._bars.start()
             self._task = self._bars.add_task("", total=None, note="")
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bars is not None:
             self._bars.stop()
@@ -60,7 +65,9 @@ class CopyProgress:
     def _show(self, done: int, in_all: int, text: str) -> None:
         now = time.monotonic()
         if self._bars is not None:
-            self._bars.update(self._task, completed=min(done, in_all), total=in_all or None, note=text)
+            self._bars.update(
+                self._task, completed=min(done, in_all), total=in_all or None, note=text
+            )
         elif text and now - self._printed >= _LINE_INTERVAL_S:
             self._printed = now
             click.echo(text, err=True)
@@ -88,9 +95,13 @@ def copy_text(progress: CopyProgressCounts, now: float) -> str:
     done, in_all = _extent(progress)
     parts = [
         f"{100 * done // in_all} %" if in_all else "",
-        _read(progress.bytes, progress.bytes_in_all, is_all=done >= in_all) if progress.bytes_in_all else "",
+        _read(progress.bytes, progress.bytes_in_all, is_all=done >= in_all)
+        if progress.bytes_in_all
+        else "",
         f"{progress.rows:,} rows, {progress.rows / seconds:,.0f}/s" if progress.rows else "",
-        _left(seconds * (in_all - done) / done) if progress.rows and in_all // 100 < done < in_all else "",
+        _left(seconds * (in_all - done) / done)
+        if progress.rows and in_all // 100 < done < in_all
+        else "",
         progress.doing,
     ]
     return ", ".join(part for part in parts if part)

@@ -31,10 +31,14 @@ def run_job(settings: Settings, job: Job, command: str) -> int:
         return 1
     for name in done.names:
         click.echo(f"table    {name}")
-    verified = f", {done.verified_tables} tables verified" if done.verified_tables else ", nothing was verified"
+    verified = (
+        f", {done.verified_tables} tables verified"
+        if done.verified_tables
+        else ", nothing was verified"
+    )
     click.echo(
-        f"as of {tso.text(done.ts)}: {done.rows:,} rows of the base and {done.changes:,} row changes restored in"
-        f" {format_duration(done.seconds)}{verified}; then dropped"
+        f"as of {tso.text(done.ts)}: {done.rows:,} rows of the base and {done.changes:,} row"
+        f" changes restored in {format_duration(done.seconds)}{verified}; then dropped"
     )
     return 0
 

@@ -10,7 +10,11 @@ from sluice.cli._sizes import format_duration, format_size
 def job_lines(job: dict[str, Any]) -> list[str]:
     """How it stands and how far it is; what it needs from people, if anything."""
     progress = job["progress"]
-    doing = f" ({', '.join(progress['doing'])})" if progress["doing"] and job["state"] == "running" else ""
+    doing = (
+        f" ({', '.join(progress['doing'])})"
+        if progress["doing"] and job["state"] == "running"
+        else ""
+    )
     far = f", {done(progress)}" if progress["tables"] else ""
     lines = [f"{job['id']}: {job['state']}{far}{doing}"]
     if job["state"] == "running" and progress["rows_per_s"]:
@@ -27,12 +31,18 @@ def job_lines(job: dict[str, Any]) -> list[str]:
 
 
 def done(progress: dict[str, Any]) -> str:
-    """How much is done of what there is, of a job's progress or of a table's. What nothing tells is left out."""
+    """How much is done of what there is, of a job's progress or of a table's.
+
+    What nothing tells is left out.
+    """
     size_in_all, chunks_in_all = progress["bytes_in_all"], progress["chunks_in_all"]
     percent = f"{progress['percent']} %" if size_in_all or chunks_in_all else ""
     read = format_size(progress["bytes"]) if size_in_all else ""
     if progress["bytes"] < size_in_all:
         read = f"{read} of about {format_size(size_in_all)}"
     of = f" of {chunks_in_all:,}" if progress["chunks"] < chunks_in_all else ""
-    chunks = f"{progress['chunks']:,}{of} chunk{'' if (chunks_in_all or progress['chunks']) == 1 else 's'}"
+    chunks = (
+        f"{progress['chunks']:,}{of}"
+        f" chunk{'' if (chunks_in_all or progress['chunks']) == 1 else 's'}"
+    )
     return ", ".join(part for part in (percent, f"{progress['rows']:,} rows", read, chunks) if part)

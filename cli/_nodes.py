@@ -14,7 +14,9 @@ _HELP = {
         "list": "List the registry's pumps.",
         "pause": "Stop a pump that will come back.",
         "offline": "Retire a pump: it stops once every drainer has read all it holds.",
-        "forget": "Remove an offline or missing pump, and give up what it holds that was not landed.",
+        "forget": (
+            "Remove an offline or missing pump, and give up what it holds that was not landed."
+        ),
     },
     "drainers": {
         "list": "List the registry's drainers, Sluice's pipelines among them.",
@@ -66,13 +68,17 @@ def _line(node: NodeStatus) -> str:
 def _leave(kind: str, action: str) -> click.Command:
     @click.command(action, help=_HELP[kind][action])
     @click.argument("node_id")
-    @click.option("--gone", is_flag=True, help="The process no longer exists: write its state in its place.")
+    @click.option(
+        "--gone", is_flag=True, help="The process no longer exists: write its state in its place."
+    )
     @config_option
     @click.pass_context
     def command(ctx: click.Context, node_id: str, *, gone: bool, config: str | None) -> None:
         from sluice.etl.operate import nodes
 
-        click.echo(nodes.leave(settings_for_write(ctx, config), kind, node_id, action, is_gone=gone))
+        click.echo(
+            nodes.leave(settings_for_write(ctx, config), kind, node_id, action, is_gone=gone)
+        )
 
     return command
 

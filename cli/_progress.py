@@ -21,7 +21,10 @@ _LINE_INTERVAL_S = 2.0
 
 
 class ReplayProgress:
-    """Shows transactions received, landed and applied, and the lag. Lines printed through `say` stay above the bars."""
+    """Shows transactions received, landed and applied, and the lag.
+
+    Lines printed through `say` stay above the bars.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -44,7 +47,10 @@ class ReplayProgress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._bars is not None:
             self._bars.stop()
@@ -65,20 +71,29 @@ class ReplayProgress:
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=None, note="")
             self._bars.update(
-                self._tasks[name], completed=progress.chunks, total=progress.chunks_in_all or None, note=text
+                self._tasks[name],
+                completed=progress.chunks,
+                total=progress.chunks_in_all or None,
+                note=text,
             )
         elif now - self._printed >= _LINE_INTERVAL_S:
             self._printed = now
             click.echo(f"{what}: {text}", err=True)
 
     def show(self, what: str, total: int, progress: ReplicationProgress, copied: int = 0) -> None:
-        """Show `progress` on the way to the snapshot `what`; `total`: transactions that are to come, 0 if not known, of
-        which `copied` needn't be replicated.
+        """Show `progress` on the way to the snapshot `what`.
+
+        `total`: transactions that are to come, 0 if not known, of which `copied` needn't be
+        replicated.
         """
         lag = "" if progress.lag_ms is None else f"lag {progress.lag_ms / 1000:.1f} s"
         if (done := self._tasks.pop("copied", None)) is not None and self._bars is not None:
             self._bars.remove_task(done)
-        counts = {"received": progress.received or 0, "landed": progress.landed, "applied": progress.applied}
+        counts = {
+            "received": progress.received or 0,
+            "landed": progress.landed,
+            "applied": progress.applied,
+        }
         if self._bars is not None:
             for name, count in counts.items():
                 if name not in self._tasks:

@@ -30,10 +30,21 @@ def run_job(settings: Settings, job: Job, command: str) -> int:
         def show(done: JobCounts, of: TableProgress) -> None:
             left = of.bytes_in_all - of.done.bytes
             display.show(
-                CopyProgressCounts(left, 0, done.bytes, done.bytes, 0, done.rows, doing="row changes", began_s=began)
+                CopyProgressCounts(
+                    left,
+                    0,
+                    done.bytes,
+                    done.bytes,
+                    0,
+                    done.rows,
+                    doing="row changes",
+                    began_s=began,
+                )
             )
 
-        summary = run_reapply(settings, job, Runner(f"`{command}` of {operator_name()}"), on_progress=show)
+        summary = run_reapply(
+            settings, job, Runner(f"`{command}` of {operator_name()}"), on_progress=show
+        )
     return _print_summary(summary)
 
 
@@ -54,18 +65,24 @@ def _print_summary(summary: ReplaySummary) -> int:
         click.echo(f"note     {warning}")
     for name, count in summary.repaired.items():
         click.echo(
-            f"{name}: {count['rows']:,} rows looked at, {count['same']:,} were right, {count['inserted']:,} added,"
-            f" {count['replaced']:,} replaced, {count['deleted']:,} removed"
+            f"{name}: {count['rows']:,} rows looked at, {count['same']:,} were right,"
+            f" {count['inserted']:,} added, {count['replaced']:,} replaced, {count['deleted']:,}"
+            " removed"
         )
     if summary.is_repair:
-        click.echo(f"{'repaired' if summary.is_done else 'ended early'}, in {summary.seconds:,.1f} s")
+        click.echo(
+            f"{'repaired' if summary.is_done else 'ended early'}, in {summary.seconds:,.1f} s"
+        )
         return 0 if summary.is_done else 1
     click.echo(
-        f"{summary.to} has what was committed after {tso.text(summary.since)} through {tso.text(summary.through)}:"
-        f" {summary.transactions:,} transactions, {summary.changes:,} row changes and {summary.ddls:,} DDL in"
-        f" {summary.seconds:,.1f} s"
+        f"{summary.to} has what was committed after {tso.text(summary.since)} through"
+        f" {tso.text(summary.through)}: {summary.transactions:,} transactions, {summary.changes:,}"
+        f" row changes and {summary.ddls:,} DDL in {summary.seconds:,.1f} s"
     )
     if summary.is_done:
         return 0
-    click.echo(f"it was to go through {tso.text(summary.until)}; `sluice jobs show {summary.job}` tells who stopped it")
+    click.echo(
+        f"it was to go through {tso.text(summary.until)}; `sluice jobs show {summary.job}` tells"
+        " who stopped it"
+    )
     return 1

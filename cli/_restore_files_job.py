@@ -45,7 +45,7 @@ def _print_summary(summary: FilesSummary, job: Job) -> int:
     for table in summary.tables:
         click.echo(f"table    {table.name}: {table.rows:,} rows in {table.file}")
     click.echo(
-        f"{len(summary.tables)} tables, {summary.rows:,} rows, are in {summary.folder} as they were at"
-        f" {tso.text(summary.until)}; {summary.made} of them were made and verified now"
+        f"{len(summary.tables)} tables, {summary.rows:,} rows, are in {summary.folder} as they were"
+        f" at {tso.text(summary.until)}; {summary.made} of them were made and verified now"
     )
     return 0

@@ -42,22 +42,25 @@ def _print_summary(summary: RestoreSummary) -> int:
     if summary.state == CANCELLED:
         for line in summary.left:
             click.echo(f"stays    {line}")
-        click.echo("cancelled: what was restored is taken back" + (", but for what is named" if summary.left else ""))
+        click.echo(
+            "cancelled: what was restored is taken back"
+            + (", but for what is named" if summary.left else "")
+        )
         return 1
     if summary.state == PAUSED:
         return print_paused()
     verified = summary.verified
     click.echo(
         f"{summary.tables} tables are in {summary.to} as they were at {tso.text(summary.until)}:"
-        f" {summary.base_rows:,} rows of the base, {summary.changes:,} row changes and {summary.ddls:,} DDL in"
-        f" {summary.seconds:,.1f} s"
+        f" {summary.base_rows:,} rows of the base, {summary.changes:,} row changes and"
+        f" {summary.ddls:,} DDL in {summary.seconds:,.1f} s"
     )
     if verified.note:
         click.echo(f"note     {verified.note}")
     if not verified.tables:
         return 0
     click.echo(
-        f"verified {verified.tables} tables, {verified.rows:,} rows, against what Spark computes from the archive;"
-        f" {verified.with_tidb} of them against TiDB"
+        f"verified {verified.tables} tables, {verified.rows:,} rows, against what Spark computes"
+        f" from the archive; {verified.with_tidb} of them against TiDB"
     )
     return 0

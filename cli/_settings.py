@@ -49,7 +49,9 @@ def config_path(ctx: click.Context, config: str | None) -> str | None:
     """
     name = ctx.meta.get(_NAME)
     if name is not None and config:
-        raise click.UsageError("--config and --pipeline name two pipelines: leave one of them away", ctx)
+        raise click.UsageError(
+            "--config and --pipeline name two pipelines: leave one of them away", ctx
+        )
     if name is not None:
         return str(_path_of(name))
     if config or ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
@@ -63,7 +65,9 @@ def _path_of(name: str) -> Path:
     named = pipelines().named(name)
     _ = named.settings  # says what is wrong with it
     if named.path is None:
-        raise click.UsageError("the pipeline without a name is that of $SLUICE_CONFIG, which isn't set")
+        raise click.UsageError(
+            "the pipeline without a name is that of $SLUICE_CONFIG, which isn't set"
+        )
     return named.path
 
 
@@ -89,8 +93,8 @@ def settings_of(ctx: click.Context, config: str | None) -> Settings:
     path = config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
     if not Path(path).exists():
         raise SettingsError(
-            f"no settings at {path}: pass --config, or set {CONFIG_VARIABLE} to the settings file, or start a stack"
-            " with `sluice up`"
+            f"no settings at {path}: pass --config, or set {CONFIG_VARIABLE} to the settings file,"
+            " or start a stack with `sluice up`"
         )
     return load_settings(path)
 
@@ -150,7 +154,9 @@ def _possible(ctx: click.Context) -> dict[Path, str]:
         (Path("sluice.toml"), "this folder"),
         (Path("/etc/sluice/sluice.toml"), "this machine"),
     ]
-    places += [(pipeline.path, "$SLUICE_PIPELINES") for pipeline in pipelines().values() if pipeline.path]
+    places += [
+        (pipeline.path, "$SLUICE_PIPELINES") for pipeline in pipelines().values() if pipeline.path
+    ]
     found: dict[Path, str] = {}
     for path, why in places:
         if path.exists():

@@ -26,15 +26,20 @@ def stack_of(ctx: click.Context) -> Stack:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it started is stopped. Once is enough: while
-    stopping, further ones are ignored."""
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it started is stopped.
+
+    Once is enough: while stopping, further ones are ignored.
+    """
 
     def interrupt(number: int, frame: object) -> NoReturn:
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         yield
     finally:
@@ -43,8 +48,9 @@ def signals_as_interrupt() -> Iterator[None]:
 
 
 def recording_option(what: str) -> Callable[[Command], Command]:
-    """The option `--recording`: the folder of a recording, as the argument `directory`. `what` it is for, and the
-    default.
+    """The option `--recording`: the folder of a recording, as the argument `directory`.
+
+    `what` it is for, and the default.
     """
     kind = click.Path(exists=True, file_okay=False, path_type=Path)
     return click.option("--recording", "directory", type=kind, help=what)

@@ -35,9 +35,16 @@ def pause_on_signals(settings: Settings, kind: str) -> Iterator[None]:
     except KeyboardInterrupt:
         for job in Jobs.for_pipeline(settings.open_relay()).list():
             entry = job.entry()
-            if entry.state == PAUSED and job.spec.kind == kind and entry.runner and entry.runner.pid == os.getpid():
+            if (
+                entry.state == PAUSED
+                and job.spec.kind == kind
+                and entry.runner
+                and entry.runner.pid == os.getpid()
+            ):
                 click.echo(
-                    f"{job.id} is paused: `sluice jobs resume {job.id}` goes on with it, from any machine", err=True
+                    f"{job.id} is paused: `sluice jobs resume {job.id}` goes on with it, from any"
+                    " machine",
+                    err=True,
                 )
         raise
 

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["PipelineView", "screen"]
 
 _COLOURS = {
-    "works": "green", "idle": "dim", "waits": "yellow", "paused": "yellow", "stopped": "bold red", "unknown": "red",
-}  # fmt: skip
+    "works": "green",
+    "idle": "dim",
+    "waits": "yellow",
+    "paused": "yellow",
+    "stopped": "bold red",
+    "unknown": "red",
+}
 _BARS = "▁▂▃▄▅▆▇█"
 _MAX_PUMPS, _MAX_JOBS = 5, 3
 _PART_WIDTH, _STATE_WIDTH, _LAG_WIDTH, _RATE_WIDTH = 12, 9, 12, 18
@@ -28,7 +33,10 @@ _PART_WIDTH, _STATE_WIDTH, _LAG_WIDTH, _RATE_WIDTH = 12, 9, 12, 18
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
-    """What is to be shown of a pipeline. `error`: why it can't be seen now, "" if it can; `overview` is older then."""
+    """What is to be shown of a pipeline.
+
+    `error`: why it can't be seen now, "" if it can; `overview` is older then.
+    """
 
     name: str
     overview: Overview | None
@@ -60,12 +68,17 @@ def _cut(line: Text, width: int) -> Text:
 def _lines(shown: PipelineView, width: int) -> Iterator[Text]:
     seen = shown.overview
     if seen is None:
-        yield Text(f"{shown.name or 'pipeline'}: {'looking …' if not shown.error else ''}", style="bold")
+        yield Text(
+            f"{shown.name or 'pipeline'}: {'looking …' if not shown.error else ''}", style="bold"
+        )
         yield from (Text(part, style="red") for part in textwrap.wrap(_clean(shown.error), width))
         return
     yield _head(shown.name, seen)
     yield Text(_clean(f"not seen since then: {shown.error}") if shown.error else "", style="red")
-    yield Text(f"{'':{_PART_WIDTH}}{'':{_STATE_WIDTH}}{'behind':>{_LAG_WIDTH}}{'pace':>{_RATE_WIDTH}}  ", style="dim")
+    yield Text(
+        f"{'':{_PART_WIDTH}}{'':{_STATE_WIDTH}}{'behind':>{_LAG_WIDTH}}{'pace':>{_RATE_WIDTH}}  ",
+        style="dim",
+    )
     yield from _pumps(seen)
     yield from _way(seen)
     yield Text()
@@ -85,11 +98,15 @@ def _head(name: str, seen: Overview) -> Text:
 def _row(part: str, state: str, lag: str = "", pace: str = "", more: str = "") -> Text:
     row = Text(f"{part:<{_PART_WIDTH}}")
     row.append(f"{state:<{_STATE_WIDTH}}", style=_COLOURS.get(state, ""))
-    return row.append(f"{lag:>{_LAG_WIDTH}}{pace:>{_RATE_WIDTH}}  ").append(_clean(more), style="dim")
+    return row.append(f"{lag:>{_LAG_WIDTH}}{pace:>{_RATE_WIDTH}}  ").append(
+        _clean(more), style="dim"
+    )
 
 
 def _pumps(seen: Overview) -> Iterator[Text]:
-    pumps = sorted(seen.pumps, key=lambda pump: (pump.state == "idle", pump.state == "works", -pump.lag_ms))
+    pumps = sorted(
+        seen.pumps, key=lambda pump: (pump.state == "idle", pump.state == "works", -pump.lag_ms)
+    )
     for pump in pumps[:_MAX_PUMPS]:
         lag = _lag(pump.lag_ms) if pump.state != "idle" else ""
         yield _row("pump", pump.state, lag, "", f"{pump.node_id} {pump.registry_state}")
@@ -101,19 +118,29 @@ def _pumps(seen: Overview) -> Iterator[Text]:
 
 def _way(seen: Overview) -> Iterator[Text]:
     landing, relay, downstream, archive = seen.landing, seen.relay, seen.downstream, seen.archive
-    yield _row("landing", landing.state, _lag(landing.lag_ms), f"{landing.changes_per_s:,.0f} rows/s")
+    yield _row(
+        "landing", landing.state, _lag(landing.lag_ms), f"{landing.changes_per_s:,.0f} rows/s"
+    )
     held = f"{_lag(relay.waiting_ms)} of it not applied" if relay.waiting_ms else ""
-    yield _row("relay log", relay.state, "", "" if relay.bytes is None else format_size(relay.bytes), held)
+    yield _row(
+        "relay log", relay.state, "", "" if relay.bytes is None else format_size(relay.bytes), held
+    )
     pace = f"{downstream.changes_per_s:,.0f} rows/s"
     more = f"{_as_of(seen, 'downstream')}{downstream.name}"
     yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, more)
     bases = f"{archive.bases} bases" if archive.bases else ""
     lag = _lag(archive.lag_ms) if archive.hi else ""
-    yield _row("archive", archive.state, lag, format_size(archive.bytes) if archive.bytes else "", bases)
+    yield _row(
+        "archive", archive.state, lag, format_size(archive.bytes) if archive.bytes else "", bases
+    )
     verified = seen.verified
     if verified.tables:
         state = "stopped" if verified.differences else "works"
-        found = f"{verified.differences:,} rows differ" if verified.differences else f"{verified.tables:,} tables equal"
+        found = (
+            f"{verified.differences:,} rows differ"
+            if verified.differences
+            else f"{verified.tables:,} tables equal"
+        )
         row = _row("verified", state, _lag(verified.age_ms), "", found)
         yield row
     else:
@@ -137,19 +164,31 @@ def _hour(points: Sequence[LagPoint], width: int) -> Text:
     per = max(1, -(-len(lags) // columns))
     peaks = [max(lags[at : at + per]) for at in range(0, len(lags), per)]
     bars = "".join(_BARS[min(7, int(8 * peak / most)) if most else 0] for peak in peaks)
-    return Text("lag, last hour ", style="dim").append(bars, style="cyan").append(f" at most {_lag(most)}", style="dim")
+    return (
+        Text("lag, last hour ", style="dim")
+        .append(bars, style="cyan")
+        .append(f" at most {_lag(most)}", style="dim")
+    )
 
 
 def _waiting(seen: Overview) -> Iterator[Text]:
     for job in seen.jobs[:_MAX_JOBS]:
         progress = job["progress"]
         left = "" if progress["left_s"] is None else f", about {progress['left_s']:,.0f} s left"
-        text = f"{_clean(job['id'])}: {progress['percent']} %, {progress['rows_per_s']:,.0f} rows/s{left}"
+        text = (
+            f"{_clean(job['id'])}: {progress['percent']} %, {progress['rows_per_s']:,.0f}"
+            f" rows/s{left}"
+        )
         yield Text(f"{'job':<{_PART_WIDTH}}{job['state']:<{_STATE_WIDTH}}   {text}")
     if len(seen.jobs) > _MAX_JOBS:
-        yield Text(f"{'':<{_PART_WIDTH}}and {len(seen.jobs) - _MAX_JOBS} more jobs: `sluice jobs list`", style="dim")
+        yield Text(
+            f"{'':<{_PART_WIDTH}}and {len(seen.jobs) - _MAX_JOBS} more jobs: `sluice jobs list`",
+            style="dim",
+        )
     if seen.decisions:
-        yield Text(f"{'decided':<{_PART_WIDTH}}{len(seen.decisions)} to come: `sluice decisions list`")
+        yield Text(
+            f"{'decided':<{_PART_WIDTH}}{len(seen.decisions)} to come: `sluice decisions list`"
+        )
 
 
 def _held_back(seen: Overview, width: int) -> Iterator[Text]:

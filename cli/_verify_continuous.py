@@ -17,15 +17,23 @@ if TYPE_CHECKING:
     from sluice.etl.verify.continuous import ContinuousSummary
 
 _LINE_INTERVAL_S = 10.0
-"""How often the counts are printed: often enough to see that it goes on, in a log of days not too often."""
+"""How often the counts are printed: often enough to see that it goes on, in a log of days not too
+often.
+"""
 
 
 def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool) -> int:
-    """Verify until somebody ends it, and say what came of it; the exit code: 0 if no row is known to differ."""
+    """Verify until somebody ends it, and say what came of it.
+
+    The exit code: 0 if no row is known to differ.
+    """
     from sluice.etl.verify.continuous import run_continuous
 
     stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         summary = run_continuous(settings, seconds, stop, _Lines())
     finally:
@@ -36,7 +44,9 @@ def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool
 
 
 class _Lines:
-    """Prints on standard error what was compared, every few seconds, and each difference when it is found."""
+    """Prints on standard error what was compared, every few seconds, and each difference when it is
+    found.
+    """
 
     def __init__(self) -> None:
         self._printed_s = -_LINE_INTERVAL_S
@@ -62,8 +72,11 @@ def _difference(one: Difference) -> str:
 
 
 def _total(summary: ContinuousSummary) -> str:
-    found = f"{summary.open_rows:,} rows differ" if summary.open_rows else "no row is known to differ"
+    found = (
+        f"{summary.open_rows:,} rows differ" if summary.open_rows else "no row is known to differ"
+    )
     return (
-        f"{found}: {summary.rows:,} rows, {format_size(summary.bytes)} compared at {summary.passes:,} checkpoints in"
-        f" {summary.seconds:,.1f} s, {summary.keys:,} of them changed a while before"
+        f"{found}: {summary.rows:,} rows, {format_size(summary.bytes)} compared at"
+        f" {summary.passes:,} checkpoints in {summary.seconds:,.1f} s, {summary.keys:,} of them"
+        " changed a while before"
     )

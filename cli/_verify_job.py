@@ -21,7 +21,10 @@ _MAX_VALUE_CHARS = 100
 
 
 def run_job(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
-    """Compare both sides, or go on with it, and say what was found; the exit code: 0 if all is equal."""
+    """Compare both sides, or go on with it, and say what was found.
+
+    The exit code: 0 if all is equal.
+    """
     summary = compare_tables(settings, job, command)
     click.echo(report(summary, as_json=as_json))
     return 0 if summary.state == "done" and summary.equal else 1
@@ -55,7 +58,9 @@ def lines(summary: VerifySummary) -> Iterator[str]:
     """What was found, for people."""
     if summary.state != "done":
         yield (
-            f"{summary.state}: `sluice jobs resume {summary.job}` goes on" if summary.state == "paused" else "cancelled"
+            f"{summary.state}: `sluice jobs resume {summary.job}` goes on"
+            if summary.state == "paused"
+            else "cancelled"
         )
         return
     for table in summary.unequal:
@@ -77,16 +82,25 @@ def _table_lines(table: TableResult) -> Iterator[str]:
     for one in table.examples[:_MAX_SHOWN]:
         yield from _difference_lines(one)
     if len(table.examples) > _MAX_SHOWN:
-        yield f"    … `sluice verify --json` and the job's result have {len(table.examples)} of them"
+        yield (
+            f"    … `sluice verify --json` and the job's result have {len(table.examples)} of them"
+        )
 
 
 def _difference_lines(one: Difference) -> Iterator[str]:
-    what = {"missing": "is missing downstream", "extra": "is downstream only", "changed": "is another downstream"}
+    what = {
+        "missing": "is missing downstream",
+        "extra": "is downstream only",
+        "changed": "is another downstream",
+    }
     times = f", {one.times} times" if one.times > 1 else ""
     yield f"    {_values(one.key)} {what[one.kind]}{times}"
     for name in one.columns:
         assert one.upstream is not None and one.downstream is not None
-        yield f"        {name}: upstream {_text(one.upstream[name])}, downstream {_text(one.downstream[name])}"
+        yield (
+            f"        {name}: upstream {_text(one.upstream[name])}, downstream"
+            f" {_text(one.downstream[name])}"
+        )
     row = one.upstream if one.kind == "missing" else one.downstream if one.kind == "extra" else None
     if row is not None and row != one.key:
         yield f"        {_values(row)}"
@@ -97,16 +111,20 @@ def _difference_lines(one: Difference) -> Iterator[str]:
 def _total(summary: VerifySummary) -> str:
     rate = summary.rows / max(summary.seconds, 1e-3)
     compared = sum(1 for table in summary.tables if not table.problem)
-    found = "equal" if summary.equal else f"{_rows(summary.differences)} differ, in {len(summary.unequal)} tables"
+    found = (
+        "equal"
+        if summary.equal
+        else f"{_rows(summary.differences)} differ, in {len(summary.unequal)} tables"
+    )
     if summary.only_downstream:
         found = f"{found}; {len(summary.only_downstream)} tables are downstream only"
     if not summary.tables:
         found = f"nothing was compared, {len(summary.left_out)} tables were left out"
     whose = "TiDB" if summary.how == "upstream" else "base and archive"
     return (
-        f"{found}: {compared} tables, {summary.rows:,} rows, about {format_size(summary.bytes)} compared with {whose}"
-        f" at the"
-        f" checkpoint {summary.ts} in {summary.seconds:,.1f} s ({rate:,.0f} rows/s)"
+        f"{found}: {compared} tables, {summary.rows:,} rows, about {format_size(summary.bytes)}"
+        f" compared with {whose} at the checkpoint {summary.ts} in {summary.seconds:,.1f} s"
+        f" ({rate:,.0f} rows/s)"
     )
 
 
@@ -121,5 +139,11 @@ def _values(row: object) -> str:
 
 
 def _text(value: object) -> str:
-    text = "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else ascii(value)
+    text = (
+        "NULL"
+        if value is None
+        else f"0x{value.hex()}"
+        if isinstance(value, bytes)
+        else ascii(value)
+    )
     return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"

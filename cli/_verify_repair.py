@@ -18,8 +18,9 @@ _COMMAND = "sluice verify --repair"
 
 
 def run_and_repair(settings: Settings, job: Job, *, apply: bool, as_json: bool) -> int:
-    """Compare, and print the SQL that makes rows right, or have a backfill do it and compare again. The exit code: 0 if
-    all is equal in the end.
+    """Compare, and print the SQL that makes rows right, or have a backfill do it and compare again.
+
+    The exit code: 0 if all is equal in the end.
     """
     from sluice.etl.verify import create_verify
     from sluice.etl.verify.repair import create_repair, recheck_request, repair_sql

@@ -15,24 +15,34 @@ if TYPE_CHECKING:
     from sluice.etl.history.archive import ArchivedSegment, CheckSummary
 
 _JSON = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object on standard output, progress on standard error.",
 )
 
 
 @click.group("archive")
 def command() -> None:
-    """Fill, compact, clean up and check the archive, and show what can be restored from it. The DAG
-    `archive` does all but `check` and `export` automatically.
+    """Fill, compact, clean up and check the archive, and show what can be restored from it.
+
+    The DAG `archive` does all but `check` and `export` automatically.
     """
 
 
 @command.command("status")
-@click.option("--tables", "every_table", is_flag=True, help="Show every table [only those whose range differs].")
+@click.option(
+    "--tables",
+    "every_table",
+    is_flag=True,
+    help="Show every table [only those whose range differs].",
+)
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
 @config_option
 @click.pass_context
 def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json: bool) -> int:
     """Show the restorable time range per table, gaps and their cause, disk usage and its forecast.
+
     Exit code 1 if there is a gap or damage, or a task of the DAG `archive` has stopped.
     """
     from sluice.cli._archive_status import lines
@@ -40,13 +50,17 @@ def status(ctx: click.Context, *, every_table: bool, config: str | None, as_json
 
     found = archive_status(settings_of(ctx, config))
     click.echo(
-        json.dumps(found.to_json(), ensure_ascii=False) if as_json else "\n".join(lines(found, every_table=every_table))
+        json.dumps(found.to_json(), ensure_ascii=False)
+        if as_json
+        else "\n".join(lines(found, every_table=every_table))
     )
     return 1 if found.holes or found.faults or found.failures else 0
 
 
 @command.command("run")
-@click.option("--until", metavar="TSO|TIME", help="Through this moment at least [all that is landed now].")
+@click.option(
+    "--until", metavar="TSO|TIME", help="Through this moment at least [all that is landed now]."
+)
 @_JSON
 @config_option
 @click.pass_context
@@ -66,9 +80,9 @@ def run(ctx: click.Context, *, until: str | None, config: str | None, as_json: b
     else:
         click.echo(
             f"archived through {tso.text(done.hi)}: {_count(done.volumes, 'new volume')},"
-            f" {done.transactions:,} transactions, {done.changes:,} row changes; {format_size(done.read_bytes)} of"
-            f" the relay"
-            f" log became {format_size(done.log_bytes)}, and {format_size(done.lake_bytes)} of the lake"
+            f" {done.transactions:,} transactions, {done.changes:,} row changes;"
+            f" {format_size(done.read_bytes)} of the relay log became"
+            f" {format_size(done.log_bytes)}, and {format_size(done.lake_bytes)} of the lake"
         )
 
 
@@ -87,8 +101,8 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         click.echo(json.dumps(done.as_dict(), indent=1))
         return
     click.echo(
-        f"{_count(done.volumes, 'volume')} became {done.into}, {format_size(done.bytes)} were written;"
-        f" {_count(done.removed, 'file')} removed that nobody needs"
+        f"{_count(done.volumes, 'volume')} became {done.into}, {format_size(done.bytes)} were"
+        f" written; {_count(done.removed, 'file')} removed that nobody needs"
     )
 
 
@@ -97,8 +111,9 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
-    """Remove what [relay] keep, [archive] keep and bases-keep no longer require. The DAG `archive`
-    does so automatically.
+    """Remove what [relay] keep, [archive] keep and bases-keep no longer require.
+
+    The DAG `archive` does so automatically.
     """
     from sluice.etl.history.retain import retain
 
@@ -108,8 +123,9 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         click.echo(json.dumps(done.as_dict()))
         return
     click.echo(
-        f"removed {_count(done.windows, 'window')} of the relay log, {_count(len(done.bases), 'base')} and"
-        f" {_count(done.volumes, 'volume')} with {format_size(done.bytes)}"
+        f"removed {_count(done.windows, 'window')} of the relay log,"
+        f" {_count(len(done.bases), 'base')} and {_count(done.volumes, 'volume')} with"
+        f" {format_size(done.bytes)}"
     )
     for what, why in (("relay log", done.relay_held_by), ("archive", done.archive_held_by)):
         if why:
@@ -117,21 +133,30 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 
 
 @command.command("check")
-@click.option("--since", metavar="TSO|TIME", help="Only what was committed after this [from the beginning].")
+@click.option(
+    "--since", metavar="TSO|TIME", help="Only what was committed after this [from the beginning]."
+)
 @click.option("--until", metavar="TSO|TIME", help="And through this [to the end].")
 @_JSON
 @config_option
 @click.pass_context
-def check(ctx: click.Context, *, since: str | None, until: str | None, config: str | None, as_json: bool) -> int:
-    """Read every file of the archive and compare it with its checksums. Exit code 1 if anything is
-    damaged.
+def check(
+    ctx: click.Context, *, since: str | None, until: str | None, config: str | None, as_json: bool
+) -> int:
+    """Read every file of the archive and compare it with its checksums.
+
+    Exit code 1 if anything is damaged.
     """
     from sluice.etl.history.archive import check
     from sluice.tidb import tso
 
     def progress(far: CheckSummary) -> None:
         if far.volumes % 20 == 0:
-            click.echo(f"read {far.volumes:,} volumes, {format_size(far.bytes)}, through {tso.text(far.hi)}", err=True)
+            click.echo(
+                f"read {far.volumes:,} volumes, {format_size(far.bytes)}, through"
+                f" {tso.text(far.hi)}",
+                err=True,
+            )
 
     from_ts, to_ts = (tso.parse_moment(text) if text else None for text in (since, until))
     found = check(settings_of(ctx, config), from_ts or 0, to_ts, on_volume=progress)
@@ -145,24 +170,33 @@ def check(ctx: click.Context, *, since: str | None, until: str | None, config: s
         return 1 if found.problems else 0
     click.echo(
         f"read {_count(found.volumes, 'volume')} from {tso.text(found.lo)} to {tso.text(found.hi)}:"
-        f" {_count(found.files, 'file')}, {format_size(found.bytes)}, {found.changes:,} row changes,"
-        f" {_count(len(found.problems), 'problem')}"
+        f" {_count(found.files, 'file')}, {format_size(found.bytes)}, {found.changes:,} row"
+        f" changes, {_count(len(found.problems), 'problem')}"
     )
     return 1 if found.problems else 0
 
 
 @command.command("files")
 @click.argument("table", metavar="SCHEMA.TABLE")
-@click.option("--since", metavar="TSO|TIME", help="Only files that may hold what was committed after this.")
+@click.option(
+    "--since", metavar="TSO|TIME", help="Only files that may hold what was committed after this."
+)
 @click.option("--until", metavar="TSO|TIME", help="And through this.")
 @_JSON
 @config_option
 @click.pass_context
 def files(
-    ctx: click.Context, *, table: str, since: str | None, until: str | None, config: str | None, as_json: bool
+    ctx: click.Context,
+    *,
+    table: str,
+    since: str | None,
+    until: str | None,
+    config: str | None,
+    as_json: bool,
 ) -> int:
-    """List the URLs of the lake's current files of a table, one per line. Each change is in exactly
-    one of them. Exit code 1 if there are none.
+    """List the URLs of the lake's current files of a table, one per line.
+
+    Each change is in exactly one of them. Exit code 1 if there are none.
     """
     from sluice.cli._archive_lake import lake_files
 
@@ -180,7 +214,9 @@ def files(
 @command.command("export")
 @click.argument("table", metavar="SCHEMA.TABLE")
 @click.option("--as", "name", metavar="NAMESPACE.TABLE", help="Name in the catalog [the same].")
-@click.option("--catalog", default="default", show_default=True, help="The catalog's name for pyiceberg.")
+@click.option(
+    "--catalog", default="default", show_default=True, help="The catalog's name for pyiceberg."
+)
 @click.option(
     "--property",
     "properties",
@@ -191,9 +227,16 @@ def files(
 @config_option
 @click.pass_context
 def export(
-    ctx: click.Context, *, table: str, name: str | None, catalog: str, properties: tuple[str, ...], config: str | None
+    ctx: click.Context,
+    *,
+    table: str,
+    name: str | None,
+    catalog: str,
+    properties: tuple[str, ...],
+    config: str | None,
 ) -> None:
     """Register the lake's files of a table in a table of an Iceberg catalog, without copying them.
+
     Run it again after each compaction: one commit removes replaced files and adds new ones.
     """
     from sluice.cli._archive_lake import export

@@ -22,11 +22,19 @@ _MAX_VALUE_CHARS = 48
 
 @click.command("as-of")
 @click.argument("words", metavar="T TABLE...", nargs=-1, required=True)
-@click.option("--diff", is_flag=True, help="T1 T2 TABLE...: show how the tables at T2 differ from those at T1.")
 @click.option(
-    "--format", "kind", type=click.Choice(("table", "csv", "sql", "parquet")), default="table", show_default=True,
+    "--diff",
+    is_flag=True,
+    help="T1 T2 TABLE...: show how the tables at T2 differ from those at T1.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(("table", "csv", "sql", "parquet")),
+    default="table",
+    show_default=True,
     help="table: aligned text. sql: INSERT statements.",
-)  # fmt: skip
+)
 @click.option(
     "--to", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write one file per table into this folder [standard output].",
@@ -41,9 +49,16 @@ _MAX_VALUE_CHARS = 48
 @config_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, words: tuple[str, ...], kind: str, folder: Path | None, limit: int, config: str | None,
-    *, diff: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    kind: str,
+    folder: Path | None,
+    limit: int,
+    config: str | None,
+    *,
+    diff: bool,
+) -> None:
     """Show tables as of the moment T: with every transaction committed through T, and no later one.
 
     T is a TSO, an ISO date-time such as 2026-11-16T09:00:00+01:00 (UTC without a zone), or
@@ -58,16 +73,24 @@ def command(
 
     moments, names = words[: 1 + diff], words[1 + diff :]
     if not names:
-        raise click.UsageError("name a table, such as shop.orders, behind the moment" + "s" * diff, ctx)
+        raise click.UsageError(
+            "name a table, such as shop.orders, behind the moment" + "s" * diff, ctx
+        )
     if diff and kind == "sql":
-        raise click.UsageError("differences have no form as SQL; `sluice undo` takes transactions back", ctx)
+        raise click.UsageError(
+            "differences have no form as SQL; `sluice undo` takes transactions back", ctx
+        )
     if kind == "parquet" and folder is None:
         raise click.UsageError("Parquet files need a folder: --to FOLDER", ctx)
     settings = settings_of(ctx, config)
     at = [tso.parse_moment(moment) for moment in moments]
     if diff and at[0] >= at[1]:
         raise click.UsageError(f"{tso.text(at[0])} is not before {tso.text(at[1])}", ctx)
-    past = differences_between(settings, at[0], at[1], names) if diff else tables_as_of(settings, at[0], names)
+    past = (
+        differences_between(settings, at[0], at[1], names)
+        if diff
+        else tables_as_of(settings, at[0], names)
+    )
     schemas = past.diff_schemas() if diff else past.row_schemas()
     if kind == "csv" and folder is None and len(schemas) > 1:
         raise click.UsageError(f"{len(schemas)} tables as CSV need a folder: --to FOLDER", ctx)
@@ -85,16 +108,25 @@ def _say(past: TimeTravelQuery, moments: list[int]) -> None:
 
     click.echo(f"as of {' and '.join(map(tso.text, moments))}", err=True)
     if past.skipped:
-        click.echo(f"without the transactions that operators had left out: {past.skipped}", err=True)
+        click.echo(
+            f"without the transactions that operators had left out: {past.skipped}", err=True
+        )
     for name, found in past.tables.items():
         if found.left_out:
-            click.echo(f"{name}: without generated columns that no base holds: {', '.join(found.left_out)}", err=True)
+            click.echo(
+                f"{name}: without generated columns that no base holds:"
+                f" {', '.join(found.left_out)}",
+                err=True,
+            )
 
 
 def _write(
-    past: TimeTravelQuery, schemas: dict[str, pa.Schema], rows: Iterable[tuple[str, pa.RecordBatch]], kind: str,
+    past: TimeTravelQuery,
+    schemas: dict[str, pa.Schema],
+    rows: Iterable[tuple[str, pa.RecordBatch]],
+    kind: str,
     folder: Path | None,
-) -> None:  # fmt: skip
+) -> None:
     from sluice.etl.history.as_of.output import file_output, screen_output
     from sluice.etl.spark.rlimits import raise_nofile_limit
 
@@ -114,7 +146,9 @@ def _write(
             outputs[name].write(batch)
             counts[name] += batch.num_rows
     for name, count in counts.items():
-        click.echo(f"{name}: {count:,} rows{f' in {folder}' if folder is not None else ''}", err=True)
+        click.echo(
+            f"{name}: {count:,} rows{f' in {folder}' if folder is not None else ''}", err=True
+        )
 
 
 def _print(
@@ -136,15 +170,24 @@ def _print(
     for name, schema in schemas.items():
         click.echo(f"{name}: {counts[name]:,} {'differences' if diff else 'rows'}")
         keys = [column for column, _ in _keys(past, name)]
-        lines = _differences(schema.names, shown[name], keys) if diff else _aligned(schema.names, shown[name])
+        lines = (
+            _differences(schema.names, shown[name], keys)
+            if diff
+            else _aligned(schema.names, shown[name])
+        )
         for line in lines:
             click.echo(line)
         if counts[name] > len(shown[name]):
-            click.echo(f"  and {counts[name] - len(shown[name]):,} more: --limit, or --to FOLDER for all of them")
+            click.echo(
+                f"  and {counts[name] - len(shown[name]):,} more: --limit, or --to FOLDER for all"
+                " of them"
+            )
 
 
 def _keys(past: TimeTravelQuery, name: str) -> list[tuple[str, Any]]:
-    return [(column.name, column) for column in past.asked.versions[past.moments[-1]][name].steady_key]
+    return [
+        (column.name, column) for column in past.asked.versions[past.moments[-1]][name].steady_key
+    ]
 
 
 def _aligned(names: list[str], rows: list[list[str]]) -> Iterator[str]:
@@ -153,7 +196,12 @@ def _aligned(names: list[str], rows: list[list[str]]) -> Iterator[str]:
     rows = [[_short(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     for row in (names, *rows):
-        yield "  " + "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
+        yield (
+            "  "
+            + "  ".join(
+                value.ljust(width) for value, width in zip(row, widths, strict=True)
+            ).rstrip()
+        )
 
 
 def _differences(names: list[str], rows: list[list[str]], keys: list[str]) -> Iterator[str]:

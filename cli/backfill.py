@@ -21,23 +21,46 @@ _UNKNOWN = "of unknown size"
     "--table", "globs", metavar="GLOB", multiple=True, required=True,
     help="Tables whose upstream name matches (schema.table, * and ?); may be repeated.",
 )  # fmt: skip
-@click.option("--where", metavar="SQL", default="", help="Only rows for which this condition is true upstream [all].")
+@click.option(
+    "--where",
+    metavar="SQL",
+    default="",
+    help="Only rows for which this condition is true upstream [all].",
+)
 @click.option(
     "--from-key", metavar="KEY", default="",
     help="First key to copy: a value, several separated by commas, or a JSON array [the first].",
 )  # fmt: skip
-@click.option("--to-key", metavar="KEY", default="", help="Key to stop before [none: through the last].")
 @click.option(
-    "--mode", type=click.Choice(["replace", "missing", "compare"]), default="replace", show_default=True,
-    help="replace: make rows equal to the upstream, and delete those that the upstream doesn't"
-    " have; missing: write only rows whose key isn't downstream; compare: write nothing, exit"
-    " code 1 if anything differs.",
-)  # fmt: skip
-@click.option("--rows-per-second", type=click.IntRange(min=1), help="Limit in rows per second [none].")
-@click.option(
-    "--plan", "--dry-run", "plan_only", is_flag=True, help="Only show what would be done; nothing is written."
+    "--to-key", metavar="KEY", default="", help="Key to stop before [none: through the last]."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan or the result as JSON to standard output.")
+@click.option(
+    "--mode",
+    type=click.Choice(["replace", "missing", "compare"]),
+    default="replace",
+    show_default=True,
+    help=(
+        "replace: make rows equal to the upstream, and delete those that the upstream doesn't"
+        " have; missing: write only rows whose key isn't downstream; compare: write nothing, exit"
+        " code 1 if anything differs."
+    ),
+)
+@click.option(
+    "--rows-per-second", type=click.IntRange(min=1), help="Limit in rows per second [none]."
+)
+@click.option(
+    "--plan",
+    "--dry-run",
+    "plan_only",
+    is_flag=True,
+    help="Only show what would be done; nothing is written.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the plan or the result as JSON to standard output.",
+)
 @config_option
 @click.pass_context
 def command(
@@ -87,7 +110,10 @@ def _print_plan(plan: BackfillPlan) -> None:
     click.echo(f"in all   {tables}, {known}")
     if plan.seconds:
         click.echo(f"takes    about {plan.seconds:,.0f} s")
-    click.echo("reads    each chunk as of a moment ago: TiDB keeps what it needs anyway, and its GC isn't held back")
+    click.echo(
+        "reads    each chunk as of a moment ago: TiDB keeps what it needs anyway, and its GC isn't"
+        " held back"
+    )
     for note in plan.notes:
         click.echo(f"note     {note}")
     for problem in plan.problems:

@@ -31,13 +31,24 @@ def command() -> None:
     " folder that Dumpling wrote [[archive] bases-from, else auto: downstream if it equals the"
     " upstream, else tidb].",
 )  # fmt: skip
-@click.option("--full", is_flag=True, help="Read every table, including those unchanged since the newest snapshot.")
-@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Read every table, including those unchanged since the newest snapshot.",
+)
+@click.option(
+    "--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written."
+)
 @click.option(
     "--no-escape-backslash", "escape_backslash", is_flag=True, flag_value=False, default=True,
     help="Dumpling was given --escape-backslash=false.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the plan or the result as JSON to standard output.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the plan or the result as JSON to standard output.",
+)
 @config_option
 @click.pass_context
 def make(
@@ -51,8 +62,9 @@ def make(
     escape_backslash: bool,
     as_json: bool,
 ) -> int:
-    """Make a snapshot. Tables unchanged since the newest snapshot are referred to, and not copied
-    again.
+    """Make a snapshot.
+
+    Tables unchanged since the newest snapshot are referred to, and not copied again.
 
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. After a
     kill, `sluice jobs resume` continues it; a snapshot from the downstream starts over, at a later
@@ -64,7 +76,9 @@ def make(
 
     settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
     place = source or settings.archive.bases_from or AUTO
-    wish = SnapshotRequest.parse(place, full=full, options=DumplingOptions(escapes=escape_backslash))
+    wish = SnapshotRequest.parse(
+        place, full=full, options=DumplingOptions(escapes=escape_backslash)
+    )
     if plan_only:
         plan = plan_snapshot(settings, wish)
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))
@@ -99,8 +113,9 @@ def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int:
-    """Read every file of these snapshots [all], and compare it with its checksum. Exit code 1 if
-    one is damaged.
+    """Read every file of these snapshots [all], and compare it with its checksum.
+
+    Exit code 1 if one is damaged.
     """
     from sluice.etl.history.snapshots import check_snapshot
 
@@ -112,7 +127,10 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
         wrong += len(faults)
         for fault in faults:
             click.echo(fault, err=True)
-        click.echo(f"{base.id}: {'damaged' if faults else 'whole'}, {base.rows:,} rows, {format_size(base.file_bytes)}")
+        click.echo(
+            f"{base.id}: {'damaged' if faults else 'whole'}, {base.rows:,} rows,"
+            f" {format_size(base.file_bytes)}"
+        )
     return 1 if wrong else 0
 
 
@@ -121,8 +139,10 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
 @config_option
 @click.pass_context
 def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> None:
-    """Remove snapshots. Files that other snapshots refer to stay until these are removed.
-    `[archive] bases-keep` removes old ones automatically.
+    """Remove snapshots.
+
+    Files that other snapshots refer to stay until these are removed. `[archive] bases-keep` removes
+    old ones automatically.
     """
     from sluice.etl.history.snapshots import forget_snapshot
 
@@ -140,10 +160,17 @@ def _bases(settings: Settings) -> SnapshotStore:
 
 def _document(base: ArchiveSnapshot) -> dict[str, object]:
     return {
-        "base": base.id, "ts": base.ts, "schema_version": base.schema_version, "made_ms": base.made_ms,
-        "made_from": base.made_from, "tables": len(base.tables), "rows": base.rows, "file_bytes": base.file_bytes,
-        "row_bytes": base.row_bytes, "refers_to": list(base.refers_to),
-    }  # fmt: skip
+        "base": base.id,
+        "ts": base.ts,
+        "schema_version": base.schema_version,
+        "made_ms": base.made_ms,
+        "made_from": base.made_from,
+        "tables": len(base.tables),
+        "rows": base.rows,
+        "file_bytes": base.file_bytes,
+        "row_bytes": base.row_bytes,
+        "refers_to": list(base.refers_to),
+    }
 
 
 def _lines(base: ArchiveSnapshot) -> list[str]:

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from sluice.bench.lag import BesideResult
 
 _JSON = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object on standard output, progress on standard error."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object on standard output, progress on standard error.",
 )
 
 
 @click.group("bench")
 def command() -> None:
-    """Measure on this machine. Each benchmark starts a stack of its own on empty data and stops it;
-    docs/how-to/measure.md
-    says what is measured and how to compare."""
+    """Measure on this machine.
+
+    Each benchmark starts a stack of its own on empty data and stops it; docs/how-to/measure.md says
+    what is measured and how to compare.
+    """
 
 
 @command.command("apply")
@@ -58,9 +63,15 @@ def command() -> None:
 @_JSON
 @click.pass_context
 def apply_command(
-    ctx: click.Context, *, directory: Path | None, mode: str, repeated: int, shapes: tuple[str, ...],
-    round_trip_ms: float, as_json: bool,
-) -> int:  # fmt: skip
+    ctx: click.Context,
+    *,
+    directory: Path | None,
+    mode: str,
+    repeated: int,
+    shapes: tuple[str, ...],
+    round_trip_ms: float,
+    as_json: bool,
+) -> int:
     """Row changes/s of applying a landed backlog."""
     from sluice.bench.apply import RECORDING, SETTINGS, measure
 
@@ -77,13 +88,19 @@ def apply_command(
         {
             "recording": result.recording,
             "apply": (
-                f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in {result.measured_s:.2f} s,"
-                f" {result.batches} batches, first left out)"
+                f"{result.rows_per_s:,.0f} row changes/s ({result.measured_changes:,} in"
+                f" {result.measured_s:.2f} s, {result.batches} batches, first left out)"
             ),
-            "CPU": ", ".join(f"{name} {each:g}" for name, each in result.cpu_us.items()) + " us a row change",
+            "CPU": (
+                ", ".join(f"{name} {each:g}" for name, each in result.cpu_us.items())
+                + " us a row change"
+            ),
             "net rows": f"{result.net_rows:,}",
             "memory": ", ".join(f"{name} {size} MiB" for name, size in result.rss_mib.items()),
-            "land": f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, first window left out)",
+            "land": (
+                f"{result.land_rows_per_s:,.0f} row changes/s ({result.land_changes:,}, first"
+                " window left out)"
+            ),
             "differences": str(result.differences),
         }
     )
@@ -99,21 +116,27 @@ def _apply_shapes(
     from sluice.bench.apply_shapes import NAMES, measure
 
     if unknown := set(shapes) - {*NAMES, "all"}:
-        raise click.BadParameter(f"{', '.join(unknown)}: there are {', '.join(NAMES)}", param_hint="--shape")
+        raise click.BadParameter(
+            f"{', '.join(unknown)}: there are {', '.join(NAMES)}", param_hint="--shape"
+        )
     with signals_as_interrupt():
         stack = _stack(ctx, f'\n[apply]\nmode = "{mode}"\n')
         results = measure(stack, NAMES if "all" in shapes else shapes, _say, round_trip_ms)
     wrong = any(result.differences for result in results)
     if _keep(ctx, {"shapes": [asdict(result) for result in results]}, as_json=as_json):
         return 1 if wrong else 0
-    click.echo(f"\n{'shape':<14}{'changes/s':>10}{'changes':>9}{'client us':>11}{'MariaDB us':>12}{'wrong':>7}")
+    click.echo(
+        f"\n{'shape':<14}{'changes/s':>10}{'changes':>9}{'client us':>11}{'MariaDB us':>12}{'wrong':>7}"
+    )
     for each in results:
         client, server = each.cpu_us["client"], each.cpu_us["MariaDB"]
         click.echo(
             f"{each.shape:<14}{each.rows_per_s:>10,.0f}{each.changes:>9,}{client:>11.1f}{server:>12.1f}"
             f"{each.differences:>7}"
         )
-        click.echo("  " + ", ".join(f"{stage} {ms:,.0f}" for stage, ms in each.stages_ms.items()) + " ms")
+        click.echo(
+            "  " + ", ".join(f"{stage} {ms:,.0f}" for stage, ms in each.stages_ms.items()) + " ms"
+        )
     _print_machine()
     return 1 if wrong else 0
 
@@ -129,7 +152,9 @@ def _apply_shapes(
 )
 @_JSON
 @click.pass_context
-def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int, ...], as_json: bool) -> int:
+def land_command(
+    ctx: click.Context, *, directory: Path | None, sizes: tuple[int, ...], as_json: bool
+) -> int:
     """Row changes/s of landing a backlog, how it grows with the backlog, and the memory it takes."""
     from sluice.bench.apply import RECORDING
     from sluice.bench.land import SIZES, measure
@@ -145,16 +170,20 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
         return 0
     for result in results:
         click.echo(
-            f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s, {result.windows}"
-            " windows, the first and the last left out)"
+            f"\n{result.rows_per_s:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f}"
+            f" s, {result.windows} windows, the first and the last left out)"
         )
         tables: dict[str, Mapping[str, float]] = {
-            "CPU, us a row change": {"taking it in pumps, before": result.taking_us} | result.cpu_us,
+            "CPU, us a row change": (
+                {"taking it in pumps, before": result.taking_us} | result.cpu_us
+            ),
             "memory at most, MiB": result.rss_mib,
             "bytes, of binlogs 1": result.written,
         }
         for title, found in tables.items():
-            click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
+            click.echo(
+                f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items())
+            )
         _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
     _print_machine()
     return 0
@@ -162,7 +191,9 @@ def land_command(ctx: click.Context, *, directory: Path | None, sizes: tuple[int
 
 @command.command("archive")
 @recording_option("Whose changes to archive again and again [the recording `sysbench`].")
-@click.option("--changes", type=click.IntRange(min=1), help="Row changes of the backlog [2,000,000].")
+@click.option(
+    "--changes", type=click.IntRange(min=1), help="Row changes of the backlog [2,000,000]."
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -185,15 +216,21 @@ def archive_command(
     if _keep(ctx, asdict(result), as_json=as_json):
         return 0
     click.echo(
-        f"\n{result.changes / result.seconds:,.0f} row changes/s ({result.changes:,} in {result.seconds:.2f} s,"
-        f" {result.volumes} volumes, {workers} at once)"
+        f"\n{result.changes / result.seconds:,.0f} row changes/s ({result.changes:,} in"
+        f" {result.seconds:.2f} s, {result.volumes} volumes, {workers} at once)"
     )
-    for title, found in (("CPU, us a row change", result.cpu_us), ("memory at most, MiB", result.rss_mib)):
-        click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items()))
+    for title, found in (
+        ("CPU, us a row change", result.cpu_us),
+        ("memory at most, MiB", result.rss_mib),
+    ):
+        click.echo(
+            f"  {title:<22}" + ", ".join(f"{name} {value:g}" for name, value in found.items())
+        )
     sizes = result.recording
     click.echo(
-        f"the recording: {sizes.binlogs:,} bytes of binlogs, {sizes.relay:,} in the relay log; log {sizes.log:,}"
-        f" ({100 * sizes.log / sizes.binlogs:.1f} %), lake {sizes.lake:,} ({100 * sizes.lake / sizes.binlogs:.1f} %)"
+        f"the recording: {sizes.binlogs:,} bytes of binlogs, {sizes.relay:,} in the relay log; log"
+        f" {sizes.log:,} ({100 * sizes.log / sizes.binlogs:.1f} %), lake {sizes.lake:,}"
+        f" ({100 * sizes.lake / sizes.binlogs:.1f} %)"
     )
     _print_stages("where the time went (ms, of jobs that overlap)", result.stages_ms)
     _print_machine()
@@ -202,12 +239,21 @@ def archive_command(
 
 @command.command("restore")
 @recording_option("Whose changes to restore again and again [the recording `sysbench`].")
-@click.option("--rows", type=click.IntRange(min=1), help="Rows of the base, in ten tables [1,000,000].")
-@click.option("--changes", type=click.IntRange(min=1), help="Row changes of the archive [1,000,000].")
+@click.option(
+    "--rows", type=click.IntRange(min=1), help="Rows of the base, in ten tables [1,000,000]."
+)
+@click.option(
+    "--changes", type=click.IntRange(min=1), help="Row changes of the archive [1,000,000]."
+)
 @_JSON
 @click.pass_context
 def restore_command(
-    ctx: click.Context, *, directory: Path | None, rows: int | None, changes: int | None, as_json: bool
+    ctx: click.Context,
+    *,
+    directory: Path | None,
+    rows: int | None,
+    changes: int | None,
+    as_json: bool,
 ) -> int:
     """Rows/s, MB/s and row changes/s of restoring, of all tables and of one of ten."""
     from sluice.bench.apply import RECORDING
@@ -222,18 +268,29 @@ def restore_command(
         load, apply = (max(result.stages_s.get(stage, 0.0), 1e-3) for stage in ("load", "apply"))
         click.echo(
             f"\n{result.what}: {result.rows:,} rows, {result.rows / load:,.0f}/s,"
-            f" {result.row_bytes / load / 1e6:,.1f} MB/s; {result.changes:,} changes, {result.changes / apply:,.0f}/s;"
-            f" {result.seconds:.1f} s in all, planned {result.planned_s:.0f} s in {result.plan_s:.2f} s"
+            f" {result.row_bytes / load / 1e6:,.1f} MB/s; {result.changes:,} changes,"
+            f" {result.changes / apply:,.0f}/s; {result.seconds:.1f} s in all, planned"
+            f" {result.planned_s:.0f} s in {result.plan_s:.2f} s"
         )
-        click.echo("  seconds     " + ", ".join(f"{name} {value:g}" for name, value in result.stages_s.items()))
-        click.echo("  CPU seconds " + ", ".join(f"{name} {value:g}" for name, value in result.cpu_s.items()))
+        click.echo(
+            "  seconds     "
+            + ", ".join(f"{name} {value:g}" for name, value in result.stages_s.items())
+        )
+        click.echo(
+            "  CPU seconds "
+            + ", ".join(f"{name} {value:g}" for name, value in result.cpu_s.items())
+        )
     _print_machine()
     return 0
 
 
 @command.command("copy")
-@click.option("--rows", type=click.IntRange(min=1), help="Rows of the dump, 190 bytes each [1,000,000].")
-@click.option("--format", "form", type=click.Choice(["sql", "csv"]), default="sql", show_default=True)
+@click.option(
+    "--rows", type=click.IntRange(min=1), help="Rows of the dump, 190 bytes each [1,000,000]."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["sql", "csv"]), default="sql", show_default=True
+)
 @click.option(
     "--indexes", type=click.Choice(["before", "after", "both"]), default="after", show_default=True,
     help="When the secondary index is made, of the rows; `both` compares.",
@@ -241,11 +298,16 @@ def restore_command(
 @click.option(
     "--making",
     is_flag=True,
-    help="Without a database: measure only how fast Spark prepares the loads, with one worker and with two.",
+    help=(
+        "Without a database: measure only how fast Spark prepares the loads, with one worker and"
+        " with two."
+    ),
 )
 @_JSON
 @click.pass_context
-def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: str, making: bool, as_json: bool) -> int:
+def copy_command(
+    ctx: click.Context, *, rows: int | None, form: str, indexes: str, making: bool, as_json: bool
+) -> int:
     """Rows/s and MB/s of making an empty database a replica from a dump, and what limits it."""
     from sluice.bench.copy import ROWS, measure
 
@@ -254,21 +316,30 @@ def copy_command(ctx: click.Context, *, rows: int | None, form: str, indexes: st
     ways = [(form, each) for each in (("before", "after") if indexes == "both" else (indexes,))]
     with signals_as_interrupt():
         results = measure(_stack(ctx), rows or ROWS, ways, _say)
-    if _keep(ctx, {"copies": [asdict(result) | {"limit": result.limit} for result in results]}, as_json=as_json):
+    if _keep(
+        ctx,
+        {"copies": [asdict(result) | {"limit": result.limit} for result in results]},
+        as_json=as_json,
+    ):
         return 0
     for result in results:
-        alone = f"{result.rows / result.rows_seconds:,.0f} rows/s, {result.bytes / 1e6 / result.rows_seconds:,.1f} MB/s"
+        alone = (
+            f"{result.rows / result.rows_seconds:,.0f} rows/s,"
+            f" {result.bytes / 1e6 / result.rows_seconds:,.1f} MB/s"
+        )
         click.echo(
-            f"\n{result.form}, index {result.indexes} the rows: {result.rows / result.seconds:,.0f} rows/s,"
-            f" {result.bytes / 1e6 / result.seconds:,.1f} MB/s ({result.rows:,} rows in {result.seconds:.2f} s; rows"
-            f" alone {alone})"
+            f"\n{result.form}, index {result.indexes} the rows: {result.rows / result.seconds:,.0f}"
+            f" rows/s, {result.bytes / 1e6 / result.seconds:,.1f} MB/s ({result.rows:,} rows in"
+            f" {result.seconds:.2f} s; rows alone {alone})"
         )
         cpu = {name: 1e6 * seconds / result.rows for name, seconds in result.cpu_s.items()}
         for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", result.rss_mib)):
-            click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+            click.echo(
+                f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            )
         click.echo(
-            f"  limited by            {result.limit}: sessions waited {result.waited_s:.1f} s for rows, wrote"
-            f" {result.written_s:.1f} s"
+            f"  limited by            {result.limit}: sessions waited {result.waited_s:.1f} s for"
+            f" rows, wrote {result.written_s:.1f} s"
         )
     _print_machine()
     return 0
@@ -279,17 +350,23 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
 
     with signals_as_interrupt():
         results = measure_making(_stack(ctx), rows, form, (1, 2), _say)
-    if _keep(ctx, {"making": [asdict(result) | {"cores": result.cores} for result in results]}, as_json=as_json):
+    if _keep(
+        ctx,
+        {"making": [asdict(result) | {"cores": result.cores} for result in results]},
+        as_json=as_json,
+    ):
         return 0
     for result in results:
         rate, size = result.rows / result.seconds, result.bytes / 1e6 / result.seconds
         click.echo(
-            f"\n{result.workers} worker{'s' * (result.workers > 1)}: {rate:,.0f} rows/s, {size:,.1f} MB/s; busy with"
-            f" it: {result.cores:.2f} cores"
+            f"\n{result.workers} worker{'s' * (result.workers > 1)}: {rate:,.0f} rows/s,"
+            f" {size:,.1f} MB/s; busy with it: {result.cores:.2f} cores"
         )
         cpu = {name: 1e6 * seconds / result.rows for name, seconds in result.cpu_s.items()}
         for title, found in (("CPU, us a row", cpu), ("memory at most, MiB", result.rss_mib)):
-            click.echo(f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+            click.echo(
+                f"  {title:<22}" + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
+            )
     one, two = results
     click.echo(f"\ntwo workers: {one.seconds / two.seconds:.2f} times as fast as one")
     _print_machine()
@@ -301,7 +378,9 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
 @_JSON
 @click.pass_context
 def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
-    """MB/s of making a base from a dump and from the downstream, and of loading one into a database."""
+    """MB/s of making a base from a dump and from the downstream, and of loading one into a
+    database.
+    """
     from sluice.bench.bases import ROWS, measure
 
     with signals_as_interrupt():
@@ -315,14 +394,27 @@ def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int
 
 
 @command.command("lag")
-@click.option("--rate", type=float, default=20.0, show_default=True, help="Transactions per second.")
-@click.option("--samples", type=int, default=200, show_default=True, help="Transactions to measure.")
-@click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
-@click.option("--idle", "idle_s", type=float, default=0.0, help="Seconds without traffic afterwards [none].")
 @click.option(
-    "--ddl", "ddl_s", type=float, default=0.0, metavar="SECONDS", help="Seconds between two DDL statements [none]."
+    "--rate", type=float, default=20.0, show_default=True, help="Transactions per second."
 )
-@click.option("--run-seconds", type=click.IntRange(min=5), help="Seconds that a DAG run lasts [300].")
+@click.option(
+    "--samples", type=int, default=200, show_default=True, help="Transactions to measure."
+)
+@click.option("--rows", type=int, default=1, show_default=True, help="Row changes a transaction.")
+@click.option(
+    "--idle", "idle_s", type=float, default=0.0, help="Seconds without traffic afterwards [none]."
+)
+@click.option(
+    "--ddl",
+    "ddl_s",
+    type=float,
+    default=0.0,
+    metavar="SECONDS",
+    help="Seconds between two DDL statements [none].",
+)
+@click.option(
+    "--run-seconds", type=click.IntRange(min=5), help="Seconds that a DAG run lasts [300]."
+)
 @click.option(
     "--backfill", "table_rows", type=click.IntRange(min=1), metavar="ROWS",
     help="Alternate between without and with a concurrent backfill of a table with this many rows"
@@ -347,7 +439,10 @@ def lag_command(
     archive_every_s: float | None,
     as_json: bool,
 ) -> int:
-    """Commit upstream until visible downstream. SLUICE_PUMPS in the environment says how many pumps there are [2]."""
+    """Commit upstream until visible downstream.
+
+    SLUICE_PUMPS in the environment says how many pumps there are [2].
+    """
     from sluice.bench.lag import (
         Course,
         LagResult,
@@ -382,18 +477,22 @@ def lag_command(
     _print_table(
         {
             "traffic": (
-                f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs} DAG runs,"
-                f" {result.ddls} DDL, {result.windows_per_s:g} windows/s"
+                f"{rate:g} transactions/s of {rows} rows, {result.samples} samples, {result.runs}"
+                f" DAG runs, {result.ddls} DDL, {result.windows_per_s:g} windows/s"
             ),
             "CPU, 1,000 transactions": seconds,
             **{
-                what: ", ".join(f"{name} {each:g} %" for name, each in cpu.items()) for what, cpu in used.items() if cpu
+                what: ", ".join(f"{name} {each:g} %" for name, each in cpu.items())
+                for what, cpu in used.items()
+                if cpu
             },
             "lag": (
-                f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f} ms, max"
-                f" {result.max_ms:.0f} ms"
+                f"p50 {result.p50_ms:.0f} ms, p95 {result.p95_ms:.0f} ms, p99 {result.p99_ms:.0f}"
+                f" ms, max {result.max_ms:.0f} ms"
             ),
-            "above a second": ", ".join(f"at {at:g} s {lag:.0f} ms" for at, lag in result.late) or "never",
+            "above a second": (
+                ", ".join(f"at {at:g} s {lag:.0f} ms" for at, lag in result.late) or "never"
+            ),
         }
     )
     click.echo("\ndistribution")
@@ -407,7 +506,10 @@ def lag_command(
 def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
     click.echo()
     lags = {
-        name: f"p50 {each.p50_ms:.0f} ms, p95 {each.p95_ms:.0f} ms, p99 {each.p99_ms:.0f} ms, max {each.max_ms:.0f} ms"
+        name: (
+            f"p50 {each.p50_ms:.0f} ms, p95 {each.p95_ms:.0f} ms, p99 {each.p99_ms:.0f} ms, max"
+            f" {each.max_ms:.0f} ms"
+        )
         for name, each in (("lag alone", both.alone), (f"beside {what}", both.beside))
     }
     rate = both.rows / both.seconds if both.seconds else 0.0
@@ -416,7 +518,10 @@ def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
             "traffic": f"{both.alone.rate:g} transactions/s, {both.alone.samples} samples each",
             **lags,
             "added p95": f"{both.added_p95_ms:.0f} ms",
-            what: f"{both.rows:,} rows in {both.chunks:,} {pieces} and {both.seconds:.1f} s: {rate:,.0f} rows/s",
+            what: (
+                f"{both.rows:,} rows in {both.chunks:,} {pieces} and {both.seconds:.1f} s:"
+                f" {rate:,.0f} rows/s"
+            ),
         }
     )
     _print_machine()
@@ -425,7 +530,11 @@ def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
 
 @command.command("pump")
 @click.option(
-    "--case", "cases", multiple=True, metavar="CALLERSxBYTES", help="Case to run, may be repeated [the usual five]."
+    "--case",
+    "cases",
+    multiple=True,
+    metavar="CALLERSxBYTES",
+    help="Case to run, may be repeated [the usual five].",
 )
 @click.option("--seconds", type=float, default=5.0, show_default=True, help="Length of a case.")
 @click.option(
@@ -439,9 +548,14 @@ def _print_beside(both: BesideResult, what: str, pieces: str) -> int:
 @click.option(
     "--address",
     metavar="HOST:PORT",
-    help="Load this pump; it may be an original one. Never a pump in use: its readers would stop at the data sent.",
+    help=(
+        "Load this pump; it may be an original one. Never a pump in use: its readers would stop at"
+        " the data sent."
+    ),
 )
-@click.option("--cluster-id", type=click.IntRange(min=1), help="Cluster id of the pump at --address.")
+@click.option(
+    "--cluster-id", type=click.IntRange(min=1), help="Cluster id of the pump at --address."
+)
 @_JSON
 @click.pass_context
 def pump_command(
@@ -463,7 +577,9 @@ def pump_command(
 
     for case in cases:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", case):
-            raise click.BadParameter(f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case")
+            raise click.BadParameter(
+                f"{case!r} is not of the form 64x128 (callers x bytes)", param_hint="--case"
+            )
     with signals_as_interrupt():
         if address is None or cluster_id is None:
             results = measure(_stack(ctx), cases or CASES, seconds, reads, _say)
@@ -473,15 +589,19 @@ def pump_command(
     if _keep(ctx, {"cases": results}, as_json=as_json):
         return 1 if failed else 0
     click.echo(
-        f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9} "
-        " limit"
+        f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9}"
+        "  limit"
     )
     for each in results:
         click.echo(
             f"{each['case']:<10}{each['records_per_s']:>11,.0f}{each['p50_ms']:>9.2f}{each['p99_ms']:>9.2f}"
             f"{each.get('pump_cpu', '-'):>10}{each['load_cpu']:>10.2f}{each.get('pump_rss_mib', '-'):>9}"
             f"  {each['limit']}"
-            + (f"  {each['errors']} errors, the first: {each['first_error']}" if each["errors"] else "")
+            + (
+                f"  {each['errors']} errors, the first: {each['first_error']}"
+                if each["errors"]
+                else ""
+            )
         )
     _print_machine()
     return 1 if failed else 0
@@ -496,11 +616,25 @@ def pump_command(
     help="How changes are applied.",
 )
 @click.option("--kills", type=int, default=50, show_default=True, help="Number of kills.")
-@click.option("--interval", type=float, default=6.0, show_default=True, help="Seconds between two kills, on average.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for which process is killed when.")
+@click.option(
+    "--interval",
+    type=float,
+    default=6.0,
+    show_default=True,
+    help="Seconds between two kills, on average.",
+)
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Random seed for which process is killed when.",
+)
 @_JSON
 @click.pass_context
-def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, seed: int, as_json: bool) -> int:
+def soak_command(
+    ctx: click.Context, *, mode: str, kills: int, interval: float, seed: int, as_json: bool
+) -> int:
     """Kill -9 at random in a long replay, with a reader that sums the bank's accounts."""
     from sluice.bench.soak import Kills, check, measure
 
@@ -518,9 +652,16 @@ def soak_command(ctx: click.Context, *, mode: str, kills: int, interval: float, 
             "kills": ", ".join(f"{count} {name}" for name, count in sorted(result.kills.items())),
             "sums seen": (
                 ", ".join(f"{total} ({count} times)" for total, count in most)
-                + (f", and {len(result.sums) - len(most)} others" if len(result.sums) > len(most) else "")
+                + (
+                    f", and {len(result.sums) - len(most)} others"
+                    if len(result.sums) > len(most)
+                    else ""
+                )
             ),
-            "compared": f"{result.tables} tables, {result.rows_compared:,} rows, {len(result.differences)} differences",
+            "compared": (
+                f"{result.tables} tables, {result.rows_compared:,} rows, {len(result.differences)}"
+                " differences"
+            ),
         }
     )
     for line in wrong:

@@ -26,16 +26,26 @@ from sluice.cli._this_process import local_runner, pause_on_signals
     "--into", metavar="DATABASE", multiple=True,
     help="Downstream database that may contain other tables; may be repeated [none].",
 )  # fmt: skip
-@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
+@click.option(
+    "--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written."
+)
 @click.option("--csv-separator", help="Separator that Dumpling was given [found from the header].")
-@click.option("--csv-delimiter", help="Quote character that Dumpling was given, '' for none [found from the header].")
+@click.option(
+    "--csv-delimiter",
+    help="Quote character that Dumpling was given, '' for none [found from the header].",
+)
 @click.option(
     "--csv-line-terminator",
     help=r"Line end that Dumpling was given; \r, \n and \t are escapes [found from the header].",
 )
 @click.option("--csv-null-value", default="\\N", show_default=True, help="Spelling of NULL.")
 @click.option(
-    "--no-header", "csv_header", is_flag=True, flag_value=False, default=True, help="CSV files have no header."
+    "--no-header",
+    "csv_header",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="CSV files have no header.",
 )
 @click.option(
     "--no-escape-backslash", "escape_backslash", is_flag=True, flag_value=False, default=True,
@@ -62,12 +72,16 @@ def command(
     """
     from sluice.etl.copy import plan_bootstrap, request_from_form, run_bootstrap
 
-    wish = request_from_form({"source": url, "tables": globs, "into": into, **dump}, operator_name())
+    wish = request_from_form(
+        {"source": url, "tables": globs, "into": into, **dump}, operator_name()
+    )
     if plan_only:
         plan = plan_bootstrap(settings_of(ctx, config), wish)
         click.echo("\n".join(plan.lines()))
         return 1 if plan.problems else 0
     settings = settings_for_write(ctx, config)
     with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
-        summary = run_bootstrap(settings, wish, on_progress=display.show, runner=local_runner("sluice bootstrap"))
+        summary = run_bootstrap(
+            settings, wish, on_progress=display.show, runner=local_runner("sluice bootstrap")
+        )
     return print_summary(summary)

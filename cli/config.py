@@ -13,7 +13,9 @@ from sluice.etl.settings import read_drainer
 
 
 @click.command("config")
-@click.argument("file", metavar="DRAINER_TOML", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "file", metavar="DRAINER_TOML", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @click.option(
     "--relay-url",
     metavar="URL",
@@ -22,8 +24,9 @@ from sluice.etl.settings import read_drainer
     help="URL of the relay log.",
 )
 def command(file: Path, relay_url: str) -> None:
-    """Print the sluice.toml that corresponds to DRAINER_TOML. Settings without a meaning for Sluice
-    become comments; passwords aren't printed.
+    """Print the sluice.toml that corresponds to DRAINER_TOML.
+
+    Settings without a meaning for Sluice become comments; passwords aren't printed.
     """
     click.echo(sluice_toml(file, relay_url), nl=False)
 
@@ -46,21 +49,33 @@ def sluice_toml(file: Path, relay_url: str) -> str:
                 '# password-connection = "downstream"             an Airflow connection',
             ]
         tables = {key: value for key, value in section.items() if key == "binlog-filter-rule"}
-        lines += [f"{_key(key)} = {_value(value)}" for key, value in section.items() if key not in tables]
+        lines += [
+            f"{_key(key)} = {_value(value)}" for key, value in section.items() if key not in tables
+        ]
         for key, rules in tables.items():
             for rule, content in rules.items():
-                lines += ["", f"[{name}.{key}.{_key(rule)}]", *(f"{_key(k)} = {_value(v)}" for k, v in content.items())]
+                lines += [
+                    "",
+                    f"[{name}.{key}.{_key(rule)}]",
+                    *(f"{_key(k)} = {_value(v)}" for k, v in content.items()),
+                ]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def _key(text: str) -> str:
-    return text if text.replace("-", "").replace("_", "").isalnum() and text.isascii() else json.dumps(text)
+    return (
+        text
+        if text.replace("-", "").replace("_", "").isalnum() and text.isascii()
+        else json.dumps(text)
+    )
 
 
 def _value(value: object) -> str:
     """A value in TOML; JSON's strings, numbers, true and false are TOML's."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)

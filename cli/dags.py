@@ -13,11 +13,14 @@ _LOCAL = "airflow.dag_processing.bundles.local.LocalDagBundle"
 
 @click.command("dags")
 @click.option(
-    "--bundles", is_flag=True, help="Print Airflow's setting for a second DAG bundle beside your own DAG folder."
+    "--bundles",
+    is_flag=True,
+    help="Print Airflow's setting for a second DAG bundle beside your own DAG folder.",
 )
 def command(*, bundles: bool) -> None:
-    """Print the folder with the DAG files of this version. Airflow takes it as its only DAG folder, or, with --bundles,
-    as one beside your own:
+    """Print the folder with the DAG files of this version.
+
+    Airflow takes it as its only DAG folder, or, with --bundles, as one beside your own:
 
     export AIRFLOW__CORE__DAGS_FOLDER=$(sluice dags)
 

@@ -13,8 +13,9 @@ _WHY = click.option("--why", default="", help="Reason, kept with the override.")
 
 @click.group("ddl")
 def command() -> None:
-    """Skip or replace one DDL statement downstream. The override takes effect at the next attempt;
-    the schema history follows TiDB anyway.
+    """Skip or replace one DDL statement downstream.
+
+    The override takes effect at the next attempt; the schema history follows TiDB anyway.
     """
 
 
@@ -33,16 +34,27 @@ def skip(ctx: click.Context, which: int, why: str, config: str | None) -> None:
 @command.command("replace")
 @click.argument("which", metavar="COMMIT_TS|JOB_ID", type=int)
 @click.option(
-    "--sql", "statements", multiple=True, help="Statements, separated by semicolons; may be repeated; may be empty."
+    "--sql",
+    "statements",
+    multiple=True,
+    help="Statements, separated by semicolons; may be repeated; may be empty.",
 )
 @click.option(
-    "--file", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with statements (UTF-8)."
+    "--file",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with statements (UTF-8).",
 )
 @_WHY
 @config_option
 @click.pass_context
 def replace(
-    ctx: click.Context, which: int, statements: tuple[str, ...], file: Path | None, why: str, config: str | None
+    ctx: click.Context,
+    which: int,
+    statements: tuple[str, ...],
+    file: Path | None,
+    why: str,
+    config: str | None,
 ) -> None:
     """Execute other statements instead of this DDL, each exactly once, in the DDL's schema."""
     from sluice.etl import operate
@@ -52,4 +64,6 @@ def replace(
         raise click.UsageError("give --sql or --file (--sql '' for nothing at all)")
     texts = [*statements, *([file.read_text(encoding="utf-8")] if file else [])]
     sql = [statement for text in texts for statement in split_statements(text)]
-    click.echo(operate.replace_ddl(settings_for_write(ctx, config), which, sql, operator_name(), why))
+    click.echo(
+        operate.replace_ddl(settings_for_write(ctx, config), which, sql, operator_name(), why)
+    )

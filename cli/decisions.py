@@ -49,7 +49,11 @@ def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
 
 def lines(decision: dict[str, Any]) -> list[str]:
     """Return an override as text: one line, and one for each statement."""
-    used = f"used {tso.time_text(tso.compose(decision['used_ms']))}" if decision["used_ms"] else "not used yet"
+    used = (
+        f"used {tso.time_text(tso.compose(decision['used_ms']))}"
+        if decision["used_ms"]
+        else "not used yet"
+    )
     by = f", by {decision['by']}" if decision["by"] else ""
     made = f" {tso.time_text(tso.compose(decision['made_ms']))}" if decision["made_ms"] else ""
     why = f", why: {decision['why']}" if decision["why"] else ""

@@ -10,8 +10,9 @@ from sluice.cli._stack import stack_of
 @click.command("down")
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Stop every process of the stack, including those that a killed command left behind. Data is
-    kept.
+    """Stop every process of the stack, including those that a killed command left behind.
+
+    Data is kept.
     """
     said: list[str] = []
     stack_of(ctx).down(said.append)

@@ -9,7 +9,11 @@ from sluice.cli._settings import config_option, operator_name, settings_for_writ
 
 @click.command("drill")
 @click.option(
-    "--tables", type=click.IntRange(1), default=5, show_default=True, help="Maximum number of tables, chosen at random."
+    "--tables",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Maximum number of tables, chosen at random.",
 )
 @click.option(
     "--max-mb", type=click.IntRange(1), default=10_000, show_default=True,
@@ -17,11 +21,16 @@ from sluice.cli._settings import config_option, operator_name, settings_for_writ
     " its size.",
 )  # fmt: skip
 @click.option(
-    "--at", "moment", metavar="TSO|TIME", help="Restore as of this moment [a random one of the recovery window]."
+    "--at",
+    "moment",
+    metavar="TSO|TIME",
+    help="Restore as of this moment [a random one of the recovery window].",
 )
 @config_option
 @click.pass_context
-def command(ctx: click.Context, *, tables: int, max_mb: int, moment: str | None, config: str | None) -> int:
+def command(
+    ctx: click.Context, *, tables: int, max_mb: int, moment: str | None, config: str | None
+) -> int:
     """Restore some tables as of some moment into temporary databases (sluice_drill_…), verify them,
     drop them, and record the duration: the real recovery time. The DAG `restore_drill` does so
     automatically, as often as [archive] drills-every says.
@@ -33,5 +42,7 @@ def command(ctx: click.Context, *, tables: int, max_mb: int, moment: str | None,
     from sluice.tidb import tso
 
     settings = settings_for_write(ctx, config)
-    wish = RestoreTestRequest(tables, max_mb * 1_000_000, tso.parse_moment(moment) if moment else None)
+    wish = RestoreTestRequest(
+        tables, max_mb * 1_000_000, tso.parse_moment(moment) if moment else None
+    )
     return run_job(settings, create_or_resume(settings, wish, operator_name()), "sluice drill")

@@ -17,7 +17,13 @@ from sluice.cli._settings import config_option, settings_of
 from sluice.cli._sizes import format_size
 
 if TYPE_CHECKING:
-    from sluice.etl.history.find import FoundDdl, FoundTransaction, SearchQuery, SearchResults, TableRows
+    from sluice.etl.history.find import (
+        FoundDdl,
+        FoundTransaction,
+        SearchQuery,
+        SearchResults,
+        TableRows,
+    )
 
 _PROGRESS_INTERVAL_S = 2.0
 _MAX_STATEMENT_CHARS = 160
@@ -29,10 +35,13 @@ _MAX_STATEMENT_CHARS = 160
     help="Only tables whose name then matches (schema.table, * and ?); may be repeated [all].",
 )  # fmt: skip
 @click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice(("insert", "update", "delete", "ddl", "drop")),
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(("insert", "update", "delete", "ddl", "drop")),
     help="Only these kinds; may be repeated [all]. drop: DDL that removes rows, such as DROP and"
     " TRUNCATE TABLE.",
-)  # fmt: skip
+)
 @click.option(
     "--since", metavar="TSO|TIME",
     help="Only what was committed after this [from the beginning]: a TSO, or an ISO date-time such"
@@ -40,16 +49,22 @@ _MAX_STATEMENT_CHARS = 160
 )  # fmt: skip
 @click.option("--until", metavar="TSO|TIME", help="Through this, inclusive [to the end].")
 @click.option(
-    "--where", metavar="CONDITION", default="",
-    help="Only row changes that match, such as \"id = 7\" or \"old.status = 'paid' AND new.status <>"
+    "--where",
+    metavar="CONDITION",
+    default="",
+    help='Only row changes that match, such as "id = 7" or "old.status = \'paid\' AND new.status <>'
     " 'paid'\". A plain column matches before or after the change; old. and new. select one.",
-)  # fmt: skip
+)
 @click.option(
     "--sort", type=click.Choice(("time", "newest", "size")), default="time", show_default=True,
     help="time: oldest first; newest: newest first; size: most rows first.",
 )  # fmt: skip
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Maximum number of transactions."
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help="Maximum number of transactions.",
 )
 @click.option(
     "--zone",
@@ -58,7 +73,12 @@ _MAX_STATEMENT_CHARS = 160
     show_default=True,
     help="Time zone of the times shown, such as Europe/Berlin.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object per line, the last one with counts.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="For scripts: a JSON object per line, the last one with counts.",
+)
 @config_option
 @click.pass_context
 def command(
@@ -95,7 +115,9 @@ def command(
     if begin >= end:
         raise click.UsageError(f"--since {tso.text(begin)} is not before --until {tso.text(end)}")
     query = SearchQuery(begin, end, globs, kinds, where, sort, limit)
-    found = search(settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last)))
+    found = search(
+        settings, query, on_progress=_Progress(max(begin, past.first), min(end, past.last))
+    )
     if not (found.transactions or found.ddls):
         check_table_globs(past, globs)
     if as_json:
@@ -124,8 +146,9 @@ class _Progress:
 
         share = min(1.0, (through - self._begin) / max(1, self._end - self._begin))
         click.echo(
-            f"{share:.0%}: looked through {tso.time_text(through)}, {format_size(found.counts['bytes'])},"
-            f" {found.counts['transactions']:,} transactions found",
+            f"{share:.0%}: looked through {tso.time_text(through)},"
+            f" {format_size(found.counts['bytes'])}, {found.counts['transactions']:,} transactions"
+            " found",
             err=True,
         )
 
@@ -134,7 +157,9 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise click.UsageError(f"--zone {name!r}: no such time zone; UTC, Europe/Berlin and the like") from None
+        raise click.UsageError(
+            f"--zone {name!r}: no such time zone; UTC, Europe/Berlin and the like"
+        ) from None
 
 
 def _time(ts: int, zone: ZoneInfo) -> str:
@@ -149,7 +174,11 @@ def _ddl_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
 
 
 def _ddl(ddl: FoundDdl) -> str:
-    text = ddl.statement if len(ddl.statement) <= _MAX_STATEMENT_CHARS else f"{ddl.statement[:_MAX_STATEMENT_CHARS]}…"
+    text = (
+        ddl.statement
+        if len(ddl.statement) <= _MAX_STATEMENT_CHARS
+        else f"{ddl.statement[:_MAX_STATEMENT_CHARS]}…"
+    )
     return f"{ddl.kind}{', rows are gone' if ddl.drops else ''}: {_printable(text)}"
 
 
@@ -191,25 +220,35 @@ def _summary(found: SearchResults, query: SearchQuery, past: Any) -> Iterator[st
 
     counts = found.counts
     parts = [
-        f"{counts['transactions']:,} transactions ({counts['inserts']:,} rows inserted, {counts['updates']:,} updated,"
-        f" {counts['deletes']:,} deleted)"
-        if query.row_kinds
-        else "",
+        (
+            f"{counts['transactions']:,} transactions ({counts['inserts']:,} rows inserted,"
+            f" {counts['updates']:,} updated, {counts['deletes']:,} deleted)"
+            if query.row_kinds
+            else ""
+        ),
         f"{counts['ddls']:,} DDL" if query.wants_ddl else "",
     ]
     yield (
-        f"{' and '.join(part for part in parts if part)} after {tso.time_text(max(query.since, past.first))} through"
+        f"{' and '.join(part for part in parts if part)} after"
+        f" {tso.time_text(max(query.since, past.first))} through"
         f" {tso.time_text(min(query.until, past.last))}"
     )
     left = max(counts["transactions"] - len(found.transactions), counts["ddls"] - len(found.ddls))
     if left:
-        yield f"{left:,} more aren't shown: --limit, --sort, or a narrower --since, --until, --table, --where"
+        yield (
+            f"{left:,} more aren't shown: --limit, --sort, or a narrower --since, --until, --table,"
+            " --where"
+        )
     if query.since < past.first:
-        yield f"what was committed through {tso.time_text(past.first)} is kept no more, or never landed"
+        yield (
+            f"what was committed through {tso.time_text(past.first)} is kept no more, or never"
+            " landed"
+        )
     if query.until > past.last:
         yield f"what was committed after {tso.time_text(past.last)} hasn't landed yet"
     if found.transactions and sys.stdout.isatty():
         yield (
-            "`sluice relay show COMMIT_TS --rows` shows a transaction's rows, `sluice undo COMMIT_TS` the SQL that"
-            " takes it back, `sluice restore --until before:COMMIT_TS` restores the moment before it"
+            "`sluice relay show COMMIT_TS --rows` shows a transaction's rows, `sluice undo"
+            " COMMIT_TS` the SQL that takes it back, `sluice restore --until before:COMMIT_TS`"
+            " restores the moment before it"
         )

@@ -44,6 +44,8 @@ def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | N
 def _targets(settings: Settings, found: SourceSchema) -> set[str]:
     """The databases in which tables arrive."""
     rules, routes = settings.filters, settings.routes
-    schemas = {routes.target_schema(each.name) for each in found.schemas if rules.wants_schema(each.name)}
+    schemas = {
+        routes.target_schema(each.name) for each in found.schemas if rules.wants_schema(each.name)
+    }
     tables = [table for table in found.tables if rules.wants_table(table.schema_name, table.name)]
     return schemas | {routes.target(table.schema_name, table.name).schema for table in tables}

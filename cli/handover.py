@@ -14,7 +14,10 @@ from sluice.tidb import tso
 @click.option(
     "--to-drainer",
     is_flag=True,
-    help="Required, so that the command isn't run by mistake: the original's Drainer is the only target.",
+    help=(
+        "Required, so that the command isn't run by mistake: the original's Drainer is the only"
+        " target."
+    ),
 )
 @click.option(
     "--wait",
@@ -36,10 +39,12 @@ def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str 
 
     if not to_drainer:
         raise click.UsageError("to whom? `sluice handover --to-drainer`")
-    done = handover.hand_over(settings_for_write(ctx, config), partial(click.echo, err=True), wait_s)
+    done = handover.hand_over(
+        settings_for_write(ctx, config), partial(click.echo, err=True), wait_s
+    )
     click.echo(
-        f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of this pipeline writes"
-        " there any more. Next:"
+        f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}, and nothing of"
+        " this pipeline writes there any more. Next:"
     )
     for number, step in enumerate(done.next_steps, 1):
         click.echo(f"  {number}. {step}")

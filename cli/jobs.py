@@ -48,8 +48,9 @@ class JobKind(Protocol):
 @config_option
 @click.pass_context
 def command(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
-    """List and control long-running jobs (bootstrap, backfill, snapshot, restore, verify). Without
-    a command: list them.
+    """List and control long-running jobs (bootstrap, backfill, snapshot, restore, verify).
+
+    Without a command: list them.
 
     Jobs are recorded below the relay log's URL, so this works from any machine.
     """
@@ -68,7 +69,9 @@ def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name", metavar="ID")
-@click.option("--follow", is_flag=True, help="Refresh every second, until the job is no longer running.")
+@click.option(
+    "--follow", is_flag=True, help="Refresh every second, until the job is no longer running."
+)
 @click.option("--json", "as_json", is_flag=True, help="For scripts: a JSON object.")
 @config_option
 @click.pass_context
@@ -79,7 +82,11 @@ def show(ctx: click.Context, name: str, config: str | None, *, follow: bool, as_
     job = _jobs(settings_of(ctx, config)).get(name)
     while True:
         status = job.status()
-        text = json.dumps(status.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(status))
+        text = (
+            json.dumps(status.to_json(), ensure_ascii=False)
+            if as_json
+            else "\n".join(_lines(status))
+        )
         click.echo(text)
         if not follow or status.state not in (RUNNING, PAUSING, CANCELLING):
             return
@@ -96,7 +103,9 @@ def pause(ctx: click.Context, name: str, config: str | None) -> None:
 
     entry = _jobs(settings_for_write(ctx, config)).get(name).order(PAUSE, operator_name())
     if entry.state == PAUSING:
-        click.echo(f"{name} pauses, after what is under way: `sluice jobs show {name}` tells when it has")
+        click.echo(
+            f"{name} pauses, after what is under way: `sluice jobs show {name}` tells when it has"
+        )
     else:
         click.echo(f"{name} is {entry.state}: nobody runs it")
 
@@ -133,17 +142,26 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     job.order(CANCEL, operator_name())
     status = job.status()
     if status.state == CANCELLING and status.entry.runner is not None:
-        click.echo(f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells what stays")
+        click.echo(
+            f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells"
+            " what stays"
+        )
         return 0
     return _kind(job).cancel_job(settings, job)
 
 
 @command.command("forget")
 @click.argument("names", metavar="ID...", nargs=-1)
-@click.option("--older-than", metavar="AGE", help="Every job that finished longer ago than this, such as 30d or 12h.")
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="Every job that finished longer ago than this, such as 30d or 12h.",
+)
 @config_option
 @click.pass_context
-def forget(ctx: click.Context, names: tuple[str, ...], older_than: str | None, config: str | None) -> None:
+def forget(
+    ctx: click.Context, names: tuple[str, ...], older_than: str | None, config: str | None
+) -> None:
     """Remove the records of finished jobs."""
     if bool(names) == bool(older_than):
         raise click.UsageError("say which jobs: their ids, or --older-than", ctx)
@@ -162,7 +180,11 @@ def _older(jobs: Jobs, age: str) -> list[str]:
     except ValueError as error:
         raise click.UsageError(f"--older-than: {error}") from None
     entries = {job.id: job.entry() for job in jobs.list()}
-    return [name for name, entry in entries.items() if entry.state in FINAL_STATES and entry.made_ms < before]
+    return [
+        name
+        for name, entry in entries.items()
+        if entry.state in FINAL_STATES and entry.made_ms < before
+    ]
 
 
 def _jobs(settings: Settings) -> Jobs:
@@ -199,7 +221,10 @@ def _lines(status: JobStatus) -> list[str]:
     first, *more = job_lines(document)
     lines = [
         f"job       {first}",
-        f"asked     {status.spec.kind} of {status.spec.touches}, by {status.spec.by}, {format_ms(status.spec.made_ms)}",
+        (
+            f"asked     {status.spec.kind} of {status.spec.touches}, by {status.spec.by},"
+            f" {format_ms(status.spec.made_ms)}"
+        ),
         f"since     {format_ms(status.entry.made_ms)}, by {status.entry.by}",
         *(f"          {line}" for line in more),
     ]

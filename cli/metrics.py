@@ -18,17 +18,32 @@ _ONCE_TIMEOUT_S = 15.0
 
 @click.command("metrics")
 @click.option(
-    "--listen", default=_LISTEN, show_default=True, metavar="HOST:PORT", help="Address at which /metrics is served."
+    "--listen",
+    default=_LISTEN,
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address at which /metrics is served.",
 )
 @click.option("--push", metavar="ADDRESS", help="Also push to the Pushgateway at this address.")
-@click.option("--push-interval", type=click.IntRange(1), default=15, show_default=True, help="Seconds between pushes.")
-@click.option("--instance", default="", help="Label `instance` of pushed metrics [host and port of --listen].")
+@click.option(
+    "--push-interval",
+    type=click.IntRange(1),
+    default=15,
+    show_default=True,
+    help="Seconds between pushes.",
+)
+@click.option(
+    "--instance", default="", help="Label `instance` of pushed metrics [host and port of --listen]."
+)
 @click.option(
     "--tables",
     type=click.IntRange(0),
     default=100,
     show_default=True,
-    help="How many tables of each pipeline have their own counters, those with the most changes first.",
+    help=(
+        "How many tables of each pipeline have their own counters, those with the most changes"
+        " first."
+    ),
 )
 @click.option("--once", is_flag=True, help="Print the metrics once, and exit.")
 @config_option
@@ -54,17 +69,25 @@ def command(
 
     found = pipelines_of(ctx, config)
     if once:
-        click.echo(PipelineCollector(found, tables, patience_s=_ONCE_TIMEOUT_S).text().decode(), nl=False)
+        click.echo(
+            PipelineCollector(found, tables, patience_s=_ONCE_TIMEOUT_S).text().decode(), nl=False
+        )
         return
     gatherer = PipelineCollector(found, tables)
     host, port = _address(listen)
-    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt), signals_as_interrupt():
+    with (
+        contextlib.ExitStack() as stack,
+        contextlib.suppress(KeyboardInterrupt),
+        signals_as_interrupt(),
+    ):
         endpoint = MetricsEndpoint(gatherer, host, port)
         stack.callback(endpoint.close)
         host, port = endpoint.address
         click.echo(f"serving http://{host}:{port}/metrics")
         if push:
-            pusher = MetricsPusher(gatherer, push, instance or f"{socket.gethostname()}:{port}", push_interval)
+            pusher = MetricsPusher(
+                gatherer, push, instance or f"{socket.gethostname()}:{port}", push_interval
+            )
             stack.callback(pusher.close)
             click.echo(f"pushing to {push} every {push_interval} s")
         endpoint.wait()
@@ -73,5 +96,7 @@ def command(
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit():
-        raise click.BadParameter(f"{text!r}: host:port is expected, such as {_LISTEN}", param_hint="--listen")
+        raise click.BadParameter(
+            f"{text!r}: host:port is expected, such as {_LISTEN}", param_hint="--listen"
+        )
     return host.strip("[]"), int(port)

@@ -12,8 +12,9 @@ from sluice.cli._settings import config_option, settings_for_write
 @config_option
 @click.pass_context
 def command(ctx: click.Context, what: str, config: str | None) -> None:
-    """Pause landing, applying or both until `sluice resume`. The pause outlives DAG runs and
-    restarts.
+    """Pause landing, applying or both until `sluice resume`.
+
+    The pause outlives DAG runs and restarts.
     """
     from sluice.etl import operate
 

@@ -43,9 +43,17 @@ def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
     from sluice.etl import operate
 
     told: dict[str, Any] = {
-        "name": pipeline.name, "file": str(pipeline.path), "dag": pipeline.dag_id("replicate"), "state": "",
-        "needs": False, "lag_ms": None, "checkpoint": None, "relay": None, "lands": None, "downstream": None,
-    }  # fmt: skip
+        "name": pipeline.name,
+        "file": str(pipeline.path),
+        "dag": pipeline.dag_id("replicate"),
+        "state": "",
+        "needs": False,
+        "lag_ms": None,
+        "checkpoint": None,
+        "relay": None,
+        "lands": None,
+        "downstream": None,
+    }
     try:
         settings = pipeline.settings
         told |= {"relay": settings.relay.url, "downstream": settings.downstream_name}
@@ -54,7 +62,12 @@ def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
     except (SluiceError, OSError) as error:
         return told | {"state": f"can't be told: {error}", "needs": True}
     state, needs = _state(status)
-    return told | {"state": state, "needs": needs, "lag_ms": status["lag_ms"], "checkpoint": status["checkpoint"]}
+    return told | {
+        "state": state,
+        "needs": needs,
+        "lag_ms": status["lag_ms"],
+        "checkpoint": status["checkpoint"],
+    }
 
 
 def _state(status: dict[str, Any]) -> tuple[str, bool]:
@@ -78,7 +91,11 @@ def _text(listed: list[dict[str, Any]], problems: list[str]) -> list[str]:
     lines = []
     for each in listed:
         lag = "unknown" if each["lag_ms"] is None else f"{each['lag_ms'] / 1000:,.1f} s"
-        lands = f", landed by {_named(each['lands'])}" if each["lands"] not in (None, each["name"]) else ""
+        lands = (
+            f", landed by {_named(each['lands'])}"
+            if each["lands"] not in (None, each["name"])
+            else ""
+        )
         lines += [
             f"{_named(each['name'])}: {each['state']}",
             f"    lag         {lag}",
@@ -87,7 +104,9 @@ def _text(listed: list[dict[str, Any]], problems: list[str]) -> list[str]:
             f"    settings    {each['file']}, DAG {each['dag']}",
         ]
     lines += [f"WRONG: {problem}" for problem in problems]
-    return lines or ["no pipeline: set SLUICE_PIPELINES to a folder of settings files, or SLUICE_CONFIG to one"]
+    return lines or [
+        "no pipeline: set SLUICE_PIPELINES to a folder of settings files, or SLUICE_CONFIG to one"
+    ]
 
 
 def _named(name: str) -> str:

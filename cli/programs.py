@@ -12,7 +12,10 @@ import click
     "--get",
     "wanted",
     is_flag=True,
-    help="Download missing programs from Debian and unpack them beside Sluice's Python packages. Needs no root.",
+    help=(
+        "Download missing programs from Debian and unpack them beside Sluice's Python packages."
+        " Needs no root."
+    ),
 )
 def command(*, wanted: bool) -> int:
     """List the programs that the one-machine stack needs, their paths, and how to install missing
@@ -49,7 +52,8 @@ def _show_versions() -> None:
     different = untested()
     if different:
         click.echo(
-            f"{len(different)} Python packages in {sys.prefix} have other versions than this release was tested with:"
+            f"{len(different)} Python packages in {sys.prefix} have other versions than this"
+            " release was tested with:"
         )
         for name, (there, tested) in different.items():
             click.echo(f"  {name} {there}, tested with {tested}")

@@ -9,7 +9,12 @@ import click
 
 
 @click.command(
-    "pump", context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    "pump",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "help_option_names": [],
+    },
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:

@@ -52,17 +52,27 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
 
     propose_suites(settings, tables, say, over_edited=force)
     if edited:
-        click.echo(f"{edited} files were edited and stay as they are; --force puts the proposal in their place")
+        click.echo(
+            f"{edited} files were edited and stay as they are; --force puts the proposal in their"
+            " place"
+        )
 
 
 @command.command("run")
 @click.argument("suites", nargs=-1)
 @click.option(
-    "--on", type=click.Choice(("downstream", "lake", "copy")), default="downstream", show_default=True,
+    "--on",
+    type=click.Choice(("downstream", "lake", "copy")),
+    default="downstream",
+    show_default=True,
     help="What to check: the downstream at its checkpoint, the lake, or a copy that a restore has"
     " made.",
-)  # fmt: skip
-@click.option("--as-of", metavar="TSO|TIME", help="With --on lake: as of this moment [the end of the archive].")
+)
+@click.option(
+    "--as-of",
+    metavar="TSO|TIME",
+    help="With --on lake: as of this moment [the end of the archive].",
+)
 @click.option(
     "--copy", "copy_file", type=click.Path(exists=True, dir_okay=False),
     help="With --on copy: settings file whose [downstream] is the copy's server.",
@@ -70,9 +80,14 @@ def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: st
 @config_option
 @click.pass_context
 def run(
-    ctx: click.Context, /, suites: tuple[str, ...], on: str, as_of: str | None, copy_file: str | None,
+    ctx: click.Context,
+    /,
+    suites: tuple[str, ...],
+    on: str,
+    as_of: str | None,
+    copy_file: str | None,
     config: str | None,
-) -> int:  # fmt: skip
+) -> int:
     """Check whether the expectations of SUITES (schema.table or replication, also with * and ?)
     [all] are met.
 
@@ -122,4 +137,6 @@ def _say(suite: QualityRun) -> None:
         click.echo(f"         {suite.said}")
     for failure in suite.failures:
         about = f" {failure.about}" if failure.about else ""
-        click.echo(f"         {failure.severity:5} {failure.expectation}{about}: {failure.observed}")
+        click.echo(
+            f"         {failure.severity:5} {failure.expectation}{about}: {failure.observed}"
+        )

@@ -21,7 +21,9 @@ _MAX_DDLS_SHOWN = 20
     help="Only what was committed after this: a TSO, or an ISO date-time such as"
     " 2026-11-16T00:00:00+01:00 (UTC without a zone).",
 )  # fmt: skip
-@click.option("--until", metavar="TSO|TIME", help="Through this, inclusive [all that is landed now].")
+@click.option(
+    "--until", metavar="TSO|TIME", help="Through this, inclusive [all that is landed now]."
+)
 @click.option(
     "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
     help="Settings file of the target: its [downstream] with [file] or [kafka], [apply], and"
@@ -33,8 +35,12 @@ _MAX_DDLS_SHOWN = 20
     help="Only tables whose upstream name matches (schema.table, * and ?); may be repeated [all"
     " that the rules replicate].",
 )  # fmt: skip
-@click.option("--rows-per-second", type=click.IntRange(1), help="Limit in row changes per second [none].")
-@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
+@click.option(
+    "--rows-per-second", type=click.IntRange(1), help="Limit in row changes per second [none]."
+)
+@click.option(
+    "--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written."
+)
 @config_option
 @click.pass_context
 def command(
@@ -66,7 +72,11 @@ def command(
     settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
     end = 0 if until is None else tso.parse_moment(until)
     request = ReplayRequest(
-        tso.parse_moment(since), end, read_target(target) if target else {}, globs, rows_per_second or 0
+        tso.parse_moment(since),
+        end,
+        read_target(target) if target else {},
+        globs,
+        rows_per_second or 0,
     )
     if plan_only:
         plan = make_replay_plan(settings, request)
@@ -84,8 +94,8 @@ def _print(plan: ReplayPlan) -> None:
     click.echo(f"until    {tso.text(plan.until)}")
     click.echo(f"to       {plan.to}")
     click.echo(
-        f"in all   {plan.windows:,} windows, at most {plan.changes:,} row changes in {plan.transactions:,}"
-        f" transactions, {format_size(plan.bytes)} of the relay log"
+        f"in all   {plan.windows:,} windows, at most {plan.changes:,} row changes in"
+        f" {plan.transactions:,} transactions, {format_size(plan.bytes)} of the relay log"
     )
     for name in plan.tables:
         click.echo(f"table    {name}")

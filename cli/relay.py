@@ -23,10 +23,17 @@ def command() -> None:
 @command.command("show")
 @click.argument("ts", metavar="[LO|COMMIT_TS]", type=int, required=False)
 @click.option("--last", type=click.IntRange(1), help="Number of newest windows to show [1].")
-@click.option("--rows", is_flag=True, help="Show row changes, decoded; with COMMIT_TS those of that transaction.")
+@click.option(
+    "--rows",
+    is_flag=True,
+    help="Show row changes, decoded; with COMMIT_TS those of that transaction.",
+)
 @click.option("--table", metavar="DB.TABLE", help="Only row changes of this table.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="For scripts: a JSON object a line, for windows and for row changes."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="For scripts: a JSON object a line, for windows and for row changes.",
 )
 @config_option
 @click.pass_context
@@ -40,8 +47,10 @@ def show(
     as_json: bool,
     config: str | None,
 ) -> None:
-    """Show a window: its parts, DDL statements and number of changes per table. The window is named
-    by LO (its beginning) or the COMMIT_TS of one of its transactions [the newest].
+    """Show a window: its parts, DDL statements and number of changes per table.
+
+    The window is named by LO (its beginning) or the COMMIT_TS of one of its transactions [the
+    newest].
     """
     from sluice.etl.operate import describe, find_window, latest_windows, row_changes
 
@@ -75,26 +84,30 @@ def _window_lines(window: dict[str, Any]) -> list[str]:
     lines = [
         f"window ({window['lo']}, {window['hi']}]  {window['from']} to {window['to']}",
         (
-            f"  {window['transactions']:,} transactions, {window['changes']:,} row changes, {len(window['ddls'])} DDL,"
-            f" schema version {window['schema_version']}"
+            f"  {window['transactions']:,} transactions, {window['changes']:,} row changes,"
+            f" {len(window['ddls'])} DDL, schema version {window['schema_version']}"
         ),
         f"  record {window['record']}",
     ]
     lines += [
-        f"  part {part['path']}: {part['transactions']:,} transactions, {part['rows']:,} rows, {part['bytes']:,} bytes"
+        f"  part {part['path']}: {part['transactions']:,} transactions, {part['rows']:,} rows,"
+        f" {part['bytes']:,} bytes"
         for part in window["parts"]
     ]
     for ddl in window["ddls"]:
         query = " ".join(str(ddl["query"]).split())
         lines.append(
-            f"  DDL at {ddl['commit_ts']}, job {ddl['job_id']}, type {ddl['type']}, schema {ddl['schema_name']}:"
-            f" {query}"
+            f"  DDL at {ddl['commit_ts']}, job {ddl['job_id']}, type {ddl['type']}, schema"
+            f" {ddl['schema_name']}: {query}"
         )
-    lines += [f"  left out by decision: {entry['commit_ts']}: {entry['why']}" for entry in window["skipped"]]
+    lines += [
+        f"  left out by decision: {entry['commit_ts']}: {entry['why']}"
+        for entry in window["skipped"]
+    ]
     for entry in window["tables"]:
         lines.append(
-            f"  {entry['table']}: {entry['transactions']:,} transactions, {entry['insert']:,} inserts,"
-            f" {entry['update']:,} updates, {entry['delete']:,} deletes"
+            f"  {entry['table']}: {entry['transactions']:,} transactions, {entry['insert']:,}"
+            f" inserts, {entry['update']:,} updates, {entry['delete']:,} deletes"
         )
     return lines
 
@@ -107,7 +120,10 @@ def _change_text(change: RowChange) -> str:
     if change.old is not None and change.new is not None:
         changed = [name for name in change.new if change.old.get(name) != change.new[name]]
         return f"{head} " + (
-            ", ".join(f"{name}: {_shown(change.old.get(name))} → {_shown(change.new[name])}" for name in changed)
+            ", ".join(
+                f"{name}: {_shown(change.old.get(name))} → {_shown(change.new[name])}"
+                for name in changed
+            )
             or "unchanged"
         )
     image = change.new if change.new is not None else change.old or {}
@@ -116,12 +132,24 @@ def _change_text(change: RowChange) -> str:
 
 def _shown(value: Any) -> str:
     """A value for a terminal: control characters escaped, long ones cut."""
-    text = "NULL" if value is None else repr(_plain(value) if isinstance(value, bytes | bytearray) else value)
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}… ({len(text)} characters)"
+    text = (
+        "NULL"
+        if value is None
+        else repr(_plain(value) if isinstance(value, bytes | bytearray) else value)
+    )
+    return (
+        text
+        if len(text) <= _MAX_VALUE_CHARS
+        else f"{text[:_MAX_VALUE_CHARS]}… ({len(text)} characters)"
+    )
 
 
 def _plain(value: Any) -> str:
-    return f"0x{bytes(value).hex()}" if isinstance(value, bytes | bytearray | memoryview) else str(value)
+    return (
+        f"0x{bytes(value).hex()}"
+        if isinstance(value, bytes | bytearray | memoryview)
+        else str(value)
+    )
 
 
 def _as_json(change: RowChange) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from sluice.tidb import tso
 
 
 @click.command("replay")
-@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @click.option(
     "--until",
     metavar="LABEL|TS",
@@ -51,7 +53,14 @@ from sluice.tidb import tso
 )  # fmt: skip
 @click.pass_context
 def command(
-    ctx: click.Context, directory: Path, until: str | None, speed: str, strategy: str, patience: float, *, paused: bool
+    ctx: click.Context,
+    directory: Path,
+    until: str | None,
+    speed: str,
+    strategy: str,
+    patience: float,
+    *,
+    paused: bool,
 ) -> None:
     """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice
     up`), and wait until all of it is applied. The state of an earlier replay is removed. The stack
@@ -68,33 +77,47 @@ def command(
     recording = Recording(directory)
     label, target = replay.target(recording, until)
     # Reads all of it: a recording that is damaged is refused before anything is cleared.
-    total = sum(1 for transaction in recording.transactions(recording.resolve(label)).values() if transaction.commit_ts)
+    total = sum(
+        1
+        for transaction in recording.transactions(recording.resolve(label)).values()
+        if transaction.commit_ts
+    )
     stack = stack_of(ctx)
     with ReplayProgress() as display:
         replay.clear(stack, directory, display.say, paused=paused)
         site = stack.site()
         view = ProgressView(site)
         display.say(
-            f"replaying {directory} to {label if isinstance(label, str) and not label.isdigit() else 'the end'},"
+            f"replaying {directory} to"
+            f" {label if isinstance(label, str) and not label.isdigit() else 'the end'},"
             f" {tso.text(target)}"
         )
         try:
             replay.send(stack, label, speed, strategy)
             if paused:
-                replay.wait_sent(stack, view, lambda progress: display.show(str(label or "all"), total, progress))
-                click.echo(f"sent: {total:,} transactions; landing and applying wait for `sluice resume`")
+                replay.wait_sent(
+                    stack, view, lambda progress: display.show(str(label or "all"), total, progress)
+                )
+                click.echo(
+                    f"sent: {total:,} transactions; landing and applying wait for `sluice resume`"
+                )
                 _say_where(stack)
                 return
             done = replay.wait_applied(
-                stack, view, replay.ReplayGoal(target),
-                replay.ReplayObserver(lambda progress: display.show(str(label or "all"), total, progress), display.say),
+                stack,
+                view,
+                replay.ReplayGoal(target),
+                replay.ReplayObserver(
+                    lambda progress: display.show(str(label or "all"), total, progress), display.say
+                ),
                 replay.StallTimeouts(give_up_s=patience),
-            )  # fmt: skip
+            )
         finally:
             view.close()
     click.echo(
-        f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes, {done.ddls_applied} DDL"
-        f" statements in {done.windows_applied} windows; checkpoint {done.checkpoint}"
+        f"applied: {done.applied:,} transactions, {done.changes_applied:,} row changes,"
+        f" {done.ddls_applied} DDL statements in {done.windows_applied} windows; checkpoint"
+        f" {done.checkpoint}"
     )
     _say_where(stack)
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sluice.etl.settings import Settings
 
 _MOMENT = (
-    "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO, which is right"
-    " before that commit."
+    "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or"
+    " before:TSO, which is right before that commit."
 )
 
 
@@ -22,25 +22,32 @@ _MOMENT = (
 @click.option(
     "--until",
     metavar="MOMENT",
-    help="Include everything committed until this moment: a time with its zone such as"
-    " 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO for just before that"
-    " commit. [all that is landed now]",
+    help=(
+        "Include everything committed until this moment: a time with its zone such as"
+        " 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or before:TSO for just before that"
+        " commit. [all that is landed now]"
+    ),
 )
 @click.option(
     "--table", "tables", metavar="GLOB", multiple=True,
     help="Only tables whose name then matches (schema.table, * and ?); may be repeated [all].",
 )  # fmt: skip
 @click.option(
-    "--into", metavar="PATTERN",
-    help="Pattern of the target databases' names [{schema}_restored; with --to or --connection the upstream's own,"
-    " {schema}].",
-)  # fmt: skip
+    "--into",
+    metavar="PATTERN",
+    help=(
+        "Pattern of the target databases' names [{schema}_restored; with --to or --connection the"
+        " upstream's own, {schema}]."
+    ),
+)
 @click.option(
     "--to", "target", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
     help="Settings file whose [downstream] is the target server; a whole sluice.toml works [the"
     " pipeline's own server].",
 )  # fmt: skip
-@click.option("--connection", metavar="ID", help="Airflow connection of the target server, instead of --to.")
+@click.option(
+    "--connection", metavar="ID", help="Airflow connection of the target server, instead of --to."
+)
 @click.option(
     "--replace", "replacing", metavar="TABLE", multiple=True,
     help="Existing table (database and name on the target server) to replace once the restore is"
@@ -51,18 +58,38 @@ _MOMENT = (
     help="Write files into this folder instead of a database: rows, CREATE TABLE, and a manifest.",
 )  # fmt: skip
 @click.option(
-    "--format", "kind", type=click.Choice(("parquet", "csv", "sql")), default="parquet", show_default=True,
+    "--format",
+    "kind",
+    type=click.Choice(("parquet", "csv", "sql")),
+    default="parquet",
+    show_default=True,
     help="Format of the row files.",
-)  # fmt: skip
+)
 @click.option("--beside", is_flag=True, help="With --files: the folder may contain other files.")
-@click.option("--no-verify", "verify", is_flag=True, flag_value=False, default=True, help="Do not compare the result.")
-@click.option("--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written.")
+@click.option(
+    "--no-verify",
+    "verify",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Do not compare the result.",
+)
+@click.option(
+    "--plan", "plan_only", is_flag=True, help="Only show what would be done; nothing is written."
+)
 @config_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, config: str | None, *, plan_only: bool, folder: Path | None, kind: str, beside: bool,
+    ctx: click.Context,
+    /,
+    config: str | None,
+    *,
+    plan_only: bool,
+    folder: Path | None,
+    kind: str,
+    beside: bool,
     **said: Any,
-) -> int:  # fmt: skip
+) -> int:
     """Restore tables as of a moment from the archive: into new databases on the same server, into
     another server, or with --files into files.
 
@@ -87,12 +114,22 @@ def command(
 
 
 def _into_files(
-    ctx: click.Context, settings: Settings, where: tuple[Path, str, bool], said: dict[str, Any], *, plan_only: bool
+    ctx: click.Context,
+    settings: Settings,
+    where: tuple[Path, str, bool],
+    said: dict[str, Any],
+    *,
+    plan_only: bool,
 ) -> int:
     from sluice.etl.restore import create_or_resume_files, files_request_from_form, plan_files
 
-    if any(said[name] for name in ("into", "target", "connection", "replacing")) or not said["verify"]:
-        raise click.UsageError("--files goes with --until, --table, --format, --beside and --plan alone", ctx)
+    if (
+        any(said[name] for name in ("into", "target", "connection", "replacing"))
+        or not said["verify"]
+    ):
+        raise click.UsageError(
+            "--files goes with --until, --table, --format, --beside and --plan alone", ctx
+        )
     folder, kind, beside = where
     request = files_request_from_form(said | {"folder": folder, "format": kind, "beside": beside})
     assert request is not None
@@ -102,4 +139,8 @@ def _into_files(
         return 1 if plan.problems else 0
     from sluice.cli._restore_files_job import run_job
 
-    return run_job(settings, create_or_resume_files(settings, request, operator_name()), "sluice restore --files")
+    return run_job(
+        settings,
+        create_or_resume_files(settings, request, operator_name()),
+        "sluice restore --files",
+    )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from sluice.etl.settings import Settings
 
 _DAG_PAUSE_TIMEOUT_S = 60.0
-"""A task that has stopped fails after 20 s, the other one of its run ends in 30, and then the scheduler pauses."""
+"""A task that has stopped fails after 20 s, the other one of its run ends in 30, and then the
+scheduler pauses.
+"""
 _RESUME_GRACE_S = 3.0
 _POLL_INTERVAL_S = 0.5
 
@@ -61,7 +63,9 @@ def _is_stopped(settings: Settings, dag: str = "") -> bool:
 
 
 def _await_pause(
-    is_paused: Callable[[], bool], is_stopped: Callable[[], bool], wait_s: float = _DAG_PAUSE_TIMEOUT_S
+    is_paused: Callable[[], bool],
+    is_stopped: Callable[[], bool],
+    wait_s: float = _DAG_PAUSE_TIMEOUT_S,
 ) -> None:
     """Wait until the DAG has paused, or its task continues.
 

@@ -83,7 +83,10 @@ def _print(summary: RunSummary) -> None:
         "windows": f"{summary.windows:,}",
         "rows/s": f"{summary.rows_per_s:,.0f} (from the first checkpoint to the last)",
         "lag": _lag(summary),
-        "compared": f"{len(summary.snapshots)} snapshots, {summary.tables} tables, {summary.rows_compared:,} rows",
+        "compared": (
+            f"{len(summary.snapshots)} snapshots, {summary.tables} tables,"
+            f" {summary.rows_compared:,} rows"
+        ),
         "differences": str(len(summary.differences)),
         **({"quality": summary.quality} if summary.quality else {}),
         **({"accident": summary.accident} if summary.accident else {}),
@@ -102,8 +105,9 @@ def _copy_rows(summary: RunSummary) -> dict[str, str]:
     late = summary.caught_up_s
     return {
         "copied": (
-            f"{summary.copied_rows:,} rows of {summary.copied_tables} tables in {summary.copied_s:.1f} s: what"
-            f" {summary.copied:,} transactions had left when it began"
+            f"{summary.copied_rows:,} rows of {summary.copied_tables} tables in"
+            f" {summary.copied_s:.1f} s: what {summary.copied:,} transactions had left when it"
+            " began"
         ),
         "caught up": "not before the end" if late is None else f"{late:.1f} s after the copy",
         **({"copied again": summary.mended} if summary.mended else {}),
@@ -115,9 +119,14 @@ def _copy_rows(summary: RunSummary) -> dict[str, str]:
 def _lag(summary: RunSummary) -> str:
     if not summary.lag_max_ms:
         return "unknown: nothing was committed after the replica had caught up"
-    pace = "sent as fast as possible" if summary.speed == "max" else f"recorded speed x {summary.speed}"
+    pace = (
+        "sent as fast as possible"
+        if summary.speed == "max"
+        else f"recorded speed x {summary.speed}"
+    )
     since = ", once it had caught up" if summary.copied else ""
     return (
         f"p50 {summary.lag_p50_ms / 1000:.2f} s, p95 {summary.lag_p95_ms / 1000:.2f} s, max"
-        f" {summary.lag_max_ms / 1000:.2f} s (commit upstream to checkpoint downstream, {pace}{since})"
+        f" {summary.lag_max_ms / 1000:.2f} s (commit upstream to checkpoint downstream,"
+        f" {pace}{since})"
     )

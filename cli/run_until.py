@@ -48,11 +48,17 @@ def _follow(settings: Settings, ts: int) -> None:
         if key != shown:
             shown = key
             where = tso.text(at) if at else "unknown"
-            left = "" if at is None else f", {max(0, tso.ms_between(at, ts)) / 1000:,.1f} s of upstream time to go"
+            left = (
+                ""
+                if at is None
+                else f", {max(0, tso.ms_between(at, ts)) / 1000:,.1f} s of upstream time to go"
+            )
             errors = "".join(f"; {text}" for text in now["errors"].values())
             click.echo(f"checkpoint {where}{left}, landed through {landed}{errors}", err=True)
         if at is not None and at >= ts:
             return
         if now["apply_paused"] or now["apply_until_ts"] != ts:
-            raise click.ClickException("somebody gave another order meanwhile; `sluice status` shows it")
+            raise click.ClickException(
+                "somebody gave another order meanwhile; `sluice status` shows it"
+            )
         time.sleep(_POLL_INTERVAL_S)

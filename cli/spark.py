@@ -15,22 +15,35 @@ if TYPE_CHECKING:
     from sluice.etl.spark.launch import LaunchCommand
 
 _HOST = click.option(
-    "--host", envvar="SPARK_LOCAL_HOSTNAME", default=socket.gethostname, show_default="this machine's name",
+    "--host",
+    envvar="SPARK_LOCAL_HOSTNAME",
+    default=socket.gethostname,
+    show_default="this machine's name",
     help="The name or address by which others reach it.",
-)  # fmt: skip
+)
 
 
 def _port(default: int, envvar: str) -> Callable[..., Any]:
     kind = click.IntRange(1, 65535)
     return click.option(
-        "--port", type=kind, envvar=envvar, default=default, show_default=True, help="Port to listen on."
+        "--port",
+        type=kind,
+        envvar=envvar,
+        default=default,
+        show_default=True,
+        help="Port to listen on.",
     )
 
 
 def _web_port(default: int, envvar: str) -> Callable[..., Any]:
     kind = click.IntRange(1, 65535)
     return click.option(
-        "--web-port", type=kind, envvar=envvar, default=default, show_default=True, help="Port of its web pages."
+        "--web-port",
+        type=kind,
+        envvar=envvar,
+        default=default,
+        show_default=True,
+        help="Port of its web pages.",
     )
 
 
@@ -42,10 +55,11 @@ def _pem(name: str, text: str) -> Callable[..., Any]:
 
 @click.group("spark")
 def command() -> None:
-    """Run a process of a Spark cluster in the foreground, from the installed pyspark. Spark's own
-    environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) apply. If master, workers and Connect
-    server all have the same SPARK_AUTHENTICATE_SECRET, they refuse callers without it and encrypt
-    what they send.
+    """Run a process of a Spark cluster in the foreground, from the installed pyspark.
+
+    Spark's own environment variables (SPARK_CONF_DIR, SPARK_LOCAL_IP, …) apply. If master, workers
+    and Connect server all have the same SPARK_AUTHENTICATE_SECRET, they refuse callers without it
+    and encrypt what they send.
     """
 
 
@@ -72,10 +86,17 @@ def master_command(host: str, port: int, web_port: int, recovery: Path | None) -
 @_port(7078, "SPARK_WORKER_PORT")
 @_web_port(8081, "SPARK_WORKER_WEBUI_PORT")
 @click.option(
-    "--cores", type=click.IntRange(1), envvar="SPARK_WORKER_CORES", help="Number of cores [all of this machine]."
+    "--cores",
+    type=click.IntRange(1),
+    envvar="SPARK_WORKER_CORES",
+    help="Number of cores [all of this machine].",
 )
 @click.option(
-    "--memory", envvar="SPARK_WORKER_MEMORY", default="2g", show_default=True, help="Memory of its executors' JVMs."
+    "--memory",
+    envvar="SPARK_WORKER_MEMORY",
+    default="2g",
+    show_default=True,
+    help="Memory of its executors' JVMs.",
 )
 @click.option(
     "--folder", envvar="SPARK_WORKER_DIR", type=click.Path(file_okay=False, path_type=Path),
@@ -108,23 +129,40 @@ def worker_command(
     default="",
     help="The workers' Python [this one on this machine, else python3].",
 )
-@_pem("cert", "Speak TLS at the port, with this certificate; Spark itself is then at the next port of 127.0.0.1.")
+@_pem(
+    "cert",
+    "Speak TLS at the port, with this certificate; Spark itself is then at the next port of"
+    " 127.0.0.1.",
+)
 @_pem("key", "The certificate's key.")
-@_pem("client-ca", "Authorities that clients' certificates must come from; without it none is asked for.")
+@_pem(
+    "client-ca",
+    "Authorities that clients' certificates must come from; without it none is asked for.",
+)
 def connect_command(
-    config: str | None, master: str | None, host: str, port: int, conf: tuple[str, ...], python: str,
-    tls_cert: Path | None, tls_key: Path | None, tls_client_ca: Path | None,
-) -> None:  # fmt: skip
-    """Run a Spark Connect server on any master, for all of Sluice's sessions. A renewed certificate
-    is used from the next connection on. With SPARK_CONNECT_AUTHENTICATE_TOKEN set, clients must
-    present that token.
+    config: str | None,
+    master: str | None,
+    host: str,
+    port: int,
+    conf: tuple[str, ...],
+    python: str,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+) -> None:
+    """Run a Spark Connect server on any master, for all of Sluice's sessions.
+
+    A renewed certificate is used from the next connection on. With SPARK_CONNECT_AUTHENTICATE_TOKEN
+    set, clients must present that token.
     """
     from sluice.etl.settings import Spark, load_settings
     from sluice.etl.spark.launch import ConnectServer, ListenAddress
     from sluice.etl.spark.tls_proxy import Certificates, serve
 
     if bool(tls_cert) != bool(tls_key) or (tls_client_ca and not tls_cert):
-        raise click.UsageError("--tls-cert and --tls-key go together, and --tls-client-ca with both")
+        raise click.UsageError(
+            "--tls-cert and --tls-key go together, and --tls-client-ca with both"
+        )
     section = load_settings(config).spark if config else Spark()
     more = {}
     for one in conf:
@@ -135,16 +173,26 @@ def connect_command(
     listening = ListenAddress(host, port + 1 if tls_cert else port)
     if tls_cert:
         more["spark.connect.grpc.binding.address"] = "127.0.0.1"
-    server = ConnectServer(listening, master or section.master, section.conf_texts | more, python or section.python)
+    server = ConnectServer(
+        listening, master or section.master, section.conf_texts | more, python or section.python
+    )
     if tls_cert and tls_key:
         sys.exit(
-            serve(_with_secret(server.command()), port, Certificates(tls_cert, tls_key, tls_client_ca), listening.port)
+            serve(
+                _with_secret(server.command()),
+                port,
+                Certificates(tls_cert, tls_key, tls_client_ca),
+                listening.port,
+            )
         )
     _become(server.command())
 
 
 def _with_secret(command: LaunchCommand) -> LaunchCommand:
-    """Guard the process with the secret of SPARK_AUTHENTICATE_SECRET, if there is one; no child finds it there."""
+    """Guard the process with the secret of SPARK_AUTHENTICATE_SECRET, if there is one.
+
+    No child finds it there.
+    """
     from sluice.etl.spark.launch import SECRET_VARIABLE, with_authentication
 
     secret = os.environ.pop(SECRET_VARIABLE, "")
@@ -152,8 +200,9 @@ def _with_secret(command: LaunchCommand) -> LaunchCommand:
 
 
 def _become(command: LaunchCommand) -> None:
-    """Replace this process, so that signals reach Spark itself. Options for the JVM that the environment has come last,
-    where they count.
+    """Replace this process, so that signals reach Spark itself.
+
+    Options for the JVM that the environment has come last, where they count.
     """
     command = _with_secret(command)
     env = dict(os.environ) | dict(command.env)

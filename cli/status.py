@@ -22,8 +22,9 @@ from sluice.tidb import tso
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
-    """Show which processes run and on which ports, the checkpoint and the lag. Works with a stopped
-    stack, too.
+    """Show which processes run and on which ports, the checkpoint and the lag.
+
+    Works with a stopped stack, too.
 
     With a pipeline's settings (--config, SLUICE_CONFIG): its checkpoint and lag, what operators
     ordered, and its pumps.
@@ -33,7 +34,9 @@ def command(ctx: click.Context, *, as_json: bool, config: str | None) -> int:
         from sluice.etl import load_settings, operate
 
         pipeline = operate.status(load_settings(path))
-        click.echo(json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline)))
+        click.echo(
+            json.dumps(pipeline, indent=1) if as_json else "\n".join(_pipeline_lines(pipeline))
+        )
         return _exit_code(pipeline)
     status = collect(stack_of(ctx))
     click.echo(json.dumps(status, indent=1) if as_json else _text(status))
@@ -49,7 +52,9 @@ def _exit_code(status: dict[str, Any]) -> int:
 
     Landing waits for a pump that is away, so a paused pump counts.
     """
-    failed = [failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS]
+    failed = [
+        failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS
+    ]
     if status.get("stopped") or failed or status.get("refused"):
         return SluiceError.exit_code
     away = [pump for pump in status.get("pumps") or () if pump["state"] == "paused"]
@@ -63,7 +68,13 @@ def collect(stack: Stack) -> dict[str, Any]:
     """
     state = stack.state()
     parts = {
-        part.name: {"state": part.state, "pid": part.pid, "host": part.host, "ports": part.ports, "log": part.log}
+        part.name: {
+            "state": part.state,
+            "pid": part.pid,
+            "host": part.host,
+            "ports": part.ports,
+            "log": part.log,
+        }
         for part in stack.status()
     }
     ports = state.ports
@@ -112,7 +123,11 @@ def collect(stack: Stack) -> dict[str, Any]:
         "window": {"lo": progress.window[0], "hi": progress.window[1]} if progress.window else None,
         "checkpoint": progress.checkpoint,
         "lag_ms": progress.lag_ms,
-        "transactions": {"received": progress.received, "landed": progress.landed, "applied": progress.applied},
+        "transactions": {
+            "received": progress.received,
+            "landed": progress.landed,
+            "applied": progress.applied,
+        },
         "windows": {"landed": progress.windows_landed, "applied": progress.windows_applied},
         "row_changes_applied": progress.changes_applied,
         "ddls_applied": progress.ddls_applied,
@@ -124,23 +139,37 @@ def collect(stack: Stack) -> dict[str, Any]:
 def _text(status: dict[str, Any]) -> str:
     lines = [f"stack in {status['home']}"]
     for name, part in status["parts"].items():
-        where = ", ".join(f"{purpose} {part['host']}:{port}" for purpose, port in part["ports"].items())
-        note = f"DEAD, see {part['log']}; `sluice up` starts it again" if part["state"] == "dead" else part["state"]
+        where = ", ".join(
+            f"{purpose} {part['host']}:{port}" for purpose, port in part["ports"].items()
+        )
+        note = (
+            f"DEAD, see {part['log']}; `sluice up` starts it again"
+            if part["state"] == "dead"
+            else part["state"]
+        )
         pid = f"pid {part['pid']}" if part["pid"] else ""
         lines.append(f"  {name:<22} {note:<8} {pid:<11} {where}".rstrip())
     if not status["running"]:
         return "\n".join([*lines, "nothing runs; `sluice up` starts it"])
     airflow, downstream = status["airflow"], status["downstream"]
-    lines.append(f"Airflow     {airflow['url']}  user {airflow['user']}, password in {airflow['password_file']}")
+    lines.append(
+        f"Airflow     {airflow['url']}  user {airflow['user']}, password in"
+        f" {airflow['password_file']}"
+    )
     lines.append(f"downstream  mariadb --defaults-file={downstream['option_file']}")
     replication = status["replication"]
     transactions, window = replication["transactions"], replication["window"]
     checkpoint = replication["checkpoint"]
     lines.append(
         "transactions  "
-        + ", ".join(f"{'?' if count is None else f'{count:,}'} {what}" for what, count in transactions.items())
+        + ", ".join(
+            f"{'?' if count is None else f'{count:,}'} {what}"
+            for what, count in transactions.items()
+        )
     )
-    lines.append("window      " + (f"({window['lo']}, {window['hi']}]" if window else "none landed yet"))
+    lines.append(
+        "window      " + (f"({window['lo']}, {window['hi']}]" if window else "none landed yet")
+    )
     if checkpoint is None:
         lines.append("checkpoint  unknown: MariaDB doesn't answer")
     else:
@@ -162,9 +191,13 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
     lines = [f"STOPPED     {orders['stopped']}"] if orders["stopped"] else []
     for failure in orders["failures"]:
         lines.append(
-            f"STOPPED     {failure['what']}, at {tso.text(tso.compose(failure['made_ms']))}: {failure['said']}"
+            f"STOPPED     {failure['what']}, at {tso.text(tso.compose(failure['made_ms']))}:"
+            f" {failure['said']}"
         )
-        lines.append(f"hint        {failure['way_out']}; then {_AFTERWARDS.get(failure['what'], '`sluice resume`')}")
+        lines.append(
+            f"hint        {failure['way_out']}; then"
+            f" {_AFTERWARDS.get(failure['what'], '`sluice resume`')}"
+        )
     paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
     if paused:
         lines.append(f"paused      {' and '.join(paused)}; `sluice resume` goes on")
@@ -186,9 +219,15 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
     if "downstream" in status["errors"]:
         lines.append(f"checkpoint  unknown: {status['errors']['downstream']}")
     else:
-        note = "" if status["consistent"] in (None, True) else ", changes after it may be downstream already"
+        note = (
+            ""
+            if status["consistent"] in (None, True)
+            else ", changes after it may be downstream already"
+        )
         if status["written_by"]:
-            note += f", written by {status['written_by']}, not by this pipeline: see `sluice takeover`"
+            note += (
+                f", written by {status['written_by']}, not by this pipeline: see `sluice takeover`"
+            )
         lines.append(f"checkpoint  {tso.text(checkpoint) + note if checkpoint else 'none yet'}")
     if checkpoint:
         waiting = status["landed_not_applied_ms"]
@@ -198,14 +237,15 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
     if status["refused"]:
         lines.append(
-            f"refused     {status['refused']['text'][:300]}; `sluice accept {status['refused']['id']}` or `sluice txn"
-            " skip`"
+            f"refused     {status['refused']['text'][:300]}; `sluice accept"
+            f" {status['refused']['id']}` or `sluice txn skip`"
         )
     lines += _order_lines(status)
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
     lines += [
-        f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through {pump['max_commit_ts']}"
+        f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through"
+        f" {pump['max_commit_ts']}"
         for pump in status["pumps"]
     ]
     return lines

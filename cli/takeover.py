@@ -25,19 +25,30 @@ if TYPE_CHECKING:
     "--check",
     "check_only",
     is_flag=True,
-    help="Only list what would stop or differ; nothing is written. With DRAINER_TOML: for that Drainer's settings.",
+    help=(
+        "Only list what would stop or differ; nothing is written. With DRAINER_TOML: for that"
+        " Drainer's settings."
+    ),
 )
 @click.option(
     "--copied",
     "tables",
     metavar="SCHEMA.TABLE",
     multiple=True,
-    help="Table without a key that you have made equal to the upstream at the checkpoint; may be repeated.",
+    help=(
+        "Table without a key that you have made equal to the upstream at the checkpoint; may be"
+        " repeated."
+    ),
 )
 @config_option
 @click.pass_context
 def command(
-    ctx: click.Context, *, drainer_toml: Path | None, check_only: bool, tables: tuple[str, ...], config: str | None
+    ctx: click.Context,
+    *,
+    drainer_toml: Path | None,
+    check_only: bool,
+    tables: tuple[str, ...],
+    config: str | None,
 ) -> int:
     """Take over the downstream from its current checkpoint, and let applying continue.
 
@@ -84,6 +95,8 @@ def _check(settings: Settings) -> int:
         stops += finding.kind == STOPS
         click.echo(f"{finding.kind:<8} {finding.text}")
     click.echo(
-        "nothing stops a takeover" if not stops else f"{stops} thing{'s stop' if stops > 1 else ' stops'} a takeover"
+        "nothing stops a takeover"
+        if not stops
+        else f"{stops} thing{'s stop' if stops > 1 else ' stops'} a takeover"
     )
     return 1 if stops else 0

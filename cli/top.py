@@ -34,13 +34,21 @@ _OVERVIEW_TIME_SHARE = 0.7
 
 @click.command("top")
 @click.option("--once", is_flag=True, help="Print every pipeline once, and exit.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object, keyed by pipeline name.")
 @click.option(
-    "--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two refreshes."
+    "--json", "as_json", is_flag=True, help="With --once: one JSON object, keyed by pipeline name."
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(0.2),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two refreshes.",
 )
 @config_option
 @click.pass_context
-def command(ctx: click.Context, *, once: bool, as_json: bool, every: float, config: str | None) -> None:
+def command(
+    ctx: click.Context, *, once: bool, as_json: bool, every: float, config: str | None
+) -> None:
     """Show live every part of replication with its state, throughput and lag, and what blocks it.
 
     Without --config: the pipelines of SLUICE_CONFIG and SLUICE_PIPELINES, one at a time. Without a
@@ -81,7 +89,12 @@ class _Poller:
         lag = f"{name} lag"
         questions = {name: lambda: self._overview(name), lag: lambda: self._points(name)}
         answers = self._poller.poll(questions, self._timeout_s)
-        return PipelineView(name, answers.values.get(name), answers.values.get(lag, ()), answers.errors.get(name, ""))
+        return PipelineView(
+            name,
+            answers.values.get(name),
+            answers.values.get(lag, ()),
+            answers.errors.get(name, ""),
+        )
 
     def _overview(self, name: str) -> Overview:
         from sluice.etl.operate.overview import overview
@@ -119,8 +132,12 @@ class _LiveScreen:
         with _raw_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 size = console.size
-                live.update(screen(self._shown, size.width, size.height, self._keys()), refresh=True)
-                if select.select([sys.stdin], [], [], 0.25)[0] and self._is_end(os.read(sys.stdin.fileno(), 1)):
+                live.update(
+                    screen(self._shown, size.width, size.height, self._keys()), refresh=True
+                )
+                if select.select([sys.stdin], [], [], 0.25)[0] and self._is_end(
+                    os.read(sys.stdin.fileno(), 1)
+                ):
                     return
 
     def _keys(self) -> str:

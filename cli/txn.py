@@ -18,9 +18,13 @@ def command() -> None:
 @config_option
 @click.pass_context
 def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> None:
-    """Do not apply the transaction committed at COMMIT_TS. It stays in the relay log, unless it
-    can't even be landed. The override takes effect at the next attempt.
+    """Do not apply the transaction committed at COMMIT_TS.
+
+    It stays in the relay log, unless it can't even be landed. The override takes effect at the next
+    attempt.
     """
     from sluice.etl import operate
 
-    click.echo(operate.skip_transaction(settings_for_write(ctx, config), commit_ts, operator_name(), why))
+    click.echo(
+        operate.skip_transaction(settings_for_write(ctx, config), commit_ts, operator_name(), why)
+    )

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     help="Compare each row with the downstream replica, and list conflicts. Nothing is written.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run, for scripts: a JSON object.")
-@click.option("--output", type=click.File("wb"), default="-", help="File for the SQL [standard output].")
+@click.option(
+    "--output", type=click.File("wb"), default="-", help="File for the SQL [standard output]."
+)
 @config_option
 @click.pass_context
 def command(

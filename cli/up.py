@@ -43,8 +43,14 @@ def command(ctx: click.Context, parts: tuple[str, ...], directory: Path | None) 
     click.echo(f"pages        {airflow_url(site.ports['airflow'])}/plugin/sluice")
     click.echo(f"downstream   mariadb --defaults-file={client_file(site)}")
     click.echo(f"pumps        {LOOPBACK}:{site.ports['pump-1']}, {LOOPBACK}:{site.ports['pump-2']}")
-    click.echo(f"PD, etcd     http://{LOOPBACK}:{site.ports['cluster']}, http://{LOOPBACK}:{site.ports['etcd-client']}")
-    click.echo(f"TiDB         {LOOPBACK}:{site.ports['cluster-sql']}, user root, no password: reads what was played")
+    click.echo(
+        f"PD, etcd     http://{LOOPBACK}:{site.ports['cluster']},"
+        f" http://{LOOPBACK}:{site.ports['etcd-client']}"
+    )
+    click.echo(
+        f"TiDB         {LOOPBACK}:{site.ports['cluster-sql']}, user root, no password: reads what"
+        " was played"
+    )
     click.echo(f"Spark        sc://{LOOPBACK}:{site.ports['spark']}")
     click.echo(f"metrics      http://{LOOPBACK}:{site.ports['metrics']}/metrics")
     click.echo(f"state, logs  {site.home}")

@@ -15,16 +15,32 @@ from sluice.cli._settings import config_option, operator_name, settings_for_writ
     " Spark computes from snapshot and archive; auto: with TiDB if it can be reached.",
 )  # fmt: skip
 @click.option(
-    "--repair", is_flag=True, help="Print the SQL that would make the downstream's rows equal to the upstream's."
+    "--repair",
+    is_flag=True,
+    help="Print the SQL that would make the downstream's rows equal to the upstream's.",
 )
-@click.option("--apply", is_flag=True, help="With --repair: copy these rows by a backfill, and compare them again.")
+@click.option(
+    "--apply",
+    is_flag=True,
+    help="With --repair: copy these rows by a backfill, and compare them again.",
+)
 @click.option(
     "--continuous",
     is_flag=True,
-    help="Verify until Ctrl-C: changed rows a while after each change, and every row once in [verify] days.",
+    help=(
+        "Verify until Ctrl-C: changed rows a while after each change, and every row once in"
+        " [verify] days."
+    ),
 )
-@click.option("--for", "seconds", type=click.FloatRange(min=0), help="With --continuous: stop after this many seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON to standard output.")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(min=0),
+    help="With --continuous: stop after this many seconds.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the result as JSON to standard output."
+)
 @config_option
 @click.pass_context
 def command(
@@ -41,6 +57,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Compare the downstream with the upstream at a live checkpoint, without pausing replication.
+
     Tables are globs; without them all are compared.
 
     The servers compute checksums. Where these differ, rows are compared one by one and listed: the
@@ -57,8 +74,14 @@ def command(
     from sluice.etl.verify import VerifyRequest, create_verify
 
     settings = settings_for_write(ctx, config)
-    if (apply and not repair) or (seconds is not None and not continuous) or (continuous and (tables or repair)):
-        raise click.UsageError("--apply goes with --repair, --for with --continuous, which compares all tables")
+    if (
+        (apply and not repair)
+        or (seconds is not None and not continuous)
+        or (continuous and (tables or repair))
+    ):
+        raise click.UsageError(
+            "--apply goes with --repair, --for with --continuous, which compares all tables"
+        )
     if continuous:
         from sluice.cli._verify_continuous import run_continuously
 

@@ -1,10 +1,11 @@
 """DAG ``archive``: what is landed goes into the archive, beside the DAG `replicate`.
 
-It runs continuously, one run at a time. `archive` makes a pass every `[archive] every` until the run's time is up:
-landed windows become volumes, for restoring and as typed columns. Then `compact` makes few large files of many small
-ones, and `retain` removes what the settings let go. Killed tasks are started again and continue where the archive ends.
-When one can't go on before somebody acts, the last line of its log says what to do, and the DAG pauses; nothing is lost
-meanwhile, for the relay log keeps what isn't archived.
+It runs continuously, one run at a time. `archive` makes a pass every `[archive] every` until the
+run's time is up: landed windows become volumes, for restoring and as typed columns. Then `compact`
+makes few large files of many small ones, and `retain` removes what the settings let go. Killed
+tasks are started again and continue where the archive ends. When one can't go on before somebody
+acts, the last line of its log says what to do, and the DAG pauses; nothing is lost meanwhile, for
+the relay log keeps what isn't archived.
 """
 
 from __future__ import annotations
@@ -19,23 +20,33 @@ from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 PARAMS = {
     "run_seconds": Param(
-        900, type="integer", minimum=1,
-        description="How long passes are made, one after another, from when the run began, before files are compacted "
-        "and removed.",
+        900,
+        type="integer",
+        minimum=1,
+        description=(
+            "How long passes are made, one after another, from when the run began, before files are"
+            " compacted and removed."
+        ),
     ),
-}  # fmt: skip
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
 
     @task(task_id="archive")
-    def pass_after_pass(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
+    def pass_after_pass(
+        params: dict[str, Any] | None = None, dag_run: Any = None
+    ) -> dict[str, Any]:
         from sluice.etl.tasks import archive as tasks
         from sluice.etl.tasks.airflow_task import run_task
 
         time = RunDeadline.from_dag_run((params or {})["run_seconds"], dag_run)
-        return run_task(pipeline, "archive", lambda settings, got_on: tasks.archive(settings, time.left_s(), got_on))
+        return run_task(
+            pipeline,
+            "archive",
+            lambda settings, got_on: tasks.archive(settings, time.left_s(), got_on),
+        )
 
     @task
     def compact() -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""DAG ``backfill``: tables, or rows of them, copied again from TiDB while the DAG `replicate` goes on.
+"""DAG ``backfill``: tables, or rows of them, copied again from TiDB while the DAG `replicate` goes
+on.
 
-Trigger it with the tables. `plan` says what will be done and what hinders it; `work` reads chunk after chunk, each as
-of one timestamp, and `replicate` writes each when the downstream is exactly there. It is a job: killed, or triggered
-again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and gives it up.
+Trigger it with the tables. `plan` says what will be done and what hinders it; `work` reads chunk
+after chunk, each as of one timestamp, and `replicate` writes each when the downstream is exactly
+there. It is a job: killed, or triggered again with the same values, it goes on with what is left;
+`sluice jobs` shows how far it is, pauses it, and gives it up.
 """
 
 from __future__ import annotations
@@ -21,21 +23,53 @@ MODES = {
 
 
 PARAMS = {
-    "tables": Param(["schema.table"], type="array", minItems=1, title="Tables",
+    "tables": Param(
+        ["schema.table"],
+        type="array",
+        minItems=1,
+        title="Tables",
         items={"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"},
-        description="Upstream names such as shop.orders or shop.*, one a line."),
-    "mode": Param("compare", type="string", enum=list(MODES), values_display=MODES, title="What is done with rows",
-        description="To be safe, compare first."),
-    "plan_only": Param(default=False, type="boolean", title="Only plan",
-        description="Say what would be done, and what hinders it. Nothing is written."),
-    "rows_per_second": Param(None, type=["null", "integer"], minimum=1, title="Rows a second at most",
-        description="Empty: as fast as replication bears."),
-    "where": Param(None, **TEXT, title="Where", description="A condition in TiDB's SQL, such as id % 10 = 0."),
-    "from_key": Param(None, **TEXT, title="From this key on",
-        description="Of one table: a value, several with commas between, or a JSON array. Empty: the first."),
-    "to_key": Param(None, **TEXT, title="Before this key",
-        description="Spelled as the one above. Empty: through the last."),
-}  # fmt: skip
+        description="Upstream names such as shop.orders or shop.*, one a line.",
+    ),
+    "mode": Param(
+        "compare",
+        type="string",
+        enum=list(MODES),
+        values_display=MODES,
+        title="What is done with rows",
+        description="To be safe, compare first.",
+    ),
+    "plan_only": Param(
+        default=False,
+        type="boolean",
+        title="Only plan",
+        description="Say what would be done, and what hinders it. Nothing is written.",
+    ),
+    "rows_per_second": Param(
+        None,
+        type=["null", "integer"],
+        minimum=1,
+        title="Rows a second at most",
+        description="Empty: as fast as replication bears.",
+    ),
+    "where": Param(
+        None, **TEXT, title="Where", description="A condition in TiDB's SQL, such as id % 10 = 0."
+    ),
+    "from_key": Param(
+        None,
+        **TEXT,
+        title="From this key on",
+        description=(
+            "Of one table: a value, several with commas between, or a JSON array. Empty: the first."
+        ),
+    ),
+    "to_key": Param(
+        None,
+        **TEXT,
+        title="Before this key",
+        description="Spelled as the one above. Empty: through the last.",
+    ),
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:

@@ -1,8 +1,9 @@
 """DAG ``base``: all tables as of one moment, put into the archive; a restore begins there.
 
-It looks once an hour, and makes a base when the youngest one is older than `[archive] bases-every` says. Triggered with
-a form, it makes one at once: `plan` says what will be done and what hinders it; `work` is a job: killed, or triggered
-again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and gives it up.
+It looks once an hour, and makes a base when the youngest one is older than `[archive] bases-every`
+says. Triggered with a form, it makes one at once: `plan` says what will be done and what hinders
+it; `work` is a job: killed, or triggered again with the same values, it goes on with what is left;
+`sluice jobs` shows how far it is, pauses it, and gives it up.
 """
 
 from __future__ import annotations
@@ -13,22 +14,45 @@ from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task
 
 PARAMS = {
-    "source": Param(None, type=["null", "string"], title="Made from",
+    "source": Param(
+        None,
+        type=["null", "string"],
+        title="Made from",
         examples=["downstream", "tidb", "archive"],
-        description="downstream (at its checkpoint), tidb, archive (the youngest base rolled forward), or the URL"
-        " of a folder that Dumpling wrote. Empty: as [archive] bases-from says."),
-    "full": Param(default=False, type="boolean", title="Read every table",
-        description="Also those that have not changed since the youngest base."),
-    "plan_only": Param(default=False, type="boolean", title="Only plan",
-        description="Say what would be done, and what hinders it. Nothing is written."),
-    "escape_backslash": Param(default=True, type="boolean", title="The dump has backslash escapes",
-        description="Dumpling's --escape-backslash."),
-}  # fmt: skip
+        description=(
+            "downstream (at its checkpoint), tidb, archive (the youngest base rolled forward), or"
+            " the URL of a folder that Dumpling wrote. Empty: as [archive] bases-from says."
+        ),
+    ),
+    "full": Param(
+        default=False,
+        type="boolean",
+        title="Read every table",
+        description="Also those that have not changed since the youngest base.",
+    ),
+    "plan_only": Param(
+        default=False,
+        type="boolean",
+        title="Only plan",
+        description="Say what would be done, and what hinders it. Nothing is written.",
+    ),
+    "escape_backslash": Param(
+        default=True,
+        type="boolean",
+        title="The dump has backslash escapes",
+        description="Dumpling's --escape-backslash.",
+    ),
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
-    job_task(pipeline, "sluice.etl.tasks.snapshot", "base", plan_task(pipeline, "sluice.etl.tasks.snapshot"))
+    job_task(
+        pipeline,
+        "sluice.etl.tasks.snapshot",
+        "base",
+        plan_task(pipeline, "sluice.etl.tasks.snapshot"),
+    )
 
 
 dag_per_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly")

@@ -1,9 +1,10 @@
 """DAG ``bootstrap``: an empty database becomes a replica.
 
-Trigger it with where rows come from. `plan` says what will be done and what hinders it, `prepare` makes the tables,
-`copy` brings the rows, in several tasks side by side, `finish` adds indexes, counts, and writes the checkpoint: the DAG
-`replicate` goes on from there by itself. It is a job: killed, or triggered again with the same values, it goes on with
-what is left; `sluice jobs` shows how far it is, pauses it, and gives it up.
+Trigger it with where rows come from. `plan` says what will be done and what hinders it, `prepare`
+makes the tables, `copy` brings the rows, in several tasks side by side, `finish` adds indexes,
+counts, and writes the checkpoint: the DAG `replicate` goes on from there by itself. It is a job:
+killed, or triggered again with the same values, it goes on with what is left; `sluice jobs` shows
+how far it is, pauses it, and gives it up.
 """
 
 from __future__ import annotations
@@ -16,57 +17,124 @@ from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.dag_factory import dag_per_pipeline, plan_task_with_text
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
-TEXT = {"type": ["null", "string"], "section": "Of a dump's files; what is empty is as their header tells"}
+TEXT = {
+    "type": ["null", "string"],
+    "section": "Of a dump's files; what is empty is as their header tells",
+}
 
 
 PARAMS = {
-    "source": Param("tidb://", type="string", minLength=1, title="Where rows come from",
-        description="tidb:// is TiDB itself, at [upstream] sql-host, as it is when the copy begins. Or a folder that "
-        "Dumpling wrote: a path that Spark's workers reach, or a URL (file, s3, gs, az). No passwords."),
-    "plan_only": Param(default=False, type="boolean", title="Only plan",
-        description="Say what would be done, and what hinders it. Nothing is written."),
-    "tables": Param(None, **NAMES, title="Tables",
-        description="Names such as shop.orders or shop.*, one a line. Empty: all that the settings want."),
-    "into": Param(None, **NAMES, title="Databases that may hold other tables",
-        description="Downstream, one a line. Any other database that tables go to must be empty."),
-    "tasks": Param(2, type="integer", minimum=1, maximum=16, title="Tasks side by side",
-        description="Each copies a share of the rows, with its share of the [apply] worker-count sessions."),
-    "csv_separator": Param(None, **TEXT, title="Separator", description="Between fields, such as , or \\t."),
-    "csv_delimiter": Param(None, **TEXT, title="Delimiter", description="Around fields, such as \"."),
-    "csv_line_terminator": Param(None, **TEXT, title="Line terminator", description="Such as \\r\\n."),
-    "csv_null_value": Param("\\N", type="string", section=TEXT["section"], title="NULL",
-        description="How NULL is spelled."),
-    "csv_header": Param(default=True, type="boolean", section=TEXT["section"], title="Header",
-        description="Whether CSV files begin with the columns' names."),
-    "escape_backslash": Param(default=True, type="boolean", section=TEXT["section"], title="Backslash escapes",
-        description="Off if Dumpling was given --escape-backslash=false."),
-}  # fmt: skip
+    "source": Param(
+        "tidb://",
+        type="string",
+        minLength=1,
+        title="Where rows come from",
+        description=(
+            "tidb:// is TiDB itself, at [upstream] sql-host, as it is when the copy begins. Or a"
+            " folder that Dumpling wrote: a path that Spark's workers reach, or a URL (file, s3,"
+            " gs, az). No passwords."
+        ),
+    ),
+    "plan_only": Param(
+        default=False,
+        type="boolean",
+        title="Only plan",
+        description="Say what would be done, and what hinders it. Nothing is written.",
+    ),
+    "tables": Param(
+        None,
+        **NAMES,
+        title="Tables",
+        description=(
+            "Names such as shop.orders or shop.*, one a line. Empty: all that the settings want."
+        ),
+    ),
+    "into": Param(
+        None,
+        **NAMES,
+        title="Databases that may hold other tables",
+        description="Downstream, one a line. Any other database that tables go to must be empty.",
+    ),
+    "tasks": Param(
+        2,
+        type="integer",
+        minimum=1,
+        maximum=16,
+        title="Tasks side by side",
+        description=(
+            "Each copies a share of the rows, with its share of the [apply] worker-count sessions."
+        ),
+    ),
+    "csv_separator": Param(
+        None, **TEXT, title="Separator", description="Between fields, such as , or \\t."
+    ),
+    "csv_delimiter": Param(
+        None, **TEXT, title="Delimiter", description='Around fields, such as ".'
+    ),
+    "csv_line_terminator": Param(
+        None, **TEXT, title="Line terminator", description="Such as \\r\\n."
+    ),
+    "csv_null_value": Param(
+        "\\N",
+        type="string",
+        section=TEXT["section"],
+        title="NULL",
+        description="How NULL is spelled.",
+    ),
+    "csv_header": Param(
+        default=True,
+        type="boolean",
+        section=TEXT["section"],
+        title="Header",
+        description="Whether CSV files begin with the columns' names.",
+    ),
+    "escape_backslash": Param(
+        default=True,
+        type="boolean",
+        section=TEXT["section"],
+        title="Backslash escapes",
+        description="Off if Dumpling was given --escape-backslash=false.",
+    ),
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
 
     @task
-    def prepare(job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None) -> Any:
+    def prepare(
+        job: str | None, params: dict[str, Any] | None = None, run_id: str | None = None
+    ) -> Any:
         from sluice.etl.tasks import bootstrap as tasks
         from sluice.etl.tasks.airflow_task import run_job_task
 
         count = (params or {})["tasks"]
-        return run_job_task(pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or ""))
+        return run_job_task(
+            pipeline, "prepare", lambda settings: tasks.prepare(settings, job, count, run_id or "")
+        )
 
-    @task(map_index_template="share {{ task.op_kwargs['share']['share'] + 1 }} of {{ task.op_kwargs['share']['of'] }}")
+    @task(
+        map_index_template=(
+            "share {{ task.op_kwargs['share']['share'] + 1 }} of {{"
+            " task.op_kwargs['share']['of'] }}"
+        )
+    )
     def copy(share: dict[str, Any], run_id: str | None = None) -> dict[str, Any]:
         from sluice.etl.tasks import bootstrap as tasks
         from sluice.etl.tasks.airflow_task import run_job_task
 
-        return run_job_task(pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or ""))
+        return run_job_task(
+            pipeline, "copy", lambda settings: tasks.copy_share(settings, share, run_id or "")
+        )
 
     @task
     def finish(job: str, run_id: str | None = None) -> dict[str, Any]:
         from sluice.etl.tasks import bootstrap as tasks
         from sluice.etl.tasks.airflow_task import run_job_task
 
-        return run_job_task(pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or ""))
+        return run_job_task(
+            pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or "")
+        )
 
     job = plan_task_with_text(pipeline, "sluice.etl.tasks.bootstrap")["job"]
     copy.expand(share=prepare(job)) >> finish(job)

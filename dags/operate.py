@@ -1,8 +1,8 @@
 """DAG ``operate``: what operators do to replication, for those who work in Airflow's UI.
 
-Trigger it with an action. It does what the command `sluice` does: orders and decisions are kept beside the relay log,
-and the tasks of ``replicate`` notice them while they run. What was done or found is in the task's log, and its return
-value.
+Trigger it with an action. It does what the command `sluice` does: orders and decisions are kept
+beside the relay log, and the tasks of ``replicate`` notice them while they run. What was done or
+found is in the task's log, and its return value.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from airflow.sdk import Param, task
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
-# As sluice.etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again, and the pipeline is
-# not loaded for it.
+# As sluice.etl.operate.ACTIONS, which a test holds it to: Airflow reads this file again and again,
+# and the pipeline is not loaded for it.
 ACTIONS = [
     "show",
     "status",
@@ -36,22 +36,37 @@ ACTIONS = [
 
 
 PARAMS = {
-    "action": Param("status", type="string", enum=ACTIONS, title="Action",
-        description="What to do. `show`, `status` and `jobs` only look."),
+    "action": Param(
+        "status",
+        type="string",
+        enum=ACTIONS,
+        title="Action",
+        description="What to do. `show`, `status` and `jobs` only look.",
+    ),
     "value": Param(
-        None, type=["null", "string"], title="Which",
-        description="pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as "
-        "2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the commit_ts. skip-ddl, "
-        "replace-ddl: the DDL's commit_ts or job id. show: where a window begins, or a commit_ts in it; empty for the "
-        "newest. accept: the id of a refusal. pause-job, cancel-job: the job's id, which `jobs` shows.",
+        None,
+        type=["null", "string"],
+        title="Which",
+        description=(
+            "pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as"
+            " 2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the"
+            " commit_ts. skip-ddl, replace-ddl: the DDL's commit_ts or job id. show: where a window"
+            " begins, or a commit_ts in it; empty for the newest. accept: the id of a refusal."
+            " pause-job, cancel-job: the job's id, which `jobs` shows."
+        ),
     ),
     "sql": Param(
-        None, type=["null", "string"], format="multiline", title="SQL",
-        description="replace-ddl: the statements that are executed in its place, separated by semicolons; empty "
-        "for none. No passwords: parameters are shown to everyone who may see the run.",
+        None,
+        type=["null", "string"],
+        format="multiline",
+        title="SQL",
+        description=(
+            "replace-ddl: the statements that are executed in its place, separated by semicolons;"
+            " empty for none. No passwords: parameters are shown to everyone who may see the run."
+        ),
     ),
     "why": Param(None, type=["null", "string"], title="Why", description="Kept with a decision."),
-}  # fmt: skip
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:

@@ -1,9 +1,10 @@
 """DAG ``quality``: is the data what it should be?
 
-Looks at the suites that `sluice quality init` has proposed and people have edited, by Great Expectations: on the
-downstream at its checkpoint while replication goes on, on the lake as of a moment, or on a copy, and on the replication
-itself. What is found is in the Data Docs. Looks by itself as often, and at the hours, as `[quality]` says; an
-expectation's severity says whether it warns, fails the run, or pauses applying as well.
+Looks at the suites that `sluice quality init` has proposed and people have edited, by Great
+Expectations: on the downstream at its checkpoint while replication goes on, on the lake as of a
+moment, or on a copy, and on the replication itself. What is found is in the Data Docs. Looks by
+itself as often, and at the hours, as `[quality]` says; an expectation's severity says whether it
+warns, fails the run, or pauses applying as well.
 """
 
 from __future__ import annotations
@@ -14,20 +15,33 @@ from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
-    "on": Param("downstream", enum=["downstream", "lake", "copy"], type="string", description="What to look at."),
+    "on": Param(
+        "downstream",
+        enum=["downstream", "lake", "copy"],
+        type="string",
+        description="What to look at.",
+    ),
     "suites": Param(
-        [], type="array", items={"type": "string"},
-        description="Only these, a line each: schema.table or replication, also with * and ?. Empty: all.",
+        [],
+        type="array",
+        items={"type": "string"},
+        description=(
+            "Only these, a line each: schema.table or replication, also with * and ?. Empty: all."
+        ),
     ),
     "as_of": Param(
-        None, type=["null", "string"],
-        description="Of the lake: as of this moment, a TSO or a time (UTC). Empty: where the archive ends.",
+        None,
+        type=["null", "string"],
+        description=(
+            "Of the lake: as of this moment, a TSO or a time (UTC). Empty: where the archive ends."
+        ),
     ),
     "copy": Param(
-        None, type=["null", "string"],
+        None,
+        type=["null", "string"],
         description="Of a copy: a settings file (TOML) whose [downstream] says where it is.",
     ),
-}  # fmt: skip
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:

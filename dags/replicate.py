@@ -1,10 +1,11 @@
 """DAG ``replicate``: land windows in the relay log and apply them downstream, continuously.
 
-One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and both drain windows
-until the run's time is up, counted from when the run began; then the next run begins. The work is done by processes
-that go on while runs change, and the next run's tasks take them up (`sluice.etl.tasks.worker`). Tasks and processes
-that are killed are started again at once: they continue from what is durable. A task that can't go on before somebody
-acts says in the last line of its log what to do. It waits 20 s for `sluice resume`, then it fails, the other one ends
+One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and
+both drain windows until the run's time is up, counted from when the run began; then the next run
+begins. The work is done by processes that go on while runs change, and the next run's tasks take
+them up (`sluice.etl.tasks.worker`). Tasks and processes that are killed are started again at once:
+they continue from what is durable. A task that can't go on before somebody acts says in the last
+line of its log what to do. It waits 20 s for `sluice resume`, then it fails, the other one ends
 within ten more, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
 """
 
@@ -35,8 +36,10 @@ PARAMS = {
     "until": Param(
         None,
         type=["null", "string"],
-        description="Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
-        "To have later runs stop there too, use the DAG `operate`.",
+        description=(
+            "Where this run stops applying: a TSO or a time (UTC), exactly; empty: nowhere. "
+            "To have later runs stop there too, use the DAG `operate`."
+        ),
     ),
 }
 

@@ -1,9 +1,10 @@
 """DAG ``restore``: tables as they were at a moment, from the archive, beside what is there now.
 
-Trigger it with the moment. `plan` says what will be done and what hinders it; `work` loads the nearest base, applies
-what was committed after it, and compares the result with what Spark computes by itself. It is a job: killed, or
-triggered again with the same values, it goes on with what is left; `sluice jobs` shows how far it is, pauses it, and
-gives it up: then nothing of it stays. With a folder, tables become files there.
+Trigger it with the moment. `plan` says what will be done and what hinders it; `work` loads the
+nearest base, applies what was committed after it, and compares the result with what Spark computes
+by itself. It is a job: killed, or triggered again with the same values, it goes on with what is
+left; `sluice jobs` shows how far it is, pauses it, and gives it up: then nothing of it stays. With
+a folder, tables become files there.
 """
 
 from __future__ import annotations
@@ -19,32 +20,99 @@ FILES = {"section": "Into files, not a database"}
 
 
 PARAMS = {
-    "until": Param(None, type=["null", "string"], title="Until when",
-        description="Everything committed until then is in. A time with its zone, 2026-11-22T12:00:00+01:00, a "
-        "TSO, or before:TSO, which is right before that commit (see sluice find). Empty: all that is landed."),
-    "plan_only": Param(default=True, type="boolean", title="Only plan",
-        description="Say what would be done, how long it takes, and what hinders it. Nothing is written."),
-    "tables": Param(None, **NAMES, title="Tables",
-        description="Names that they had then, such as shop.orders or shop.*, one a line. Empty: all."),
-    "into": Param(None, type=["null", "string"], title="Names of the databases", pattern="\\{schema\\}",
-        description="Empty: {schema}_restored on the pipeline's server, and the upstream's names on another one."),
-    "replacing": Param(None, **NAMES, title="Tables that are replaced",
-        description="Typed out as they are called where it is restored to, one a line. Others that are there stop it."),
-    "verify": Param(default=True, type="boolean", title="Verify",
-        description="Compare every table with the state that Spark computes independently."),
-    "connection": Param(None, **PLACE, title="Airflow connection",
-        description="Its host, port, login and password are the server. [restore] targets must allow it."),
-    "target": Param(None, **PLACE, title="Or a settings file",
-        description="A path that workers reach; its [downstream] is the server. No passwords in it. "
-        "[restore] targets must allow it."),
-    "folder": Param(None, type=["null", "string"], **FILES, title="Folder",
-        description="A path that workers reach, in [restore] folders. Rows, CREATE TABLE and a manifest are "
-        "written there."),
-    "format": Param("parquet", enum=["parquet", "csv", "sql"], **FILES, title="Format of the rows",
-        description="Parquet, CSV, or SQL that a server reads."),
-    "beside": Param(default=False, type="boolean", **FILES, title="Other files may be in the folder",
-        description="Without it, a folder that holds something stops it."),
-}  # fmt: skip
+    "until": Param(
+        None,
+        type=["null", "string"],
+        title="Until when",
+        description=(
+            "Everything committed until then is in. A time with its zone,"
+            " 2026-11-22T12:00:00+01:00, a TSO, or before:TSO, which is right before that commit"
+            " (see sluice find). Empty: all that is landed."
+        ),
+    ),
+    "plan_only": Param(
+        default=True,
+        type="boolean",
+        title="Only plan",
+        description=(
+            "Say what would be done, how long it takes, and what hinders it. Nothing is written."
+        ),
+    ),
+    "tables": Param(
+        None,
+        **NAMES,
+        title="Tables",
+        description=(
+            "Names that they had then, such as shop.orders or shop.*, one a line. Empty: all."
+        ),
+    ),
+    "into": Param(
+        None,
+        type=["null", "string"],
+        title="Names of the databases",
+        pattern="\\{schema\\}",
+        description=(
+            "Empty: {schema}_restored on the pipeline's server, and the upstream's names on another"
+            " one."
+        ),
+    ),
+    "replacing": Param(
+        None,
+        **NAMES,
+        title="Tables that are replaced",
+        description=(
+            "Typed out as they are called where it is restored to, one a line. Others that are"
+            " there stop it."
+        ),
+    ),
+    "verify": Param(
+        default=True,
+        type="boolean",
+        title="Verify",
+        description="Compare every table with the state that Spark computes independently.",
+    ),
+    "connection": Param(
+        None,
+        **PLACE,
+        title="Airflow connection",
+        description=(
+            "Its host, port, login and password are the server. [restore] targets must allow it."
+        ),
+    ),
+    "target": Param(
+        None,
+        **PLACE,
+        title="Or a settings file",
+        description=(
+            "A path that workers reach; its [downstream] is the server. No passwords in it. "
+            "[restore] targets must allow it."
+        ),
+    ),
+    "folder": Param(
+        None,
+        type=["null", "string"],
+        **FILES,
+        title="Folder",
+        description=(
+            "A path that workers reach, in [restore] folders. Rows, CREATE TABLE and a manifest are"
+            " written there."
+        ),
+    ),
+    "format": Param(
+        "parquet",
+        enum=["parquet", "csv", "sql"],
+        **FILES,
+        title="Format of the rows",
+        description="Parquet, CSV, or SQL that a server reads.",
+    ),
+    "beside": Param(
+        default=False,
+        type="boolean",
+        **FILES,
+        title="Other files may be in the folder",
+        description="Without it, a folder that holds something stops it.",
+    ),
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:

@@ -1,8 +1,9 @@
 """DAG ``restore_drill``: restoring is tried before it is needed.
 
-Looks every hour whether a drill is due (`[archive] drills-every`, weekly unless it says otherwise). A drill restores
-some tables as of a moment, both chosen at random, into databases of their own, verifies them, drops them, and keeps how
-long it took. One that fails fails the run: so would a restore. Triggered by hand it tries at once.
+Looks every hour whether a drill is due (`[archive] drills-every`, weekly unless it says otherwise).
+A drill restores some tables as of a moment, both chosen at random, into databases of their own,
+verifies them, drops them, and keeps how long it took. One that fails fails the run: so would a
+restore. Triggered by hand it tries at once.
 """
 
 from __future__ import annotations
@@ -13,16 +14,27 @@ from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
-    "tables": Param(5, type="integer", minimum=1, description="At most so many tables, chosen at random."),
+    "tables": Param(
+        5, type="integer", minimum=1, description="At most so many tables, chosen at random."
+    ),
     "max_mb": Param(
-        10_000, type="integer", minimum=1,
-        description="Tables that have at most about so many MB of rows together; one is taken whatever it has.",
+        10_000,
+        type="integer",
+        minimum=1,
+        description=(
+            "Tables that have at most about so many MB of rows together; one is taken whatever it"
+            " has."
+        ),
     ),
     "at": Param(
-        None, type=["null", "string"],
-        description="As of this moment: a TSO or a time (UTC). Empty: any that can be restored, chosen at random.",
+        None,
+        type=["null", "string"],
+        description=(
+            "As of this moment: a TSO or a time (UTC). Empty: any that can be restored, chosen at"
+            " random."
+        ),
     ),
-}  # fmt: skip
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:

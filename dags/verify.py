@@ -1,9 +1,11 @@
-"""DAG ``verify``: whether both sides are equal, proved at a live checkpoint, beside replication and without a pause.
+"""DAG ``verify``: whether both sides are equal, proved at a live checkpoint, beside replication and
+without a pause.
 
-It looks once an hour, and compares all tables when the last time is as long ago as `[verify] every` says. Triggered
-with a form, it compares what the form says at once. `plan` writes the job down, `compare` does it: killed, or triggered
-again with the same values, it goes on with the tables that are left; `sluice jobs` shows how far it is, pauses it, and
-gives it up. Rows that differ fail the run, which names them.
+It looks once an hour, and compares all tables when the last time is as long ago as `[verify] every`
+says. Triggered with a form, it compares what the form says at once. `plan` writes the job down,
+`compare` does it: killed, or triggered again with the same values, it goes on with the tables that
+are left; `sluice jobs` shows how far it is, pauses it, and gives it up. Rows that differ fail the
+run, which names them.
 """
 
 from __future__ import annotations
@@ -14,18 +16,34 @@ from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task
 
 PARAMS = {
-    "tables": Param([], type="array", items={"type": "string"}, title="Tables",
-        description="schema.table upstream, one a line; * and ? stand for others. Empty: all."),
-    "how": Param("auto", type="string", enum=["auto", "upstream", "archive"], title="Compared with",
-        description="upstream: TiDB as it was at the checkpoint; archive: what Spark computes from base and archive;"
-        " auto: TiDB if it can be asked."),
-}  # fmt: skip
+    "tables": Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        title="Tables",
+        description="schema.table upstream, one a line; * and ? stand for others. Empty: all.",
+    ),
+    "how": Param(
+        "auto",
+        type="string",
+        enum=["auto", "upstream", "archive"],
+        title="Compared with",
+        description=(
+            "upstream: TiDB as it was at the checkpoint; archive: what Spark computes from base and"
+            " archive; auto: TiDB if it can be asked."
+        ),
+    ),
+}
 
 
 def wire(pipeline: NamedPipeline) -> None:
     """The tasks of one pipeline's DAG."""
     job_task(
-        pipeline, "sluice.etl.tasks.verify", "verify", plan_task(pipeline, "sluice.etl.tasks.verify"), task_id="compare"
+        pipeline,
+        "sluice.etl.tasks.verify",
+        "verify",
+        plan_task(pipeline, "sluice.etl.tasks.verify"),
+        task_id="compare",
     )
 
 

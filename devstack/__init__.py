@@ -1,6 +1,8 @@
-"""All that one machine needs: a stand-in TiDB cluster that replays recordings, and launchers for everything else.
+"""All that one machine needs: a stand-in TiDB cluster that replays recordings, and launchers for
+everything else.
 
-What each name needs is imported when it is first used: most commands come through this door, and few look at a stack.
+What each name needs is imported when it is first used: most commands come through this door, and
+few look at a stack.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The accident at the end of `sluice run`: somebody forgets the WHERE of a DELETE in TiDB, and replication does what it
-is there for. The past has the rows: the moment is found, and the table restored to right before it, beside the empty
-one.
+"""The accident at the end of `sluice run`: somebody forgets the WHERE of a DELETE in TiDB, and
+replication does what it is there for. The past has the rows: the moment is found, and the table
+restored to right before it, beside the empty one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from sluice.devstack.observer import Observer
 from sluice.devstack.state import StackError
 from sluice.etl import load_settings
 from sluice.etl.history.find import SearchQuery, SearchResults, search
-from sluice.etl.history.snapshots import SnapshotJobSummary, SnapshotRequest, create_snapshot, run_snapshot
+from sluice.etl.history.snapshots import (
+    SnapshotJobSummary,
+    SnapshotRequest,
+    create_snapshot,
+    run_snapshot,
+)
 from sluice.etl.restore import RestoreRequest, RestoreSummary, create_or_resume, run_restore
 from sluice.relay.jobs import Runner
 
@@ -41,17 +46,19 @@ class Accident:
 
 
 def make_base(site: StackPaths, viewer: Observer) -> SnapshotJobSummary:
-    """All tables as they are in the replica at its checkpoint, by the job that `sluice base make` runs. Raises as
-    `sluice.etl.history.snapshots.run_snapshot`.
+    """All tables as they are in the replica at its checkpoint, by the job that `sluice base make`
+    runs. Raises as `sluice.etl.history.snapshots.run_snapshot`.
     """
     settings = load_settings(site.config)
-    job = with_retries(viewer, lambda: create_snapshot(settings, SnapshotRequest("downstream"), _REQUESTER))
+    job = with_retries(
+        viewer, lambda: create_snapshot(settings, SnapshotRequest("downstream"), _REQUESTER)
+    )
     return with_retries(viewer, lambda: run_snapshot(settings, job.id, Runner(_REQUESTER)))
 
 
 def delete_without_where(site: StackPaths, tables: Mapping[str, int]) -> Accident | None:
-    """DELETE without WHERE from the largest of `tables` (rows by name) that has a primary key, or has none, and that
-    the stand-in can tell the rows of; amid other traffic. None if there is none.
+    """DELETE without WHERE from the largest of `tables` (rows by name) that has a primary key, or
+    has none, and that the stand-in can tell the rows of; amid other traffic. None if there is none.
     """
     control = ClusterControl(site.ports["cluster-control"])
     control.workload(_TRAFFIC)
@@ -67,8 +74,8 @@ def delete_without_where(site: StackPaths, tables: Mapping[str, int]) -> Acciden
 def _with_key(site: StackPaths) -> set[str]:
     with contextlib.closing(connect(site)) as database, database.cursor() as cursor:
         cursor.execute(
-            "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLE_CONSTRAINTS WHERE"
-            " CONSTRAINT_TYPE = 'PRIMARY KEY'"
+            "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLE_CONSTRAINTS"
+            " WHERE CONSTRAINT_TYPE = 'PRIMARY KEY'"
         )
         return {str(name) for (name,) in cursor.fetchall()}
 
@@ -80,14 +87,16 @@ def find_accident(site: StackPaths, accident: Accident, since: int) -> SearchRes
 
 
 def restore(site: StackPaths, viewer: Observer, table: str, commit_ts: int) -> RestoreSummary:
-    """The table as it was right before a commit, by the job that `sluice restore --until before:TSO` runs. Raises as
-    `sluice.etl.restore.run_restore`.
+    """The table as it was right before a commit, by the job that `sluice restore --until
+    before:TSO` runs. Raises as `sluice.etl.restore.run_restore`.
     """
     settings, request = load_settings(site.config), RestoreRequest(commit_ts - 1, (table,))
     job = with_retries(viewer, lambda: create_or_resume(settings, request, _REQUESTER))
     return with_retries(
         viewer,
-        lambda: run_restore(settings, job, Runner(_REQUESTER), on_progress=lambda p: viewer.show_copy(p, "restore")),
+        lambda: run_restore(
+            settings, job, Runner(_REQUESTER), on_progress=lambda p: viewer.show_copy(p, "restore")
+        ),
     )
 
 

@@ -1,5 +1,8 @@
-"""The copies of `sluice run`. It begins with one: the stand-in cluster already works, MariaDB is empty, and a bootstrap
-from TiDB's SQL port makes it a replica as of then. Towards the end it copies a table again that was damaged.
+"""The copies of `sluice run`.
+
+It begins with one: the stand-in cluster already works, MariaDB is empty, and a bootstrap from
+TiDB's SQL port makes it a replica as of then. Towards the end it copies a table again that was
+damaged.
 """
 
 from __future__ import annotations
@@ -28,14 +31,17 @@ T = TypeVar("T")
 
 def read_ahead(site: StackPaths) -> None:
     """Have the stand-in's SQL port read the recording before traffic begins."""
-    tidb = pymysql.connect(host=LOOPBACK, port=site.ports["cluster-sql"], user="root", read_timeout=60)
+    tidb = pymysql.connect(
+        host=LOOPBACK, port=site.ports["cluster-sql"], user="root", read_timeout=60
+    )
     with contextlib.closing(tidb), tidb.cursor() as cursor:
         cursor.execute("SHOW DATABASES")
 
 
 def wait_committed(site: StackPaths, count: int) -> int:
-    """Wait until the stand-in cluster has committed `count` transactions, or all it is going to; how many it has.
-    Raises StackError when it failed, or doesn't get there.
+    """Wait until the stand-in cluster has committed `count` transactions, or all it is going to.
+
+    How many it has. Raises StackError when it failed, or doesn't get there.
     """
     control = ClusterControl(site.ports["cluster-control"])
     deadline = time.monotonic() + _COMMIT_WAIT_TIMEOUT_S
@@ -45,27 +51,32 @@ def wait_committed(site: StackPaths, count: int) -> int:
             return committed
         if time.monotonic() > deadline:
             raise StackError(
-                f"the stand-in cluster committed {committed} of {count} transactions in {_COMMIT_WAIT_TIMEOUT_S:.0f} s"
+                f"the stand-in cluster committed {committed} of {count} transactions in"
+                f" {_COMMIT_WAIT_TIMEOUT_S:.0f} s"
             )
         time.sleep(0.05)
 
 
 def copy_now(site: StackPaths, viewer: Observer) -> BootstrapSummary:
-    """Bootstrap the downstream from TiDB as it is now, by the job that `sluice bootstrap --from tidb://` runs. Raises
-    as `sluice.etl.copy.run_bootstrap`.
+    """Bootstrap the downstream from TiDB as it is now, by the job that `sluice bootstrap --from
+    tidb://` runs. Raises as `sluice.etl.copy.run_bootstrap`.
     """
     settings, wish = load_settings(site.config), BootstrapRequest("tidb://", by="sluice run")
     return with_retries(
-        viewer, lambda: run_bootstrap(settings, wish, on_progress=lambda p: viewer.show_copy(p, "copy"))
+        viewer,
+        lambda: run_bootstrap(settings, wish, on_progress=lambda p: viewer.show_copy(p, "copy")),
     )
 
 
 def copy_again(site: StackPaths, viewer: Observer, table: str) -> BackfillSummary:
-    """Make a damaged table whole, by the job that `sluice backfill --table TABLE` runs. Raises as
-    `sluice.etl.copy.backfill.run_backfill`.
+    """Make a damaged table whole, by the job that `sluice backfill --table TABLE` runs.
+
+    Raises as `sluice.etl.copy.backfill.run_backfill`.
     """
     settings = load_settings(site.config)
-    job = with_retries(viewer, lambda: create_backfill(settings, BackfillRequest((table,)), "sluice run"))
+    job = with_retries(
+        viewer, lambda: create_backfill(settings, BackfillRequest((table,)), "sluice run")
+    )
     return with_retries(viewer, lambda: run_backfill(settings, job.id, Runner("sluice run")))
 
 

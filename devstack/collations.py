@@ -1,5 +1,7 @@
-"""Whether a recorded cluster has new collations. A row of its `mysql.tidb` would tell; of a recording, which holds
-TiDB's meta keys and binlogs only, the inserted rows of tables with a clustered text key do
+"""Whether a recorded cluster has new collations.
+
+A row of its `mysql.tidb` would tell; of a recording, which holds TiDB's meta keys and binlogs only,
+the inserted rows of tables with a clustered text key do
 (`sluice.tidb.old_collations.shown_by_row`).
 """
 
@@ -23,24 +25,29 @@ _COMMON_HANDLE = re.compile(rb'"is_common_handle":\s*true')
 
 
 def recorded_new_collations(recording: Recording) -> bool:
-    """What the rows show, else what recording.json says, else True, as TiDB is by default. Raises RecordingError if the
-    two contradict each other. Reads the stream up to the first row that tells, and nothing of it where no table can
-    tell.
+    """What the rows show, else what recording.json says, else True, as TiDB is by default.
+
+    Raises RecordingError if the two contradict each other. Reads the stream up to the first row
+    that tells, and nothing of it where no table can tell.
     """
     payloads = (record.payload for record in recording.records() if record.tp == PREWRITE)
     shown = shown_new_collations(recording.meta_keys(), payloads)
     said = recording.new_collations
     if shown is not None and said is not None and shown != said:
         raise RecordingError(
-            f"{recording.directory}/recording.json says new_collation_enabled {json.dumps(said)}, the rows of clustered"
-            f" keys in binlogs.bin.gz show {json.dumps(shown)}; take the key out"
+            f"{recording.directory}/recording.json says new_collation_enabled {json.dumps(said)},"
+            f" the rows of clustered keys in binlogs.bin.gz show {json.dumps(shown)}; take the"
+            " key out"
         )
     return next((answer for answer in (shown, said) if answer is not None), True)
 
 
-def shown_new_collations(meta: Iterable[tuple[bytes, bytes]], payloads: Iterable[bytes]) -> bool | None:
-    """What the first inserted row that tells shows; None without one. `meta`: keys and values as in TiKV, `payloads`:
-    Binlog messages.
+def shown_new_collations(
+    meta: Iterable[tuple[bytes, bytes]], payloads: Iterable[bytes]
+) -> bool | None:
+    """What the first inserted row that tells shows; None without one.
+
+    `meta`: keys and values as in TiKV, `payloads`: Binlog messages.
     """
     telling = {table.id: table for table in _clustered(meta) if restored_columns(table)}
     if not telling:
@@ -52,7 +59,9 @@ def shown_new_collations(meta: Iterable[tuple[bytes, bytes]], payloads: Iterable
         if m.table_id in telling
         for row in m.inserted_rows
     )
-    return next((shown for shown in (_shown(table, row) for table, row in rows) if shown is not None), None)
+    return next(
+        (shown for shown in (_shown(table, row) for table, row in rows) if shown is not None), None
+    )
 
 
 def _shown(table: Table, row: bytes) -> bool | None:
@@ -72,8 +81,9 @@ def _mutations(payload: bytes) -> Iterable[Any]:
 
 
 def _clustered(meta: Iterable[tuple[bytes, bytes]]) -> Iterator[Table]:
-    """Tables with a clustered key of several or other than integer columns, as DDL jobs made them. Few jobs of
-    thousands are worth parsing.
+    """Tables with a clustered key of several or other than integer columns, as DDL jobs made them.
+
+    Few jobs of thousands are worth parsing.
     """
     for key, value in meta:
         if key.startswith(_JOBS) and _COMMON_HANDLE.search(value):

@@ -1,12 +1,13 @@
 """Compares a MySQL-protocol server with a snapshot of a recording.
 
-A snapshot is a folder `snapshots/<label>` with one `schema.table.jsonl[.gz]` a table (name percent-encoded): the first
-line is {"columns": [...]}, then one row a line, values as text as TiDB prints them in UTC or {"hex": ...}. Which tables
-there are says `snapshots.json` two folders up.
+A snapshot is a folder `snapshots/<label>` with one `schema.table.jsonl[.gz]` a table (name
+percent-encoded): the first line is {"columns": [...]}, then one row a line, values as text as TiDB
+prints them in UTC or {"hex": ...}. Which tables there are says `snapshots.json` two folders up.
 
-Values compare by meaning: DECIMAL as numbers, FLOAT as float32, DOUBLE as float64, JSON as documents, BIT without
-leading zero bytes, everything else byte for byte, and so what isn't of its kind; rows as a multiset; column names
-without regard to case. Tables listed as `withheld` may be there, and aren't compared.
+Values compare by meaning: DECIMAL as numbers, FLOAT as float32, DOUBLE as float64, JSON as
+documents, BIT without leading zero bytes, everything else byte for byte, and so what isn't of its
+kind; rows as a multiset; column names without regard to case. Tables listed as `withheld` may be
+there, and aren't compared.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _MAX_SHOWN_CHARS = 80
 
 @dataclass(slots=True)
 class ComparisonReport:
-    """`tables` and `rows` (of the snapshot) compared, and one line a difference, none when all is equal."""
+    """`tables` and `rows` (of the snapshot) compared, and one line a difference, none when all is
+    equal.
+    """
 
     tables: int = 0
     rows: int = 0
@@ -53,8 +56,9 @@ class _Downstream:
 def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> ComparisonReport:
     """Compares every table of the snapshot with the server behind `connection` (PyMySQL).
 
-    The session's time zone and character set are changed for the comparison and put back. Raises RecordingError if
-    a file of the snapshot is missing or unreadable; errors of the server pass through.
+    The session's time zone and character set are changed for the comparison and put back. Raises
+    RecordingError if a file of the snapshot is missing or unreadable; errors of the server pass
+    through.
     """
     directory = Path(snapshot_dir)
     listed, withheld = _listed_tables(directory)
@@ -74,7 +78,9 @@ def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> Comparison
     return report
 
 
-def _compare_table(path: Path, full: str, connection: Connection[Any], report: ComparisonReport) -> None:
+def _compare_table(
+    path: Path, full: str, connection: Connection[Any], report: ComparisonReport
+) -> None:
     schema, table = full.split(".", 1)
     rows = _snapshot_rows(path)
     columns = next(rows, None)
@@ -86,7 +92,9 @@ def _compare_table(path: Path, full: str, connection: Connection[Any], report: C
         report.differences.append(f"{full}: missing downstream")
         return
     if sorted(n.lower() for n in names) != sorted(n.lower() for n in downstream.names):
-        report.differences.append(f"{full}: columns {downstream.names} downstream, {names} upstream")
+        report.differences.append(
+            f"{full}: columns {downstream.names} downstream, {names} upstream"
+        )
         return
     meanings = [_meaning(downstream.kinds[n.lower()]) for n in names]
     missing: Counter[tuple[Any, ...]] = Counter()
@@ -113,9 +121,15 @@ def _compare_table(path: Path, full: str, connection: Connection[Any], report: C
 def _examples(rows: Counter[tuple[Any, ...]]) -> str:
     shown = []
     for row in list(rows)[:_MAX_EXAMPLES]:
-        texts = [v.decode("utf8", "backslashreplace") if isinstance(v, bytes) else str(v) for v in row]
+        texts = [
+            v.decode("utf8", "backslashreplace") if isinstance(v, bytes) else str(v) for v in row
+        ]
         shown.append(
-            "(" + ", ".join(t if len(t) < _MAX_SHOWN_CHARS else t[:_MAX_SHOWN_CHARS] + "…" for t in texts) + ")"
+            "("
+            + ", ".join(
+                t if len(t) < _MAX_SHOWN_CHARS else t[:_MAX_SHOWN_CHARS] + "…" for t in texts
+            )
+            + ")"
         )
     return f" ({'; '.join(shown)})" if shown else ""
 
@@ -134,8 +148,9 @@ def _listed_tables(directory: Path) -> tuple[list[str], frozenset[str]]:
 
 
 def snapshot_rows(directory: Path, full: str) -> Iterator[Any]:
-    """A table of the snapshot in `directory`: first {"columns": [...]}, then its rows. `full`: `schema.table`. Raises
-    RecordingError.
+    """A table of the snapshot in `directory`: first {"columns": [...]}, then its rows.
+
+    `full`: `schema.table`. Raises RecordingError.
     """
     return _snapshot_rows(_snapshot_file(directory, full))
 
@@ -144,24 +159,34 @@ def _snapshot_file(directory: Path, full: str) -> Path:
     plain = directory / f"{quote(full, safe='._-')}.jsonl"
     packed = plain.with_name(plain.name + ".gz")
     if not plain.exists() and not packed.exists():
-        raise RecordingError(f"{plain}: missing (nor is there {packed.name}); copy the recording again")
+        raise RecordingError(
+            f"{plain}: missing (nor is there {packed.name}); copy the recording again"
+        )
     return plain if plain.exists() else packed
 
 
 def _snapshot_rows(path: Path) -> Iterator[Any]:
     number = 0
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        with (
+            gzip.open(path, "rt", encoding="utf-8")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8")
+        ) as lines:
             for line in lines:
                 yield json.loads(line)
                 number += 1
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise RecordingError(f"{path}, after line {number}: damaged ({error}); copy the recording again") from error
+        raise RecordingError(
+            f"{path}, after line {number}: damaged ({error}); copy the recording again"
+        ) from error
 
 
 @contextmanager
 def _plain_session(connection: Connection[Any]) -> Iterator[None]:
-    """Values as the bytes the server prints, in UTC and UTF-8, whatever the connection converts otherwise."""
+    """Values as the bytes the server prints, in UTC and UTF-8, whatever the connection converts
+    otherwise.
+    """
     internals: Any = connection
     decoders, use_unicode = internals.decoders, internals.use_unicode
     internals.decoders, internals.use_unicode = {}, False
@@ -174,7 +199,8 @@ def _plain_session(connection: Connection[Any]) -> Iterator[None]:
     finally:
         with connection.cursor() as cursor:
             cursor.execute(
-                "SET time_zone = %s, character_set_results = %s", (zone.decode(), charset and charset.decode())
+                "SET time_zone = %s, character_set_results = %s",
+                (zone.decode(), charset and charset.decode()),
             )
         internals.decoders, internals.use_unicode = decoders, use_unicode
 
@@ -193,12 +219,14 @@ def _describe(connection: Connection[Any], schema: str, table: str) -> _Downstre
         if b"MariaDB" in version:
             # MariaDB keeps JSON in a text column with a check constraint of the column's name.
             cursor.execute(
-                "SELECT constraint_name FROM information_schema.check_constraints "
-                "WHERE constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid(%%'",
+                "SELECT constraint_name FROM information_schema.check_constraints WHERE"
+                " constraint_schema = %s AND table_name = %s AND check_clause LIKE 'json_valid(%%'",
                 (schema, table),
             )
             checked = {name.decode().lower() for (name,) in cursor.fetchall()}
-            kinds.update({name: "json" for name in kinds if name in checked and kinds[name] == "longtext"})
+            kinds.update(
+                {name: "json" for name in kinds if name in checked and kinds[name] == "longtext"}
+            )
     return _Downstream([name for name, _ in found], kinds) if found else None
 
 

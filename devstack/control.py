@@ -1,4 +1,6 @@
-"""Talking to what runs: the stand-in cluster's control address, Airflow's REST API, etcd's registry."""
+"""Talking to what runs: the stand-in cluster's control address, Airflow's REST API, etcd's
+registry.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ class _ServerError(StackError):
     """A part says that it has failed at what it was asked."""
 
 
-def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s: float = 30) -> Any:
-    request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode())  # noqa: S310 - our own http address
+def _request(
+    method: str, url: str, body: Any = None, token: str = "", timeout_s: float = 30
+) -> Any:
+    request = urllib.request.Request(  # noqa: S310 the caller's own services
+        url, method=method, data=None if body is None else json.dumps(body).encode()
+    )
     request.add_header("Content-Type", "application/json")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -58,7 +64,10 @@ def _request(method: str, url: str, body: Any = None, token: str = "", timeout_s
 
 @dataclass(frozen=True, slots=True)
 class ClusterControl:
-    """The control address of the stand-in cluster. Every call raises StackError, or Unreachable if nobody answers."""
+    """The control address of the stand-in cluster.
+
+    Every call raises StackError, or Unreachable if nobody answers.
+    """
 
     port: int
 
@@ -67,45 +76,78 @@ class ClusterControl:
         return f"http://{LOOPBACK}:{self.port}"
 
     def status(self) -> dict[str, Any]:
-        """``{"cluster_id", "recording", "state": idle|replaying|done|failed, "error", "counts": {…}, …}``."""
+        """``{"cluster_id", "recording", "state": idle|replaying|done|failed, "error", "counts":
+        {…}, …}``.
+        """
         answer: dict[str, Any] = _request("GET", f"{self._url}/status")
         return answer
 
     def replay(self, until: str | int | None, speed: str, strategy: str) -> None:
-        """Begin to send (or go on sending) records through the label or TSO `until`; None is the whole recording."""
-        _request("POST", f"{self._url}/replay", {"until": until, "speed": speed, "strategy": strategy}, timeout_s=60)
+        """Begin to send (or go on sending) records through the label or TSO `until`.
+
+        None is the whole recording.
+        """
+        _request(
+            "POST",
+            f"{self._url}/replay",
+            {"until": until, "speed": speed, "strategy": strategy},
+            timeout_s=60,
+        )
 
     def commits(self, after_ts: int, limit: int) -> list[tuple[int, float]]:
-        """At most `limit` commits with a commit_ts > `after_ts`: (commit_ts, Unix time in ms), ascending."""
-        answer = _request("GET", f"{self._url}/commits?after={after_ts}&limit={limit}", timeout_s=30)
+        """At most `limit` commits with a commit_ts > `after_ts`: (commit_ts, Unix time in ms),
+        ascending.
+        """
+        answer = _request(
+            "GET", f"{self._url}/commits?after={after_ts}&limit={limit}", timeout_s=30
+        )
         return [(entry[0], entry[1]) for entry in answer]
 
     def numbered_commits(self, after_ts: int = 0) -> list[tuple[int, float, int | None]]:
-        """Every commit so far with a commit_ts > `after_ts`: (commit_ts, Unix time in ms, the workload's transaction
-        number or None), ascending.
+        """Every commit so far with a commit_ts > `after_ts`: (commit_ts, Unix time in ms, the
+        workload's transaction number or None), ascending.
         """
         found: list[tuple[int, float, int | None]] = []
         while part := _request(
-            "GET", f"{self._url}/commits?after={found[-1][0] if found else after_ts}&limit=10000", timeout_s=30
+            "GET",
+            f"{self._url}/commits?after={found[-1][0] if found else after_ts}&limit=10000",
+            timeout_s=30,
         ):
             found += [(entry[0], entry[1], entry[2]) for entry in part]
         return found
 
     def workload(self, options: dict[str, Any]) -> None:
-        """Begin live traffic; the options are those of `sluice.devstack.tidb.workload.WorkloadOptions`."""
+        """Begin live traffic.
+
+        The options are those of `sluice.devstack.tidb.workload.WorkloadOptions`.
+        """
         _request("POST", f"{self._url}/workload", options, timeout_s=60)
 
     def add_column(self, schema: str, table: str, name: str) -> None:
         """ALTER TABLE ... ADD COLUMN upstream, a BIGINT that may be NULL."""
-        _request("POST", f"{self._url}/column", {"schema": schema, "table": table, "name": name}, timeout_s=60)
+        _request(
+            "POST",
+            f"{self._url}/column",
+            {"schema": schema, "table": table, "name": name},
+            timeout_s=60,
+        )
 
     def collect_garbage(self, safe_point: int) -> int:
-        """TiDB's GC: old versions go through `safe_point` (TSO), less far if a service holds them. How far."""
-        return int(_request("POST", f"{self._url}/gc", {"safe_point": safe_point}, timeout_s=60)["safe_point"])
+        """TiDB's GC: old versions go through `safe_point` (TSO), less far if a service holds them.
+
+        How far.
+        """
+        return int(
+            _request("POST", f"{self._url}/gc", {"safe_point": safe_point}, timeout_s=60)[
+                "safe_point"
+            ]
+        )
 
     def delete_everything(self, schema: str, table: str) -> tuple[int, int]:
         """DELETE without WHERE upstream: its commit_ts, and how many rows it took."""
-        answer = _request("POST", f"{self._url}/accident", {"schema": schema, "table": table}, timeout_s=60)
+        answer = _request(
+            "POST", f"{self._url}/accident", {"schema": schema, "table": table}, timeout_s=60
+        )
         return int(answer["commit_ts"]), int(answer["rows"])
 
     def stop(self) -> None:
@@ -118,7 +160,10 @@ class ClusterControl:
 
 
 class AirflowClient:
-    """Airflow's REST API as the user `admin`. Every call raises StackError, or Unreachable if nobody answers."""
+    """Airflow's REST API as the user `admin`.
+
+    Every call raises StackError, or Unreachable if nobody answers.
+    """
 
     def __init__(self, home: Path, port: int) -> None:
         self._url = airflow_url(port)
@@ -128,9 +173,12 @@ class AirflowClient:
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         if not self._token:
             password = json.loads(self._passwords.read_text(encoding="utf-8"))[USER]
-            answer = _request("POST", f"{self._url}/auth/token", {"username": USER, "password": password})
+            answer = _request(
+                "POST", f"{self._url}/auth/token", {"username": USER, "password": password}
+            )
             self._token = answer["access_token"]
-        # Airflow's database is one SQLite file, which others may be writing: what may be asked twice is.
+        # Airflow's database is one SQLite file, which others may be writing: what may be asked
+        # twice is.
         for _ in range(_MAX_ATTEMPTS if method in ("GET", "PATCH") else 0):
             with contextlib.suppress(_ServerError):
                 return _request(method, f"{self._url}/api/v2{path}", body, self._token)
@@ -165,16 +213,25 @@ class AirflowClient:
     def import_errors(self) -> list[str]:
         """Why DAG files could not be imported."""
         found = self._call("GET", "/importErrors")["import_errors"]
-        return [f"{entry['filename']}: {entry['stack_trace'].strip().splitlines()[-1]}" for entry in found]
+        return [
+            f"{entry['filename']}: {entry['stack_trace'].strip().splitlines()[-1]}"
+            for entry in found
+        ]
 
     def active_runs(self) -> list[str]:
         """Ids of the runs that are queued or running."""
-        found = self._call("GET", f"/dags/{DAG}/dagRuns?state=queued&state=running&limit=100")["dag_runs"]
+        found = self._call("GET", f"/dags/{DAG}/dagRuns?state=queued&state=running&limit=100")[
+            "dag_runs"
+        ]
         return [run["dag_run_id"] for run in found]
 
     def end_run(self, run_id: str) -> None:
         """End a run, and with it its tasks, as done: it was told to, nothing went wrong."""
-        self._call("PATCH", f"/dags/{DAG}/dagRuns/{urllib.parse.quote(run_id, safe='')}", {"state": "success"})
+        self._call(
+            "PATCH",
+            f"/dags/{DAG}/dagRuns/{urllib.parse.quote(run_id, safe='')}",
+            {"state": "success"},
+        )
 
     def run_count(self) -> int:
         """How many runs of the DAG there have been."""
@@ -185,13 +242,18 @@ class AirflowClient:
         states: dict[str, str] = {}
         for run_id in self.active_runs():
             quoted = urllib.parse.quote(run_id, safe="")
-            for task in self._call("GET", f"/dags/{DAG}/dagRuns/{quoted}/taskInstances")["task_instances"]:
+            for task in self._call("GET", f"/dags/{DAG}/dagRuns/{quoted}/taskInstances")[
+                "task_instances"
+            ]:
                 states[task["task_id"]] = task["state"] or "none"
         return states
 
 
 def clear_registry(etcd_port: int) -> int:
-    """Delete every pump and drainer from the registry in etcd; returns how many keys there were. Raises StackError."""
+    """Delete every pump and drainer from the registry in etcd; returns how many keys there were.
+
+    Raises StackError.
+    """
     end = REGISTRY_PREFIX[:-1] + chr(ord(REGISTRY_PREFIX[-1]) + 1)
     answer = _request(
         "POST",

@@ -1,7 +1,8 @@
-"""Damage to a replica, as somebody with a client does it: rows go, change, and are added that TiDB never had.
+"""Damage to a replica, as somebody with a client does it: rows go, change, and are added that TiDB
+never had.
 
-Only rows are touched that the traffic to come leaves alone, or applying would notice before anybody repairs them: those
-that are downstream already as the last snapshot has them.
+Only rows are touched that the traffic to come leaves alone, or applying would notice before anybody
+repairs them: those that are downstream already as the last snapshot has them.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class _Table:
 
 
 def damage(database: Connection[Any], snapshot: Path, tables: Mapping[str, int]) -> Damage | None:
-    """Damage one table in `database`, the largest of `tables` (rows by name) that suits. `snapshot` is the folder of
-    what will be there at the end. None if no table suits.
+    """Damage one table in `database`, the largest of `tables` (rows by name) that suits.
+
+    `snapshot` is the folder of what will be there at the end. None if no table suits.
     """
     for name in sorted(tables, key=lambda name: -tables[name]):
         table = _describe_table(database, name)
@@ -70,9 +72,11 @@ def damage(database: Connection[Any], snapshot: Path, tables: Mapping[str, int])
     return None
 
 
-def corrupt_one_value(database: Connection[Any], tables: Mapping[str, int]) -> CorruptedValue | None:
-    """Change one value of one row in `database`, in the largest of `tables` (rows by name) that suits; None if none
-    does.
+def corrupt_one_value(
+    database: Connection[Any], tables: Mapping[str, int]
+) -> CorruptedValue | None:
+    """Change one value of one row in `database`, in the largest of `tables` (rows by name) that
+    suits; None if none does.
     """
     for name in sorted(tables, key=lambda name: -tables[name]):
         table = _describe_table(database, name)
@@ -88,16 +92,20 @@ def corrupt_one_value(database: Connection[Any], tables: Mapping[str, int]) -> C
     return None
 
 
-def _increment_values(database: Connection[Any], table: _Table, keys: list[str]) -> tuple[int, str | None]:
-    """Add 1 to a value of each of these rows: how many took it, and in which column, the first that does."""
+def _increment_values(
+    database: Connection[Any], table: _Table, keys: list[str]
+) -> tuple[int, str | None]:
+    """Add 1 to a value of each of these rows: how many took it, and in which column, the first that
+    does.
+    """
     with database.cursor() as cursor:
         for column in table.columns:
             if column == table.key:
                 continue
             with contextlib.suppress(pymysql.err.MySQLError):
                 changed = cursor.execute(
-                    f"UPDATE {table.quoted} SET `{column}` = 1 + COALESCE(`{column}`, 0) WHERE `{table.key}` IN"
-                    f" ({', '.join(keys)})"
+                    f"UPDATE {table.quoted} SET `{column}` = 1 + COALESCE(`{column}`, 0) WHERE"
+                    f" `{table.key}` IN ({', '.join(keys)})"
                 )
                 if changed:
                     return changed, column
@@ -132,17 +140,22 @@ def _final_keys(database: Connection[Any], table: _Table, snapshot: Path) -> Ite
 
 def _damage_rows(database: Connection[Any], table: _Table, keys: list[int]) -> Damage:
     """Every third row, so that the damage is scattered."""
-    chosen = [str(key) for key in keys[:: max(1, len(keys) // (_REMOVED_ROWS + _CHANGED_ROWS + _ADDED_ROWS))]]
+    chosen = [
+        str(key)
+        for key in keys[:: max(1, len(keys) // (_REMOVED_ROWS + _CHANGED_ROWS + _ADDED_ROWS))]
+    ]
     removed, changed = chosen[:_REMOVED_ROWS], chosen[_REMOVED_ROWS : _REMOVED_ROWS + _CHANGED_ROWS]
     copied = chosen[_REMOVED_ROWS + _CHANGED_ROWS : _REMOVED_ROWS + _CHANGED_ROWS + _ADDED_ROWS]
     others = [column for column in table.columns if column != table.key]
     names = ", ".join(f"`{column}`" for column in others)
     with database.cursor() as cursor:
         cursor.execute("SET foreign_key_checks = 0")
-        gone = cursor.execute(f"DELETE FROM {table.quoted} WHERE `{table.key}` IN ({', '.join(removed)})")
+        gone = cursor.execute(
+            f"DELETE FROM {table.quoted} WHERE `{table.key}` IN ({', '.join(removed)})"
+        )
         other, _ = _increment_values(database, table, changed)
         more = cursor.execute(
-            f"INSERT INTO {table.quoted} (`{table.key}`, {names}) SELECT `{table.key}` + {_FAR}, {names} FROM"
-            f" {table.quoted} WHERE `{table.key}` IN ({', '.join(copied)})"
+            f"INSERT INTO {table.quoted} (`{table.key}`, {names}) SELECT `{table.key}` + {_FAR},"
+            f" {names} FROM {table.quoted} WHERE `{table.key}` IN ({', '.join(copied)})"
         )
     return Damage(table.full_name, gone, other, more)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """A quality report: `text` has its figures and place, `failures` each expectation that fails the run."""
+    """A quality report: `text` has its figures and place, `failures` each expectation that fails
+    the run.
+    """
 
     text: str
     failures: tuple[str, ...]
@@ -24,13 +26,17 @@ class QualityReport:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """`report` gets lines of text. `show` gets, several times a second, the snapshot that comes next, how many
-    transactions came with the copy, and how far replication is; `show_copy` how far a
-    copy is, and what it is of: "copy", "restore".
+    """`report` gets lines of text.
+
+    `show` gets, several times a second, the snapshot that comes next, how many transactions came
+    with the copy, and how far replication is; `show_copy` how far a copy is, and what it is of:
+    "copy", "restore".
     """
 
     report: Callable[[str], None]
     show: Callable[[SnapshotLabel, int, ReplicationProgress], None]
     show_copy: Callable[[CopyProgress, str], None]
     quality: Callable[[Path], QualityReport] | None = None
-    """Propose expectations of what is downstream and look whether they are met, by the pipeline's settings file."""
+    """Propose expectations of what is downstream and look whether they are met, by the pipeline's
+    settings file.
+    """

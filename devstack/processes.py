@@ -1,9 +1,10 @@
-"""Child processes that outlive their starter: start them, tell whether they live, end them with all they started.
+"""Child processes that outlive their starter: start them, tell whether they live, end them with all
+they started.
 
-A process is known by its pid and its start time (clock ticks since boot, field 22 of ``/proc/PID/stat``), so a pid that
-was given to somebody else meanwhile is never mistaken for ours. Every child carries ``SLUICE_STATE`` and
-``SLUICE_PART`` in its environment and passes them on: what is left of a part, or of a whole stack, can be found by them
-even when its parent is long gone.
+A process is known by its pid and its start time (clock ticks since boot, field 22 of
+``/proc/PID/stat``), so a pid that was given to somebody else meanwhile is never mistaken for ours.
+Every child carries ``SLUICE_STATE`` and ``SLUICE_PART`` in its environment and passes them on: what
+is left of a part, or of a whole stack, can be found by them even when its parent is long gone.
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ class ProcessId:
 
 
 def start_ticks(pid: int) -> int | None:
-    """The start time of `pid` in clock ticks since boot; None if there is no such process or it is a zombie."""
+    """The start time of `pid` in clock ticks since boot.
+
+    None if there is no such process or it is a zombie.
+    """
     fields = _stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def _has_no_environment(pid: int) -> bool:
-    """Whether there is none to wait for. In the middle of exec there is: the new one can't be read until the program is
-    loaded, which takes milliseconds on a busy machine.
+    """Whether there is none to wait for.
+
+    In the middle of exec there is: the new one can't be read until the program is loaded, which
+    takes milliseconds on a busy machine.
     """
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX" or int(fields[6]) & _KERNEL_THREAD:
@@ -51,7 +57,10 @@ def _has_no_environment(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/PID/stat`` from the third on (proc_pid_stat(5)); None if there is no such process."""
+    """The fields of ``/proc/PID/stat`` from the third on (proc_pid_stat(5)).
+
+    None if there is no such process.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -60,14 +69,20 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether it is that very process and it runs. A zombie counts as dead: not every PID 1 reaps."""
+    """Whether it is that very process and it runs.
+
+    A zombie counts as dead: not every PID 1 reaps.
+    """
     return start_ticks(process.pid) == process.started
 
 
 def spawn(
     argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
 ) -> tuple[subprocess.Popen[bytes], ProcessId]:
-    """Start a child in a session of its own; its output is appended to `log`. Raises OSError if it can't be started."""
+    """Start a child in a session of its own; its output is appended to `log`.
+
+    Raises OSError if it can't be started.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -83,8 +98,8 @@ def spawn(
 
 
 def tagged(state_dir: Path, part: str | None = None) -> list[int]:
-    """Pids of all processes that carry the marks of this state folder (and of `part`), this one and its parents left
-    out.
+    """Pids of all processes that carry the marks of this state folder (and of `part`), this one and
+    its parents left out.
     """
     wanted = {f"{STATE_MARK}={state_dir}".encode()}
     if part is not None:
@@ -102,10 +117,17 @@ def tagged(state_dir: Path, part: str | None = None) -> list[int]:
 
 
 def environment_of(pid: int, deadline: float) -> bytes:
-    """The environment of `pid`, waited for until `deadline` (monotonic) while it starts; b"" if it can't be read."""
+    """The environment of `pid`, waited for until `deadline` (monotonic) while it starts.
+
+    B"" if it can't be read.
+    """
     path = Path(f"/proc/{pid}/environ")
     try:
-        while not (environment := path.read_bytes()) and not _has_no_environment(pid) and time.monotonic() < deadline:
+        while (
+            not (environment := path.read_bytes())
+            and not _has_no_environment(pid)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.002)
     except OSError:
         return b""
@@ -115,13 +137,18 @@ def environment_of(pid: int, deadline: float) -> bytes:
 def is_worker_process(pid: int) -> bool:
     """Return whether the process is a worker of the DAG `replicate`, which outlives tasks."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"sluice.etl.tasks.worker"]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [
+            b"-m",
+            b"sluice.etl.tasks.worker",
+        ]
     except OSError:
         return False
 
 
 def descendants(roots: Iterable[ProcessId]) -> list[psutil.Process]:
-    """The living processes among `roots` and everything they started, as far as the parent links still tell."""
+    """The living processes among `roots` and everything they started, as far as the parent links
+    still tell.
+    """
     found: dict[int, psutil.Process] = {}
     for root in roots:
         if not is_alive(root):
@@ -133,11 +160,15 @@ def descendants(roots: Iterable[ProcessId]) -> list[psutil.Process]:
     return list(found.values())
 
 
-def terminate(roots: Iterable[ProcessId], grace_s: float, leftovers: Callable[[], Iterable[int]]) -> int:
-    """End `roots` and everything below them: SIGTERM, after `grace_s` SIGKILL; then kill what `leftovers` finds.
+def terminate(
+    roots: Iterable[ProcessId], grace_s: float, leftovers: Callable[[], Iterable[int]]
+) -> int:
+    """End `roots` and everything below them: SIGTERM, after `grace_s` SIGKILL.
 
-    SIGTERM goes to the roots only, since they know how to end their own children. Returns how many processes had to be
-    killed with SIGKILL.
+    Then kill what `leftovers` finds.
+
+    SIGTERM goes to the roots only, since they know how to end their own children. Returns how many
+    processes had to be killed with SIGKILL.
     """
     roots = [root for root in roots if is_alive(root)]
     members = descendants(roots)

@@ -1,5 +1,5 @@
-"""How far replication is, seen from outside: what the relay log holds, what the downstream's checkpoint says, how late
-it is.
+"""How far replication is, seen from outside: what the relay log holds, what the downstream's
+checkpoint says, how late it is.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class ReplicationProgress:
     checkpoint: int | None
     """The commit timestamp (TSO) through which the downstream is complete."""
     lag_ms: int | None
-    """How long the oldest commit that is not downstream yet has been waiting; 0 if there is none."""
+    """How long the oldest commit that is not downstream yet has been waiting; 0 if there is none.
+    """
 
 
 class RelayTotals:
@@ -64,7 +65,10 @@ class RelayTotals:
         self._sums: list[LandedTotals] = []
 
     def read(self) -> list[LandedTotals]:
-        """One entry a window, ascending; the list grows from call to call. Raises relay.RelayError."""
+        """One entry a window, ascending; the list grows from call to call.
+
+        Raises relay.RelayError.
+        """
         while True:
             if self._sums:
                 last = self._sums[-1]
@@ -90,7 +94,10 @@ class CheckpointReader:
         self._connection: pymysql.connections.Connection[Any] | None = None
 
     def read(self) -> int | None:
-        """The checkpoint's commit timestamp; 0 if there is none yet, None if MariaDB doesn't answer."""
+        """The checkpoint's commit timestamp.
+
+        0 if there is none yet, None if MariaDB doesn't answer.
+        """
         try:
             if self._connection is None:
                 self._connection = connect(self._site)
@@ -116,7 +123,10 @@ class CheckpointReader:
 
 
 class ProgressView:
-    """Asks relay log, downstream and stand-in cluster in one go. Parts that are down leave gaps, never errors."""
+    """Asks relay log, downstream and stand-in cluster in one go.
+
+    Parts that are down leave gaps, never errors.
+    """
 
     def __init__(self, site: StackPaths) -> None:
         self._relay = RelayTotals(site.home)
@@ -155,8 +165,9 @@ class ProgressView:
 
 
 class CheckpointTrace(threading.Thread):
-    """Notes when the checkpoint moved, every `interval_s`, from a thread of its own; from that comes the lag of each
-    commit.
+    """Notes when the checkpoint moved, every `interval_s`, from a thread of its own.
+
+    From that comes the lag of each commit.
     """
 
     def __init__(self, site: StackPaths, interval_s: float = 0.03) -> None:
@@ -184,7 +195,9 @@ class CheckpointTrace(threading.Thread):
         return list(self._moves)
 
     def lags_ms(self, commits: list[tuple[int, float]]) -> list[tuple[tuple[int, float], int]]:
-        """Every commit (commit_ts, Unix ms) with how long it took until a checkpoint at or above it was seen, in ms."""
+        """Every commit (commit_ts, Unix ms) with how long it took until a checkpoint at or above it
+        was seen, in ms.
+        """
         moves = self.moves()
         lags = []
         for commit_ts, wall_ms in commits:

@@ -10,8 +10,8 @@ A recording is a folder:
     tikv-meta.jsonl.gz        {"key", "value"} in hex a line: TiKV's keys from `m` to `n` at the end
     tikv-txn-status.jsonl     optional: what TiKV knows of transactions whose Commit or Rollback is not in the stream
 
-Everything is read as a stream and checked on the way; whatever is wrong is a RecordingError that names the file and
-the place in it.
+Everything is read as a stream and checked on the way; whatever is wrong is a RecordingError that
+names the file and the place in it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class RecordingError(RequestError, ValueError):
 
 
 class SnapshotLabel(NamedTuple):
-    """A snapshot: every transaction with commit_ts <= `ts` is in it. `tables`: rows by `schema.table`."""
+    """A snapshot: every transaction with commit_ts <= `ts` is in it.
+
+    `tables`: rows by `schema.table`.
+    """
 
     name: str
     ts: int
@@ -50,7 +53,10 @@ class SnapshotLabel(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One payload of the stream. `number` counts from 0; `commit_ts` is 0 in a Prewrite and in TiDB's rollbacks."""
+    """One payload of the stream.
+
+    `number` counts from 0; `commit_ts` is 0 in a Prewrite and in TiDB's rollbacks.
+    """
 
     number: int
     tp: int
@@ -76,8 +82,11 @@ class TxnWrite(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A recorded transaction. `commit_ts` is 0 when it was rolled back or nobody knows; `second` says whether its
-    Commit or Rollback is in the stream. `write` is what TiKV knows of it, None if nothing."""
+    """A recorded transaction.
+
+    `commit_ts` is 0 when it was rolled back or nobody knows; `second` says whether its Commit or
+    Rollback is in the stream. `write` is what TiKV knows of it, None if nothing.
+    """
 
     start_ts: int
     commit_ts: int
@@ -89,22 +98,30 @@ class Transaction:
 
 
 class Recording:
-    """A recording folder. Raises RecordingError if a file is missing or its small files are unreadable."""
+    """A recording folder.
+
+    Raises RecordingError if a file is missing or its small files are unreadable.
+    """
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory)
         if not self.directory.is_dir():
-            raise RecordingError(f"{self.directory}: no such folder; give the folder of a recording")
+            raise RecordingError(
+                f"{self.directory}: no such folder; give the folder of a recording"
+            )
         head = self._json("recording.json")
         try:
             self.cluster_id = int(head["cluster_id"])
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordingError(f"{self._path('recording.json')}: no cluster_id in it; {_COPY_AGAIN_HINT}") from error
+            raise RecordingError(
+                f"{self._path('recording.json')}: no cluster_id in it; {_COPY_AGAIN_HINT}"
+            ) from error
         self.name = str(head.get("name", self.directory.name))
         self.new_collations: bool | None = head.get("new_collation_enabled")
         if self.new_collations is not None and type(self.new_collations) is not bool:
             raise RecordingError(
-                f"{self._path('recording.json')}: new_collation_enabled is true or false, not {self.new_collations!r}"
+                f"{self._path('recording.json')}: new_collation_enabled is true or false, not"
+                f" {self.new_collations!r}"
             )
         self.labels = self._read_labels()
         for needed in ("binlogs.bin.gz", "tikv-meta.jsonl.gz"):
@@ -119,10 +136,15 @@ class Recording:
             if label.name == name:
                 return label
         known = ", ".join(label.name for label in self.labels) or "none"
-        raise RecordingError(f"{self._path('snapshots.json')}: no label {name!r}; there are: {known}")
+        raise RecordingError(
+            f"{self._path('snapshots.json')}: no label {name!r}; there are: {known}"
+        )
 
     def resolve(self, until: str | int | None) -> int | None:
-        """A label's name or a timestamp (a number, also as text) as a timestamp; None stays None (everything)."""
+        """A label's name or a timestamp (a number, also as text) as a timestamp.
+
+        None stays None (everything).
+        """
         if until is None or isinstance(until, int):
             return until
         return int(until) if until.isascii() and until.isdigit() else self.label(until).ts
@@ -130,8 +152,9 @@ class Recording:
     def records(self, until_ts: int | None = None) -> Iterator[Record]:
         """The records in arrival order.
 
-        With `until_ts`, transactions that committed after it are left out completely, their Prewrite too, as are
-        rolled back and undecided ones that began after it; what is left makes the snapshot at `until_ts`.
+        With `until_ts`, transactions that committed after it are left out completely, their
+        Prewrite too, as are rolled back and undecided ones that began after it; what is left makes
+        the snapshot at `until_ts`.
         """
         wanted = self.transactions(until_ts)
         for record, _ in self._stream():
@@ -142,16 +165,25 @@ class Recording:
                 yield record
 
     def transactions(self, until_ts: int | None = None) -> dict[int, Transaction]:
-        """Every transaction by start_ts, in the order of their Prewrites, cut as `records` does. Reads the whole
-        stream once and so finds everything that is wrong with it."""
+        """Every transaction by start_ts, in the order of their Prewrites, cut as `records` does.
+
+        Reads the whole stream once and so finds everything that is wrong with it.
+        """
         if self._transactions is None:
             self._transactions = self._scan()
         if until_ts is None:
             return self._transactions
-        return {start: txn for start, txn in self._transactions.items() if (txn.commit_ts or txn.start_ts) <= until_ts}
+        return {
+            start: txn
+            for start, txn in self._transactions.items()
+            if (txn.commit_ts or txn.start_ts) <= until_ts
+        }
 
     def meta_keys(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of every recorded TiKV key. Lines that are no JSON objects (log lines) are skipped."""
+        """(key, value) of every recorded TiKV key.
+
+        Lines that are no JSON objects (log lines) are skipped.
+        """
         path = self._path("tikv-meta.jsonl.gz")
         try:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -163,7 +195,8 @@ class Recording:
                         yield bytes.fromhex(pair["key"]), bytes.fromhex(pair["value"])
                     except (KeyError, TypeError, ValueError) as error:
                         raise RecordingError(
-                            f"{path}, line {number}: not a key and a value in hex; {_COPY_AGAIN_HINT}"
+                            f"{path}, line {number}: not a key and a value in hex;"
+                            f" {_COPY_AGAIN_HINT}"
                         ) from error
         except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
             raise RecordingError(f"{path}: damaged ({error}); {_COPY_AGAIN_HINT}") from error
@@ -181,8 +214,9 @@ class Recording:
             elif record.start_ts not in prewrites:
                 kind = "Commit" if record.tp == COMMIT else "Rollback"
                 raise RecordingError(
-                    f"{self._path('binlogs.bin.gz')}, record {record.number}: the {kind} of transaction "
-                    f"{record.start_ts} comes without or before its Prewrite; {_COPY_AGAIN_HINT}"
+                    f"{self._path('binlogs.bin.gz')}, record {record.number}: the {kind} of"
+                    f" transaction {record.start_ts} comes without or before its Prewrite;"
+                    f" {_COPY_AGAIN_HINT}"
                 )
             else:
                 seconds[record.start_ts] = record.commit_ts
@@ -217,24 +251,28 @@ class Recording:
                     if used == 0:
                         return
                     if length is None or length > _MAX_PAYLOAD:
-                        raise RecordingError(f"{where}: its length is no number of bytes; {_COPY_AGAIN_HINT}")
+                        raise RecordingError(
+                            f"{where}: its length is no number of bytes; {_COPY_AGAIN_HINT}"
+                        )
                     payload = stream.read(length)
                     if len(payload) < length:
                         raise RecordingError(
-                            f"{where}: {length} bytes announced, the stream ends after {len(payload)};"
-                            f" {_COPY_AGAIN_HINT}"
+                            f"{where}: {length} bytes announced, the stream ends after"
+                            f" {len(payload)}; {_COPY_AGAIN_HINT}"
                         )
                     yield _parse(index, payload, where)
                     index += 1
                     offset += used + length
         except (EOFError, OSError, zlib.error) as error:
             raise RecordingError(
-                f"{path}, record {index} at byte {offset} of the unpacked stream: damaged or cut off ({error});"
-                f" {_COPY_AGAIN_HINT}"
+                f"{path}, record {index} at byte {offset} of the unpacked stream: damaged or cut"
+                f" off ({error}); {_COPY_AGAIN_HINT}"
             ) from error
 
     def _txn_status(self) -> dict[int, TxnWrite]:
-        """By start_ts, for transactions whose second record is missing and of which TiKV has a record."""
+        """By start_ts, for transactions whose second record is missing and of which TiKV has a
+        record.
+        """
         path = self.directory / "tikv-txn-status.jsonl"
         found: dict[int, TxnWrite] = {}
         if not path.exists():
@@ -247,10 +285,13 @@ class Recording:
                     for write in entry["mvcc"].get("writes") or ():
                         if int(write["start_ts"]) == start_ts:
                             value = base64.b64decode(write.get("short_value") or "")
-                            found[start_ts] = TxnWrite(write.get("type") == 3, int(write["commit_ts"]), value)
+                            found[start_ts] = TxnWrite(
+                                write.get("type") == 3, int(write["commit_ts"]), value
+                            )
                 except (KeyError, TypeError, ValueError, AttributeError) as error:
                     raise RecordingError(
-                        f"{path}, line {number}: not the status of a transaction; {_COPY_AGAIN_HINT}"
+                        f"{path}, line {number}: not the status of a transaction;"
+                        f" {_COPY_AGAIN_HINT}"
                     ) from error
         return found
 
@@ -258,12 +299,15 @@ class Recording:
         entries = self._json("snapshots.json")
         try:
             labels = [
-                SnapshotLabel(str(e["label"]), int(e["ts"]), {t: int(n) for t, n in e["tables"].items()})
+                SnapshotLabel(
+                    str(e["label"]), int(e["ts"]), {t: int(n) for t, n in e["tables"].items()}
+                )
                 for e in entries
             ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RecordingError(
-                f"{self._path('snapshots.json')}: not a list of label, ts and tables; {_COPY_AGAIN_HINT}"
+                f"{self._path('snapshots.json')}: not a list of label, ts and tables;"
+                f" {_COPY_AGAIN_HINT}"
             ) from error
         return sorted(labels, key=lambda label: label.ts)
 
@@ -272,20 +316,25 @@ class Recording:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RecordingError(f"{path}: not readable as JSON ({error}); {_COPY_AGAIN_HINT}") from error
+            raise RecordingError(
+                f"{path}: not readable as JSON ({error}); {_COPY_AGAIN_HINT}"
+            ) from error
 
     def _path(self, name: str) -> Path:
         path = self.directory / name
         if not path.is_file():
             raise RecordingError(
-                f"{path}: missing; a recording has recording.json, binlogs.bin.gz, snapshots.json, "
-                f"tikv-meta.jsonl.gz, and tikv-txn-status.jsonl if records were dropped; {_COPY_AGAIN_HINT}"
+                f"{path}: missing; a recording has recording.json, binlogs.bin.gz, snapshots.json,"
+                " tikv-meta.jsonl.gz, and tikv-txn-status.jsonl if records were dropped;"
+                f" {_COPY_AGAIN_HINT}"
             )
         return path
 
 
 def _read_length(stream: gzip.GzipFile) -> tuple[int | None, int]:
-    """A LEB128 number and how many bytes it took: (0, 0) at the end of the stream, None if it is no number."""
+    """A LEB128 number and how many bytes it took: (0, 0) at the end of the stream, None if it is no
+    number.
+    """
     value = 0
     for used in range(10):
         byte = stream.read(1)
@@ -317,4 +366,7 @@ def _parse(index: int, payload: bytes, where: str) -> tuple[Record, pb.binlog.Bi
             f"{where}: {len(payload)} bytes that are no Binlog (type {tp}, start_ts {start_ts}, "
             f"commit_ts {commit_ts}); {_COPY_AGAIN_HINT}"
         )
-    return Record(index, tp, start_ts, commit_ts, message.ddl_job_id, payload, message.prewrite_key), message
+    return (
+        Record(index, tp, start_ts, commit_ts, message.ddl_job_id, payload, message.prewrite_key),
+        message,
+    )

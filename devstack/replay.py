@@ -1,5 +1,5 @@
-"""Replaying a recording through a running stack: a fresh upstream and downstream, then wait until all of
-it is applied.
+"""Replaying a recording through a running stack: a fresh upstream and downstream, then wait until
+all of it is applied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class StallTimeouts:
     """How long a replay may stand still."""
 
     warn_s: float = 60
-    """After so long without anything landed or applied it is said, with the reason if one can be found."""
+    """After so long without anything landed or applied it is said, with the reason if one can be
+    found.
+    """
     give_up_s: float = 900
     """After so long the replay is given up with an error."""
 
@@ -46,8 +48,8 @@ class ReplayGoal:
 
 @dataclass(frozen=True, slots=True)
 class ReplayObserver:
-    """What to do while waiting: `on_progress` is called every `interval_s`, `report` with each line of text that there
-    is to say, and `tend` about once a second.
+    """What to do while waiting: `on_progress` is called every `interval_s`, `report` with each line
+    of text that there is to say, and `tend` about once a second.
     """
 
     on_progress: Callable[[ReplicationProgress], None]
@@ -57,18 +59,24 @@ class ReplayObserver:
 
 
 def clear(stack: Stack, recording: Path, report: Report, *, paused: bool = False) -> None:
-    """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream, and a stand-in
-    cluster that plays `recording`. The pipeline is halted meanwhile; with `paused` landing and applying wait for
-    `sluice resume` then. Raises StackError.
+    """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream,
+    and a stand-in cluster that plays `recording`. The pipeline is halted meanwhile; with `paused`
+    landing and applying wait for `sluice resume` then. Raises StackError.
     """
     running = stack.running()
     if not running:
         raise StackError("no stack is running: start one with `sluice up`")
-    missing = [name for name in PART_NAMES if name not in running and name not in _UPSTREAM]  # those are started anew
+    # those are started anew
+    missing = [name for name in PART_NAMES if name not in running and name not in _UPSTREAM]
     if missing:
-        raise StackError(f"the stack isn't complete, {', '.join(missing)} not running: run `sluice up` first")
+        raise StackError(
+            f"the stack isn't complete, {', '.join(missing)} not running: run `sluice up` first"
+        )
     site = stack.site()
-    report("clearing the state of earlier replays: pumps, registry, relay log, and every database downstream")
+    report(
+        "clearing the state of earlier replays: pumps, registry, relay log, and every database"
+        " downstream"
+    )
     airflow = AirflowClient(stack.home, site.ports["airflow"])
     _halt_pipeline(stack, airflow)
     stack.stop(_UPSTREAM, grace_s=0)
@@ -95,15 +103,16 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     while True:
         runs = airflow.active_runs()
         for run_id in runs:
-            with contextlib.suppress(StackError):  # Airflow's database is busy: the next round tries again
+            # Airflow's database is busy: the next round tries again
+            with contextlib.suppress(StackError):
                 airflow.end_run(run_id)
         tasks = [*task_processes(stack), *worker_processes(stack)]
         if not runs and not tasks:
             return
         if time.monotonic() > deadline:
             raise StackError(
-                f"the pipeline's tasks didn't end within {_END_TASKS_TIMEOUT_S:.0f} s; `sluice down` and `sluice up`"
-                f" will do it"
+                f"the pipeline's tasks didn't end within {_END_TASKS_TIMEOUT_S:.0f} s; `sluice"
+                " down` and `sluice up` will do it"
             )
         # They would find out by themselves at their next heartbeat, seconds from now.
         for task in tasks:
@@ -113,20 +122,23 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
 
 
 def send(stack: Stack, until: str | int | None, speed: str, strategy: str) -> None:
-    """Let the stand-in cluster send its recording through `until` (label, TSO, or None for all of it). Raises
-    StackError.
+    """Let the stand-in cluster send its recording through `until` (label, TSO, or None for all of
+    it). Raises StackError.
     """
     ClusterControl(stack.site().ports["cluster-control"]).replay(until, speed, strategy)
 
 
 def target(recording: Recording, until: str | int | None) -> tuple[str | int | None, int]:
-    """What to send and the TSO through which it must be applied: the label or TSO `until`, else the last label, else
-    all there is. Raises RecordingError if there is no such label."""
+    """What to send and the TSO through which it must be applied: the label or TSO `until`, else the
+    last label, else all there is. Raises RecordingError if there is no such label.
+    """
     if until is None and recording.labels:
         until = max(recording.labels, key=lambda label: label.ts).name
     ts = recording.resolve(until)
     if ts is None:
-        ts = max((transaction.commit_ts for transaction in recording.transactions().values()), default=0)
+        ts = max(
+            (transaction.commit_ts for transaction in recording.transactions().values()), default=0
+        )
     return until, ts
 
 
@@ -137,10 +149,12 @@ def wait_applied(
     onlooker: ReplayObserver,
     patience: StallTimeouts = StallTimeouts(),
 ) -> ReplicationProgress:
-    """Wait until the goal is reached. Returns the last Progress.
+    """Wait until the goal is reached.
 
-    Parts may go down and come back meanwhile. Raises StackError if the stand-in cluster failed, or if nothing moved for
-    `patience.give_up_s`.
+    Returns the last Progress.
+
+    Parts may go down and come back meanwhile. Raises StackError if the stand-in cluster failed, or
+    if nothing moved for `patience.give_up_s`.
     """
     control = ClusterControl(stack.site().ports["cluster-control"])
     moved = time.monotonic()
@@ -158,29 +172,43 @@ def wait_applied(
         if position != last:
             last, moved, warned = position, now, now
         if now - moved > patience.give_up_s:
-            raise StackError(f"nothing was landed or applied for {patience.give_up_s:.0f} s. {hint(stack)}")
+            raise StackError(
+                f"nothing was landed or applied for {patience.give_up_s:.0f} s. {hint(stack)}"
+            )
         if now - warned > patience.warn_s:
             warned = now
-            onlooker.report(f"nothing was landed or applied for {now - moved:.0f} s, still waiting. {hint(stack)}")
+            onlooker.report(
+                f"nothing was landed or applied for {now - moved:.0f} s, still waiting."
+                f" {hint(stack)}"
+            )
         if now - tended > 1:
             tended = now
             onlooker.tend()
         time.sleep(onlooker.interval_s)
 
 
-def wait_sent(stack: Stack, view: ProgressView, on_progress: Callable[[ReplicationProgress], None]) -> None:
-    """Wait until the stand-in cluster has sent all it was told to. Raises StackError if it failed."""
+def wait_sent(
+    stack: Stack, view: ProgressView, on_progress: Callable[[ReplicationProgress], None]
+) -> None:
+    """Wait until the stand-in cluster has sent all it was told to.
+
+    Raises StackError if it failed.
+    """
     control = ClusterControl(stack.site().ports["cluster-control"])
     while not is_sent(control):
         on_progress(view.progress())
         if "cluster" in stack.dead():
-            raise StackError(f"the stand-in cluster died, see {stack.home / 'logs'}: `sluice up`, then replay again")
+            raise StackError(
+                f"the stand-in cluster died, see {stack.home / 'logs'}: `sluice up`, then replay"
+                " again"
+            )
         time.sleep(0.25)
 
 
 def is_sent(control: ClusterControl) -> bool:
-    """Whether the stand-in cluster has sent all it was told to; False while it doesn't answer. Raises StackError if it
-    failed.
+    """Whether the stand-in cluster has sent all it was told to; False while it doesn't answer.
+
+    Raises StackError if it failed.
     """
     try:
         status = control.status()
@@ -193,7 +221,11 @@ def is_sent(control: ClusterControl) -> bool:
 
 def hint(stack: Stack) -> str:
     """Why it may stand still: parts that are down, and the last error in the pipeline's task logs."""
-    parts = [f"Not running: {', '.join(dead)} (`sluice up` starts them again)."] if (dead := stack.dead()) else []
+    parts = (
+        [f"Not running: {', '.join(dead)} (`sluice up` starts them again)."]
+        if (dead := stack.dead())
+        else []
+    )
     logs = sorted(
         (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=*/*.log"),
         key=lambda path: path.stat().st_mtime,
@@ -202,7 +234,10 @@ def hint(stack: Stack) -> str:
         if error := _last_error(log):
             parts.append(f"The last error in {log}: {error}")
             break
-    return " ".join(parts) or f"The logs are in {stack.home / 'logs'} and {stack.home / 'airflow' / 'logs'}."
+    return (
+        " ".join(parts)
+        or f"The logs are in {stack.home / 'logs'} and {stack.home / 'airflow' / 'logs'}."
+    )
 
 
 def _last_error(log: Path) -> str | None:
@@ -213,6 +248,9 @@ def _last_error(log: Path) -> str | None:
             continue
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
-            causes = [f"{cause.get('exc_type')}: {cause.get('exc_value')}" for cause in entry.get("error_detail") or []]
+            causes = [
+                f"{cause.get('exc_type')}: {cause.get('exc_value')}"
+                for cause in entry.get("error_detail") or []
+            ]
             found = " ".join(f"{entry.get('event')}: {causes[0] if causes else ''}".split())[:600]
     return found

@@ -1,5 +1,6 @@
-"""Debian's packages for somebody who isn't root: loaded with apt into a folder of one's own, unpacked there, and
-started by small scripts that tell the programs where their files are. Nothing outside of the folder changes.
+"""Debian's packages for somebody who isn't root: loaded with apt into a folder of one's own,
+unpacked there, and started by small scripts that tell the programs where their files are. Nothing
+outside of the folder changes.
 
 Layout of the folder::
 
@@ -19,7 +20,10 @@ from pathlib import Path
 from sluice.devstack.launch.programs import Program
 from sluice.devstack.launch.service import MissingProgram
 
-_SHARED = '--lc-messages-dir="$ROOT/usr/share/mysql" --character-sets-dir="$ROOT/usr/share/mysql/charsets"'
+_SHARED = (
+    '--lc-messages-dir="$ROOT/usr/share/mysql"'
+    ' --character-sets-dir="$ROOT/usr/share/mysql/charsets"'
+)
 _ARGUMENTS = {
     "mariadbd": f'--basedir="$ROOT/usr" {_SHARED}',
     "mariadb-install-db": '--basedir="$ROOT/usr"',
@@ -37,9 +41,14 @@ exec "{program}" "$@" {arguments}
 
 
 def get(programs: Sequence[Program], folder: Path, report: Callable[[str], None]) -> None:
-    """Have `programs` in ``folder/bin``. Raises MissingProgram if apt isn't there or can't load the packages."""
+    """Have `programs` in ``folder/bin``.
+
+    Raises MissingProgram if apt isn't there or can't load the packages.
+    """
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        raise MissingProgram("there is no apt-get and dpkg-deb here: without root this works on Debian and its likes")
+        raise MissingProgram(
+            "there is no apt-get and dpkg-deb here: without root this works on Debian and its likes"
+        )
     packages = sorted({program.package for program in programs})
     apt, root = folder / "apt", folder / "root"
     loaded = _load(packages, apt, report)
@@ -59,9 +68,19 @@ def _load(packages: Sequence[str], apt: Path, report: Callable[[str], None]) -> 
     for each in ("state/lists/partial", "cache/archives/partial"):
         (apt / each).mkdir(parents=True, exist_ok=True)
     command = [
-        "apt-get", "-q", "-o", f"Dir::State={apt / 'state'}", "-o", f"Dir::Cache={apt / 'cache'}",
-        "-o", "Dir::State::status=/var/lib/dpkg/status", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=",
-    ]  # fmt: skip
+        "apt-get",
+        "-q",
+        "-o",
+        f"Dir::State={apt / 'state'}",
+        "-o",
+        f"Dir::Cache={apt / 'cache'}",
+        "-o",
+        "Dir::State::status=/var/lib/dpkg/status",
+        "-o",
+        "Debug::NoLocking=1",
+        "-o",
+        "APT::Sandbox::User=",
+    ]
     report(f"loading Debian's {', '.join(packages)} and what they need")
     _run([*command, "update"])
     _run([*command, "install", "--yes", "--download-only", "--no-install-recommends", *packages])
@@ -72,7 +91,9 @@ def _run(command: Sequence[str]) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=1800)
     if done.returncode:
-        raise MissingProgram(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr).strip()[-1500:]}")
+        raise MissingProgram(
+            f"`{' '.join(command)}` failed: {(done.stdout + done.stderr).strip()[-1500:]}"
+        )
 
 
 def _turn_links_inwards(root: Path) -> None:
@@ -93,7 +114,13 @@ def _write_script(program: Program, root: Path, script: Path) -> None:
     there = next((path for path in found if path.exists()), None)
     if there is None:
         raise MissingProgram(f"Debian's package {program.package} has no {program.name}")
-    libraries = sorted({str(path.parent) for place in ("lib", "usr/lib") for path in root.glob(f"{place}/**/*.so*")})
+    libraries = sorted(
+        {
+            str(path.parent)
+            for place in ("lib", "usr/lib")
+            for path in root.glob(f"{place}/**/*.so*")
+        }
+    )
     script.write_text(
         _SCRIPT.format(
             package=program.package, root=root, libraries=":".join(libraries), program=there,

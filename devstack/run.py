@@ -1,5 +1,5 @@
-"""The whole on one machine: start everything, replay a recording, copy what is there in the middle of it, replicate the
-rest, compare at every snapshot, stop everything.
+"""The whole on one machine: start everything, replay a recording, copy what is there in the middle
+of it, replicate the rest, compare at every snapshot, stop everything.
 """
 
 from __future__ import annotations
@@ -34,20 +34,27 @@ _ACCIDENT_TIMEOUT_S = 120.0
 
 
 @contextlib.contextmanager
-def fresh_stack(stack: Stack, recording: Path | None, report: Report, orders: Control | None = None) -> Iterator[None]:
-    """The stack, started on empty data, while the block runs; everything is stopped afterwards, whatever happens.
-    Without a `recording` it is for live traffic. `orders`: what operators have asked of the tasks when they begin.
+def fresh_stack(
+    stack: Stack, recording: Path | None, report: Report, orders: Control | None = None
+) -> Iterator[None]:
+    """The stack, started on empty data, while the block runs.
 
-    Raises StackError if a stack that somebody started to stay, or another run, is up in the same folder.
+    Everything is stopped afterwards, whatever happens. Without a `recording` it is for live
+    traffic. `orders`: what operators have asked of the tasks when they begin.
+
+    Raises StackError if a stack that somebody started to stay, or another run, is up in the same
+    folder.
     """
     state = stack.state()
     if state.runner and is_alive(state.runner) and state.runner.pid != os.getpid():
-        raise StackError(f"`sluice run` is running already in {stack.home} (process {state.runner.pid})")
+        raise StackError(
+            f"`sluice run` is running already in {stack.home} (process {state.runner.pid})"
+        )
     if stack.running():
         if state.runner is None:
             raise StackError(
-                f"a stack is up in {stack.home}: stop it with `sluice down` first, or replay into it with `sluice"
-                " replay`"
+                f"a stack is up in {stack.home}: stop it with `sluice down` first, or replay into"
+                " it with `sluice replay`"
             )
         report("an earlier run was killed and left its processes behind: stopping them")
     stack.down()
@@ -63,23 +70,32 @@ def fresh_stack(stack: Stack, recording: Path | None, report: Report, orders: Co
         stack.down()
 
 
-def run(stack: Stack, directory: Path, viewer: Observer, *, speed: str = "1", bootstrap: bool = True) -> RunSummary:
-    """Replay the recording in `directory` through its last snapshot and compare the downstream at each of them.
+def run(
+    stack: Stack, directory: Path, viewer: Observer, *, speed: str = "1", bootstrap: bool = True
+) -> RunSummary:
+    """Replay the recording in `directory` through its last snapshot and compare the downstream at
+    each of them.
 
-    With `bootstrap` the empty downstream becomes a replica by a copy when a quarter of the transactions are committed;
-    what comes later is replicated, and compared at the snapshots after the copy. On the way to the last one a table is
-    damaged while applying is held, and copied again. Without it all is replicated.
+    With `bootstrap` the empty downstream becomes a replica by a copy when a quarter of the
+    transactions are committed; what comes later is replicated, and compared at the snapshots after
+    the copy. On the way to the last one a table is damaged while applying is held, and copied
+    again. Without it all is replicated.
 
-    Applying is held at each snapshot's timestamp until the comparison is done; receiving and landing go on. `speed`: 1
-    as recorded, "max" without waiting. Parts that die while replication runs are started again. Raises StackError,
-    RecordingError, and what a bootstrap raises; the stack is down when this returns or raises.
+    Applying is held at each snapshot's timestamp until the comparison is done; receiving and
+    landing go on. `speed`: 1 as recorded, "max" without waiting. Parts that die while replication
+    runs are started again. Raises StackError, RecordingError, and what a bootstrap raises; the
+    stack is down when this returns or raises.
     """
     recording = Recording(directory)
     if not recording.labels:
         raise StackError(f"{directory} has no snapshots to compare with")
     began = time.monotonic()
     # Landing begins at the copy's timestamp, so it waits for that.
-    orders = Control(land_paused=True) if bootstrap else Control(apply_until_ts=_hold_at(recording.labels))
+    orders = (
+        Control(land_paused=True)
+        if bootstrap
+        else Control(apply_until_ts=_hold_at(recording.labels))
+    )
     with fresh_stack(stack, directory, viewer.report, orders):
         play = _Run(stack, recording, viewer, RunSummary(recording=recording.name, speed=speed))
         play.wait_ready(began, bootstrap=bootstrap)
@@ -91,7 +107,9 @@ def run(stack: Stack, directory: Path, viewer: Observer, *, speed: str = "1", bo
 class _Run:
     """One run on a stack that is up."""
 
-    def __init__(self, stack: Stack, recording: Recording, viewer: Observer, summary: RunSummary) -> None:
+    def __init__(
+        self, stack: Stack, recording: Recording, viewer: Observer, summary: RunSummary
+    ) -> None:
         self._stack = stack
         self._recording = recording
         self._viewer = viewer
@@ -100,7 +118,9 @@ class _Run:
         self._relay = _relay(stack)
         self._control = ClusterControl(self._site.ports["cluster-control"])
         self._commits = sorted(
-            each.commit_ts for each in recording.transactions(recording.labels[-1].ts).values() if each.commit_ts
+            each.commit_ts
+            for each in recording.transactions(recording.labels[-1].ts).values()
+            if each.commit_ts
         )
 
     def wait_ready(self, began: float, *, bootstrap: bool) -> None:
@@ -112,14 +132,21 @@ class _Run:
             _wait_landing(self._relay)
         self.summary.start_s = time.monotonic() - began
         waits = ", and waits for the copy" if bootstrap else ""
-        self._viewer.report(f"the DAG replicate runs{waits}, {self.summary.start_s:.0f} s after the start")
+        self._viewer.report(
+            f"the DAG replicate runs{waits}, {self.summary.start_s:.0f} s after the start"
+        )
 
     def play(self, *, bootstrap: bool) -> None:
         """Replay, copy, replicate and compare."""
         speed, labels = self.summary.speed, self._recording.labels
-        pace = "as fast as the pumps take it" if speed == "max" else f"at {speed} times the recorded speed"
+        pace = (
+            "as fast as the pumps take it"
+            if speed == "max"
+            else f"at {speed} times the recorded speed"
+        )
         self._viewer.report(
-            f"TiDB's traffic begins: {len(self._commits):,} transactions of {self._recording.directory}, {pace}"
+            f"TiDB's traffic begins: {len(self._commits):,} transactions of"
+            f" {self._recording.directory}, {pace}"
         )
         view = ProgressView(self._site)
         trace = CheckpointTrace(self._site)
@@ -128,7 +155,9 @@ class _Run:
             replay.send(self._stack, labels[-1].name, speed, "range")
             if bootstrap:
                 self._copy()
-            labels = [label for label in labels if label.ts >= self.summary.copied_ts] or labels[-1:]
+            labels = [label for label in labels if label.ts >= self.summary.copied_ts] or labels[
+                -1:
+            ]
             self._release(labels, self.summary.copied_ts)
             progress, holds = self._replicate(view, labels)
             self.summary.count(progress, trace.moves())
@@ -145,22 +174,28 @@ class _Run:
         committed = copies.wait_committed(self._site, len(self._commits) // 4)
         to_come = "no more are to come" if replay.is_sent(self._control) else "more are to come"
         self._viewer.report(
-            f"{committed:,} transactions are committed in TiDB and {to_come}; MariaDB is empty. What `sluice bootstrap"
-            " --from tidb://` does makes it a replica"
+            f"{committed:,} transactions are committed in TiDB and {to_come}; MariaDB is empty."
+            " What `sluice bootstrap --from tidb://` does makes it a replica"
         )
         done = copies.copy_now(self._site, self._viewer)
         summary = self.summary
         summary.copied = bisect_right(self._commits, done.ts)
-        summary.copied_ts, summary.copied_tables, summary.copied_rows = done.ts, done.tables, done.rows_there
+        summary.copied_ts, summary.copied_tables, summary.copied_rows = (
+            done.ts,
+            done.tables,
+            done.rows_there,
+        )
         summary.copied_s = done.seconds
         self._viewer.report(
-            f"copied {done.tables} tables with {done.rows_there:,} rows in {done.seconds:.1f} s, as of commit_ts"
-            f" {done.ts}: what the first {summary.copied:,} transactions left. Replication goes on from there"
+            f"copied {done.tables} tables with {done.rows_there:,} rows in {done.seconds:.1f} s, as"
+            f" of commit_ts {done.ts}: what the first {summary.copied:,} transactions left."
+            " Replication goes on from there"
         )
 
     def _release(self, labels: Sequence[SnapshotLabel], reached: int) -> None:
-        """Let landing go on, and applying through the first of these. On the way from `reached` (TSO) to the last one
-        `_damage` says how far.
+        """Let landing go on, and applying through the first of these.
+
+        On the way from `reached` (TSO) to the last one `_damage` says how far.
         """
         stays = reached if labels and self.summary.copied else None
         self._hold_applying_at(labels[0].ts if len(labels) > 1 else stays)
@@ -169,13 +204,19 @@ class _Run:
         """Let landing go on, and applying through `ts` (TSO; None: with no end)."""
         self._relay.change_control(lambda _: Control(apply_until_ts=ts))
 
-    def _replicate(self, view: ProgressView, labels: Sequence[SnapshotLabel]) -> tuple[ReplicationProgress, list[Span]]:
+    def _replicate(
+        self, view: ProgressView, labels: Sequence[SnapshotLabel]
+    ) -> tuple[ReplicationProgress, list[Span]]:
         """Compare at each of `labels`; when applying was held for that."""
         holds: list[Span] = []
         for at, label in enumerate(labels):
             if label is labels[-1] and self.summary.copied:
-                self._damage_and_repair(view, (labels[at - 1].ts if at else self.summary.copied_ts, label), holds)
-            progress = self._wait_applied(view, label, replay.ReplayGoal(label.ts, sent=label is labels[-1]))
+                self._damage_and_repair(
+                    view, (labels[at - 1].ts if at else self.summary.copied_ts, label), holds
+                )
+            progress = self._wait_applied(
+                view, label, replay.ReplayGoal(label.ts, sent=label is labels[-1])
+            )
             held = time.time() * 1000
             self._compare(label)
             self._release(labels[at + 1 :], label.ts)
@@ -187,8 +228,9 @@ class _Run:
     def _make_base(self) -> None:
         base = accident.make_base(self._site, self._viewer)
         self._viewer.report(
-            f"a base for later: {base.tables} tables with {base.rows:,} rows as of commit_ts {base.ts}, read from"
-            f" MariaDB at its checkpoint in {base.seconds:.1f} s. What is committed after it is archived as it comes"
+            f"a base for later: {base.tables} tables with {base.rows:,} rows as of commit_ts"
+            f" {base.ts}, read from MariaDB at its checkpoint in {base.seconds:.1f} s. What is"
+            " committed after it is archived as it comes"
         )
 
     def _verify(self, label: SnapshotLabel) -> None:
@@ -204,19 +246,21 @@ class _Run:
         examples = [one for table in found.unequal for one in table.examples]
         told = [f"{name}={value}" for one in examples for name, value in one.key.items()]
         self._viewer.report(
-            f"somebody changes {wrong.column} of the row {wrong.key} of {wrong.table} in MariaDB. `sluice verify"
-            f" {wrong.table}` names {', '.join(told) or 'nothing'}: {examples[0].binlog if examples else ''}"
+            f"somebody changes {wrong.column} of the row {wrong.key} of {wrong.table} in MariaDB."
+            f" `sluice verify {wrong.table}` names {', '.join(told) or 'nothing'}:"
+            f" {examples[0].binlog if examples else ''}"
         )
         if not found.equal:
             verification.repair(self._site, self._viewer, found)
         again = verification.verify(self._site, self._viewer, wrong.table)
         self.summary.spoiled = (
-            f"{found.differences} row of {wrong.table} ({', '.join(told)}), found in {found.seconds:.1f} s, repaired,"
-            f" and {again.rows:,} rows equal again"
+            f"{found.differences} row of {wrong.table} ({', '.join(told)}), found in"
+            f" {found.seconds:.1f} s, repaired, and {again.rows:,} rows equal again"
         )
         if told != [wrong.key] or not again.equal:
             self.summary.differences.append(
-                f"{wrong.key} of {wrong.table} was changed; found: {told}, equal after the repair: {again.equal}"
+                f"{wrong.key} of {wrong.table} was changed; found: {told}, equal after the repair:"
+                f" {again.equal}"
             )
 
     def _check_quality(self) -> None:
@@ -228,69 +272,89 @@ class _Run:
         self.summary.quality = found.text
         self.summary.differences += [f"quality: {failure}" for failure in found.failures]
         self._viewer.report(
-            f"`sluice quality init` proposes what the data should be, `sluice quality run`: {found.text}"
+            "`sluice quality init` proposes what the data should be, `sluice quality run`:"
+            f" {found.text}"
         )
 
     def _delete_by_accident(self, label: SnapshotLabel) -> None:
-        """A table is emptied by mistake, the moment is found, and the table restored to right before it."""
+        """A table is emptied by mistake, the moment is found, and the table restored to right
+        before it.
+        """
         happened = accident.delete_without_where(self._site, label.tables)
         if happened is None:
             self._viewer.report("no table has rows that an accident could take")
             return
         self._viewer.report(
-            f"somebody forgets the WHERE in TiDB: DELETE FROM {happened.table} takes {happened.rows:,} rows, and"
-            " replication does the same to MariaDB"
+            f"somebody forgets the WHERE in TiDB: DELETE FROM {happened.table} takes"
+            f" {happened.rows:,} rows, and replication does the same to MariaDB"
         )
         accident.wait_empty(self._site, happened.table, _ACCIDENT_TIMEOUT_S)
         began = time.monotonic()
         found = accident.find_accident(self._site, happened, label.ts)
         took_s = time.monotonic() - began
         if not found.transactions:
-            raise StackError(f"the DELETE of {happened.table} at {happened.commit_ts} wasn't found in the past")
+            raise StackError(
+                f"the DELETE of {happened.table} at {happened.commit_ts} wasn't found in the past"
+            )
         first = found.transactions[0]
         self._viewer.report(
-            f"`sluice find --table {happened.table} --kind delete --sort size` lists it first, after {took_s:.1f} s:"
-            f" commit_ts {first.commit_ts}, {first.rows:,} rows. `sluice restore --until before:{first.commit_ts}` …"
+            f"`sluice find --table {happened.table} --kind delete --sort size` lists it first,"
+            f" after {took_s:.1f} s: commit_ts {first.commit_ts}, {first.rows:,} rows. `sluice"
+            f" restore --until before:{first.commit_ts}` …"
         )
         done = accident.restore(self._site, self._viewer, happened.table, first.commit_ts)
-        there, left = (accident.count(self._site, name) for name in (happened.restored, happened.table))
+        there, left = (
+            accident.count(self._site, name) for name in (happened.restored, happened.table)
+        )
         self.summary.recover(happened, first.commit_ts, done.seconds, (there, left))
         self._viewer.report(
-            f"{happened.restored} has {there:,} rows, as right before it; {happened.table} has {left:,}:"
-            f" {done.base_rows:,} rows of the base and {done.changes:,} changes in {done.seconds:.1f} s"
+            f"{happened.restored} has {there:,} rows, as right before it; {happened.table} has"
+            f" {left:,}: {done.base_rows:,} rows of the base and {done.changes:,} changes in"
+            f" {done.seconds:.1f} s"
         )
 
-    def _wait_applied(self, view: ProgressView, label: SnapshotLabel, goal: replay.ReplayGoal) -> ReplicationProgress:
+    def _wait_applied(
+        self, view: ProgressView, label: SnapshotLabel, goal: replay.ReplayGoal
+    ) -> ReplicationProgress:
         show = functools.partial(self._viewer.show, label, self.summary.copied)
         onlooker = replay.ReplayObserver(show, self._viewer.report, self._tend, interval_s=0.1)
         return replay.wait_applied(self._stack, view, goal, onlooker)
 
-    def _damage_and_repair(self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]) -> None:
-        """Somebody writes to the replica, and a backfill makes it whole while replication goes on. `way`: from
-        where (TSO) applying is held, to the last snapshot.
+    def _damage_and_repair(
+        self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]
+    ) -> None:
+        """Somebody writes to the replica, and a backfill makes it whole while replication goes on.
+
+        `way`: from where (TSO) applying is held, to the last snapshot.
         """
         done = self._damage(view, way, holds)
         if done is None:
             self._viewer.report(
-                "no table has a key of one number and enough rows to damage some: no backfill has anything to repair"
+                "no table has a key of one number and enough rows to damage some: no backfill has"
+                " anything to repair"
             )
             return
         goes_on = "traffic" if not replay.is_sent(self._control) else "replication"
         self._viewer.report(
-            f"somebody removes {done.removed} rows of {done.table} from MariaDB, changes {done.changed} and adds"
-            f" {done.added}. While {goes_on} goes on, what `sluice backfill --table {done.table}` does copies it again"
+            f"somebody removes {done.removed} rows of {done.table} from MariaDB, changes"
+            f" {done.changed} and adds {done.added}. While {goes_on} goes on, what `sluice backfill"
+            f" --table {done.table}` does copies it again"
         )
         found = copies.copy_again(self._site, self._viewer, done.table)
         self.summary.mended = (
-            f"{done.table}, while {goes_on} went on: {found.total('rows'):,} rows in {found.total('chunks'):,} chunks"
-            f" in {found.seconds:.1f} s; {found.total('inserted'):,} were missing, {found.total('replaced'):,}"
-            f" different, {found.total('deleted'):,} not in TiDB"
+            f"{done.table}, while {goes_on} went on: {found.total('rows'):,} rows in"
+            f" {found.total('chunks'):,} chunks in {found.seconds:.1f} s;"
+            f" {found.total('inserted'):,} were missing, {found.total('replaced'):,} different,"
+            f" {found.total('deleted'):,} not in TiDB"
         )
         self._viewer.report(f"copied again {self.summary.mended}")
 
-    def _damage(self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]) -> Damage | None:
-        """Damage a table as soon as one has enough rows that stay as they are, at the latest when all is applied. What
-        is there to be damaged depends on where applying is, so it is held for each look.
+    def _damage(
+        self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]
+    ) -> Damage | None:
+        """Damage a table as soon as one has enough rows that stay as they are, at the latest when
+        all is applied. What is there to be damaged depends on where applying is, so it is held for
+        each look.
         """
         begin, last = way
         snapshot = self._recording.directory / "snapshots" / last.name
@@ -316,8 +380,8 @@ class _Run:
         summary.rows_compared += found.rows
         summary.differences += [f"{label.name}: {line}" for line in found.differences]
         self._viewer.report(
-            f"snapshot {label.name}: {found.tables} tables, {found.rows:,} rows compared, {len(found.differences)}"
-            " differences"
+            f"snapshot {label.name}: {found.tables} tables, {found.rows:,} rows compared,"
+            f" {len(found.differences)} differences"
         )
 
     def _tend(self) -> None:
@@ -325,7 +389,9 @@ class _Run:
         for name in self._stack.dead():
             self.summary.restarted.append(name)
             if len(self.summary.restarted) > _MAX_RESTARTS:
-                raise StackError(f"parts keep dying, {name} the last: see {self._stack.home / 'logs'}")
+                raise StackError(
+                    f"parts keep dying, {name} the last: see {self._stack.home / 'logs'}"
+                )
             self._viewer.report(f"{name} died; starting it again")
             self._stack.up([name])
 
@@ -340,15 +406,20 @@ def _hold_at(labels: Sequence[SnapshotLabel]) -> int | None:
 
 
 def damage_points(commits: Sequence[int], begin: int, end: int) -> list[int]:
-    """Where to look for rows to damage between a checkpoint and the last snapshot (TSO): after each eighth of the
-    `commits` (ascending) between them, and at the end.
+    """Where to look for rows to damage between a checkpoint and the last snapshot (TSO): after each
+    eighth of the `commits` (ascending) between them, and at the end.
     """
     between = commits[bisect_right(commits, begin) : bisect_right(commits, end)]
-    return sorted({*(between[len(between) * n // 8] for n in range(1, 8) if between), max(begin, end)})
+    return sorted(
+        {*(between[len(between) * n // 8] for n in range(1, 8) if between), max(begin, end)}
+    )
 
 
 def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
-    """Wait until both tasks of the DAG run. Raises StackError, with what Airflow says, if they don't in time."""
+    """Wait until both tasks of the DAG run.
+
+    Raises StackError, with what Airflow says, if they don't in time.
+    """
     deadline = time.monotonic() + _PIPELINE_START_TIMEOUT_S
     states: dict[str, str] = {}
     while time.monotonic() < deadline:
@@ -360,13 +431,16 @@ def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
         time.sleep(0.25)
     errors = "; ".join(airflow.import_errors())
     raise StackError(
-        f"the tasks of the DAG replicate didn't start within {_PIPELINE_START_TIMEOUT_S:.0f} s (states: {states})."
-        f" {errors or replay.hint(stack)}"
+        f"the tasks of the DAG replicate didn't start within {_PIPELINE_START_TIMEOUT_S:.0f} s"
+        f" (states: {states}). {errors or replay.hint(stack)}"
     )
 
 
 def _wait_landing(relay: RelayLog) -> None:
-    """Wait until landing has begun: its first window is empty and says where. Goes on without after a while."""
+    """Wait until landing has begun: its first window is empty and says where.
+
+    Goes on without after a while.
+    """
     deadline = time.monotonic() + _PIPELINE_START_TIMEOUT_S
     while relay.first() is None and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -33,7 +33,9 @@ class RunSummary:
     mended: str = ""
     """What a backfill did to a damaged table."""
     verified: str = ""
-    """What was compared with TiDB at a checkpoint; `spoiled`: how one value that was changed downstream was found."""
+    """What was compared with TiDB at a checkpoint; `spoiled`: how one value that was changed
+    downstream was found.
+    """
     spoiled: str = ""
     quality: str = ""
     """What a quality report found, and where it is."""
@@ -46,10 +48,12 @@ class RunSummary:
     ddls: int = 0
     windows: int = 0
     rows_per_s: float = 0.0
-    """Row changes, by the time from the first commit in the stand-in cluster to the last checkpoint."""
+    """Row changes, by the time from the first commit in the stand-in cluster to the last
+    checkpoint.
+    """
     lag_p50_ms: float = 0.0
-    """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it, without the holds, and
-    without what committed before the replica had caught up.
+    """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it,
+    without the holds, and without what committed before the replica had caught up.
     """
     lag_p95_ms: float = 0.0
     lag_max_ms: float = 0.0
@@ -65,17 +69,25 @@ class RunSummary:
     def prove(self, verified: VerifySummary) -> None:
         """Take over what a verification of all tables found."""
         self.verified = (
-            f"{len(verified.tables)} tables, {verified.rows:,} rows equal to TiDB at commit_ts {verified.ts}, in"
-            f" {verified.seconds:.1f} s"
+            f"{len(verified.tables)} tables, {verified.rows:,} rows equal to TiDB at commit_ts"
+            f" {verified.ts}, in {verified.seconds:.1f} s"
         )
-        self.differences += [f"verify: {table.name}: {table.differences} {table.problem}" for table in verified.unequal]
+        self.differences += [
+            f"verify: {table.name}: {table.differences} {table.problem}"
+            for table in verified.unequal
+        ]
 
-    def recover(self, accident: Accident, commit_ts: int, seconds: float, rows: tuple[int, int]) -> None:
-        """Take over what became of an accident. `rows`: of the restored table, and of the one beside it."""
+    def recover(
+        self, accident: Accident, commit_ts: int, seconds: float, rows: tuple[int, int]
+    ) -> None:
+        """Take over what became of an accident.
+
+        `rows`: of the restored table, and of the one beside it.
+        """
         there, left = rows
         self.accident = (
-            f"at {tso.time_text(accident.commit_ts)} DELETE FROM {accident.table}, its WHERE forgotten: all"
-            f" {accident.rows:,} rows gone, in TiDB and in the replica"
+            f"at {tso.time_text(accident.commit_ts)} DELETE FROM {accident.table}, its WHERE"
+            f" forgotten: all {accident.rows:,} rows gone, in TiDB and in the replica"
         )
         self.found = f"by `sluice find`: commit_ts {commit_ts}"
         self.restored = (
@@ -84,8 +96,9 @@ class RunSummary:
         )
         if (commit_ts, there, left) != (accident.commit_ts, accident.rows, 0):
             self.differences.append(
-                f"the accident at {accident.commit_ts} took {accident.rows:,} rows of {accident.table}; restored to"
-                f" before {commit_ts} there are {there:,}, and {left:,} in the table itself"
+                f"the accident at {accident.commit_ts} took {accident.rows:,} rows of"
+                f" {accident.table}; restored to before {commit_ts} there are {there:,}, and"
+                f" {left:,} in the table itself"
             )
 
     def count(self, progress: ReplicationProgress, moves: Sequence[tuple[int, int]]) -> None:
@@ -97,7 +110,9 @@ class RunSummary:
         if len(moves) > 1 and moves[-1][1] > moves[0][1]:
             self.rows_per_s = progress.changes_applied / ((moves[-1][1] - moves[0][1]) / 1000)
 
-    def measure(self, trace: CheckpointTrace, commits: list[tuple[int, float]], holds: Sequence[Span]) -> None:
+    def measure(
+        self, trace: CheckpointTrace, commits: list[tuple[int, float]], holds: Sequence[Span]
+    ) -> None:
         """Take over the lag of `commits` (TSO, Unix ms); `holds`: when applying was held."""
         since = 0.0
         if self.copied_ts:
@@ -112,9 +127,12 @@ class RunSummary:
             self.lag_p50_ms, self.lag_p95_ms, self.lag_max_ms = cuts[9], cuts[18], lags[-1]
 
 
-def caught_up_at(moves: Sequence[tuple[int, int]], commits: Sequence[tuple[int, float]]) -> float | None:
-    """When (Unix ms) the checkpoint first was so far that no commit had been waiting for longer than a second; None if
-    it never was. `moves`: the checkpoint's (TSO, Unix ms), `commits` (TSO, Unix ms), both ascending.
+def caught_up_at(
+    moves: Sequence[tuple[int, int]], commits: Sequence[tuple[int, float]]
+) -> float | None:
+    """When (Unix ms) the checkpoint first was so far that no commit had been waiting for longer
+    than a second; None if it never was. `moves`: the checkpoint's (TSO, Unix ms), `commits` (TSO,
+    Unix ms), both ascending.
     """
     place = 0
     for checkpoint, seen_ms in moves:
@@ -129,6 +147,8 @@ def _lags(lags: list[tuple[tuple[int, float], int]], holds: Sequence[Span]) -> l
     """Each lag in ms, without the time for which applying was held."""
     found = []
     for (_, wall_ms), lag_ms in lags:
-        held = sum(max(0.0, min(end, wall_ms + lag_ms) - max(begin, wall_ms)) for begin, end in holds)
+        held = sum(
+            max(0.0, min(end, wall_ms + lag_ms) - max(begin, wall_ms)) for begin, end in holds
+        )
         found.append(max(0.0, lag_ms - held))
     return sorted(found)

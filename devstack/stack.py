@@ -1,4 +1,5 @@
-"""The one-machine stack: everything that replication needs, as child processes with their data under one folder.
+"""The one-machine stack: everything that replication needs, as child processes with their data
+under one folder.
 
 stack = Stack(Path(".sluice"))
 stack.up()          # starts what isn't running and waits until it serves
@@ -65,19 +66,23 @@ class PartStatus:
 
 
 class Stack:
-    """The stack in one state folder. Ports are chosen once a folder and kept, so a part that comes back has its old
-    address.
+    """The stack in one state folder.
+
+    Ports are chosen once a folder and kept, so a part that comes back has its old address.
     """
 
     def __init__(self, home: Path | None = None, dags: Path = DAGS, settings: str = "") -> None:
-        """`settings`: what ends the pipeline's sluice.toml: further keys of `[relay]`, then further sections."""
+        """`settings`: what ends the pipeline's sluice.toml: further keys of `[relay]`, then further
+        sections.
+        """
         self.home = (home or default_home()).absolute()
         self._dags = dags
         self._settings = settings
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._state_lock = threading.Lock()
 
-    # ---- what there is ----------------------------------------------------------------------------------------------
+    # ---- what there is
+    # ----------------------------------------------------------------------------------------------
 
     def state(self) -> StackState:
         """The contents of state.json."""
@@ -120,7 +125,8 @@ class Stack:
         """Names of the parts that were started and ended without being told to."""
         return [part.name for part in self.status() if part.state == "dead"]
 
-    # ---- starting ---------------------------------------------------------------------------------------------------
+    # ---- starting
+    # ---------------------------------------------------------------------------------------------------
 
     def up(
         self,
@@ -132,18 +138,23 @@ class Stack:
     ) -> list[str]:
         """Start the parts in `names` (all, if empty) that don't run, and wait until each serves.
 
-        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept if None); with `live`
-        it plays none and is there for live traffic. Calls `report` with a line a part. Returns the names of the parts
-        that were started. Raises StackError, with the end of the log of the part that failed; what came up stays up.
+        Independent parts start side by side. `recording` is what the stand-in cluster plays (kept
+        if None); with `live` it plays none and is there for live traffic. Calls `report` with a
+        line a part. Returns the names of the parts that were started. Raises StackError, with the
+        end of the log of the part that failed; what came up stays up.
         """
         unknown = set(names) - set(PART_NAMES)
         if unknown:
-            raise StackError(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PART_NAMES)}")
+            raise StackError(
+                f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PART_NAMES)}"
+            )
         with _private_umask(), locked(self.home):
             _close(self.home)
             state = self.state()
             alive = {name for name, part in state.parts.items() if is_alive(part.process)}
-            wanted = [name for name in PART_NAMES if (name in names or not names) and name not in alive]
+            wanted = [
+                name for name in PART_NAMES if (name in names or not names) and name not in alive
+            ]
             if not wanted:
                 return []
             for name in wanted:
@@ -164,7 +175,10 @@ class Stack:
             return wanted
 
     def claim(self) -> None:
-        """Say in state.json that this process runs the stack and stops it when done. `down` ends the claim."""
+        """Say in state.json that this process runs the stack and stops it when done.
+
+        `down` ends the claim.
+        """
         self.home.mkdir(parents=True, exist_ok=True)
         state = self.state()
         state.runner = ProcessId(os.getpid(), start_ticks(os.getpid()) or 0)
@@ -182,10 +196,14 @@ class Stack:
                 "cluster-sql": "cluster",
                 "airflow": "airflow-api",
             }.get(port_name, port_name)
-            if owner in wanted and port_name in state.ports and not _becomes_free(state.ports[port_name]):
+            if (
+                owner in wanted
+                and port_name in state.ports
+                and not _becomes_free(state.ports[port_name])
+            ):
                 raise StackError(
-                    f"port {state.ports[port_name]} of {owner} is used by another program; end that, or move the whole"
-                    " stack to other ports: sluice down, then sluice up"
+                    f"port {state.ports[port_name]} of {owner} is used by another program; end"
+                    " that, or move the whole stack to other ports: sluice down, then sluice up"
                 )
         return choose_ports(PORT_NAMES, state.ports)
 
@@ -203,7 +221,10 @@ class Stack:
                 began = time.monotonic()
                 self._start(part, failed)
                 if not failed.is_set():
-                    report(f"{part.name:<22} ready after {time.monotonic() - began:4.1f} s   {part.summary}".rstrip())
+                    report(
+                        f"{part.name:<22} ready after {time.monotonic() - began:4.1f} s  "
+                        f" {part.summary}".rstrip()
+                    )
             except StackError as error:
                 errors.append(error)
                 failed.set()
@@ -243,13 +264,24 @@ class Stack:
         with self._state_lock:
             state = self.state()
             state.parts[part.name] = StartedService(
-                process, LOOPBACK, dict(part.ports), list(part.argv), dict(part.env), str(log), started_ms
+                process,
+                LOOPBACK,
+                dict(part.ports),
+                list(part.argv),
+                dict(part.env),
+                str(log),
+                started_ms,
             )
             save_state(self.home, state)
         self._wait_ready(part, child, log, log_start, cancelled)
 
     def _wait_ready(
-        self, part: Service, child: subprocess.Popen[bytes], log: Path, log_start: int, cancelled: threading.Event
+        self,
+        part: Service,
+        child: subprocess.Popen[bytes],
+        log: Path,
+        log_start: int,
+        cancelled: threading.Event,
     ) -> None:
         deadline = time.monotonic() + part.start_timeout_s
         pause = 0.05
@@ -257,7 +289,9 @@ class Stack:
             code = child.poll()
             if code is not None:
                 how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-                raise StackError(f"{part.name} ended while starting ({how}).\n{_tail(log, log_start)}")
+                raise StackError(
+                    f"{part.name} ended while starting ({how}).\n{_tail(log, log_start)}"
+                )
             try:
                 part.probe()
                 return
@@ -265,14 +299,17 @@ class Stack:
                 if time.monotonic() > deadline:
                     reason = f"{type(error).__name__}: {error}"
                     raise StackError(
-                        f"{part.name} was not ready within {part.start_timeout_s:.0f} s; the last answer:"
-                        f" {reason}\n{_tail(log, log_start)}"
+                        f"{part.name} was not ready within {part.start_timeout_s:.0f} s; the last"
+                        f" answer: {reason}\n{_tail(log, log_start)}"
                     ) from None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.3)
 
     def _write_settings(self, site: StackPaths) -> None:
-        pd, spark = f"http://{LOOPBACK}:{site.ports['cluster']}", f"sc://{LOOPBACK}:{site.ports['spark']}"
+        pd, spark = (
+            f"http://{LOOPBACK}:{site.ports['cluster']}",
+            f"sc://{LOOPBACK}:{site.ports['spark']}",
+        )
         relay = (self.home / "relay").as_uri()
         text = (
             "# Written by `sluice up` at every start of the one-machine stack.\n"
@@ -285,10 +322,14 @@ class Stack:
         )
         site.config.write_text(text, encoding="utf-8")
 
-    # ---- stopping ---------------------------------------------------------------------------------------------------
+    # ---- stopping
+    # ---------------------------------------------------------------------------------------------------
 
     def stop(self, names: Iterable[str], grace_s: float | None = None) -> None:
-        """End these parts with all they started, and forget that they were started. `grace_s` 0 means at once."""
+        """End these parts with all they started, and forget that they were started.
+
+        `grace_s` 0 means at once.
+        """
         with locked(self.home):
             self._stop(list(names), grace_s)
 
@@ -299,7 +340,10 @@ class Stack:
         with self._patiently_locked():
             state = self.state()
             running = [name for name, part in state.parts.items() if is_alive(part.process)]
-            known = {member.pid for member in processes.descendants(part.process for part in state.parts.values())}
+            known = {
+                member.pid
+                for member in processes.descendants(part.process for part in state.parts.values())
+            }
             leftovers = set(processes.tagged(self.home)) - known
             self._stop(list(PART_NAMES), None)
             processes.terminate([], 0, lambda: processes.tagged(self.home))
@@ -353,8 +397,10 @@ class Stack:
                 child.wait(5)
 
     def _remove_leftovers(self, name: str) -> None:
-        """What a part that was killed has left behind would hold its port or its data. Residents hold neither: the
-        scheduler's next tasks take them up, and without one they end by themselves.
+        """What a part that was killed has left behind would hold its port or its data.
+
+        Residents hold neither: the scheduler's next tasks take them up, and without one they end by
+        themselves.
         """
         processes.terminate([], 0, lambda: self._left(name))
         child = self._children.pop(name, None)
@@ -362,12 +408,18 @@ class Stack:
             child.poll()
 
     def _left(self, name: str) -> list[int]:
-        return [pid for pid in processes.tagged(self.home, name) if not processes.is_worker_process(pid)]
+        return [
+            pid for pid in processes.tagged(self.home, name) if not processes.is_worker_process(pid)
+        ]
 
-    # ---- data -------------------------------------------------------------------------------------------------------
+    # ---- data
+    # -------------------------------------------------------------------------------------------------------
 
     def wipe(self, *folders: str) -> None:
-        """Remove data folders of the state folder (``pump-1``, ``relay``, …). Their parts must not be running."""
+        """Remove data folders of the state folder (``pump-1``, ``relay``, …).
+
+        Their parts must not be running.
+        """
         for folder in folders:
             shutil.rmtree(self.home / folder, ignore_errors=True)
 
@@ -389,7 +441,9 @@ _STOPPING = {
 
 @contextlib.contextmanager
 def _private_umask() -> Iterator[None]:
-    """Make what is begun here, and files of programs that are started, the owner's alone: rows lie in them."""
+    """Make what is begun here, and files of programs that are started, the owner's alone: rows lie
+    in them.
+    """
     before = os.umask(0o077)
     try:
         yield
@@ -398,12 +452,17 @@ def _private_umask() -> Iterator[None]:
 
 
 def _close(home: Path) -> None:
-    """Keep other users out of the state folder; root's may be passed through, as MariaDB then runs as `nobody`."""
+    """Keep other users out of the state folder.
+
+    Root's may be passed through, as MariaDB then runs as `nobody`.
+    """
     home.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 def _becomes_free(port: int) -> bool:
-    """Whether the port is free within a few seconds: a process that was killed may still be closing its sockets."""
+    """Whether the port is free within a few seconds: a process that was killed may still be closing
+    its sockets.
+    """
     deadline = time.monotonic() + 5
     while not port_is_free(port):
         if time.monotonic() > deadline:

@@ -1,4 +1,5 @@
-"""What is known of a stack between two commands: ``state.json`` in its state folder, and the lock around changing it.
+"""What is known of a stack between two commands: ``state.json`` in its state folder, and the lock
+around changing it.
 
 Layout of the state folder::
 
@@ -28,8 +29,11 @@ from sluice.errors import RequestError
 
 _FORMAT = 1
 _PORT_RANGE = range(
-    21_000, 32_000
-)  # below the kernel's range for outgoing connections, which could take a port while its part is down
+    21_000,
+    32_000,
+    # below the kernel's range for outgoing connections, which could take a port while its part is
+    # down
+)
 
 
 class StackError(RequestError, RuntimeError):
@@ -59,12 +63,17 @@ class StackState:
     ports: dict[str, int] = field(default_factory=dict)
     recording: str = ""
     runner: ProcessId | None = None
-    """The ``sluice run`` that owns the stack and stops it when done; None for a stack that was started to stay."""
+    """The ``sluice run`` that owns the stack and stops it when done; None for a stack that was
+    started to stay.
+    """
     parts: dict[str, StartedService] = field(default_factory=dict)
 
 
 def load_state(state_dir: Path) -> StackState:
-    """Read ``state.json``; an empty State if there is none. Raises StackError if it can't be understood."""
+    """Read ``state.json``; an empty State if there is none.
+
+    Raises StackError if it can't be understood.
+    """
     path = state_dir / "state.json"
     try:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +84,10 @@ def load_state(state_dir: Path) -> StackState:
             f"{path} can't be read ({error}); run `make clean` to begin with an empty state folder"
         ) from None
     if raw.get("format") != _FORMAT:
-        raise StackError(f"{path} has format {raw.get('format')!r}, this version knows {_FORMAT}; run `make clean`")
+        raise StackError(
+            f"{path} has format {raw.get('format')!r}, this version knows {_FORMAT}; run `make"
+            " clean`"
+        )
     runner = raw["runner"]
     return StackState(
         ports=raw["ports"],
@@ -105,7 +117,8 @@ def locked(state_dir: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StackError(
-                f"another sluice command is starting or stopping the stack in {state_dir}; try again when it is done"
+                f"another sluice command is starting or stopping the stack in {state_dir}; try"
+                " again when it is done"
             ) from None
         yield
 
@@ -122,7 +135,10 @@ def port_is_free(port: int) -> bool:
 
 
 def choose_ports(names: list[str], taken: dict[str, int]) -> dict[str, int]:
-    """A free loopback port for every name in `names`, those in `taken` kept as they are. Raises StackError."""
+    """A free loopback port for every name in `names`, those in `taken` kept as they are.
+
+    Raises StackError.
+    """
     chosen = {name: taken[name] for name in names if name in taken}
     candidates = random.sample(_PORT_RANGE, k=2_000)
     for name in names:

@@ -11,7 +11,9 @@ from sluice.devstack.stack import Stack
 
 
 def task_processes(stack: Stack) -> list[psutil.Process]:
-    """Those of Airflow's tasks: children of the LocalExecutor's workers, which are the scheduler's children."""
+    """Those of Airflow's tasks: children of the LocalExecutor's workers, which are the scheduler's
+    children.
+    """
     started = stack.state().parts.get("airflow-scheduler")
     if started is None:
         return []
@@ -27,7 +29,9 @@ def task_processes(stack: Stack) -> list[psutil.Process]:
 
 
 def worker_processes(stack: Stack) -> list[psutil.Process]:
-    """Those that land and apply for the tasks of the DAG `replicate`, and outlast them (`sluice.etl.tasks.worker`)."""
+    """Those that land and apply for the tasks of the DAG `replicate`, and outlast them
+    (`sluice.etl.tasks.worker`).
+    """
     found = []
     for pid in filter(processes.is_worker_process, processes.tagged(stack.home)):
         with contextlib.suppress(psutil.Error):

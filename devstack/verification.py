@@ -1,5 +1,6 @@
-"""The verification at the end of `sluice run`: both sides are equal; somebody changes one value in the replica; it is
-found, and made right.
+"""The verification at the end of `sluice run`: both sides are equal.
+
+Somebody changes one value in the replica; it is found, and made right.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _REQUESTER = "sluice run"
 
 
 def verify(site: StackPaths, viewer: Observer, *tables: str) -> VerifySummary:
-    """Compare tables (all without names) on both sides at the checkpoint, by the job that `sluice verify` runs. Raises
-    as `sluice.etl.verify.run_verify`.
+    """Compare tables (all without names) on both sides at the checkpoint, by the job that `sluice
+    verify` runs. Raises as `sluice.etl.verify.run_verify`.
     """
     settings = load_settings(site.config)
     job = with_retries(viewer, lambda: create_verify(settings, VerifyRequest(tables), _REQUESTER))
@@ -30,14 +31,18 @@ def verify(site: StackPaths, viewer: Observer, *tables: str) -> VerifySummary:
 
 
 def corrupt_and_find(site: StackPaths, tables: Mapping[str, int]) -> CorruptedValue | None:
-    """Change one value in MariaDB, in the largest of `tables` (rows by name) that suits; None if none does."""
+    """Change one value in MariaDB, in the largest of `tables` (rows by name) that suits.
+
+    None if none does.
+    """
     with contextlib.closing(connect(site)) as database:
         return corrupt_one_value(database, tables)
 
 
 def repair(site: StackPaths, viewer: Observer, found: VerifySummary) -> BackfillSummary:
-    """Have a backfill bring the rows that differ, as `sluice verify --repair --apply` does. Raises as
-    `sluice.etl.copy.backfill.run_backfill`.
+    """Have a backfill bring the rows that differ, as `sluice verify --repair --apply` does.
+
+    Raises as `sluice.etl.copy.backfill.run_backfill`.
     """
     settings = load_settings(site.config)
     job = with_retries(viewer, lambda: create_repair(settings, found, _REQUESTER))

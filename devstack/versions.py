@@ -1,4 +1,6 @@
-"""The versions of other packages: those that are installed, and those that this release was tested with."""
+"""The versions of other packages: those that are installed, and those that this release was tested
+with.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,15 @@ from sluice.devstack.repository import CONSTRAINTS
 
 
 def untested() -> dict[str, tuple[str, str]]:
-    """Name → (installed version, tested one) where they differ. Empty in a clone, which has those of uv.lock."""
+    """Name → (installed version, tested one) where they differ.
+
+    Empty in a clone, which has those of uv.lock.
+    """
     if not CONSTRAINTS.exists():
         return {}
-    lines = (line.partition(" ;")[0] for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.partition(" ;")[0] for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    )
     tested: dict[str, set[str]] = {}
     for line in lines:
         name, equals, version = line.strip().partition("==")

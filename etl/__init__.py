@@ -1,6 +1,8 @@
-"""The pipeline: windows from the pumps to the relay log (land), from the relay log to the downstream (apply).
+"""The pipeline: windows from the pumps to the relay log (land), from the relay log to the
+downstream (apply).
 
-Names load on first use: Spark's workers, the command line and Airflow's DAG files need only parts of this room.
+Names load on first use: Spark's workers, the command line and Airflow's DAG files need only parts
+of this room.
 """
 
 from __future__ import annotations

@@ -29,7 +29,10 @@ def _start_thread(run: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CachedState(Generic[T]):
-    """The last value and the last error of a `CachedValue`. Moments are Unix ms, or `time.monotonic` if in seconds."""
+    """The last value and the last error of a `CachedValue`.
+
+    Moments are Unix ms, or `time.monotonic` if in seconds.
+    """
 
     value: T | None = None
     updated_ms: int = 0
@@ -56,12 +59,16 @@ class CachedState(Generic[T]):
 
 
 class CachedValue(Generic[T]):
-    """A value that is computed in the background. One computation runs at a time, so one that never ends costs one
-    thread, however many callers there are. Threads may share it.
+    """A value that is computed in the background.
+
+    One computation runs at a time, so one that never ends costs one thread, however many callers
+    there are. Threads may share it.
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], object] = _start_thread) -> None:
-        """`start` runs a function in another thread: a daemon thread of its own unless a pool's is given."""
+        """`start` runs a function in another thread: a daemon thread of its own unless a pool's is
+        given.
+        """
         self._start = start
         self._lock = threading.Lock()
         self._state: CachedState[T] = CachedState()
@@ -71,7 +78,10 @@ class CachedValue(Generic[T]):
         return self._state
 
     def refresh(self, compute: Callable[[], T], ttl_s: float = 0.0) -> CachedState[T]:
-        """Start a computation unless one is running, or the last one ended less than `ttl_s` ago. Doesn't wait."""
+        """Start a computation unless one is running, or the last one ended less than `ttl_s` ago.
+
+        Doesn't wait.
+        """
         with self._lock:
             now = time.monotonic()
             if self._state.running is None and now - self._state.ended_s >= ttl_s:
@@ -81,7 +91,9 @@ class CachedValue(Generic[T]):
             return self._state
 
     def wait(self, timeout_s: float) -> CachedState[T]:
-        """Wait until the running computation ends, or `timeout_s` after its start: several waits share one budget."""
+        """Wait until the running computation ends, or `timeout_s` after its start: several waits
+        share one budget.
+        """
         state = self._state
         if state.running is not None:
             left_s = state.started_s + timeout_s - time.monotonic()
@@ -89,8 +101,10 @@ class CachedValue(Generic[T]):
         return self._state
 
     def latest(self, compute: Callable[[], T], ttl_s: float, first_wait_s: float) -> T | None:
-        """Return the last value, refreshed in the background if it is older than `ttl_s`. Callers wait up to
-        `first_wait_s` for the first one; None if it takes longer. Raises the last computation's error.
+        """Return the last value, refreshed in the background if it is older than `ttl_s`.
+
+        Callers wait up to `first_wait_s` for the first one; None if it takes longer. Raises the
+        last computation's error.
         """
         state = self.refresh(compute, ttl_s)
         if not state.updated_ms and state.error is None:
@@ -105,15 +119,21 @@ class CachedValue(Generic[T]):
             value = compute()
         except Exception as error:
             _log_defect(error)
-            since_ms = 0 if isinstance(error, Signal) else self._state.failing_since_ms or started_ms
+            since_ms = (
+                0 if isinstance(error, Signal) else self._state.failing_since_ms or started_ms
+            )
             self._end(error=error, failing_since_ms=since_ms)
             future.set_exception(error)
         else:
             took_s = time.monotonic() - started_s
             self._end(
-                value=value, updated_ms=_now_ms(), computed_at_s=started_s, took_s=took_s, error=None,
+                value=value,
+                updated_ms=_now_ms(),
+                computed_at_s=started_s,
+                took_s=took_s,
+                error=None,
                 failing_since_ms=0,
-            )  # fmt: skip
+            )
             future.set_result(value)
 
     def _end(self, **changes: Any) -> None:
@@ -149,8 +169,9 @@ class PollResults:
 
 
 class SourcePoller:
-    """Sources by name, polled side by side within one time budget, each in one thread at a time. Threads may share
-    it.
+    """Sources by name, polled side by side within one time budget, each in one thread at a time.
+
+    Threads may share it.
     """
 
     def __init__(self) -> None:
@@ -158,8 +179,10 @@ class SourcePoller:
         self._sources: dict[str, CachedValue[Any]] = {}
 
     def poll(self, queries: Mapping[str, Callable[[], Any]], timeout_s: float) -> PollResults:
-        """Run all queries at once and return the last values. A source that takes longer than `timeout_s` goes on in
-        the background: until it ends it is neither polled again nor waited for.
+        """Run all queries at once and return the last values.
+
+        A source that takes longer than `timeout_s` goes on in the background: until it ends it is
+        neither polled again nor waited for.
         """
         for name, query in queries.items():
             self._source(name).refresh(query)
@@ -169,7 +192,10 @@ class SourcePoller:
         return results
 
     def latest(self, name: str, timeout_s: float) -> Any:
-        """Return the value of a source that is being polled, or its last one. Raises DependencyUnavailable."""
+        """Return the value of a source that is being polled, or its last one.
+
+        Raises DependencyUnavailable.
+        """
         state = self._source(name).wait(timeout_s)
         if not state.updated_ms:
             raise DependencyUnavailable(f"{name} has not answered")
@@ -190,6 +216,8 @@ def _fill(results: PollResults, name: str, state: CachedState[Any]) -> None:
         results.values[name], results.updated_ms[name] = state.value, state.updated_ms
     if error:
         results.errors[name] = error
-        results.unresponsive_since_ms[name] = state.failing_since_ms or _now_ms() - round(waited_s * 1000)
+        results.unresponsive_since_ms[name] = state.failing_since_ms or _now_ms() - round(
+            waited_s * 1000
+        )
     if error or is_blocked or not state.updated_ms:
         results.unknown.add(name)

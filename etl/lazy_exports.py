@@ -1,6 +1,7 @@
 """Public names of a room that are imported when they are first used.
 
-Spark's workers come through a room's door, too; what only the client needs would cost each of them time and memory.
+Spark's workers come through a room's door, too; what only the client needs would cost each of them
+time and memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Trying again: how long to wait for what may pass, and what to say of it.
 
-What is waited for is one line at WARNING, now and then, with since when: an expected wait is no stack trace.
+What is waited for is one line at WARNING, now and then, with since when: an expected wait is no
+stack trace.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from datetime import UTC, datetime
 from sluice.errors import SluiceError
 
 _DELAY_FRACTION = 1 / 8
-"""Of the time since the first failure it waits so much more: what comes back after a moment is found soon."""
+"""Of the time since the first failure it waits so much more: what comes back after a moment is
+found soon.
+"""
 _DELAY_S = 0.1, 5.0
 _LOG_INTERVAL_S = 30.0
 _SHOWN_CHARS = 500
 
 
 class RetryBackoff:
-    """Counts failures in a row. `who` waits, in the words of the log line: "landing", "applying"."""
+    """Counts failures in a row.
+
+    `who` waits, in the words of the log line: "landing", "applying".
+    """
 
     def __init__(self, log: logging.Logger, who: str) -> None:
         self._log = log
@@ -30,8 +36,10 @@ class RetryBackoff:
         self._last: type[SluiceError] | None = None
 
     def after(self, error: SluiceError, where: str = "") -> float:
-        """How many seconds to wait after one more failure; says so the first time, when it is another kind of error,
-        and every 30 s. `where`: how far it is.
+        """How many seconds to wait after one more failure.
+
+        Says so the first time, when it is another kind of error, and every 30 s. `where`: how far
+        it is.
         """
         now = time.monotonic()
         if not self._failures:
@@ -42,10 +50,15 @@ class RetryBackoff:
         if type(error) is not self._last or now - self._logged_at >= _LOG_INTERVAL_S:
             self._last, self._logged_at = type(error), now
             self._log.warning(
-                "%s waits%s, since %s (%.0f s, %d attempts), and tries again: %s: %s", self._who,
-                where and f" {where}", f"{datetime.fromtimestamp(self._since, UTC):%H:%M:%S} UTC", now - self._began,
-                self._failures, type(error).__name__, one_line(error),
-            )  # fmt: skip
+                "%s waits%s, since %s (%.0f s, %d attempts), and tries again: %s: %s",
+                self._who,
+                where and f" {where}",
+                f"{datetime.fromtimestamp(self._since, UTC):%H:%M:%S} UTC",
+                now - self._began,
+                self._failures,
+                type(error).__name__,
+                one_line(error),
+            )
         return delay
 
     def over(self) -> None:

@@ -1,7 +1,8 @@
-"""Is the data what it should be? Expectations of tables and of the replication itself, kept as files, looked at by
-Great Expectations, with its Data Docs for people.
+"""Is the data what it should be? Expectations of tables and of the replication itself, kept as
+files, looked at by Great Expectations, with its Data Docs for people.
 
-Great Expectations takes seconds to import: only `sluice.expectations.gx` does so, inside of tasks and commands.
+Great Expectations takes seconds to import: only `sluice.expectations.gx` does so, inside of tasks
+and commands.
 """
 
 from sluice.expectations.results import QualityResults, QualityRun

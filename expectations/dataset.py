@@ -11,7 +11,16 @@ from typing import Any, Protocol
 from sluice.errors import DefectError
 from sluice.etl.settings import Settings
 
-__all__ = ["ColumnShape", "Dataset", "Reference", "TableShape", "current", "pipeline", "quoted", "using"]
+__all__ = [
+    "ColumnShape",
+    "Dataset",
+    "Reference",
+    "TableShape",
+    "current",
+    "pipeline",
+    "quoted",
+    "using",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +29,9 @@ class ColumnShape:
 
     name: str
     type: str
-    """In small letters, without what doesn't count (display widths): ``bigint unsigned``, ``decimal(12,2)``."""
+    """In small letters, without what doesn't count (display widths): ``bigint unsigned``,
+    ``decimal(12,2)``.
+    """
     nullable: bool = True
     default: str = ""
     extra: str = ""
@@ -28,7 +39,9 @@ class ColumnShape:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A foreign key: these columns, and the table (``schema.table``) and columns that they name a row of."""
+    """A foreign key: these columns, and the table (``schema.table``) and columns that they name a
+    row of.
+    """
 
     columns: tuple[str, ...]
     parent: str
@@ -61,7 +74,10 @@ class Dataset(Protocol):
     """The same as Unix ms: what is fresh is measured by it."""
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT; its tables as `table` names them, names in backquotes. Raises SluiceError."""
+        """The rows of a SELECT; its tables as `table` names them, names in backquotes.
+
+        Raises SluiceError.
+        """
 
     def table(self, name: str) -> str:
         """A table (``schema.table``), for a statement. Raises QualityError if it isn't there."""

@@ -34,7 +34,10 @@ class DataDocs:
         return f"{_RUNS}/{run}/{quote(suite, safe='_-')}.html"
 
     def read(self, path: str) -> bytes | None:
-        """A file by its path below the folder; None if there is none, or the path leads elsewhere."""
+        """A file by its path below the folder.
+
+        None if there is none, or the path leads elsewhere.
+        """
         parts = path.split("/")
         if any(not part or part.startswith(".") or set(part) & set("\\\0") for part in parts):
             return None

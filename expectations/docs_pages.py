@@ -1,7 +1,7 @@
 """The Data Docs' pages as HTML: one for each suite of a run, and the index of all that is kept.
 
-They are plain files: no script, nothing from elsewhere, so that they show behind any login and without a network.
-Whatever comes from data or settings goes through `_escape`.
+They are plain files: no script, nothing from elsewhere, so that they show behind any login and
+without a network. Whatever comes from data or settings goes through `_escape`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
         f"<p class=dim><a href='{_up(run)}index.html'>All runs</a></p>",
         f"<h1>{_escape(run.suite)} {_badge(run.state)}</h1>",
         f"<p class=dim>{_escape(_when(run))}</p>",
-        f"<p>{len(lines) - len(failed)} of {len(lines)} expectations are met, looked at in {run.seconds:.1f} s.</p>",
+        (
+            f"<p>{len(lines) - len(failed)} of {len(lines)} expectations are met, looked at in"
+            f" {run.seconds:.1f} s.</p>"
+        ),
     ]
     if run.said:
         parts.append(f"<p class=error>{_escape(run.said)}</p>")
@@ -85,7 +88,10 @@ def index_page(runs: Sequence[QualityRun]) -> str:
     """All that is kept, newest first."""
     parts = ["<h1>Data quality</h1>"]
     if not runs:
-        parts.append("<p>There was no run yet: <code>sluice quality run</code>, or the DAG <code>quality</code>.</p>")
+        parts.append(
+            "<p>There was no run yet: <code>sluice quality run</code>, or the DAG"
+            " <code>quality</code>.</p>"
+        )
     else:
         parts += ["<h2>Suites</h2>", _suites(runs), "<h2>Runs</h2>", _runs(runs)]
     return _page("Data quality", "".join(parts), "")
@@ -99,12 +105,20 @@ def _suites(runs: Sequence[QualityRun]) -> str:
     for suite in sorted(by_suite):
         own = by_suite[suite]
         trend = "".join(
-            f"<span class={run.state} title='{_escape(_when(run))}'>{_mark(run)}</span>" for run in own[:_TREND_RUNS]
+            f"<span class={run.state} title='{_escape(_when(run))}'>{_mark(run)}</span>"
+            for run in own[:_TREND_RUNS]
         )
         rows.append(
-            [_link(own[0]), _badge(own[0].state), f"<span class=trend>{trend}</span>", _escape(_failures(own[0]))]
+            [
+                _link(own[0]),
+                _badge(own[0].state),
+                f"<span class=trend>{trend}</span>",
+                _escape(_failures(own[0])),
+            ]
         )
-    return _table(("Suite", "Newest", f"Before (newest first, {_TREND_RUNS} at most)", "Not met"), rows)
+    return _table(
+        ("Suite", "Newest", f"Before (newest first, {_TREND_RUNS} at most)", "Not met"), rows
+    )
 
 
 def _runs(runs: Sequence[QualityRun]) -> str:
@@ -114,9 +128,14 @@ def _runs(runs: Sequence[QualityRun]) -> str:
         for number, run in enumerate(own):
             when = _escape(_when(run)) if number == 0 else ""
             rows.append(
-                [when, _link(run), _badge(run.state), f"{run.expectations - run.failed} of {run.expectations}",
-                 f"{run.seconds:.1f} s"]
-            )  # fmt: skip
+                [
+                    when,
+                    _link(run),
+                    _badge(run.state),
+                    f"{run.expectations - run.failed} of {run.expectations}",
+                    f"{run.seconds:.1f} s",
+                ]
+            )
     return _table(("When", "Suite", "State", "Met", "Took"), rows)
 
 
@@ -124,7 +143,8 @@ def _card(line: ExpectationLine) -> str:
     state = _STATE_OF[line.severity]
     why = f"<p class=dim>{_escape(line.why)}</p>" if line.why else ""
     return (
-        f"<div class='card {state}'><p><span class=badge>{_escape(_SEVERITY_WORDS[line.severity])}</span>"
+        f"<div class='card {state}'><p><span"
+        f" class=badge>{_escape(_SEVERITY_WORDS[line.severity])}</span>"
         f"<strong>{_escape(line.says)}</strong></p><p>{_escape(line.observed)}</p>{why}{_examples(line.examples)}</div>"
     )
 
@@ -141,21 +161,25 @@ def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """Cells are HTML."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<div class=wide><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    return (
+        f"<div class=wide><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _page(title: str, body: str, up: str) -> str:
     return (
-        "<!doctype html><html lang=en><head><meta charset=utf-8>"
-        "<meta name=viewport content='width=device-width, initial-scale=1'>"
-        f"<title>{_escape(title)}</title><link rel=stylesheet href='{up}style.css'></head><body>{body}</body></html>\n"
+        "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport"
+        f" content='width=device-width, initial-scale=1'><title>{_escape(title)}</title><link"
+        f" rel=stylesheet href='{up}style.css'></head><body>{body}</body></html>\n"
     )
 
 
 def _when(run: QualityRun) -> str:
     moment = datetime.fromtimestamp(run.at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     as_of = f", as of {tso.text(run.ts)}" if run.ts else ""
-    return f"{moment}, on {'the replication' if run.on == 'replication' else f'the {run.on}'}{as_of}"
+    return (
+        f"{moment}, on {'the replication' if run.on == 'replication' else f'the {run.on}'}{as_of}"
+    )
 
 
 def _failures(run: QualityRun) -> str:
@@ -173,7 +197,11 @@ def _badge(state: str) -> str:
 
 
 def _link(run: QualityRun) -> str:
-    return f"<a href='{_escape(quote(run.page))}'>{_escape(run.suite)}</a>" if run.page else _escape(run.suite)
+    return (
+        f"<a href='{_escape(quote(run.page))}'>{_escape(run.suite)}</a>"
+        if run.page
+        else _escape(run.suite)
+    )
 
 
 def _up(run: QualityRun) -> str:

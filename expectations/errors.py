@@ -20,4 +20,7 @@ class QualityError(RequestError):
 class QualityFailedError(SluiceError):
     """Expectations aren't met that fail the run."""
 
-    way_out = "look at the rows in the Data Docs: correct the data, or the expectation if it is what was wrong"
+    way_out = (
+        "look at the rows in the Data Docs: correct the data, or the expectation if it is what was"
+        " wrong"
+    )

@@ -29,7 +29,13 @@ class LakeDataset:
 
     on = "lake"
 
-    def __init__(self, frames: TableFrames, tables: Mapping[str, AsOfTable], names: Mapping[str, str], ts: int) -> None:
+    def __init__(
+        self,
+        frames: TableFrames,
+        tables: Mapping[str, AsOfTable],
+        names: Mapping[str, str],
+        ts: int,
+    ) -> None:
         """`names`: upstream, by those downstream."""
         self.spark = frames.spark
         self.ts = ts
@@ -71,7 +77,8 @@ class LakeDataset:
     def _upstream(self, name: str) -> str:
         if name not in self._names:
             raise QualityError(
-                f"there was no table that goes to {name} downstream as of {tso.text(self.ts)}, or more than one",
+                f"there was no table that goes to {name} downstream as of {tso.text(self.ts)}, or"
+                " more than one",
                 way_out="remove its file, or look at another moment",
             )
         return self._names[name]
@@ -85,14 +92,17 @@ def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, s
         found.setdefault(full_name(target.schema, target.table), []).append(upstream)
     single = {name: own[0] for name, own in found.items() if len(own) == 1 and name in wanted}
     if not single:
-        raise QualityError(f"as of {tso.text(ts)} there was none of the tables {', '.join(sorted(wanted))}")
+        raise QualityError(
+            f"as of {tso.text(ts)} there was none of the tables {', '.join(sorted(wanted))}"
+        )
     return single
 
 
 @contextmanager
 def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[LakeDataset]:
-    """Tables (``schema.table`` downstream) as of a TSO; 0: where the relay log ends. Raises QualityError, AsOfError,
-    SparkError, relay errors.
+    """Tables (``schema.table`` downstream) as of a TSO; 0: where the relay log ends.
+
+    Raises QualityError, AsOfError, SparkError, relay errors.
     """
     if not ts:
         last = settings.open_relay().last()
@@ -101,13 +111,18 @@ def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iter
         ts = last.hi
     single = upstream_names(settings, ts, {name for name in names if name != REPLICATION})
     past = tables_as_of(settings, ts, [exactly(name) for name in sorted(single.values())])
-    with as_frames(past, settings.spark, f"quality {secrets.token_hex(6)}") as frames, _as_active_session(frames):
+    with (
+        as_frames(past, settings.spark, f"quality {secrets.token_hex(6)}") as frames,
+        _as_active_session(frames),
+    ):
         yield LakeDataset(frames, past.tables, single, ts)
 
 
 @contextmanager
 def _as_active_session(frames: TableFrames) -> Iterator[None]:
-    """Great Expectations asks PySpark for the session that there is, and for functions that go with it."""
+    """Great Expectations asks PySpark for the session that there is, and for functions that go with
+    it.
+    """
     os.environ.setdefault(_CONNECT, "1")
     kind: Any = type(frames.spark)
     kind._set_default_and_active_session(frames.spark)

@@ -1,5 +1,5 @@
-"""What a table's rows are like, computed by the server: one pass over all columns, and one over each that may be an
-enumeration.
+"""What a table's rows are like, computed by the server: one pass over all columns, and one over
+each that may be an enumeration.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _MAX_SHORT_TEXT_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """`nulls`: so many rows have none. `least`, `greatest`: as texts, of numbers and times only. `values`: all of them,
-    if they are few enough to be an enumeration.
+    """`nulls`: so many rows have none.
+
+    `least`, `greatest`: as texts, of numbers and times only. `values`: all of them, if they are few
+    enough to be an enumeration.
     """
 
     nulls: int
@@ -64,7 +66,9 @@ def profile(place: Dataset, shape: TableShape) -> TableProfile:
     found: dict[str, dict[str, Any]] = {column.name: {} for column in shape.columns}
     for (column, what, _), value in zip(asked, values, strict=True):
         found[column.name][what] = value
-    enumerated = {name for key in shape.keys for name in key} | {n for r in shape.references for n in r.columns}
+    enumerated = {name for key in shape.keys for name in key} | {
+        n for r in shape.references for n in r.columns
+    }
     columns = {}
     for column in shape.columns:
         facts = found[column.name]
@@ -77,12 +81,17 @@ def profile(place: Dataset, shape: TableShape) -> TableProfile:
 
 
 def without_parent(place: Dataset, table: str, reference: Reference) -> str:
-    """The rows of a table whose reference names no row, as what follows FROM. Raises SluiceError."""
+    """The rows of a table whose reference names no row, as what follows FROM.
+
+    Raises SluiceError.
+    """
     own, parent = place.table(table), place.table(reference.parent)
     pairs = list(zip(reference.columns, reference.parent_columns, strict=True))
     equal = " AND ".join(f"p.{quoted(there)} = c.{quoted(here)}" for here, there in pairs)
     given = " AND ".join(f"c.{quoted(here)} IS NOT NULL" for here, _ in pairs)
-    return f"{own} c LEFT JOIN {parent} p ON {equal} WHERE {given} AND p.{quoted(pairs[0][1])} IS NULL"
+    return (
+        f"{own} c LEFT JOIN {parent} p ON {equal} WHERE {given} AND p.{quoted(pairs[0][1])} IS NULL"
+    )
 
 
 def _aggregates(column: ColumnShape) -> Sequence[tuple[str, str]]:
@@ -95,13 +104,17 @@ def _aggregates(column: ColumnShape) -> Sequence[tuple[str, str]]:
 
 def _may_be_enumeration(column: ColumnShape) -> bool:
     short = _SHORT.match(column.type)
-    return bool(short and int(short[1]) <= _MAX_SHORT_TEXT_CHARS) or column.type.startswith("tinyint")
+    return bool(short and int(short[1]) <= _MAX_SHORT_TEXT_CHARS) or column.type.startswith(
+        "tinyint"
+    )
 
 
 def _values(place: Dataset, table: str, column: ColumnShape, rows: int) -> tuple[str, ...]:
     """All values, if they are few and stand in many rows each."""
     name = quoted(column.name)
-    found = place.ask(f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT {MAX_VALUES + 1}")
+    found = place.ask(
+        f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT {MAX_VALUES + 1}"
+    )
     if len(found) > min(MAX_VALUES, rows // MAX_VALUES):
         return ()
     return tuple(sorted(str(value) for (value,) in found))

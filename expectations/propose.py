@@ -1,6 +1,7 @@
 """A first suite for a table, from its schema and a profile of its rows.
 
-What the schema promises fails the run when it isn't so; what is only so today, by the profile, warns.
+What the schema promises fails the run when it isn't so; what is only so today, by the profile,
+warns.
 """
 
 from __future__ import annotations
@@ -45,18 +46,32 @@ def propose_for_replication() -> Suite:
     return Suite(
         REPLICATION,
         (
-            Expectation("expect_windows_without_gaps", {}, "fail", "each window begins where the one before ends"),
-            Expectation("expect_lag_below", {"seconds": 300}, "warn", "how far the checkpoint is behind the clock"),
             Expectation(
-                "expect_usual_changes", {"factor": 10, "days": 7, "fewest": 1000}, "warn",
+                "expect_windows_without_gaps",
+                {},
+                "fail",
+                "each window begins where the one before ends",
+            ),
+            Expectation(
+                "expect_lag_below",
+                {"seconds": 300},
+                "warn",
+                "how far the checkpoint is behind the clock",
+            ),
+            Expectation(
+                "expect_usual_changes",
+                {"factor": 10, "days": 7, "fewest": 1000},
+                "warn",
                 "changes per table and hour against the median of the same hour of the days before",
             ),
             Expectation(
-                "expect_changes_where_there_always_were", {"hours": 1, "days": 7}, "warn",
+                "expect_changes_where_there_always_were",
+                {"hours": 1, "days": 7},
+                "warn",
                 "tables without a change, though each day before had some in the same hours",
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _of_the_table(shape: TableShape, rows: TableProfile) -> Iterator[Expectation]:
@@ -79,26 +94,42 @@ def _not_null(shape: TableShape) -> Iterator[Expectation]:
     for column in shape.columns:
         if not column.nullable:
             yield Expectation(
-                "expect_column_values_to_not_be_null", {"column": column.name}, "fail", "NOT NULL in the schema"
+                "expect_column_values_to_not_be_null",
+                {"column": column.name},
+                "fail",
+                "NOT NULL in the schema",
             )
 
 
-def _values(shape: TableShape, rows: TableProfile, references: list[Expectation]) -> Iterator[Expectation]:
-    own = {name for key in shape.keys for name in key} | {n for r in references for n in r.arguments["columns"]}
+def _values(
+    shape: TableShape, rows: TableProfile, references: list[Expectation]
+) -> Iterator[Expectation]:
+    own = {name for key in shape.keys for name in key} | {
+        n for r in references for n in r.arguments["columns"]
+    }
     for column in shape.columns:
         facts = rows.columns[column.name]
         if facts.values:
-            values = [_number(value) for value in facts.values] if family(column) == "number" else [*facts.values]
+            values = (
+                [_number(value) for value in facts.values]
+                if family(column) == "number"
+                else [*facts.values]
+            )
             yield Expectation(
-                "expect_column_values_to_be_in_set", {"column": column.name, "value_set": values}, "warn",
+                "expect_column_values_to_be_in_set",
+                {"column": column.name, "value_set": values},
+                "warn",
                 f"{len(values)} different values in {rows.rows:,} rows",
-            )  # fmt: skip
+            )
         elif family(column) == "number" and column.name not in own and facts.greatest is not None:
             yield from _range(column, facts)
 
 
 def _range(column: ColumnShape, facts: ColumnProfile) -> Iterator[Expectation]:
-    """Never below zero if it wasn't, and room for growth in either direction; nothing where there is none left."""
+    """Never below zero if it wasn't, and room for growth in either direction.
+
+    Nothing where there is none left.
+    """
     least, greatest = float(facts.least or 0), float(facts.greatest or 0)
     most = max(abs(least), abs(greatest)) * _RANGE_FACTOR
     if not math.isfinite(most):
@@ -131,7 +162,9 @@ def _references(
         if reference.parent in tables:
             yield _reference(reference, "fail", "a foreign key of the schema")
     for guess in _guess_references(place, shape, tables) if rows.rows else ():
-        ((orphans,),) = place.ask(f"SELECT COUNT(*) FROM {without_parent(place, shape.name, guess)}")
+        ((orphans,),) = place.ask(
+            f"SELECT COUNT(*) FROM {without_parent(place, shape.name, guess)}"
+        )
         if not orphans:
             yield _reference(guess, "warn", "guessed by the names: every row had its parent")
 
@@ -144,11 +177,17 @@ def _reference(reference: Reference, severity: str, why: str) -> Expectation:
     return Expectation("expect_references_to_have_parents", arguments, severity, why)
 
 
-def _guess_references(place: Dataset, shape: TableShape, tables: frozenset[str]) -> Iterator[Reference]:
-    """``customer_id`` may name a row of ``customer`` or ``customers`` of the same schema, by a key of the same type."""
+def _guess_references(
+    place: Dataset, shape: TableShape, tables: frozenset[str]
+) -> Iterator[Reference]:
+    """``customer_id`` may name a row of ``customer`` or ``customers`` of the same schema, by a key
+    of the same type.
+    """
     schema = TableName.parse(shape.name).schema
     by_name = {name.lower(): name for name in tables}
-    known = {name for reference in shape.references for name in reference.columns} | {*shape.primary_key[:1]}
+    known = {name for reference in shape.references for name in reference.columns} | {
+        *shape.primary_key[:1]
+    }
     for column in shape.columns:
         match = _OF_ANOTHER.match(column.name)
         if match is None or column.name in known:
@@ -181,7 +220,10 @@ def _fresh(place: Dataset, shape: TableShape, rows: TableProfile) -> Iterator[Ex
 
 def _tells_when(column: ColumnShape) -> bool:
     return bool(_CHANGING.search(f"{column.default} {column.extra}")) or bool(
-        re.search(r"(created|updated|modified|changed|inserted|_at\Z|_time\Z|\Aat\Z|\Amade\Z)", column.name.lower())
+        re.search(
+            r"(created|updated|modified|changed|inserted|_at\Z|_time\Z|\Aat\Z|\Amade\Z)",
+            column.name.lower(),
+        )
     )
 
 

@@ -1,4 +1,6 @@
-"""What there is to know of the replication itself, from the relay log, the archive and the checkpoint."""
+"""What there is to know of the replication itself, from the relay log, the archive and the
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,11 @@ class ReplicationDataset:
         return ()
 
     def broken(self, hours: float) -> tuple[str, int]:
-        """Where the chain of windows is broken, "" if nowhere; and how many windows were looked at: those of the relay
-        log of so many hours. The archive's volumes are looked at from the first to the last, and whether the relay log
-        goes on where they end. Raises OSError.
+        """Where the chain of windows is broken, "" if nowhere.
+
+        And how many windows were looked at: those of the relay log of so many hours. The archive's
+        volumes are looked at from the first to the last, and whether the relay log goes on where
+        they end. Raises OSError.
         """
         count, before = 0, None
         relay = self.settings.open_relay()
@@ -70,21 +74,31 @@ class ReplicationDataset:
                     return f"the archive has nothing between {earlier.hi} and {later.lo}", count
             first = relay.first()
             if volumes and first is not None and first.lo > volumes[-1].hi:
-                return f"the archive ends at {volumes[-1].hi}, and the relay log begins at {first.lo}", count
+                return (
+                    f"the archive ends at {volumes[-1].hi}, and the relay log begins at {first.lo}",
+                    count,
+                )
         except RelayError as error:
             return str(error), count
         return "", count
 
     def lag_s(self) -> float | None:
-        """How far the checkpoint is behind the clock, None if there is none. Raises DownstreamError, relay errors."""
+        """How far the checkpoint is behind the clock, None if there is none.
+
+        Raises DownstreamError, relay errors.
+        """
         last = self.settings.open_relay().last()
         found = read_checkpoint(self.settings.target, last.cluster_id) if last is not None else None
-        return None if found is None else max(0.0, (self.at_ms - tso.physical_ms(found.commit_ts)) / 1000)
+        return (
+            None
+            if found is None
+            else max(0.0, (self.at_ms - tso.physical_ms(found.commit_ts)) / 1000)
+        )
 
     @cached_property
     def changes(self) -> Mapping[str, Mapping[int, float]]:
-        """Changes of each table (``schema.table`` upstream) in each hour (Unix ms / HOUR_MS), as the archive counted
-        them, for as long as it has. Raises relay errors.
+        """Changes of each table (``schema.table`` upstream) in each hour (Unix ms / HOUR_MS), as
+        the archive counted them, for as long as it has. Raises relay errors.
         """
         return changes_per_hour(self.settings)
 
@@ -96,22 +110,33 @@ class ReplicationDataset:
         return int(min(through_ms, self.at_ms)) // HOUR_MS - 1
 
     def usual(self, table: str, hour: int, days: int) -> float | None:
-        """The median of a table's changes in the same hour of the days before, None if it wasn't there on any."""
+        """The median of a table's changes in the same hour of the days before, None if it wasn't
+        there on any.
+        """
         found = self.changes.get(table, {})
         before = [found.get(hour - 24 * day, 0.0) for day in range(1, days + 1)]
-        known = [count for day, count in enumerate(before, 1) if hour - 24 * day >= min(found, default=hour)]
+        known = [
+            count
+            for day, count in enumerate(before, 1)
+            if hour - 24 * day >= min(found, default=hour)
+        ]
         return median(known) if known else None
 
 
 def changes_per_hour(settings: Settings) -> Mapping[str, Mapping[int, float]]:
-    """What the archive's volumes have counted; the changes of a volume that is longer than an hour are spread evenly
-    over its time. Raises relay errors.
+    """What the archive's volumes have counted.
+
+    The changes of a volume that is longer than an hour are spread evenly over its time. Raises
+    relay errors.
     """
     counts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     names: dict[int, str] = {}
     for volume in Archive.open(settings.archive_url).volumes():
         names |= {file.table_id: full_name(file.schema, file.table) for file in volume.lake}
-        low, high = tso.physical_ms(volume.lo), max(tso.physical_ms(volume.hi), tso.physical_ms(volume.lo) + 1)
+        low, high = (
+            tso.physical_ms(volume.lo),
+            max(tso.physical_ms(volume.hi), tso.physical_ms(volume.lo) + 1),
+        )
         shares = [
             (hour, (min(high, (hour + 1) * HOUR_MS) - max(low, hour * HOUR_MS)) / (high - low))
             for hour in range(low // HOUR_MS, (high - 1) // HOUR_MS + 1)

@@ -1,4 +1,7 @@
-"""What the runs have found, for pages, metrics and the command line. Great Expectations isn't needed for it."""
+"""What the runs have found, for pages, metrics and the command line.
+
+Great Expectations isn't needed for it.
+"""
 
 from __future__ import annotations
 

@@ -69,9 +69,13 @@ class QualitySummary:
             raise QualityFailedError(f"{len(bad)} of {len(self.suites)} suites failed: {told}")
 
 
-def run_quality(settings: Settings, wish: QualityRequest, say: OnSuiteDone = lambda _: None) -> QualitySummary:
-    """Look at the suites. `say` is told of each as it is done. Raises QualityError and SuiteError if nothing can be
-    looked at, transient errors of what is looked at, relay errors, OSError.
+def run_quality(
+    settings: Settings, wish: QualityRequest, say: OnSuiteDone = lambda _: None
+) -> QualitySummary:
+    """Look at the suites.
+
+    `say` is told of each as it is done. Raises QualityError and SuiteError if nothing can be looked
+    at, transient errors of what is looked at, relay errors, OSError.
     """
     suites = _chosen_suites(settings, wish)
     results, began_ms = QualityResults(settings), time.time_ns() // 1_000_000
@@ -84,7 +88,12 @@ def run_quality(settings: Settings, wish: QualityRequest, say: OnSuiteDone = lam
     if len(tables) < len(suites):
         from sluice.expectations.replication import ReplicationDataset
 
-        going.look(looker, next(s for s in suites if s.name == REPLICATION), ReplicationDataset(settings), None)
+        going.look(
+            looker,
+            next(s for s in suites if s.name == REPLICATION),
+            ReplicationDataset(settings),
+            None,
+        )
     if tables:
         with open_dataset(settings, wish) as (place, batches):
             for suite in tables:
@@ -117,13 +126,17 @@ def open_dataset(settings: Settings, wish: QualityRequest) -> Iterator[tuple[Dat
         case "copy":
             target = with_target(settings, wish.target).target
             if not isinstance(target, Downstream):
-                raise QualityError(f"a copy is looked at in a database, not in a {type(target).__name__.lower()}")
+                raise QualityError(
+                    f"a copy is looked at in a database, not in a {type(target).__name__.lower()}"
+                )
             with open_copy_dataset(target) as place:
                 yield place, ServerBatches(place)
         case "lake":
             from sluice.expectations.lake_dataset import open_lake_dataset
 
-            with open_lake_dataset(settings, wish.ts, [suite.name for suite in _chosen_suites(settings, wish)]) as past:
+            with open_lake_dataset(
+                settings, wish.ts, [suite.name for suite in _chosen_suites(settings, wish)]
+            ) as past:
                 yield past, SparkBatches(past)
         case other:
             raise QualityError(f"on {other!r}: there are downstream, lake and copy")
@@ -138,8 +151,13 @@ class _Run:
         self.found: list[QualityRun] = []
         self._run, self._began_ms, self._on_suite_done = run, began_ms, say
 
-    def look(self, looker: SuiteRunner, suite: Suite, place: Dataset, batches: Batches | None) -> None:
-        """Look at a suite, write its page. Raises what is transient: another run may find better conditions."""
+    def look(
+        self, looker: SuiteRunner, suite: Suite, place: Dataset, batches: Batches | None
+    ) -> None:
+        """Look at a suite, write its page.
+
+        Raises what is transient: another run may find better conditions.
+        """
         began = time.monotonic()
         lines: list[ExpectationLine] = []
         result, said = "{}\n", ""
@@ -149,21 +167,35 @@ class _Run:
             with using(place, self._settings):
                 from sluice.expectations.gx.results import json_of, lines_of
 
-                looked = looker.look(own, batches, place.shape(suite.name).primary_key if batches else ())
+                looked = looker.look(
+                    own, batches, place.shape(suite.name).primary_key if batches else ()
+                )
             failures, lines, result = looked.failures, lines_of(looked), json_of(looked)
         except Exception as error:
             told = ours(error)
             if told.transient and isinstance(error, SluiceError):
                 raise
-            log.warning("suite %s: %s", suite.name, told, exc_info=not isinstance(error, SluiceError))
+            log.warning(
+                "suite %s: %s", suite.name, told, exc_info=not isinstance(error, SluiceError)
+            )
             said = str(told)
         severity = max((f.severity for f in failures), key=SEVERITIES.index, default="")
         noted = QualityRun(
-            id=f"{self._run}/{suite.name}", at_ms=self._began_ms, suite=suite.name, on=place.on,
-            state="error" if said else _STATE_BY_SEVERITY.get(severity, PASSED), expectations=len(own.expectations),
-            failed=len(failures), severity=severity, seconds=round(time.monotonic() - began, 3), run=self._run,
-            ts=place.ts, page=DataDocs.page(self._run, suite.name), failures=failures, said=said,
-        )  # fmt: skip
+            id=f"{self._run}/{suite.name}",
+            at_ms=self._began_ms,
+            suite=suite.name,
+            on=place.on,
+            state="error" if said else _STATE_BY_SEVERITY.get(severity, PASSED),
+            expectations=len(own.expectations),
+            failed=len(failures),
+            severity=severity,
+            seconds=round(time.monotonic() - began, 3),
+            run=self._run,
+            ts=place.ts,
+            page=DataDocs.page(self._run, suite.name),
+            failures=failures,
+            said=said,
+        )
         self.docs.write(noted, lines, result)
         self.found.append(noted)
         self._on_suite_done(noted)
@@ -178,18 +210,28 @@ def _chosen_suites(settings: Settings, wish: QualityRequest) -> list[Suite]:
             way_out="`sluice quality init` proposes some",
         )
     of_copies = [suite for suite in suites if wish.on != "copy" or suite.name != REPLICATION]
-    chosen = [s for s in of_copies if not wish.suites or any(fits(s.name, glob) for glob in wish.suites)]
+    chosen = [
+        s for s in of_copies if not wish.suites or any(fits(s.name, glob) for glob in wish.suites)
+    ]
     if not chosen:
         raise QualityError(f"no suite in {folder.folder} has such a name: {', '.join(wish.suites)}")
     return chosen
 
 
 def _pause_if_needed(settings: Settings, wish: QualityRequest, found: Sequence[QualityRun]) -> bool:
-    """Pause applying if that is what something grave asks for; not for what a copy or the past is like."""
+    """Pause applying if that is what something grave asks for.
+
+    Not for what a copy or the past is like.
+    """
     grave = [suite for suite in found if suite.severity == "pause"]
-    if not grave or ((wish.on == "copy" or wish.ts) and all(suite.suite != REPLICATION for suite in grave)):
+    if not grave or (
+        (wish.on == "copy" or wish.ts) and all(suite.suite != REPLICATION for suite in grave)
+    ):
         return False
-    log.error("applying is paused: %s", "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in grave))
+    log.error(
+        "applying is paused: %s",
+        "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in grave),
+    )
     pause(settings, APPLY)
     return True
 

@@ -21,12 +21,19 @@ __all__ = ["ServerDataset", "open_copy_dataset", "open_downstream_dataset"]
 
 
 class ServerDataset:
-    """What a session sees whose transaction began with a consistent snapshot. It reads, and nothing else; after every
-    statement `let_go` is called, so that a DDL waits for a statement at the most.
+    """What a session sees whose transaction began with a consistent snapshot.
+
+    It reads, and nothing else; after every statement `let_go` is called, so that a DDL waits for a
+    statement at the most.
     """
 
     def __init__(
-        self, session: MySQLSession, on: str, ts: int, own_schemas: tuple[str, ...], let_go: Callable[[], None]
+        self,
+        session: MySQLSession,
+        on: str,
+        ts: int,
+        own_schemas: tuple[str, ...],
+        let_go: Callable[[], None],
     ) -> None:
         self.session = session
         self.on = on
@@ -71,8 +78,9 @@ class ServerDataset:
 
 @contextmanager
 def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
-    """The downstream at its checkpoint, while replication goes on. Raises QualityError, BaseError, DownstreamError,
-    relay errors.
+    """The downstream at its checkpoint, while replication goes on.
+
+    Raises QualityError, BaseError, DownstreamError, relay errors.
     """
     target = settings.target
     if not isinstance(target, Downstream):
@@ -86,7 +94,9 @@ def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
     with ConsistentReader.open(target, last.cluster_id, 1) as snapshot:
         session = snapshot.session(0)
         ts = snapshot.checkpoint.commit_ts
-        yield ServerDataset(session, "downstream", ts, _own_schemas(target), lambda: snapshot.release(session))
+        yield ServerDataset(
+            session, "downstream", ts, _own_schemas(target), lambda: snapshot.release(session)
+        )
 
 
 @contextmanager

@@ -21,17 +21,19 @@ _TABLES = (
     " WHERE TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
 _COLUMNS = (
-    "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS"
-    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+    "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA FROM"
+    " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY"
+    " ORDINAL_POSITION"
 )
 _KEYS = (
-    "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
-    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX"
+    "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS WHERE TABLE_SCHEMA"
+    " = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX"
 )
 _REFERENCES = (
-    "SELECT CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME, REFERENCED_COLUMN_NAME"
-    " FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-    " AND REFERENCED_TABLE_NAME IS NOT NULL ORDER BY CONSTRAINT_NAME, ORDINAL_POSITION"
+    "SELECT CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME,"
+    " REFERENCED_COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE WHERE TABLE_SCHEMA = %s AND"
+    " TABLE_NAME = %s AND REFERENCED_TABLE_NAME IS NOT NULL ORDER BY CONSTRAINT_NAME,"
+    " ORDINAL_POSITION"
 )
 
 
@@ -39,14 +41,22 @@ def table_names(query: Query, own_schemas: tuple[str, ...]) -> list[str]:
     """The tables (``schema.table``) but the server's own and those in `own_schemas`."""
     others = {*_SYSTEM_SCHEMAS, *map(str.lower, own_schemas)}
     found = query(_TABLES, ())
-    return [full_name(schema, table) for schema, table in found if str(schema).lower() not in others]
+    return [
+        full_name(schema, table) for schema, table in found if str(schema).lower() not in others
+    ]
 
 
 def shape_of(query: Query, name: str) -> TableShape | None:
     """A table, None if it isn't there."""
     schema, table = TableName.parse(name)
     columns = tuple(
-        ColumnShape(str(column), plain_type(str(kind)), nullable == "YES", str(default or ""), str(extra or ""))
+        ColumnShape(
+            str(column),
+            plain_type(str(kind)),
+            nullable == "YES",
+            str(default or ""),
+            str(extra or ""),
+        )
         for column, kind, nullable, default, extra in query(_COLUMNS, (schema, table))
     )
     if not columns:
@@ -73,7 +83,10 @@ def _keys(query: Query, schema: str, table: str) -> tuple[tuple[str, ...], ...]:
 def _references(query: Query, schema: str, table: str) -> tuple[Reference, ...]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     for name, column, parent_schema, parent, parent_column in query(_REFERENCES, (schema, table)):
-        found.setdefault(str(name), []).append((str(column), full_name(parent_schema, parent), str(parent_column)))
+        found.setdefault(str(name), []).append(
+            (str(column), full_name(parent_schema, parent), str(parent_column))
+        )
     return tuple(
-        Reference(tuple(c for c, _, _ in parts), parts[0][1], tuple(p for _, _, p in parts)) for parts in found.values()
+        Reference(tuple(c for c, _, _ in parts), parts[0][1], tuple(p for _, _, p in parts))
+        for parts in found.values()
     )

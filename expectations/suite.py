@@ -24,8 +24,8 @@ _OWN = ("expectation", "severity", "why", "on")
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: the name that Great Expectations, or `sluice.expectations.gx.custom`, has for it, and its
-    arguments.
+    """One expectation: the name that Great Expectations, or `sluice.expectations.gx.custom`, has
+    for it, and its arguments.
     """
 
     expectation: str
@@ -40,8 +40,15 @@ class Expectation:
     @property
     def about(self) -> str:
         """The column, or columns; empty for the whole table."""
-        found = [self.arguments.get(key) for key in ("column", "column_A", "column_B", "column_list", "columns")]
-        names = [", ".join(map(str, one)) if isinstance(one, list | dict) else str(one) for one in found if one]
+        found = [
+            self.arguments.get(key)
+            for key in ("column", "column_A", "column_B", "column_list", "columns")
+        ]
+        names = [
+            ", ".join(map(str, one)) if isinstance(one, list | dict) else str(one)
+            for one in found
+            if one
+        ]
         return ", ".join(names)
 
     @classmethod
@@ -50,7 +57,8 @@ class Expectation:
         kind, severity = document.get("expectation"), document.get("severity", "fail")
         if not isinstance(kind, str) or not _KINDS.match(kind):
             raise SuiteError(
-                f"expectation = {kind!r}: its name is expected, such as expect_column_values_to_be_between"
+                f"expectation = {kind!r}: its name is expected, such as"
+                " expect_column_values_to_be_between"
             )
         if severity not in SEVERITIES:
             raise SuiteError(f"severity = {severity!r}: {', '.join(SEVERITIES)} are possible")
@@ -79,9 +87,13 @@ class Suite:
             raise SuiteError(f"{path}: {error}") from None
         name, found = document.get("table"), document.get("expect", [])
         if unknown := document.keys() - {"table", "expect"}:
-            raise SuiteError(f"{path}: unknown {', '.join(sorted(unknown))}; there are table and [[expect]]")
+            raise SuiteError(
+                f"{path}: unknown {', '.join(sorted(unknown))}; there are table and [[expect]]"
+            )
         if not isinstance(name, str) or (name != REPLICATION and not names_table(name)):
-            raise SuiteError(f'{path}: table = {name!r}: "schema.table" is expected, or "{REPLICATION}"')
+            raise SuiteError(
+                f'{path}: table = {name!r}: "schema.table" is expected, or "{REPLICATION}"'
+            )
         if not isinstance(found, list):
             raise SuiteError(f"{path}: write [[expect]], with two brackets, above each expectation")
         return cls(name, tuple(_each(found, path)))

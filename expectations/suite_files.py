@@ -1,7 +1,7 @@
 """The folder of suites: a TOML file a table, which people edit and review.
 
-A file that `write` made says so by the digest of its own text. Once that doesn't fit any more somebody has edited it,
-and it is theirs.
+A file that `write` made says so by the digest of its own text. Once that doesn't fit any more
+somebody has edited it, and it is theirs.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def text_of(suite: Suite) -> str:
 
 def _block(expectation: Expectation) -> str:
     lines = ["[[expect]]", f"expectation = {_value(expectation.expectation)}"]
-    plain = {key: value for key, value in expectation.arguments.items() if not isinstance(value, Mapping)}
+    plain = {
+        key: value for key, value in expectation.arguments.items() if not isinstance(value, Mapping)
+    }
     lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
     lines.append(f"severity = {_value(expectation.severity)}")
     if expectation.on:
@@ -102,7 +104,10 @@ def _block(expectation: Expectation) -> str:
         lines.append(f"why = {_value(expectation.why)}")
     for key, value in expectation.arguments.items():
         if isinstance(value, Mapping):
-            lines += [f"[expect.{_key(key)}]", *(f"{_key(name)} = {_value(one)}" for name, one in value.items())]
+            lines += [
+                f"[expect.{_key(key)}]",
+                *(f"{_key(name)} = {_value(one)}" for name, one in value.items()),
+            ]
     return "\n".join(lines) + "\n"
 
 

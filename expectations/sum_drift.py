@@ -1,5 +1,6 @@
-"""How a sum over a table's rows has changed between two moments, from the archive: of the rows that are different, so
-a sum that must stay the same (all accounts' balances) is proved without reading what is the same.
+"""How a sum over a table's rows has changed between two moments, from the archive: of the rows that
+are different, so a sum that must stay the same (all accounts' balances) is proved without reading
+what is the same.
 """
 
 from __future__ import annotations
@@ -34,16 +35,26 @@ class SumChange:
 
 
 def sum_changes(
-    settings: Settings, table: str, columns: Sequence[str], between: tuple[int, int], run: Any = None
+    settings: Settings,
+    table: str,
+    columns: Sequence[str],
+    between: tuple[int, int],
+    run: Any = None,
 ) -> list[SumChange]:
-    """Of a table (``schema.table`` downstream) between two TSO. Raises QualityError if a column is no number, or isn't
-    there at both, AsOfError, SparkError, relay errors.
+    """Of a table (``schema.table`` downstream) between two TSO.
+
+    Raises QualityError if a column is no number, or isn't there at both, AsOfError, SparkError,
+    relay errors.
     """
     name = upstream_names(settings, between[1], {table})[table]
     more = {} if run is None else {"run": run}
     past = differences_between(settings, *between, [exactly(name)], **more)
     there = past.diff_schemas().get(name)
-    missing = [column for column in columns if there is None or {f"old.{column}", f"new.{column}"} - {*there.names}]
+    missing = [
+        column
+        for column in columns
+        if there is None or {f"old.{column}", f"new.{column}"} - {*there.names}
+    ]
     if missing:
         raise QualityError(f"{table} hasn't had {', '.join(missing)} at both moments")
     found = dict.fromkeys(columns, Decimal(0))
@@ -52,7 +63,9 @@ def sum_changes(
         for _, batch in past.differences():
             rows += batch.num_rows
             for column in columns:
-                found[column] += _sum(batch, f"new.{column}", table) - _sum(batch, f"old.{column}", table)
+                found[column] += _sum(batch, f"new.{column}", table) - _sum(
+                    batch, f"old.{column}", table
+                )
         return [SumChange(column, found[column].normalize() + 0, rows) for column in columns]
 
 
@@ -62,7 +75,9 @@ def _sum(batch: pa.RecordBatch, name: str, table: str) -> Decimal:
         if pa.types.is_floating(values.type):
             return Decimal(repr(pc.sum(values).as_py() or 0.0))
         if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):
-            return sum((Decimal(text) for text in values.to_pylist() if text is not None), Decimal(0))
+            return sum(
+                (Decimal(text) for text in values.to_pylist() if text is not None), Decimal(0)
+            )
         return Decimal(pc.sum(values.cast(pa.decimal128(38, 0))).as_py() or 0)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ArithmeticError) as error:
         raise QualityError(f"{table}: {name[4:]} can't be summed: {error}") from error

@@ -20,12 +20,18 @@ log = logging.getLogger("sluice.quality")
 
 
 def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Look at what the form says (`on`, `suites`, `as_of`, `copy`); in a run that Airflow's clock began only if it is
-    due. What was found, None if nothing was looked at. Raises QualityFailedError, and as `run_quality`.
+    """Look at what the form says (`on`, `suites`, `as_of`, `copy`).
+
+    In a run that Airflow's clock began only if it is due. What was found, None if nothing was
+    looked at. Raises QualityFailedError, and as `run_quality`.
     """
     if is_scheduled(run_id):
         if not is_due(settings):
-            log.info("not due: [quality] every is %r, hours %r", settings.quality.every, settings.quality.hours)
+            log.info(
+                "not due: [quality] every is %r, hours %r",
+                settings.quality.every,
+                settings.quality.hours,
+            )
             return None
         asked = {"on": settings.quality.on}
     done = run_quality(settings, _request_from_form(asked), _say)
@@ -56,6 +62,13 @@ def _request_from_form(asked: Mapping[str, Any]) -> QualityRequest:
 
 def _say(suite: QualityRun) -> None:
     level = {"passed": logging.INFO, "warned": logging.WARNING}.get(suite.state, logging.ERROR)
-    log.log(level, "%s: %s, %d of %d not met", suite.suite, suite.state, suite.failed, suite.expectations)
+    log.log(
+        level,
+        "%s: %s, %d of %d not met",
+        suite.suite,
+        suite.state,
+        suite.failed,
+        suite.expectations,
+    )
     for failure in suite.failures:
         log.log(level, "  %s %s: %s", failure.expectation, failure.about, failure.observed)

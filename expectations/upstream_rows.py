@@ -1,4 +1,6 @@
-"""Whether a table downstream has the upstream's rows: the job of `sluice.etl.verify`, asked for one table."""
+"""Whether a table downstream has the upstream's rows: the job of `sluice.etl.verify`, asked for one
+table.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,30 @@ __all__ = ["compared_with_upstream"]
 _REQUESTER = "sluice quality"
 
 
-def compared_with_upstream(settings: Settings, table: str, how: str) -> tuple[bool, str, list[dict[str, str]]]:
-    """Whether a table (``schema.table`` downstream) is what it is upstream, what was found in words, and rows that
-    differ. `how`: as in `VerifyRequest`. Raises QualityError if it couldn't be compared, and as `run_verify`.
+def compared_with_upstream(
+    settings: Settings, table: str, how: str
+) -> tuple[bool, str, list[dict[str, str]]]:
+    """Whether a table (``schema.table`` downstream) is what it is upstream, what was found in
+    words, and rows that differ. `how`: as in `VerifyRequest`. Raises QualityError if it couldn't be
+    compared, and as `run_verify`.
     """
     job = create_verify(settings, VerifyRequest((_upstream(settings, table),), how), _REQUESTER)
     done = run_verify(settings, job.id, Runner(_REQUESTER))
     problems = [one.problem for one in done.tables if one.problem]
     if done.state != DONE or not done.tables or problems:
         raise QualityError(
-            f"{table} wasn't compared, job {done.job} is {done.state}: {'; '.join(problems) or 'no table is that'}",
+            f"{table} wasn't compared, job {done.job} is {done.state}:"
+            f" {'; '.join(problems) or 'no table is that'}",
             way_out=f"`sluice verify {table}` tells more",
         )
     if done.equal:
         return True, f"{done.rows:,} rows, as of {tso.text(done.ts)} (job {done.job})", []
     examples = [_row(difference) for one in done.tables for difference in one.examples]
-    return False, f"{done.differences:,} rows differ as of {tso.text(done.ts)} (job {done.job})", examples
+    return (
+        False,
+        f"{done.differences:,} rows differ as of {tso.text(done.ts)} (job {done.job})",
+        examples,
+    )
 
 
 def _upstream(settings: Settings, table: str) -> str:
@@ -41,5 +51,8 @@ def _upstream(settings: Settings, table: str) -> str:
 def _row(difference: Difference) -> dict[str, str]:
     key = ", ".join(f"{name} = {value}" for name, value in difference.key.items())
     return {
-        "row": key, "": difference.kind, "columns": ", ".join(difference.columns), "last": difference.binlog
-    }  # fmt: skip
+        "row": key,
+        "": difference.kind,
+        "columns": ", ".join(difference.columns),
+        "last": difference.binlog,
+    }

@@ -18,16 +18,24 @@ __all__ = ["propose_suites"]
 OnSuiteWritten = Callable[[Suite, Path, WriteResult], None]
 
 
-def propose_suites(settings: Settings, globs: Sequence[str], say: OnSuiteWritten, *, over_edited: bool = False) -> None:
-    """Propose suites for the downstream's tables that have such names (``schema.table``, also with * and ?; all without
-    any), as they are at its checkpoint, and for the replication. Raises QualityError, DownstreamError, OSError.
+def propose_suites(
+    settings: Settings, globs: Sequence[str], say: OnSuiteWritten, *, over_edited: bool = False
+) -> None:
+    """Propose suites for the downstream's tables that have such names (``schema.table``, also with
+
+    * and ?; all without any), as they are at its checkpoint, and for the replication. Raises
+    QualityError, DownstreamError, OSError.
     """
     folder = SuiteFolder(Path(settings.quality.suites))
     with open_downstream_dataset(settings) as place:
         tables = frozenset(place.tables())
-        chosen = sorted(name for name in tables if not globs or any(fits(name, glob) for glob in globs))
+        chosen = sorted(
+            name for name in tables if not globs or any(fits(name, glob) for glob in globs)
+        )
         if not chosen:
-            raise QualityError(f"there is no such table downstream: {', '.join(globs) or 'it is empty'}")
+            raise QualityError(
+                f"there is no such table downstream: {', '.join(globs) or 'it is empty'}"
+            )
         for name in chosen:
             _write(folder, propose(place, name, tables), say, over_edited=over_edited)
     if not globs:

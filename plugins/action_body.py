@@ -1,7 +1,7 @@
 """What changes something comes as one JSON object, from a page of this very site.
 
-A form or a link on another site can neither send this content type, nor the header, nor this origin, without the
-browser asking first; and whoever is asked says no.
+A form or a link on another site can neither send this content type, nor the header, nor this
+origin, without the browser asking first; and whoever is asked says no.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MAX_BODY_BYTES = 64 * 1024
 
 
 async def parse_action(request: Request, user: Viewer) -> dict[str, Any]:
-    """The order that a page sent. The person is known before anything of it is read. Raises HTTPException."""
+    """The order that a page sent.
+
+    The person is known before anything of it is read. Raises HTTPException.
+    """
     _check_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise HTTPException(status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "An order is JSON.")
@@ -31,7 +34,9 @@ async def parse_action(request: Request, user: Viewer) -> dict[str, Any]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
-            raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE, f"An order has at most {_MAX_BODY_BYTES} bytes.")
+            raise HTTPException(
+                status.HTTP_413_CONTENT_TOO_LARGE, f"An order has at most {_MAX_BODY_BYTES} bytes."
+            )
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):  # 60,000 brackets are short, and deep
@@ -46,7 +51,9 @@ ActionBody = Annotated[dict[str, Any], Depends(parse_action)]
 
 
 def _check_origin(request: Request) -> None:
-    refused = HTTPException(status.HTTP_403_FORBIDDEN, "This order does not come from Sluice's own pages.")
+    refused = HTTPException(
+        status.HTTP_403_FORBIDDEN, "This order does not come from Sluice's own pages."
+    )
     if CSRF_HEADER not in request.headers:
         raise refused
     site = request.headers.get("sec-fetch-site")

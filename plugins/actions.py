@@ -1,4 +1,6 @@
-"""What a person orders: allowed by Airflow, kept with the name before it is done, and what came of it after."""
+"""What a person orders: allowed by Airflow, kept with the name before it is done, and what came of
+it after.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ __all__ = ["ActionRequest", "audit_name", "perform", "recent_actions"]
 
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
-    """Who orders what of what; `dag` is the kind of the DAG that one must be allowed to trigger for it."""
+    """Who orders what of what.
+
+    `dag` is the kind of the DAG that one must be allowed to trigger for it.
+    """
 
     user: Any
     pipeline: NamedPipeline
@@ -34,7 +39,10 @@ def audit_name(user: Any) -> str:
 
 
 def perform(wish: ActionRequest, work: Callable[[], str]) -> Response:
-    """Do what is wished for; what `work` returns is said. Not for the event loop. Raises HTTPException 403."""
+    """Do what is wished for; what `work` returns is said.
+
+    Not for the event loop. Raises HTTPException 403.
+    """
     require_trigger(wish.user, wish.pipeline.dag_id(wish.dag))
     try:
         audit = AuditLog(wish.pipeline.settings.open_relay().place)
@@ -42,7 +50,9 @@ def perform(wish: ActionRequest, work: Callable[[], str]) -> Response:
         try:
             said = work()
         except Exception as error:
-            audit.end(deed, f"refused: {error.detail if isinstance(error, HTTPException) else error}")
+            audit.end(
+                deed, f"refused: {error.detail if isinstance(error, HTTPException) else error}"
+            )
             raise
         audit.end(deed, said)
     except HTTPException:

@@ -69,7 +69,10 @@ def _static(name: str, request: Request) -> Response:
     if name.startswith(".") or not path.is_file():
         raise HTTPException(404)
     body = path.read_bytes()
-    headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:24]}"', "Cache-Control": "private, no-cache"}
+    headers = {
+        "ETag": f'"{hashlib.sha256(body).hexdigest()[:24]}"',
+        "Cache-Control": "private, no-cache",
+    }
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     media = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(name)[0]

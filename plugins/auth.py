@@ -1,7 +1,7 @@
 """Who may see and who may do what: Airflow's auth manager says so.
 
-Airflow's own dependencies find the person, from the cookie of a login or from a bearer token; the roles are the
-deployment's (Simple, FAB, Keycloak …), and nothing of them is known here.
+Airflow's own dependencies find the person, from the cookie of a login or from a bearer token; the
+roles are the deployment's (Simple, FAB, Keycloak …), and nothing of them is known here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    DagAccessEntity,
+    DagDetails,
+)
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, status
@@ -29,17 +33,25 @@ __all__ = [
 ]
 
 ROW_VALUES = "Sluice row values"
-"""The resource that an auth manager's role must be able to read before pages show what rows hold."""
+"""The resource that an auth manager's role must be able to read before pages show what rows hold.
+"""
 
 
 async def require_viewer(user: Annotated[Any, Depends(get_user)]) -> Any:
-    """The person who asks, who may see plugins. Raises HTTPException: 401 for nobody, 403 for somebody who may not."""
+    """The person who asks, who may see plugins.
+
+    Raises HTTPException: 401 for nobody, 403 for somebody who may not.
+    """
     from starlette.concurrency import run_in_threadpool
 
     manager = get_auth_manager()
-    allowed = await run_in_threadpool(manager.is_authorized_view, access_view=AccessView.PLUGINS, user=user)
+    allowed = await run_in_threadpool(
+        manager.is_authorized_view, access_view=AccessView.PLUGINS, user=user
+    )
     if not allowed:
-        raise HTTPException(status.HTTP_403_FORBIDDEN, "You have no access to plugins in this Airflow.")
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, "You have no access to plugins in this Airflow."
+        )
     return user
 
 
@@ -48,7 +60,10 @@ Viewer = Annotated[Any, Depends(require_viewer)]
 
 
 def may_read(user: Any, dag_id: str) -> bool:
-    """Return whether Airflow lets this user see that DAG. Asks Airflow's database: not for the event loop."""
+    """Return whether Airflow lets this user see that DAG.
+
+    Asks Airflow's database: not for the event loop.
+    """
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return bool(get_auth_manager().is_authorized_dag(method="GET", details=details, user=user))
 
@@ -56,12 +71,20 @@ def may_read(user: Any, dag_id: str) -> bool:
 def require_read(user: Any, dag_id: str) -> None:
     """Raise HTTPException 403 unless the user may see that DAG."""
     if not may_read(user, dag_id):
-        raise HTTPException(status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see the DAG {dag_id}.")
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see the DAG {dag_id}."
+        )
 
 
 def may_read_rows(user: Any) -> bool:
-    """Return whether the user may see what rows hold, in whatever pipeline's pages are open to that user."""
-    return bool(get_auth_manager().is_authorized_custom_view(method="GET", resource_name=ROW_VALUES, user=user))
+    """Return whether the user may see what rows hold, in whatever pipeline's pages are open to that
+    user.
+    """
+    return bool(
+        get_auth_manager().is_authorized_custom_view(
+            method="GET", resource_name=ROW_VALUES, user=user
+        )
+    )
 
 
 def require_rows(user: Any) -> None:
@@ -69,7 +92,8 @@ def require_rows(user: Any) -> None:
     if not may_read_rows(user):
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
-            f"Your role in Airflow can't see what rows hold: it lacks 'can read' on '{ROW_VALUES}'.",
+            "Your role in Airflow can't see what rows hold: it lacks 'can read' on"
+            f" '{ROW_VALUES}'.",
         )
 
 
@@ -82,7 +106,10 @@ ROW_READER = [Depends(_row_reader)]
 
 
 def may_trigger(user: Any, dag_id: str) -> bool:
-    """Whether Airflow lets this person trigger that DAG. Asks Airflow's database: not for the event loop."""
+    """Whether Airflow lets this person trigger that DAG.
+
+    Asks Airflow's database: not for the event loop.
+    """
     team = DagModel.get_team_name(dag_id)
     allowed = get_auth_manager().is_authorized_dag(
         method="POST",
@@ -97,7 +124,8 @@ def require_trigger(user: Any, dag_id: str) -> None:
     """Raises HTTPException 403 for who may not trigger that DAG."""
     if not may_trigger(user, dag_id):
         raise HTTPException(
-            status.HTTP_403_FORBIDDEN, f"Your role in Airflow doesn't let you trigger the DAG {dag_id}."
+            status.HTTP_403_FORBIDDEN,
+            f"Your role in Airflow doesn't let you trigger the DAG {dag_id}.",
         )
 
 

@@ -1,4 +1,6 @@
-"""What every page shows around itself: the pipelines there are, who looks, and what that person may do."""
+"""What every page shows around itself: the pipelines there are, who looks, and what that person may
+do.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,17 @@ __all__ = ["KINDS", "router"]
 router = APIRouter()
 
 KINDS = (
-    "replicate", "operate", "archive", "base", "backfill", "bootstrap", "quality", "restore", "restore_drill", "verify",
-)  # fmt: skip
+    "replicate",
+    "operate",
+    "archive",
+    "base",
+    "backfill",
+    "bootstrap",
+    "quality",
+    "restore",
+    "restore_drill",
+    "verify",
+)
 """The DAGs that pages lead to."""
 
 
@@ -29,7 +40,9 @@ def page_context(user: Viewer, chosen: PipelineParam) -> dict[str, Any]:
     return {
         "user": username(user),
         "pipeline": chosen.name,
-        "pipelines": [{"name": each.name, "title": each.name or "(sluice.toml)"} for each in readable(user)],
+        "pipelines": [
+            {"name": each.name, "title": each.name or "(sluice.toml)"} for each in readable(user)
+        ],
         "problems": pipelines().problems(),
         "rows": may_read_rows(user),
         "dags": _dags(user, chosen),
@@ -37,12 +50,21 @@ def page_context(user: Viewer, chosen: PipelineParam) -> dict[str, Any]:
 
 
 def _dags(user: Any, pipeline: NamedPipeline) -> dict[str, dict[str, Any]]:
-    """By kind: the DAG's id, whether Airflow has it, whether it is paused, and whether the person may trigger it."""
+    """By kind: the DAG's id, whether Airflow has it, whether it is paused, and whether the person
+    may trigger it.
+    """
     ids = {kind: pipeline.dag_id(kind) for kind in KINDS}
-    query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(ids.values()), ~DagModel.is_stale)
+    query = select(DagModel.dag_id, DagModel.is_paused).where(
+        DagModel.dag_id.in_(ids.values()), ~DagModel.is_stale
+    )
     with create_session() as session:
         paused = dict(session.execute(query).tuples().all())
     return {
-        kind: {"id": id, "there": id in paused, "paused": bool(paused.get(id)), "may": may_trigger(user, id)}
+        kind: {
+            "id": id,
+            "there": id in paused,
+            "paused": bool(paused.get(id)),
+            "may": may_trigger(user, id),
+        }
         for kind, id in ids.items()
     }

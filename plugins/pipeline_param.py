@@ -21,7 +21,8 @@ def readable(user: Any) -> list[NamedPipeline]:
 def pipeline_for(user: Any, name: str) -> NamedPipeline:
     """Return the pipeline of that name, or the user's first one without a name.
 
-    Raises HTTPException 403 if the user may not see its DAG `replicate`, SettingsError if there is no such pipeline.
+    Raises HTTPException 403 if the user may not see its DAG `replicate`, SettingsError if there is
+    no such pipeline.
     """
     found = pipelines()
     if name in found and name:
@@ -29,11 +30,15 @@ def pipeline_for(user: Any, name: str) -> NamedPipeline:
         return found[name]
     mine = readable(user)
     if name and len(mine) < len(found):  # which names there are is for those who may see them
-        raise HTTPException(status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see a pipeline {name!r}.")
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see a pipeline {name!r}."
+        )
     if name or not found:
         return found.named(name)
     if not mine:
-        raise HTTPException(status.HTTP_403_FORBIDDEN, "Your role in Airflow can't see the DAG of any pipeline.")
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, "Your role in Airflow can't see the DAG of any pipeline."
+        )
     return mine[0]
 
 
@@ -50,4 +55,6 @@ def _settings(pipeline: PipelineParam) -> Settings:
 
 
 SettingsParam = Annotated[Settings, Depends(_settings)]
-"""A route's parameter: the settings of the pipeline. What is wrong with them is said instead of the page."""
+"""A route's parameter: the settings of the pipeline. What is wrong with them is said instead of the
+page.
+"""

@@ -1,8 +1,8 @@
 """What pages ask for again and again: worked out once for all who look, in threads of its own.
 
-Twenty browsers cost no more than one: an answer counts for a moment, the longer the more work it was, and who asks
-while it is being worked out waits for the same one. If that takes long, the one before is given, with its age; if there
-is none, 202 says so, and the page asks again.
+Twenty browsers cost no more than one: an answer counts for a moment, the longer the more work it
+was, and who asks while it is being worked out waits for the same one. If that takes long, the one
+before is given, with its age; if there is none, 202 says so, and the page asks again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from fastapi.responses import JSONResponse
 from sluice.errors import Signal, SluiceError, ours
 from sluice.etl.cached_value import CachedValue
 
-__all__ = ["ResponseCache", "StillComputing", "accepted", "answer", "error_response", "response_cache"]
+__all__ = [
+    "ResponseCache",
+    "StillComputing",
+    "accepted",
+    "answer",
+    "error_response",
+    "response_cache",
+]
 
 CACHE_TTL_S = 1.5
 _WAIT_TIMEOUT_S = 0.5
@@ -53,10 +60,13 @@ class ResponseCache:
         self._lock = threading.Lock()
         self._entries: dict[Key, CachedValue[Any]] = {}
 
-    async def get(self, key: Key, work: Callable[[], Any], fresh_s: float = CACHE_TTL_S) -> tuple[Any, float]:
-        """Return what `work` returns, or returned a moment ago, and 0; if it takes long, an older answer and its age in
-        seconds. `key`: the question, its pipeline, and what else it depends on. Raises what `work` raises,
-        StillComputing.
+    async def get(
+        self, key: Key, work: Callable[[], Any], fresh_s: float = CACHE_TTL_S
+    ) -> tuple[Any, float]:
+        """Return what `work` returns, or returned a moment ago, and 0.
+
+        If it takes long, an older answer and its age in seconds. `key`: the question, its pipeline,
+        and what else it depends on. Raises what `work` raises, StillComputing.
         """
         cached = self._entry(key)
         state = cached.state
@@ -68,7 +78,12 @@ class ResponseCache:
         is_shown = bool(state.updated_ms) and time.monotonic() - state.computed_at_s <= _STALE_TTL_S
         try:
             waited = asyncio.shield(asyncio.wrap_future(future))
-            return await asyncio.wait_for(waited, _WAIT_TIMEOUT_S if is_shown else _FIRST_WAIT_TIMEOUT_S), 0.0
+            return (
+                await asyncio.wait_for(
+                    waited, _WAIT_TIMEOUT_S if is_shown else _FIRST_WAIT_TIMEOUT_S
+                ),
+                0.0,
+            )
         except TimeoutError:
             if future.done():  # it was the work that said so, or it was done just then
                 return future.result(), 0.0
@@ -99,10 +114,17 @@ response_cache = ResponseCache()
 
 
 async def answer(
-    request: Request, key: Key, work: Callable[[], Any], fresh_s: float = CACHE_TTL_S, *, keep: bool = True
+    request: Request,
+    key: Key,
+    work: Callable[[], Any],
+    fresh_s: float = CACHE_TTL_S,
+    *,
+    keep: bool = True,
 ) -> Response:
-    """The document that `work` makes, as JSON with an ETag; 304 if the browser has it; 503 that says what doesn't
-    answer and what helps. `keep`: whether the browser may keep it on disk.
+    """The document that `work` makes, as JSON with an ETag.
+
+    304 if the browser has it; 503 that says what doesn't answer and what helps. `keep`: whether the
+    browser may keep it on disk.
     """
     try:
         document, age_s = await response_cache.get(key, work, fresh_s)
@@ -143,4 +165,6 @@ def error_response(error: Exception) -> JSONResponse:
     reason: SluiceError = ours(error)
     message = str(reason.args[0]) if reason.args else type(reason).__name__
     document = {"error": message, "way_out": reason.way_out, "transient": reason.transient}
-    return JSONResponse(document, 503 if reason.transient else 500 if reason.exit_code == 4 else 409)
+    return JSONResponse(
+        document, 503 if reason.transient else 500 if reason.exit_code == 4 else 409
+    )

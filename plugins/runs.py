@@ -22,20 +22,29 @@ class NoRunError(RequestError):
 
 
 def run_id_from_requester(by: str) -> str | None:
-    """The id of the run that asked for a job, from how the job says who asked; None if no run did."""
+    """The id of the run that asked for a job, from how the job says who asked.
+
+    None if no run did.
+    """
     return by.removeprefix(_REQUESTER_PREFIX) if by.startswith(_REQUESTER_PREFIX) else None
 
 
 def run_conf(dag_id: str, run_id: str) -> dict[str, Any] | None:
     """The values that a run was triggered with, None if Airflow has it no longer."""
     with create_session() as session:
-        found = session.scalars(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).all()
+        found = session.scalars(
+            select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        ).all()
     return dict(found[0] or {}) if found else None
 
 
 def trigger(dag_id: str, conf: dict[str, Any], by: str) -> str:
     """Have a DAG run with these values, as `by` asked; the run's id."""
-    run = trigger_dag(dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf)
+    run = trigger_dag(
+        dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf
+    )
     if run is None:
-        raise NoRunError(f"Airflow made no run of the DAG {dag_id}", way_out="trigger it in Airflow")
+        raise NoRunError(
+            f"Airflow made no run of the DAG {dag_id}", way_out="trigger it in Airflow"
+        )
     return str(run.run_id)

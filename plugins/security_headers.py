@@ -1,5 +1,5 @@
-"""What every answer says to browsers: nothing is loaded from elsewhere, no script stands in a page, and only Airflow's
-own pages may frame it.
+"""What every answer says to browsers: nothing is loaded from elsewhere, no script stands in a page,
+and only Airflow's own pages may frame it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
                 there = {name.lower() for name, _ in headers}
-                message["headers"] = headers + [pair for pair in _ALWAYS.items() if pair[0] not in there]
+                message["headers"] = headers + [
+                    pair for pair in _ALWAYS.items() if pair[0] not in there
+                ]
             await send(message)
 
         await self._app(scope, receive, with_headers)

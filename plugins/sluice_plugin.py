@@ -1,6 +1,7 @@
 """What Airflow loads: found by the entry point `airflow.plugins` of the wheel.
 
-Every process of Airflow imports this, tasks among them, so the application is made only when the api-server asks.
+Every process of Airflow imports this, tasks among them, so the application is made only when the
+api-server asks.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ class AdmissionRules:
 class BinlogIngest:
     """Admit binlogs and hand them to the store."""
 
-    def __init__(self, terms: AdmissionRules, store: Store, metrics: PumpMetrics, origins: ClientLiveness) -> None:
+    def __init__(
+        self, terms: AdmissionRules, store: Store, metrics: PumpMetrics, origins: ClientLiveness
+    ) -> None:
         cluster_id = self._cluster_id = terms.cluster_id
         self._state, self._time_limit = terms.state, terms.time_limit
         self._store = store
@@ -91,7 +93,9 @@ class BinlogIngest:
             try:
                 binlog = self._parse(payload)
             except DecodeError:
-                raise WriteRejected(_not_a_binlog(payload, "it isn't a protobuf message of that type")) from None
+                raise WriteRejected(
+                    _not_a_binlog(payload, "it isn't a protobuf message of that type")
+                ) from None
             tp = binlog.tp
             start = binlog.start_ts
             commit = binlog.commit_ts
@@ -102,7 +106,9 @@ class BinlogIngest:
             # may take fewer bytes.
             odd = binlog.ByteSize() != len(payload) or binlog.ddl_schema_state < 0
             if odd and payload and stored_head(payload) != (tp, start, commit):
-                raise WriteRejected(_not_a_binlog(payload, "its type or timestamps are there more than once"))
+                raise WriteRejected(
+                    _not_a_binlog(payload, "its type or timestamps are there more than once")
+                )
         if tp == PREWRITE and (start != commit or start == 0):
             state = self._state()
             if state != "online":
@@ -112,15 +118,21 @@ class BinlogIngest:
             return None
         if start < 0 or commit < 0:
             raise WriteRejected(
-                _not_a_binlog(payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})")
+                _not_a_binlog(
+                    payload, f"its timestamps are negative (start_ts {start}, commit_ts {commit})"
+                )
             )
         if tp == COMMIT and commit <= start:
-            raise WriteRejected(_not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}"))
+            raise WriteRejected(
+                _not_a_binlog(payload, f"its commit_ts {commit} is not above its start_ts {start}")
+            )
         limit = self._time_limit
         if (start > limit.limit or commit > limit.limit) and limit.exceeded(max(start, commit)):
             raise WriteRejected(_not_a_binlog(payload, limit.describe(max(start, commit))))
         if tp == ROLLBACK and commit:  # its index entry would replace that of a commit at that ts
-            raise WriteRejected(_not_a_binlog(payload, f"a Rollback has no commit_ts, it has {commit}"))
+            raise WriteRejected(
+                _not_a_binlog(payload, f"a Rollback has no commit_ts, it has {commit}")
+            )
         return Record(tp, start, commit, payload)
 
     def fast_admission(self) -> tuple[bytes, int, bool, type[Record]]:
@@ -185,7 +197,9 @@ class BinlogIngest:
         if not stats.writable:
             threshold = self._store.options.stop_write_at_available_space
             error = NoSpaceError(stats.available_bytes, threshold)
-            raise WriteRejected("the store has failed, see the pump's log" if stats.failed else str(error))
+            raise WriteRejected(
+                "the store has failed, see the pump's log" if stats.failed else str(error)
+            )
 
     def _payload(self, data: bytes, begin: int, end: int) -> bytes:
         """Return the request's payload; protobuf parses only requests with unusual bytes."""
@@ -207,10 +221,13 @@ class BinlogIngest:
             request = pb.pump.WriteBinlogReq.FromString(message)
         except DecodeError:
             raise WriteRejected(
-                f"the request of {len(message)} bytes is no WriteBinlogReq: {message[:16].hex(' ')} …"
+                f"the request of {len(message)} bytes is no WriteBinlogReq:"
+                f" {message[:16].hex(' ')} …"
             ) from None
         if request.clusterID != self._cluster_id:
-            raise WriteRejected(f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}")
+            raise WriteRejected(
+                f"cluster ID are mismatch, {request.clusterID} vs {self._cluster_id}"
+            )
         payload: bytes = request.payload
         return payload
 
@@ -226,9 +243,14 @@ def _walk(payload: bytes) -> tuple[int, int, int]:
             if field.number in (1, 2, 3):
                 if field.wire != 0 or field.number in seen:
                     raise WriteRejected(
-                        _not_a_binlog(payload, "its type or timestamps are there more than once, or no numbers")
+                        _not_a_binlog(
+                            payload,
+                            "its type or timestamps are there more than once, or no numbers",
+                        )
                     )
-                seen[field.number] = field.varint if field.varint <= _MAX_TS else field.varint - 2**64
+                seen[field.number] = (
+                    field.varint if field.varint <= _MAX_TS else field.varint - 2**64
+                )
     except ValueError as error:
         raise WriteRejected(_not_a_binlog(payload, str(error))) from None
     if not seen:
@@ -255,4 +277,7 @@ def _checked_type(payload: bytes, binlog: pb.binlog.Binlog) -> int:
 
 def _not_a_binlog(payload: bytes, why: str) -> str:
     head = payload[:16].hex(" ")
-    return f"the payload of {len(payload)} bytes is no valid Binlog: {why}; it begins with {head or 'nothing'}"
+    return (
+        f"the payload of {len(payload)} bytes is no valid Binlog: {why}; it begins with"
+        f" {head or 'nothing'}"
+    )

@@ -32,7 +32,9 @@ def fake_binlog(ts: int) -> Record:
 
     Its start_ts equals its commit_ts.
     """
-    message = pb.binlog.Binlog(tp=pb.binlog.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
+    message = pb.binlog.Binlog(
+        tp=pb.binlog.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0
+    )
     return Record(2, ts, ts, message.SerializeToString())
 
 
@@ -117,7 +119,11 @@ class MaintenanceTasks:
         reported = 0.0
         while True:
             try:
-                behind = [d for d in self._registry.drainers() if d.state != OFFLINE and d.max_commit_ts < last]
+                behind = [
+                    d
+                    for d in self._registry.drainers()
+                    if d.state != OFFLINE and d.max_commit_ts < last
+                ]
                 if not behind:
                     self.drained_ts = last
                     return True
@@ -183,9 +189,9 @@ class MaintenanceTasks:
                 counts = self._metrics.late_drainers
                 counts[reader.node_id] = counts.get(reader.node_id, 0) + 1
                 _log.error(
-                    "drainer %s (%s) is at commit ts %d, close to the purged range, which ends at %d:"
-                    " garbage collection waits for it, so the disk fills; start the drainer, or if it"
-                    " is gone for good: `sluice drainers offline %s --gone`",
+                    "drainer %s (%s) is at commit ts %d, close to the purged range, which ends at"
+                    " %d: garbage collection waits for it, so the disk fills; start the drainer, or"
+                    " if it is gone for good: `sluice drainers offline %s --gone`",
                     reader.node_id,
                     reader.state,
                     reader.max_commit_ts,

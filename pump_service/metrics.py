@@ -33,7 +33,9 @@ _STORE = "binlog_pump_storage_"
 class BatchHistogram:
     """Count many equal observations at once: the calls of a batch are answered together."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]
+    ) -> None:
         self._name = name
         self._text = text
         self._labels = labels
@@ -70,7 +72,9 @@ def _histogram(
     return family
 
 
-def _counter(name: str, text: str, value: float | Mapping[str, float], label: str = "type") -> Metric:
+def _counter(
+    name: str, text: str, value: float | Mapping[str, float], label: str = "type"
+) -> Metric:
     """Return a counter under exactly this name.
 
     The library would append `_total`; the original's counters don't have it.
@@ -98,7 +102,12 @@ def push(address: str, instance: str, registry: CollectorRegistry, timeout_s: fl
         return default_handler(url, method, timeout, headers, _exact_names(data))
 
     pushadd_to_gateway(
-        address, job="binlog", registry=registry, grouping_key={"instance": instance}, timeout=timeout_s, handler=send
+        address,
+        job="binlog",
+        registry=registry,
+        grouping_key={"instance": instance},
+        timeout=timeout_s,
+        handler=send,
     )
 
 
@@ -119,17 +128,37 @@ class _StoreCollector:
         yield from self._timings()
 
     def _originals(self, stats: StoreStats) -> Iterator[Metric]:
-        size = GaugeMetricFamily(_STORE + "storage_size_bytes", "disk of the data directory, bytes", labels=["type"])
+        size = GaugeMetricFamily(
+            _STORE + "storage_size_bytes", "disk of the data directory, bytes", labels=["type"]
+        )
         size.add_metric(["capacity"], stats.capacity_bytes)
         size.add_metric(["available"], stats.available_bytes)
         yield size
         yield _gauge(
-            "gc_ts", "physical part (ms) of the TSO through which everything is given up", tso.physical_ms(stats.gc_ts)
+            "gc_ts",
+            "physical part (ms) of the TSO through which everything is given up",
+            tso.physical_ms(stats.gc_ts),
         )
-        yield _gauge("done_gc_ts", "gc_ts (ms) once the last round is finished", tso.physical_ms(stats.done_gc_ts))
-        yield _gauge("max_commit_ts", "physical part (ms) of maxCommitTS", tso.physical_ms(stats.max_commit_ts))
-        yield _counter(_STORE + "query_tikv_count", "times TiKV was asked about a transaction", stats.resolver_queries)
-        yield _counter(_STORE + "deleted_kv_total", "index entries removed by garbage collection", stats.deleted_keys)
+        yield _gauge(
+            "done_gc_ts",
+            "gc_ts (ms) once the last round is finished",
+            tso.physical_ms(stats.done_gc_ts),
+        )
+        yield _gauge(
+            "max_commit_ts",
+            "physical part (ms) of maxCommitTS",
+            tso.physical_ms(stats.max_commit_ts),
+        )
+        yield _counter(
+            _STORE + "query_tikv_count",
+            "times TiKV was asked about a transaction",
+            stats.resolver_queries,
+        )
+        yield _counter(
+            _STORE + "deleted_kv_total",
+            "index entries removed by garbage collection",
+            stats.deleted_keys,
+        )
         errors = {
             "write_binlog": self._write_errors(),
             "write_binlog_batch": int(stats.failed),
@@ -144,28 +173,48 @@ class _StoreCollector:
             "recovery": stats.recoveries,
             "catch_up": stats.catch_ups,
         }
-        yield _counter(_STORE + "slow_chaser_count", "the index was too slow and taken from the value log", chaser)
+        yield _counter(
+            _STORE + "slow_chaser_count",
+            "the index was too slow and taken from the value log",
+            chaser,
+        )
 
     def _own(self, stats: StoreStats) -> Iterator[Metric]:
         """Yield metrics without a counterpart in the original."""
         yield _counter(_STORE + "records_total", "records made durable", stats.records)
         yield _counter(_STORE + "record_bytes_total", "payload bytes made durable", stats.bytes)
-        yield _counter(_STORE + "transactions_total", "transactions that left the sorter", stats.transactions)
-        yield _counter(_STORE + "skipped_bytes_total", "unreadable bytes met in the value log", stats.skipped_bytes)
-        yield _counter(_STORE + "late_commits_total", "Commits at or below maxCommitTS", stats.late_commits)
+        yield _counter(
+            _STORE + "transactions_total", "transactions that left the sorter", stats.transactions
+        )
+        yield _counter(
+            _STORE + "skipped_bytes_total",
+            "unreadable bytes met in the value log",
+            stats.skipped_bytes,
+        )
+        yield _counter(
+            _STORE + "late_commits_total", "Commits at or below maxCommitTS", stats.late_commits
+        )
         found = stats.contradictions
-        yield _counter(_STORE + "contradictions_total", "Commits that contradict an earlier verdict", found)
+        yield _counter(
+            _STORE + "contradictions_total", "Commits that contradict an earlier verdict", found
+        )
         yield _gauge("pending_prewrites", "Prewrites without a verdict", stats.pending_prewrites)
         yield _gauge(
-            "oldest_pending_ts", "start (ms) of the oldest of them, 0 without", tso.physical_ms(stats.oldest_pending_ts)
+            "oldest_pending_ts",
+            "start (ms) of the oldest of them, 0 without",
+            tso.physical_ms(stats.oldest_pending_ts),
         )
         yield _gauge("queued_bytes", "payload bytes waiting for the disk", stats.queued_bytes)
         yield _gauge("queued_for_index", "records waiting for the index", stats.queued_for_index)
-        yield _gauge("catching_up", "1 while the index is made from the value log", stats.catching_up)
+        yield _gauge(
+            "catching_up", "1 while the index is made from the value log", stats.catching_up
+        )
         yield _gauge("value_log_bytes", "size of the value log", stats.value_log_bytes)
         yield _gauge("segments", "files of the value log", stats.segments)
         yield _gauge("writable", "0 while Prewrites are refused for lack of space", stats.writable)
-        yield _gauge("failed", "1 after a write or fsync failed; start the pump again", stats.failed)
+        yield _gauge(
+            "failed", "1 after a write or fsync failed; start the pump again", stats.failed
+        )
 
     def _timings(self) -> Iterator[Metric]:
         timings = self._store.timings

@@ -184,7 +184,9 @@ class PumpServer:
         data_dir = Path(config.data_dir)
         _make_data_dir(data_dir)
         self._tls = tls = client_tls(config.security)
-        self._pd = pd = self._closers.enter_context(PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S))
+        self._pd = pd = self._closers.enter_context(
+            PDClient(config.pd_urls, tls=tls, timeout_s=_PD_TIMEOUT_S)
+        )
         cluster_id = _reach_pd(pd)
         etcd = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S)
         self._closers.callback(etcd.close)
@@ -194,8 +196,12 @@ class PumpServer:
         self._registry = Registry(etcd)
         self._clock = PdClock(pd.tso)
         time_limit = FutureTsLimit(self._clock)
-        origins = ClientLiveness(lambda: tidb_servers(etcd), lambda start_ts: self._store.is_open(start_ts))
-        resolver = TiKVResolver(tikv, pd, max_txn_time_s=config.prewrite_timeout, is_gone=origins.is_gone)
+        origins = ClientLiveness(
+            lambda: tidb_servers(etcd), lambda start_ts: self._store.is_open(start_ts)
+        )
+        resolver = TiKVResolver(
+            tikv, pd, max_txn_time_s=config.prewrite_timeout, is_gone=origins.is_gone
+        )
         self._store = Store.open(data_dir, config.storage, resolver)
         self._closers.callback(self._store.close)
         # Closed before the store, so that a query to TiKV doesn't delay the store's close.
@@ -207,7 +213,9 @@ class PumpServer:
         self._pulls = PullBinlogsCalls(cluster_id, self._store, self.metrics.rpc)
         windows = None
         if not failpoints.due("rpc.no_window"):  # tests: serve only what the original Pump serves
-            windows = WindowCalls(WindowService(cluster_id, self._store, time_limit, self._stopping))
+            windows = WindowCalls(
+                WindowService(cluster_id, self._store, time_limit, self._stopping)
+            )
         self._closers.callback(self._stopping.set)
         self._run_loop()
         self._call(self._bind(ingest, windows))
@@ -218,7 +226,9 @@ class PumpServer:
         heartbeat = Heartbeat(Registry(beats), config.heartbeat_interval)
         self._node = Node(membership, lambda: self._store.max_commit_ts, heartbeat, tls)
         self._maintenance = MaintenanceTasks(config, membership, self._store, ingest, self.metrics)
-        self._versions = ServiceSafePoint(pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl)
+        self._versions = ServiceSafePoint(
+            pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl
+        )
         _warm_up(self._clock)
         time_limit.start()
         self._closers.callback(time_limit.stop)
@@ -267,7 +277,9 @@ class PumpServer:
         self._front = Listener(lambda roles: Http1Connection(api.handle, roles), config.security)
         self._router = RpcRouter(self._pulls, windows)
         limits = replace(FastPathLimits(), message=config.max_message_size)
-        self._lanes = FastPathServer(self._loop, ingest, limits, self._router, descriptors.max_connection_descriptors())
+        self._lanes = FastPathServer(
+            self._loop, ingest, limits, self._router, descriptors.max_connection_descriptors()
+        )
         self._front.use(self._lanes)
         self._maintenance_task = self._loop.create_task(self._lanes.run_maintenance())
         host, port = split_addr(config.addr)
@@ -275,7 +287,9 @@ class PumpServer:
         try:
             bound = await self._front.listen(host, port, tls)
         except OSError as error:
-            raise StartError(f"can't listen on {config.addr} (setting addr): {error.strerror or error}") from None
+            raise StartError(
+                f"can't listen on {config.addr} (setting addr): {error.strerror or error}"
+            ) from None
         self.address = f"{bound[0]}:{bound[1]}"
         self._closers.callback(lambda: self._call(self._end_front()))
         if config.socket:

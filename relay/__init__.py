@@ -15,7 +15,13 @@ from sluice.relay.aligned_chunks import (
 )
 from sluice.relay.checksummed import decode_text, encode_text
 from sluice.relay.control import Control
-from sluice.relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from sluice.relay.errors import (
+    ClaimLostError,
+    RelayCorruptError,
+    RelayError,
+    RelayGapError,
+    WindowConflictError,
+)
 from sluice.relay.failures import Failure
 from sluice.relay.json_cache import to_text
 from sluice.relay.log import RelayLog, RoleClaim

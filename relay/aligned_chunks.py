@@ -1,61 +1,73 @@
-"""Appointments: rows as they are upstream at a timestamp C, to be written downstream when the checkpoint is exactly C.
+"""Appointments: rows as they are upstream at a timestamp C, to be written downstream when the
+checkpoint is exactly C.
 
     <url>/appointments/<C>.json             the appointment: which rows, what is to be done with them
     <url>/appointments/<C>.outcome.json     {"ready": …}: what was read, and where; or {"void": …}: nothing comes of it
     <url>/appointments/<name>.mending.json  tables of which rows are known to be missing downstream
 
-`<C>` is a TSO, padded to 20 digits. Every file is created exclusively and never changed. A *job* makes appointments,
-*apply*, the process that writes downstream, keeps them.
+`<C>` is a TSO, padded to 20 digits. Every file is created exclusively and never changed. A *job*
+makes appointments, *apply*, the process that writes downstream, keeps them.
 
-1. The job takes a TSO of PD's, adds some 300 ms (`sluice.tidb.tso.span`) and creates the appointment at that C. Then it
-   takes a TSO again. If that has reached C the appointment came too late: the job settles it as void and makes another,
-   with more time. Why apply can't pass C without having seen the appointment: a window `(lo, hi]` with hi >= C was
-   planned with a TSO of PD's that is at least C, so after the second look, so when the appointment was there already;
-   apply lists the appointments after it has read the record of the last window that it takes. A batch that was prepared
-   before ends below C. So apply needs one listing a batch, and none when it commits.
-2. When PD's clock is past C, the job reads the rows with `tidb_snapshot` = C, writes them as files (`LoadFile`: one
+1. The job takes a TSO of PD's, adds some 300 ms (`sluice.tidb.tso.span`) and creates the
+   appointment at that C. Then it takes a TSO again. If that has reached C the appointment came too
+   late: the job settles it as void and makes another, with more time. Why apply can't pass C
+   without having seen the appointment: a window `(lo, hi]` with hi >= C was planned with a TSO of
+   PD's that is at least C, so after the second look, so when the appointment was there already;
+   apply lists the appointments after it has read the record of the last window that it takes. A
+   batch that was prepared before ends below C. So apply needs one listing a batch, and none when it
+   commits.
+2. When PD's clock is past C, the job reads the rows with `tidb_snapshot` = C, writes them as files
+   (`LoadFile`: one
 LOAD
    DATA statement each) under its own folder in the relay, and settles the appointment as ready. That has to come soon:
    apply waits at C, and settles it as void itself if it takes too long. `settle` says who was first, and what holds.
-3. Apply ends a batch at C. With the checkpoint at exactly C it waits for the outcome. If that is ready it does what the
-   appointment asks for in one transaction, which begins by locking the checkpoint row and comparing it (C, and the
-   process's own token), and notes in the same transaction what was done, under (job, C) in the downstream itself
+3. Apply ends a batch at C. With the checkpoint at exactly C it waits for the outcome. If that is
+   ready it does what the appointment asks for in one transaction, which begins by locking the
+   checkpoint row and comparing it (C, and the process's own token), and notes in the same
+   transaction what was done, under (job, C) in the downstream itself
    (`sluice.etl.downstream.chunk_results`). So it is done once, at C, or never.
-4. Apply may decline what is ready, too: the table is another at C than the one that was read, the downstream can't
-   take the rows, a file is damaged. It notes that under (job, C) with the reason, and goes on.
-5. The job waits for the note. It is certain that none will come, and that nothing was done, when the checkpoint, read
-   behind its row's lock, is past C and there is no note when that is looked at *afterwards*. Then, and after a void
-   outcome, the same rows are read again with another appointment.
-6. The job removes the appointment when it has seen the note, or knows that none will come. Before, it may not, unless
-   it is over.
+4. Apply may decline what is ready, too: the table is another at C than the one that was read, the
+   downstream can't take the rows, a file is damaged. It notes that under (job, C) with the reason,
+   and goes on.
+5. The job waits for the note. It is certain that none will come, and that nothing was done, when
+   the checkpoint, read behind its row's lock, is past C and there is no note when that is looked at
+   *afterwards*. Then, and after a void outcome, the same rows are read again with another
+   appointment.
+6. The job removes the appointment when it has seen the note, or knows that none will come. Before,
+   it may not, unless it is over.
 
-A process that begins with the checkpoint at C finds the appointment and goes on with 3; the note tells whether it was
-done. A job that goes on where another was killed looks through its appointments (`of_job`), settles as void what has no
-outcome, and waits for the note of what is ready, before it makes another one for the same rows. Two appointments may be
-pending, at different C. What lies behind the checkpoint is over, whoever left it there.
+A process that begins with the checkpoint at C finds the appointment and goes on with 3; the note
+tells whether it was done. A job that goes on where another was killed looks through its
+appointments (`of_job`), settles as void what has no outcome, and waits for the note of what is
+ready, before it makes another one for the same rows. Two appointments may be pending, at different
+C. What lies behind the checkpoint is over, whoever left it there.
 
-*What is left behind.* An appointment is created before its outcome and removed before it, so an outcome without an
-appointment is of no use to anybody. It is there for a moment while a job removes both, or when apply settles what the
-job has removed just before: who settles looks afterwards whether the appointment is still there, and takes the outcome
-back if not. So only a process that is killed in between leaves one. A job that is cancelled while rows of its are ready
-and nothing applies leaves the appointment. `sweep` removes both, and every job calls it, at its beginning and its end.
-It may run beside jobs and apply, though a listing is no single moment: that an appointment is gone is looked up after
-its outcome was seen, so there was no settling on the way, and an appointment at a C that has passed isn't made again.
-(At a C that hasn't, only void outcomes are left behind. A new appointment there is void from the beginning, or, swept
-meanwhile, an appointment like any other.) An appointment of a job that is over may go at any time: apply either has
-seen that it is ready, and writes it, as of C and rightly, or passes C without it.
+*What is left behind.* An appointment is created before its outcome and removed before it, so an
+outcome without an appointment is of no use to anybody. It is there for a moment while a job removes
+both, or when apply settles what the job has removed just before: who settles looks afterwards
+whether the appointment is still there, and takes the outcome back if not. So only a process that is
+killed in between leaves one. A job that is cancelled while rows of its are ready and nothing
+applies leaves the appointment. `sweep` removes both, and every job calls it, at its beginning and
+its end. It may run beside jobs and apply, though a listing is no single moment: that an appointment
+is gone is looked up after its outcome was seen, so there was no settling on the way, and an
+appointment at a C that has passed isn't made again. (At a C that hasn't, only void outcomes are
+left behind. A new appointment there is void from the beginning, or, swept meanwhile, an appointment
+like any other.) An appointment of a job that is over may go at any time: apply either has seen that
+it is ready, and writes it, as of C and rightly, or passes C without it.
 
-While operators have paused applying, or hold it at an earlier timestamp (`relay.Control`), or landing is paused, or no
-process applies, the checkpoint doesn't reach C, and the job waits, or settles the appointment as void and says why. An
-upstream without traffic lands an empty window for an appointment that is due.
+While operators have paused applying, or hold it at an earlier timestamp (`relay.Control`), or
+landing is paused, or no process applies, the checkpoint doesn't reach C, and the job waits, or
+settles the appointment as void and says why. An upstream without traffic lands an empty window for
+an appointment that is due.
 
-*Mending.* While a job knows that rows of a table may be missing downstream, changes to them would stop applying, which
-checks that what it removes and replaces is there. `mend` says so before the job's first appointment: from then on
-changes to these tables are written so that they lead to the right rows whatever is there. A chunk may also remove rows
-outside of its own range that stand in its way (they hold a unique value that upstream has gone to another row), so
-every job that brings a whole table mends it, and one that brings a part may, as rows that are missing may be why it was
-asked for. The job ends it (`mended`) when the note of its last chunk is
-there: from then on every row is there, and changes are checked again.
+*Mending.* While a job knows that rows of a table may be missing downstream, changes to them would
+stop applying, which checks that what it removes and replaces is there. `mend` says so before the
+job's first appointment: from then on changes to these tables are written so that they lead to the
+right rows whatever is there. A chunk may also remove rows outside of its own range that stand in
+its way (they hold a unique value that upstream has gone to another row), so every job that brings a
+whole table mends it, and one that brings a part may, as rows that are missing may be why it was
+asked for. The job ends it (`mended`) when the note of its last chunk is there: from then on every
+row is there, and changes are checked again.
 """
 
 from __future__ import annotations
@@ -90,9 +102,10 @@ class AlignedChunkExistsError(RequestError, RelayError):
 class AlignedChunk:
     """Rows of one upstream table, to be brought downstream at `at_ts` (C, a TSO).
 
-    Which rows: those for which `condition` holds. It is SQL over columns of the table's key alone (`key` names those it
-    uses), so that it says of a row upstream and of the row with that key downstream the same; "" is the whole table.
-    With `listed` only the rows that are read count: others stay, whatever they are.
+    Which rows: those for which `condition` holds. It is SQL over columns of the table's key alone
+    (`key` names those it uses), so that it says of a row upstream and of the row with that key
+    downstream the same; "" is the whole table. With `listed` only the rows that are read count:
+    others stay, whatever they are.
     """
 
     at_ts: int
@@ -103,14 +116,16 @@ class AlignedChunk:
     schema: str
     table: str
     how: str = REPLACE
-    """`replace`: the rows become what they are upstream; what upstream hasn't goes. `missing`: rows are added whose key
-    isn't there. `compare`: nothing is written; the note says what differs.
+    """`replace`: the rows become what they are upstream; what upstream hasn't goes. `missing`: rows
+    are added whose key isn't there. `compare`: nothing is written; the note says what differs.
     """
     condition: str = ""
     key: tuple[str, ...] = ()
     listed: bool = False
     is_whole: bool = False
-    """The job brings every row of the table, this chunk and others, so a row that stands in the way of one may go."""
+    """The job brings every row of the table, this chunk and others, so a row that stands in the way
+    of one may go.
+    """
     made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     @property
@@ -133,9 +148,9 @@ class AlignedChunk:
 
 @dataclass(frozen=True, slots=True)
 class LoadFile:
-    """A file with the text of one LOAD DATA statement, as `sluice.etl.changes.formats.load_data` makes it. `path`: in
-    the relay's
-    storage. `warnings`: that the server will give for it. `bytes`, `crc32c` (`google_crc32c.value`) of the file.
+    """A file with the text of one LOAD DATA statement, as `sluice.etl.changes.formats.load_data`
+    makes it. `path`: in the relay's storage. `warnings`: that the server will give for it. `bytes`,
+    `crc32c` (`google_crc32c.value`) of the file.
     """
 
     path: str
@@ -148,8 +163,11 @@ class LoadFile:
 
 @dataclass(frozen=True, slots=True)
 class ChunkReady:
-    """The rows are read. `table`: its definition as they were read, `sluice.tidb.schema.Table.to_json()`. It was the
-    upstream's at `defined_ts` (TSO, at most C); apply declines if a DDL changed it after that and through C.
+    """The rows are read.
+
+    `table`: its definition as they were read, `sluice.tidb.schema.Table.to_json()`. It was the
+    upstream's at `defined_ts` (TSO, at most C); apply declines if a DDL changed it after that and
+    through C.
     """
 
     table: Mapping[str, Any]
@@ -176,8 +194,8 @@ REMOVED = ChunkCancelled("its job has removed it", "job")
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """Rows of these upstream tables (ids) are known to be missing downstream, until the job has brought them. `name` is
-    the file's: the job's id, with more behind it where a job has several.
+    """Rows of these upstream tables (ids) are known to be missing downstream, until the job has
+    brought them. `name` is the file's: the job's id, with more behind it where a job has several.
     """
 
     name: str
@@ -188,8 +206,9 @@ class TableRepair:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunks:
-    """What apply has to know of appointments: `pending` ones, ascending, that aren't void; the ids of the tables that
-    are being mended.
+    """What apply has to know of appointments: `pending` ones, ascending, that aren't void.
+
+    The ids of the tables that are being mended.
     """
 
     pending: tuple[AlignedChunk, ...] = ()
@@ -200,7 +219,10 @@ T = TypeVar("T")
 
 
 class AlignedChunks:
-    """The appointments in a relay log. Every method raises OSError, and RelayCorruptError that names the file."""
+    """The appointments in a relay log.
+
+    Every method raises OSError, and RelayCorruptError that names the file.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -216,13 +238,18 @@ class AlignedChunks:
             self._storage.create(path, appointment.to_json())
         except FileExistsError:
             raise AlignedChunkExistsError(
-                f"{self._storage.url}/{path} exists: there is an appointment at {appointment.at_ts} already"
+                f"{self._storage.url}/{path} exists: there is an appointment at {appointment.at_ts}"
+                " already"
             ) from None
 
     def of_job(self, job: str) -> list[AlignedChunk]:
         """Its appointments, ascending, void ones among them."""
         found = (self._chunk(at_ts) for at_ts in _timestamps(_NAME, self._names()))
-        return [appointment for appointment in found if appointment is not None and appointment.job == job]
+        return [
+            appointment
+            for appointment in found
+            if appointment is not None and appointment.job == job
+        ]
 
     def remove(self, at_ts: int) -> None:
         """It is over; no error if it is gone."""
@@ -230,7 +257,9 @@ class AlignedChunks:
         self._storage.remove(_outcome_path(at_ts))
 
     def sweep(self, is_over: Callable[[str], bool]) -> None:
-        """Remove what nobody needs: what belongs to a job that is over, and outcomes without an appointment."""
+        """Remove what nobody needs: what belongs to a job that is over, and outcomes without an
+        appointment.
+        """
         names = self._names()
         made = _timestamps(_NAME, names)
         for at_ts in made:
@@ -247,7 +276,9 @@ class AlignedChunks:
     def begin_repair(self, mending: TableRepair) -> None:
         """Durably say so; no error if a file of that name says so already."""
         if not _REPAIR_NAME.match(f"{mending.name}.mending.json"):
-            raise ValueError(f"{mending.name!r} is no name: letters, digits, -, _ and . can be in it")
+            raise ValueError(
+                f"{mending.name!r} is no name: letters, digits, -, _ and . can be in it"
+            )
         try:
             self._storage.create(_repair_path(mending.name), _dump(asdict(mending)))
         except FileExistsError:
@@ -260,8 +291,9 @@ class AlignedChunks:
     # Both sides'
 
     def settle(self, at_ts: int, outcome: Outcome) -> Outcome:
-        """Durably say what comes of an appointment, unless that was said before; what holds. One that is removed is
-        void.
+        """Durably say what comes of an appointment, unless that was said before; what holds.
+
+        One that is removed is void.
         """
         path = _outcome_path(at_ts)
         try:
@@ -299,7 +331,9 @@ class AlignedChunks:
         settled = set(_timestamps(_OUTCOME, names))
         pending = []
         for at_ts in _timestamps(_NAME, names):
-            if at_ts < from_ts or (at_ts in settled and isinstance(self.outcome(at_ts), ChunkCancelled)):
+            if at_ts < from_ts or (
+                at_ts in settled and isinstance(self.outcome(at_ts), ChunkCancelled)
+            ):
                 continue
             appointment = self._chunk(at_ts)
             if appointment is not None:
@@ -308,7 +342,10 @@ class AlignedChunks:
         return PendingChunks(tuple(pending), tables)
 
     def due(self, after_ts: int, now_ts: int) -> bool:
-        """Whether there is an appointment behind `after_ts` and through `now_ts` (TSOs). One listing."""
+        """Whether there is an appointment behind `after_ts` and through `now_ts` (TSOs).
+
+        One listing.
+        """
         return any(after_ts < at_ts <= now_ts for at_ts in _timestamps(_NAME, self._names()))
 
     # Inside
@@ -324,7 +361,9 @@ class AlignedChunks:
 
     def _repairs(self, names: list[str]) -> list[TableRepair]:
         found = (
-            self._small(_repair_path(match[1]), _parse_repair) for match in map(_REPAIR_NAME.match, names) if match
+            self._small(_repair_path(match[1]), _parse_repair)
+            for match in map(_REPAIR_NAME.match, names)
+            if match
         )
         return [mending for mending in found if mending is not None]
 
@@ -338,16 +377,28 @@ class AlignedChunks:
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise RelayCorruptError(
                     f"{self._storage.url}/{path}: {error}",
-                    way_out="remove the file; its job makes another appointment, or ends with an error",
+                    way_out=(
+                        "remove the file; its job makes another appointment, or ends with an error"
+                    ),
                 ) from None
         found: T = self._read_before[path]
         return found
 
 
 _CHUNK_FIELDS: dict[str, type] = {
-    "at_ts": int, "job": str, "number": int, "table_id": int, "schema": str, "table": str, "how": str,
-    "condition": str, "key": list, "listed": bool, "is_whole": bool, "made_ms": int,
-}  # fmt: skip
+    "at_ts": int,
+    "job": str,
+    "number": int,
+    "table_id": int,
+    "schema": str,
+    "table": str,
+    "how": str,
+    "condition": str,
+    "key": list,
+    "listed": bool,
+    "is_whole": bool,
+    "made_ms": int,
+}
 
 
 def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
@@ -367,7 +418,9 @@ def _parse_outcome(data: bytes) -> Outcome:
         return ChunkCancelled(**raw)
     if kind != "ready":
         raise ValueError(f"the outcome {kind!r} is neither ready nor void")
-    return ChunkReady(raw["table"], int(raw["defined_ts"]), tuple(LoadFile(**load) for load in raw["loads"]))
+    return ChunkReady(
+        raw["table"], int(raw["defined_ts"]), tuple(LoadFile(**load) for load in raw["loads"])
+    )
 
 
 def _kind_of(outcome: Outcome) -> str:
@@ -376,7 +429,9 @@ def _kind_of(outcome: Outcome) -> str:
 
 def _parse_repair(data: bytes) -> TableRepair:
     raw = parse_json(data, "a table of which rows are missing (mending)")
-    return TableRepair(str(raw["name"]), str(raw["job"]), tuple(map(int, raw["tables"])), int(raw["made_ms"]))
+    return TableRepair(
+        str(raw["name"]), str(raw["job"]), tuple(map(int, raw["tables"])), int(raw["made_ms"])
+    )
 
 
 def _timestamps(pattern: re.Pattern[str], names: list[str]) -> list[int]:

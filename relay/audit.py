@@ -1,5 +1,5 @@
-"""Who ordered what, and when, through the pages: one small document in the newest of ``audit/<number>.json``, next to
-the windows. The oldest entries go.
+"""Who ordered what, and when, through the pages: one small document in the newest of
+``audit/<number>.json``, next to the windows. The oldest entries go.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ __all__ = ["AuditEntry", "AuditLog"]
 MAX_ENTRIES = 1000
 _FOLDER = "audit"
 _MAX_VERSIONS = 8
-_WAY_OUT = "restore the file from a copy, or remove the folder: what was ordered before is forgotten then"
+_WAY_OUT = (
+    "restore the file from a copy, or remove the folder: what was ordered before is forgotten then"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """At `at_ms` (Unix ms) somebody ordered something (`pause-job`) of something (`backfill-3`); `said`: what came of
-    it, "" as long as nobody knows.
+    """At `at_ms` (Unix ms) somebody ordered something (`pause-job`) of something (`backfill-3`).
+
+    `said`: what came of it, "" as long as nobody knows.
     """
 
     at_ms: int
@@ -43,7 +46,9 @@ class AuditLog:
     """What was ordered. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
-        self._file = VersionedDocument(storage, _FOLDER, DocumentFormat(_text, _parse, tuple, _WAY_OUT), _MAX_VERSIONS)
+        self._file = VersionedDocument(
+            storage, _FOLDER, DocumentFormat(_text, _parse, tuple, _WAY_OUT), _MAX_VERSIONS
+        )
 
     def begin(self, by: str, what: str, about: str) -> AuditEntry:
         """Durably keep that this was ordered, before it is done."""
@@ -54,7 +59,9 @@ class AuditLog:
     def end(self, deed: AuditEntry, said: str) -> None:
         """Durably keep what came of it."""
         done = AuditEntry(deed.at_ms, deed.by, deed.what, deed.about, said, deed.token)
-        self._file.change(lambda there: tuple(done if each.token == deed.token else each for each in there))
+        self._file.change(
+            lambda there: tuple(done if each.token == deed.token else each for each in there)
+        )
 
     def newest(self, most: int) -> list[AuditEntry]:
         """The newest, newest first."""

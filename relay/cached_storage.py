@@ -1,12 +1,13 @@
 """Folders of an object store that are looked at all the time and change seldom.
 
-A store charges for each look, twelve times as much for a list as for reading a file. So whoever changes one of these
-folders writes a new word into a small file beside them (``changed``), and whoever looks reads that file: as long as it
-says what it said before, the folder is as it was. The word is read before the folder is listed. It is written twice:
-before the change, as one that begins with CHANGING, under which nothing is remembered, and after it. If the first can't
-be written, nothing changes; if the second can't, looks cost more, and the change is seen at once all the same. A
-process that dies in between leaves a word that counts as settled after `REFRESH_INTERVAL_S`, and a former version,
-which knows nothing of the word, is waited for no longer than that.
+A store charges for each look, twelve times as much for a list as for reading a file. So whoever
+changes one of these folders writes a new word into a small file beside them (``changed``), and
+whoever looks reads that file: as long as it says what it said before, the folder is as it was. The
+word is read before the folder is listed. It is written twice: before the change, as one that begins
+with CHANGING, under which nothing is remembered, and after it. If the first can't be written,
+nothing changes; if the second can't, looks cost more, and the change is seen at once all the same.
+A process that dies in between leaves a word that counts as settled after `REFRESH_INTERVAL_S`, and
+a former version, which knows nothing of the word, is waited for no longer than that.
 """
 
 from __future__ import annotations
@@ -45,9 +46,13 @@ class _CachedFolder:
 class CachedStorage:
     """A storage of which some folders are remembered. Threads may share it."""
 
-    def __init__(self, storage: Storage, folders: tuple[str, ...], contents: tuple[str, ...]) -> None:
-        """`folders`: of these the names are; `contents`: of those among them also what is in the files, which nobody
-        reads but after a look at the names.
+    def __init__(
+        self, storage: Storage, folders: tuple[str, ...], contents: tuple[str, ...]
+    ) -> None:
+        """`folders`: of these the names are.
+
+        `contents`: of those among them also what is in the files, which nobody reads but after a
+        look at the names.
         """
         self.url = storage.url
         self._storage = storage
@@ -75,21 +80,28 @@ class CachedStorage:
         if known is not None:
             return list(known.names)
         names = self._storage.names(path)
-        if self._is_settled(word, now) and (now - self._since >= _SETTLED_AFTER_S or not self.lists_may_lag):
+        if self._is_settled(word, now) and (
+            now - self._since >= _SETTLED_AFTER_S or not self.lists_may_lag
+        ):
             self._known[path] = _CachedFolder(word, now, names)
         else:
             self._known.pop(path, None)
         return list(names)
 
     def unchanged_token(self, folder: str) -> object | None:
-        """The same object as the last time if the folder is as it was then, with one small read; None while that can't
-        be told.
+        """The same object as the last time if the folder is as it was then, with one small read.
+
+        None while that can't be told.
         """
         return self._current(folder, self._look(), time.monotonic())
 
     def _current(self, folder: str, word: bytes, now: float) -> _CachedFolder | None:
         known = self._known.get(folder) if self._is_settled(word, now) else None
-        return known if known is not None and known.word == word and now - known.at < REFRESH_INTERVAL_S else None
+        return (
+            known
+            if known is not None and known.word == word and now - known.at < REFRESH_INTERVAL_S
+            else None
+        )
 
     def _is_settled(self, word: bytes, now: float) -> bool:
         return not word.startswith(CHANGING_PREFIX) or now - self._since >= REFRESH_INTERVAL_S
@@ -131,7 +143,10 @@ class CachedStorage:
         self._write_version(path)
 
     def _mark_changing(self, path: str) -> None:
-        """Have nobody remember the folder from now on. Raises OSError: then nothing may be changed."""
+        """Have nobody remember the folder from now on.
+
+        Raises OSError: then nothing may be changed.
+        """
         folder = path.partition("/")[0]
         if folder in self._folders:
             self._known.pop(folder, None)
@@ -144,8 +159,14 @@ class CachedStorage:
         self._known.pop(folder, None)
         try:
             self._storage.replace(VERSION_FILE, secrets.token_hex(8).encode())
-        except OSError as error:  # what was wanted is done, and is seen: nobody remembers the folder now
-            log.warning("%s has changed, and the word of it can't be written: looks cost more: %s", path, error)
+        except (
+            OSError
+        ) as error:  # what was wanted is done, and is seen: nobody remembers the folder now
+            log.warning(
+                "%s has changed, and the word of it can't be written: looks cost more: %s",
+                path,
+                error,
+            )
 
     # As the storage
 

@@ -30,7 +30,10 @@ class WriteOnlyFile:
 
 
 class ChecksumWriter(WriteOnlyFile):
-    """A file for `pyarrow.PythonFile`; `written` bytes have gone to the sink, their checksum is `crc32c`."""
+    """A file for `pyarrow.PythonFile`.
+
+    `written` bytes have gone to the sink, their checksum is `crc32c`.
+    """
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink

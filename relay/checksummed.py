@@ -1,7 +1,7 @@
 """JSON records that tell when they were damaged.
 
-The last member of a record, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so that one that was
-cut short or edited is never taken for a good one.
+The last member of a record, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so
+that one that was cut short or edited is never taken for a good one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ _TRAILER = re.compile(rb',"crc32c":(\d{1,10})\}\s*\Z')
 _TRAILER_START = b',"crc32c":'
 
 
-def encode_checksummed(record: Mapping[str, Any], known: Mapping[str, JsonMemberCache] | None = None) -> bytes:
-    """The record, which has at least one member, as one line of text with its checksum. `known`: of members that are
-    objects with ids for names, what was written of them before.
+def encode_checksummed(
+    record: Mapping[str, Any], known: Mapping[str, JsonMemberCache] | None = None
+) -> bytes:
+    """The record, which has at least one member, as one line of text with its checksum.
+
+    `known`: of members that are objects with ids for names, what was written of them before.
     """
     if not known:
         return encode_text(to_text(record))
-    # Put together once: a record may have thousands of tables, and every copy of MiBs costs as much as finding them.
+    # Put together once: a record may have thousands of tables, and every copy of MiBs costs as much
+    # as finding them.
     pieces = ["{"]
     for name, value in record.items():
         pieces.append(f"{to_text(name)}:")
@@ -49,10 +53,13 @@ def decode_text(data: bytes) -> str:
     return _strip_checksum(data) + "}"
 
 
-def decode_checksummed(data: bytes, version: int, known: tuple[str, JsonMemberCache] | None = None) -> dict[str, Any]:
-    """The inverse of `encode_checksummed`, without the member `format`, which must be `version`. Raises ValueError.
-    `known`: a member
-    that is an object with ids for names, and what was read of it before.
+def decode_checksummed(
+    data: bytes, version: int, known: tuple[str, JsonMemberCache] | None = None
+) -> dict[str, Any]:
+    """The inverse of `encode_checksummed`, without the member `format`, which must be `version`.
+
+    Raises ValueError. `known`: a member that is an object with ids for names, and what was read of
+    it before.
     """
     text = _strip_checksum(data)
     raw = (_read(text, *known) if known is not None else None) or json.loads(text + "}")
@@ -77,9 +84,9 @@ def _strip_checksum(data: bytes) -> str:
 
 
 def _read(text: str, name: str, known: JsonMemberCache) -> dict[str, Any] | None:
-    """A record, without its last brace, whose member `name` stands between others; None if it isn't written as
-    `encode_checksummed`
-    does it.
+    """A record, without its last brace, whose member `name` stands between others.
+
+    None if it isn't written as `encode_checksummed` does it.
     """
     opening = f',"{name}":{{'
     at = text.find(opening)

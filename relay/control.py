@@ -1,13 +1,14 @@
-"""What operators ask of the running tasks: one small JSON object in the newest of ``control/<number>.json``, next to
-the windows.
+"""What operators ask of the running tasks: one small JSON object in the newest of
+``control/<number>.json``, next to the windows.
 
     {"land_paused": false, "apply_paused": false, "apply_until_ts": null, "accepted": null}
 
-`apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window if need be, and
-waits there. `accepted`: the id of a refusal that applying goes on from all the same. Every key may be left out.
+`apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window
+if need be, and waits there. `accepted`: the id of a refusal that applying goes on from all the
+same. Every key may be left out.
 
-How it is changed: `sluice.relay.versioned_document`. A file ``control.json`` of an earlier version counts as long as
-there is none.
+How it is changed: `sluice.relay.versioned_document`. A file ``control.json`` of an earlier version
+counts as long as there is none.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class Control:
             elif key == "accepted":
                 good = value is None or type(value) is str
             else:
-                raise ValueError(f"unknown key {key!r}; there are land_paused, apply_paused, apply_until_ts, accepted")
+                raise ValueError(
+                    f"unknown key {key!r}; there are land_paused, apply_paused, apply_until_ts,"
+                    " accepted"
+                )
             if not good:
                 raise ValueError(f"{key}: {value!r} is no value for it")
         return cls(**raw)
@@ -71,7 +75,10 @@ class ControlFile:
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> Control:
-        """The newest; the default if nobody asked for anything. Raises RelayCorruptError, which names the file."""
+        """The newest; the default if nobody asked for anything.
+
+        Raises RelayCorruptError, which names the file.
+        """
         return self.newest()[1]
 
     def newest(self) -> tuple[int, Control]:
@@ -79,8 +86,9 @@ class ControlFile:
         return self._file.newest()
 
     def change(self, change: Callable[[Control], Control]) -> Control:
-        """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several
-        times.
+        """Durably put what `change` makes of the newest in its place; what is there now.
+
+        `change` may be called several times.
         """
         before = self._file.number()
         after = self._file.change(change)
@@ -94,4 +102,6 @@ class ControlFile:
         except FileNotFoundError:
             return Control()
         except ValueError as error:
-            raise RelayCorruptError(f"{self._storage.url}/{_LEGACY_FILE}: {error}", way_out=_WAY_OUT) from None
+            raise RelayCorruptError(
+                f"{self._storage.url}/{_LEGACY_FILE}: {error}", way_out=_WAY_OUT
+            ) from None

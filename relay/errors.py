@@ -23,9 +23,13 @@ class WindowConflictError(RelayError):
 
 
 class RelayGapError(RelayError):
-    """The chain of windows is broken: no window begins where the one before it ends, but later ones exist."""
+    """The chain of windows is broken: no window begins where the one before it ends, but later ones
+    exist.
+    """
 
-    way_out = "land the gap again, or copy the downstream anew as of a later time and set its checkpoint"
+    way_out = (
+        "land the gap again, or copy the downstream anew as of a later time and set its checkpoint"
+    )
 
 
 class ClaimLostError(RelayError):

@@ -34,7 +34,9 @@ class Failures:
 
     def note(self, failure: Failure) -> None:
         """Durably say why a task stopped; the newest counts. Raises OSError."""
-        self._storage.replace(_path(failure.what), json.dumps(asdict(failure), ensure_ascii=False).encode() + b"\n")
+        self._storage.replace(
+            _path(failure.what), json.dumps(asdict(failure), ensure_ascii=False).encode() + b"\n"
+        )
 
     def clear(self, what: str) -> None:
         """The task has gone on. Raises OSError."""

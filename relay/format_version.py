@@ -1,12 +1,14 @@
-"""Which format a relay log, an archive and their documents have, so that an older Sluice refuses what a newer one wrote
-before it changes anything.
+"""Which format a relay log, an archive and their documents have, so that an older Sluice refuses
+what a newer one wrote before it changes anything.
 
-A document says so in its member ``format``; one without it has format 1. A release that changes what a document means
-writes a higher number. A release that changes anything else, such as which files there are, puts
+A document says so in its member ``format``; one without it has format 1. A release that changes
+what a document means writes a higher number. A release that changes anything else, such as which
+files there are, puts
 
     <url>/format.json      {"format": 2, "by": "sluice 1.0"}
 
-at the root of the relay log or the archive, before it writes there. Without the file all of it has format 1.
+at the root of the relay log or the archive, before it writes there. Without the file all of it has
+format 1.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from typing import Any
 from sluice.relay.errors import RelayError
 from sluice.relay.storage import Storage
 
-__all__ = ["FORMAT", "FORMAT_FILE", "NewerFormatError", "newer_format_error", "parse_json", "refuse_newer"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_FILE",
+    "NewerFormatError",
+    "newer_format_error",
+    "parse_json",
+    "refuse_newer",
+]
 
 FORMAT = 1
 """The newest that this version reads, and the one it writes."""
@@ -28,8 +37,8 @@ class NewerFormatError(RelayError):
     """A newer version of Sluice wrote this. Nothing was changed."""
 
     way_out = (
-        "install the version that wrote it, or a newer one, wherever Sluice runs: Airflow's tasks, Spark's workers, the"
-        " command"
+        "install the version that wrote it, or a newer one, wherever Sluice runs: Airflow's tasks,"
+        " Spark's workers, the command"
     )
 
     def at(self, where: str) -> NewerFormatError:
@@ -38,19 +47,23 @@ class NewerFormatError(RelayError):
 
 
 def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
-    """The error for `what`, of which `found` is the format, if this version, which reads through `reads`, doesn't know
-    it.
+    """The error for `what`, of which `found` is the format, if this version, which reads through
+    `reads`, doesn't know it.
     """
     if type(found) is not int or found <= reads:
         return None
     return NewerFormatError(
-        f"{what} has format {found}, this version of Sluice reads {reads}: a newer version wrote it",
+        f"{what} has format {found}, this version of Sluice reads {reads}: a newer version"
+        " wrote it",
         way_out=NewerFormatError.way_out,
     )
 
 
 def parse_json(data: bytes, what: str) -> Any:
-    """A document of JSON, without its ``format``. `what`: for messages. Raises NewerFormatError, ValueError."""
+    """A document of JSON, without its ``format``.
+
+    `what`: for messages. Raises NewerFormatError, ValueError.
+    """
     raw = json.loads(data)
     if isinstance(raw, dict) and (error := newer_format_error(what, raw.get("format"))):
         raise error
@@ -60,8 +73,8 @@ def parse_json(data: bytes, what: str) -> Any:
 
 
 def refuse_newer(storage: Storage, what: str) -> None:
-    """Raises NewerFormatError if the relay log or archive in `storage` has a newer format, RelayError if its mark can't
-    be read, OSError.
+    """Raises NewerFormatError if the relay log or archive in `storage` has a newer format,
+    RelayError if its mark can't be read, OSError.
     """
     try:
         parse_json(storage.read(FORMAT_FILE), f"{what} {storage.url}")

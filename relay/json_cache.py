@@ -1,5 +1,6 @@
-"""The members of a JSON object as text, remembered: window after window tells of the same tables, of which there may be
-thousands, and what was written or read of one before needn't be put into JSON, or parsed, once more.
+"""The members of a JSON object as text, remembered: window after window tells of the same tables,
+of which there may be thousands, and what was written or read of one before needn't be put into
+JSON, or parsed, once more.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ def to_text(value: Any) -> str:
 
 
 class JsonMemberCache:
-    """By name: what was last written or read. Values that are read again are the same objects: nobody may change
-    them.
+    """By name: what was last written or read.
+
+    Values that are read again are the same objects: nobody may change them.
     """
 
     def __init__(self) -> None:
@@ -50,8 +52,8 @@ class JsonMemberCache:
         return text
 
     def read(self, text: str, at: int) -> tuple[dict[str, Any], int]:
-        """The object whose first member, or end, is at this place behind its brace, and where it ends. Raises
-        ValueError if it isn't written as `pieces` does it.
+        """The object whose first member, or end, is at this place behind its brace, and where it
+        ends. Raises ValueError if it isn't written as `pieces` does it.
         """
         found: dict[str, Any] = {}
         if text.startswith("}", at):

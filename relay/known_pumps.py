@@ -1,4 +1,5 @@
-"""What landing knows of the pumps: those that count, and commits that came after a reader had passed them.
+"""What landing knows of the pumps: those that count, and commits that came after a reader had
+passed them.
 
     <url>/pumps/<number>.json     the newest counts, see `sluice.relay.versioned_document`
 
@@ -6,8 +7,9 @@
      "late": {"470655472620535808": {"start_ts": 1, "pump": "pump-1:8250", "outcome": "missed"}},
      "former": ["pump-2:8250"], "token": "…"}
 
-The registry may lose an entry, and a pump may be set offline with binlogs that nothing has read. A pump that counted
-once is therefore kept here until it has handed over everything, or an operator gives up what it holds.
+The registry may lose an entry, and a pump may be set offline with binlogs that nothing has read. A
+pump that counted once is therefore kept here until it has handed over everything, or an operator
+gives up what it holds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ __all__ = ["ACCEPTED", "LANDED", "MISSED", "KnownPump", "KnownPumps", "LateCommi
 LANDED, MISSED, ACCEPTED = "landed", "missed", "accepted"
 _FOLDER = "pumps"
 _MAX_VERSIONS = 64
-_WAY_OUT = "restore the file from a copy; without the folder landing takes the registry's pumps for all there are"
+_WAY_OUT = (
+    "restore the file from a copy; without the folder landing takes the registry's pumps for all"
+    " there are"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,10 @@ class KnownPump:
 
 @dataclass(frozen=True, slots=True)
 class LateCommit:
-    """A commit that a pump received after readers had passed its timestamp. `outcome`: LANDED, MISSED or ACCEPTED."""
+    """A commit that a pump received after readers had passed its timestamp.
+
+    `outcome`: LANDED, MISSED or ACCEPTED.
+    """
 
     start_ts: int
     pump: str
@@ -49,7 +57,9 @@ class LateCommit:
 
 @dataclass(frozen=True, slots=True)
 class PumpsDocument:
-    """The document: `pumps` by node id, `late` by commit ts, `former` node ids that counted and no longer do."""
+    """The document: `pumps` by node id, `late` by commit ts, `former` node ids that counted and no
+    longer do.
+    """
 
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)
     late: Mapping[int, LateCommit] = field(default_factory=dict)
@@ -82,7 +92,9 @@ class KnownPumps:
     """The document in a relay log. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
-        form = DocumentFormat(PumpsDocument.to_json, PumpsDocument.from_json, PumpsDocument, _WAY_OUT)
+        form = DocumentFormat(
+            PumpsDocument.to_json, PumpsDocument.from_json, PumpsDocument, _WAY_OUT
+        )
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> PumpsDocument:
@@ -90,7 +102,10 @@ class KnownPumps:
         return self._file.load()
 
     def change(self, change: Callable[[PumpsDocument], PumpsDocument]) -> PumpsDocument:
-        """Durably store what `change` makes of the newest, by compare-and-set. `change` may run several times."""
+        """Durably store what `change` makes of the newest, by compare-and-set.
+
+        `change` may run several times.
+        """
         return self._file.change(change)
 
     def forget(self, node_id: str) -> bool:

@@ -8,7 +8,8 @@
     <url>/pumps/<number>.json                          the pumps that count, see `sluice.relay.known_pumps`
     <url>/changed                                      in an object store: see `sluice.relay.cached_storage`
 
-and what a pipeline has of its own, beside them or in a folder by its name (`sluice.relay.pipeline_folders`):
+and what a pipeline has of its own, beside them or in a folder by its name
+(`sluice.relay.pipeline_folders`):
 
     downstream.json, stop.json           whose downstream it is, why applying must not go on
     failures/<task>.json                 why a task has stopped, see `sluice.relay.failures`
@@ -16,11 +17,11 @@ and what a pipeline has of its own, beside them or in a folder by its name (`slu
     decisions/<commit_ts>.json           what operators decided about single transactions and DDL
     appointments/<at_ts>.json            rows to be written at a checkpoint, see `sluice.relay.aligned_chunks`
 
-`<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed exactly when its
-record exists. Since every writer continues at the end of the chain, exclusive creation by lo is what keeps two writers
-apart; a part without a record is waste, never data. The first window has no end to continue at, and two who begin may
-want to do so at different timestamps: so its record is created under a name that doesn't depend on them before it has
-its own.
+`<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed
+exactly when its record exists. Since every writer continues at the end of the chain, exclusive
+creation by lo is what keeps two writers apart; a part without a record is waste, never data. The
+first window has no end to continue at, and two who begin may want to do so at different timestamps:
+so its record is created under a name that doesn't depend on them before it has its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,13 @@ import pyarrow as pa
 from sluice.relay.aligned_chunks import AlignedChunks
 from sluice.relay.cached_storage import CachedStorage
 from sluice.relay.control import Control, ControlFile
-from sluice.relay.errors import ClaimLostError, RelayCorruptError, RelayError, RelayGapError, WindowConflictError
+from sluice.relay.errors import (
+    ClaimLostError,
+    RelayCorruptError,
+    RelayError,
+    RelayGapError,
+    WindowConflictError,
+)
 from sluice.relay.failures import Failures
 from sluice.relay.format_version import NewerFormatError, refuse_newer
 from sluice.relay.known_pumps import KnownPumps
@@ -64,7 +71,10 @@ T = TypeVar("T")
 
 
 class RelayLog:
-    """The relay log at a URL. Any number of processes may read; see `claim` for those that write."""
+    """The relay log at a URL.
+
+    Any number of processes may read; see `claim` for those that write.
+    """
 
     def __init__(self, storage: Storage, pipeline: str = "") -> None:
         """`pipeline`: by which name one of several has its own things here, see
@@ -74,7 +84,9 @@ class RelayLog:
         self.pipeline = pipeline
         self.place: Storage = SubStorage(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
         """Where the pipeline's own things are."""
-        self._orders = CachedStorage(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
+        self._orders = (
+            CachedStorage(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
+        )
         self._asked: tuple[object, Control] = None, Control()
         """What operators ask for, and of which state of the folder that is."""
         self._had_orders = False
@@ -85,21 +97,26 @@ class RelayLog:
 
     @classmethod
     def open(cls, url: str, pipeline: str = "") -> RelayLog:
-        """Open the log at `url` (``file:///dir``, or s3, gs, az); it need not exist yet. Who has settings opens it by
-        `Settings.open_relay`, which knows the pipeline. Raises RelayError.
+        """Open the log at `url` (``file:///dir``, or s3, gs, az); it need not exist yet.
+
+        Who has settings opens it by `Settings.open_relay`, which knows the pipeline. Raises
+        RelayError.
         """
         return cls(open_storage(url), pipeline)
 
     @classmethod
     def of_pipeline(cls, url: str, name: str, downstream: str) -> RelayLog:
-        """As `open`, for the pipeline of that name that writes to `downstream`. Raises RelayError, OSError."""
+        """As `open`, for the pipeline of that name that writes to `downstream`.
+
+        Raises RelayError, OSError.
+        """
         storage = open_storage(url)
         refuse_newer(storage, "the relay log")
         return cls(storage, folder_of_pipeline(storage, name, downstream))
 
     def all_pipelines(self) -> list[RelayLog]:
-        """This log as each pipeline sees it that has begun to read it, and as this one does, which comes first. Raises
-        OSError.
+        """This log as each pipeline sees it that has begun to read it, and as this one does, which
+        comes first. Raises OSError.
         """
         others = [name for name in pipeline_names(self._storage) if name != self.pipeline]
         return [self, *(RelayLog(self._storage, name) for name in others)]
@@ -115,37 +132,44 @@ class RelayLog:
 
     # Writing
 
-    def write_part(self, lo: int, hi: int, token: str, n: int, batches: Iterable[pa.RecordBatch]) -> Part | None:
+    def write_part(
+        self, lo: int, hi: int, token: str, n: int, batches: Iterable[pa.RecordBatch]
+    ) -> Part | None:
         """Write a part of the window (lo, hi], durable on return; None if there are no rows.
 
-        `token` and `n` make the name unique: no two attempts may share both. Raises RelayError, FileExistsError,
-        OSError.
+        `token` and `n` make the name unique: no two attempts may share both. Raises RelayError,
+        FileExistsError, OSError.
         """
         if not _TOKEN.match(token):
-            raise RelayError(f"token {token!r}: only letters, digits, '.' and '_' can be in a part's name")
+            raise RelayError(
+                f"token {token!r}: only letters, digits, '.' and '_' can be in a part's name"
+            )
         path = f"parts/{hour_of(lo)}/{lo:020d}-{hi:020d}-{token}-{n}.arrow"
         return write_part(self._storage, path, batches)
 
     def commit(self, window: WindowRecord) -> None:
         """Create the window's record, durable on return: from now on the window is landed.
 
-        Raises WindowConflictError if a window that begins at the same lo was landed, ValueError if the record
-        contradicts itself, OSError if the disk refuses.
+        Raises WindowConflictError if a window that begins at the same lo was landed, ValueError if
+        the record contradicts itself, OSError if the disk refuses.
         """
         window.check()
         self._create(window.path, window, f"the window that begins at {window.lo}")
 
     def begin(self, window: WindowRecord) -> None:
-        """As `commit`, of the first window of a log that is empty, wherever it begins: of two who try at a time one is
-        refused, also if a listing doesn't know yet of what the other one has landed. Raises as `commit`.
+        """As `commit`, of the first window of a log that is empty, wherever it begins: of two who
+        try at a time one is refused, also if a listing doesn't know yet of what the other one has
+        landed. Raises as `commit`.
         """
         window.check()
         self._create(_FIRST_WINDOW_FILE, window, f"the first window, at {window.lo} or elsewhere,")
         self.commit(window)
 
     def begun(self) -> WindowRecord | None:
-        """The first window there ever was, landed if whoever began was killed before it was; None if nobody began. For
-        who finds the log empty and is about to begin. Raises RelayCorruptError if it is gone, OSError.
+        """The first window there ever was, landed if whoever began was killed before it was.
+
+        None if nobody began. For who finds the log empty and is about to begin. Raises
+        RelayCorruptError if it is gone, OSError.
         """
         window = self._record(_FIRST_WINDOW_FILE)
         if window is None or self.next(window.lo) is not None:
@@ -155,20 +179,21 @@ class RelayLog:
                 self._storage.open(part.path).close()
             except FileNotFoundError:
                 raise RelayCorruptError(
-                    f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} says that the first one began at"
-                    f" {window.lo}; its"
-                    f" part {part.path} is gone, too",
-                    way_out=f"restore the folders windows and parts from a copy; or remove {_FIRST_WINDOW_FILE} if"
-                    f" the windows were"
-                    " removed on purpose",
+                    f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} says that the"
+                    f" first one began at {window.lo}; its part {part.path} is gone, too",
+                    way_out=(
+                        "restore the folders windows and parts from a copy; or remove"
+                        f" {_FIRST_WINDOW_FILE} if the windows were removed on purpose"
+                    ),
                 ) from None
         with contextlib.suppress(WindowConflictError):
             self.commit(window)
         return window
 
     def began_at(self) -> int | None:
-        """Return where the first window there ever was began (TSO); None if that isn't known. Raises RelayCorruptError,
-        OSError.
+        """Return where the first window there ever was began (TSO); None if that isn't known.
+
+        Raises RelayCorruptError, OSError.
         """
         window = self._record(_FIRST_WINDOW_FILE)
         return None if window is None else window.lo
@@ -184,25 +209,38 @@ class RelayLog:
     # Reading
 
     def next(self, lo: int) -> WindowRecord | None:
-        """The window that begins at lo, found by its name; None if it isn't landed. Raises RelayCorruptError."""
+        """The window that begins at lo, found by its name; None if it isn't landed.
+
+        Raises RelayCorruptError.
+        """
         window = self._record(window_path(lo))
         if window is not None and window.lo != lo:
-            raise self._corrupt(window_path(lo), f"the record is of the window that begins at {window.lo}")
+            raise self._corrupt(
+                window_path(lo), f"the record is of the window that begins at {window.lo}"
+            )
         return window
 
     def find(self, ts: int) -> WindowRecord | None:
-        """The first window with hi > ts: the one that holds the commits right after ts. None if there is none yet.
+        """The first window with hi > ts: the one that holds the commits right after ts.
 
-        Its lo is greater than ts if the windows between have been purged or never were landed: check it.
+        None if there is none yet.
+
+        Its lo is greater than ts if the windows between have been purged or never were landed:
+        check it.
         """
         if (exact := self.next(ts)) is not None:
             return exact
         hours = self._storage.names("windows")
         at = bisect.bisect_right(hours, hour_of(ts))
-        # One listing for both sides of ts: were it older on one, a window between them would seem to be missing.
+        # One listing for both sides of ts: were it older on one, a window between them would seem
+        # to be missing.
         around = self._listed(hours[at - 1]) if at else []
         cut = bisect.bisect_right(around, _name(ts))
-        older = (lo for hour in reversed(hours[: max(at - 1, 0)]) for lo in _starts_of(reversed(self._listed(hour))))
+        older = (
+            lo
+            for hour in reversed(hours[: max(at - 1, 0)])
+            for lo in _starts_of(reversed(self._listed(hour)))
+        )
         through = itertools.chain(_starts_of(reversed(around[:cut])), older)
         newer = (lo for hour in hours[at:] for lo in _starts_of(self._listed(hour)))
         behind = itertools.chain(_starts_of(around[cut:]), newer)
@@ -227,7 +265,10 @@ class RelayLog:
     def last(self) -> WindowRecord | None:
         """The newest window, None if the log is empty."""
         hours = reversed(self._storage.names("windows"))
-        listed = next(self._existing(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))), None)
+        listed = next(
+            self._existing(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))),
+            None,
+        )
         found = listed or self._unlisted_first()
         return None if found is None else self._onward(found, _MAX_TS)
 
@@ -249,8 +290,9 @@ class RelayLog:
             window = following
 
     def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """The landed windows that hold commits in (after_ts, through_ts], the newest first, as far back as there are
-        any. Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
+        """The landed windows that hold commits in (after_ts, through_ts], the newest first, as far
+        back as there are any. Raises RelayGapError where the chain is broken, RelayCorruptError for
+        a bad record.
         """
         later: WindowRecord | None = None
         for lo in self._starts_before(through_ts):
@@ -265,7 +307,8 @@ class RelayLog:
             yield window
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """The changes of windows in PART_SCHEMA, merged by (commit_ts, position), each transaction once.
+        """The changes of windows in PART_SCHEMA, merged by (commit_ts, position), each transaction
+        once.
 
         Raises RelayCorruptError, which names the file.
         """
@@ -274,7 +317,10 @@ class RelayLog:
     # Ownership and control
 
     def claim(self, role: str) -> RoleClaim:
-        """Take a role (such as "land") over from whoever had it; the newest claimant is the owner."""
+        """Take a role (such as "land") over from whoever had it.
+
+        The newest claimant is the owner.
+        """
         token = secrets.token_hex(6)
         claim = RoleClaim(self._storage, role, token)
         owner = {
@@ -288,7 +334,10 @@ class RelayLog:
         return claim
 
     def claimant(self, role: str) -> str | None:
-        """The pipeline that has claimed a role; None if nobody has, or has let go of it. Raises OSError."""
+        """The pipeline that has claimed a role; None if nobody has, or has let go of it.
+
+        Raises OSError.
+        """
         try:
             owner: Any = json.loads(self._storage.read(f"owners/{role}.json"))
             return str(owner.get("pipeline", "")) if owner["token"] else None
@@ -296,17 +345,23 @@ class RelayLog:
             return None
 
     def control(self) -> Control:
-        """What operators ask for; the default if nobody asked for anything. Raises RelayCorruptError, and RelayError if
-        the orders that this process has read are gone: a folder that isn't mounted looks like one without orders.
+        """What operators ask for; the default if nobody asked for anything.
+
+        Raises RelayCorruptError, and RelayError if the orders that this process has read are gone:
+        a folder that isn't mounted looks like one without orders.
         """
-        as_it_was = self._orders.unchanged_token("control") if isinstance(self._orders, CachedStorage) else None
+        as_it_was = (
+            self._orders.unchanged_token("control")
+            if isinstance(self._orders, CachedStorage)
+            else None
+        )
         before, control = self._asked
         if as_it_was is None or as_it_was is not before:
             number, control = ControlFile(self._orders).newest()
             if not number and self._had_orders:
                 raise RelayError(
-                    f"{self.url}: the folder control, which held orders, is empty or gone: is the relay log's folder"
-                    " not mounted? No order is taken for withdrawn",
+                    f"{self.url}: the folder control, which held orders, is empty or gone: is the"
+                    " relay log's folder not mounted? No order is taken for withdrawn",
                     way_out="mount the folder again",
                     transient=True,
                 )
@@ -315,13 +370,16 @@ class RelayLog:
         return control
 
     def change_control(self, change: Callable[[Control], Control]) -> Control:
-        """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be called several times.
-        What is asked for now.
+        """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be
+        called several times. What is asked for now.
         """
         return ControlFile(self._orders).change(change)
 
     def ownership(self) -> Ownership | None:
-        """Which downstream these windows go to; None if none was ever written to. Raises RelayCorruptError."""
+        """Which downstream these windows go to; None if none was ever written to.
+
+        Raises RelayCorruptError.
+        """
         return self._small("downstream.json", Ownership.from_json)
 
     def own(self, ownership: Ownership) -> Ownership:
@@ -362,10 +420,12 @@ class RelayLog:
     # Retention
 
     def clean_unreferenced(self, since_ts: int = 0) -> int:
-        """Delete the parts that killed or losing tasks left behind in windows with lo >= since_ts; returns how many.
+        """Delete the parts that killed or losing tasks left behind in windows with lo >= since_ts.
 
-        Only parts that no record can ever name go: those whose window has a record without them, and those whose
-        window the chain has gone past. What a running task writes is never touched.
+        Returns how many.
+
+        Only parts that no record can ever name go: those whose window has a record without them,
+        and those whose window the chain has gone past. What a running task writes is never touched.
         """
         last = self.last()
         if last is None:
@@ -390,9 +450,11 @@ class RelayLog:
         return removed
 
     def purge(self, before_ts: int, stop: Callable[[], bool] = lambda: False) -> int:
-        """Delete the windows with hi <= before_ts, oldest first, except the newest one, until `stop`; returns how many.
+        """Delete the windows with hi <= before_ts, oldest first, except the newest one, until
+        `stop`; returns how many.
 
-        The caller makes sure that `before_ts` is not past what any consumer has applied, see `sluice.relay.retention`.
+        The caller makes sure that `before_ts` is not past what any consumer has applied, see
+        `sluice.relay.retention`.
         """
         last = self.last()
         removed = 0
@@ -404,7 +466,8 @@ class RelayLog:
                 continue
             if window.hi > before_ts:
                 break
-            self._storage.remove(window.path)  # first, so that no record ever names a part that is gone
+            # first, so that no record ever names a part that is gone
+            self._storage.remove(window.path)
             for part in window.parts:
                 self._storage.remove(part.path)
             hour = hour_of(lo)
@@ -417,7 +480,8 @@ class RelayLog:
 
     def _gap(self, window: WindowRecord, later: WindowRecord) -> RelayGapError:
         return RelayGapError(
-            f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but {later.path} exists",
+            f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but"
+            f" {later.path} exists",
             way_out=f"restore {window_path(window.hi)} from a copy",
         )
 
@@ -441,12 +505,21 @@ class RelayLog:
         return self._storage.names(f"windows/{hour}")
 
     def _existing(self, starts: Iterable[int]) -> Iterator[WindowRecord]:
-        """The windows that begin where a listing says; those that have been purged meanwhile are left out."""
+        """The windows that begin where a listing says.
+
+        Those that have been purged meanwhile are left out.
+        """
         return (window for lo in starts if (window := self.next(lo)) is not None)
 
     def _onward(self, window: WindowRecord, ts: int) -> WindowRecord:
-        """Of the windows that follow, where a listing may not know of them yet, the first with hi > ts, or the last."""
-        while self._storage.lists_may_lag and window.hi <= ts and (following := self.next(window.hi)) is not None:
+        """Of the windows that follow, where a listing may not know of them yet, the first with hi >
+        ts, or the last.
+        """
+        while (
+            self._storage.lists_may_lag
+            and window.hi <= ts
+            and (following := self.next(window.hi)) is not None
+        ):
             window = following
         return window
 
@@ -468,8 +541,10 @@ class RelayLog:
     def _corrupt(self, path: str, what: object) -> RelayCorruptError:
         return RelayCorruptError(
             f"window record {self.url}/{path}: {what}",
-            way_out="restore the file from a copy, or, while the pumps still hold these commits, remove it and all"
-            " later records and land again",
+            way_out=(
+                "restore the file from a copy, or, while the pumps still hold these commits, remove"
+                " it and all later records and land again"
+            ),
         )
 
 
@@ -479,10 +554,15 @@ def _name(lo: int) -> str:
 
 
 def _starts_of(names: Iterable[str]) -> Iterator[int]:
-    """Where the windows begin whose records have these names. One by one: an hour may have tens of thousands, of which
-    one or two are wanted.
+    """Where the windows begin whose records have these names.
+
+    One by one: an hour may have tens of thousands, of which one or two are wanted.
     """
-    return (int(name[:20]) for name in names if len(name) == 25 and name[:20].isdigit() and name.endswith(".json"))
+    return (
+        int(name[:20])
+        for name in names
+        if len(name) == 25 and name[:20].isdigit() and name.endswith(".json")
+    )
 
 
 class RoleClaim:
@@ -501,7 +581,8 @@ class RoleClaim:
             token = owner["token"]
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise ClaimLostError(
-                f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved", way_out="start again"
+                f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved",
+                way_out="start again",
             ) from None
         if token != self.token:
             raise ClaimLostError(
@@ -510,6 +591,9 @@ class RoleClaim:
             )
 
     def release(self) -> None:
-        """Whoever wants the role may have it at once. Raises ClaimLostError if somebody has it already, OSError."""
+        """Whoever wants the role may have it at once.
+
+        Raises ClaimLostError if somebody has it already, OSError.
+        """
         self.check()
         self._storage.replace(self.path, json.dumps({"token": ""}).encode() + b"\n")

@@ -1,11 +1,12 @@
-"""What operators decided about single transactions and DDL statements, kept beside the windows for every run to come.
+"""What operators decided about single transactions and DDL statements, kept beside the windows for
+every run to come.
 
     <url>/decisions/<commit_ts>.json        the decision; created exclusively, never changed, removed to take it back
     <url>/decisions/<commit_ts>.begun.json  a commit that keeps to it is about to come, or has come
     <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
 
-`<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore comes to the same
-result.
+`<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore
+comes to the same result.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class OverrideExistsError(RequestError, RelayError):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream. `replace`: in place of the DDL
-    statement there, `sql` is executed, statement by statement; may be empty.
+    """`skip`: nothing of the transaction or DDL at `commit_ts` (TSO) goes downstream.
+
+    `replace`: in place of the DDL statement there, `sql` is executed, statement by statement; may
+    be empty.
     """
 
     commit_ts: int
@@ -61,7 +64,14 @@ class Override:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Override:
         """Strict: every field, nothing else. Raises ValueError."""
-        kinds: dict[str, type] = {"commit_ts": int, "action": str, "sql": list, "by": str, "why": str, "made_ms": int}
+        kinds: dict[str, type] = {
+            "commit_ts": int,
+            "action": str,
+            "sql": list,
+            "by": str,
+            "why": str,
+            "made_ms": int,
+        }
         if set(raw) != set(kinds):
             raise ValueError(f"a decision has the fields {sorted(raw)}, expected {sorted(kinds)}")
         for name, kind in kinds.items():
@@ -86,18 +96,25 @@ class Overrides:
         self._storage = storage
 
     def add(self, decision: Override) -> None:
-        """Durably write a decision down. Raises DecisionExistsError if there is one about the same commit timestamp."""
+        """Durably write a decision down.
+
+        Raises DecisionExistsError if there is one about the same commit timestamp.
+        """
         path = _path(decision.commit_ts)
         try:
             self._storage.create(path, decision.to_json())
         except FileExistsError:
             raise OverrideExistsError(
-                f"{self._storage.url}/{path} exists: there is a decision about commit_ts {decision.commit_ts} already; "
-                f"`sluice decisions remove {decision.commit_ts}` takes it back"
+                f"{self._storage.url}/{path} exists: there is a decision about commit_ts"
+                f" {decision.commit_ts} already; `sluice decisions remove {decision.commit_ts}`"
+                " takes it back"
             ) from None
 
     def remove(self, commit_ts: int) -> bool:
-        """Take a decision back; False if there is none. Found by its name: a list may not know of it yet."""
+        """Take a decision back; False if there is none.
+
+        Found by its name: a list may not know of it yet.
+        """
         self._names()  # what is remembered of it is as old as the last look
         try:
             self._storage.read(_path(commit_ts))
@@ -108,20 +125,28 @@ class Overrides:
         return True
 
     def unsettled(self, through_ts: int) -> Sequence[Override]:
-        """Return decisions through a commit timestamp that aren't marked as used. Raises RelayCorruptError."""
+        """Return decisions through a commit timestamp that aren't marked as used.
+
+        Raises RelayCorruptError.
+        """
         names = self._names()
         used = set(_timestamps(_USED, names))
-        return self._read_all(ts for ts in _timestamps(_NAME, names) if ts <= through_ts and ts not in used)
+        return self._read_all(
+            ts for ts in _timestamps(_NAME, names) if ts <= through_ts and ts not in used
+        )
 
     def _read_all(self, stamps: Iterable[int]) -> list[Override]:
         return [decision for decision in map(self._read, stamps) if decision is not None]
 
     def list(self, after_ts: int = -1, through_ts: int | None = None) -> list[Override]:
-        """Decisions with after_ts < commit_ts <= through_ts, ascending. Raises RelayCorruptError, which
-        names the file.
+        """Decisions with after_ts < commit_ts <= through_ts, ascending.
+
+        Raises RelayCorruptError, which names the file.
         """
         stamps = _timestamps(_NAME, self._names())
-        return self._read_all(ts for ts in stamps if after_ts < ts and (through_ts is None or ts <= through_ts))
+        return self._read_all(
+            ts for ts in stamps if after_ts < ts and (through_ts is None or ts <= through_ts)
+        )
 
     def used_ms(self) -> dict[int, int]:
         """By commit timestamp, when (Unix ms) each decision that was used was first used."""
@@ -129,7 +154,9 @@ class Overrides:
         for match in map(_USED.match, self._names()):
             if match:
                 try:
-                    found[int(match[1])] = int(json.loads(self._storage.read(_used_path(int(match[1]))))["used_ms"])
+                    found[int(match[1])] = int(
+                        json.loads(self._storage.read(_used_path(int(match[1]))))["used_ms"]
+                    )
                 except (FileNotFoundError, ValueError, KeyError, TypeError):
                     continue
         return found
@@ -141,8 +168,8 @@ class Overrides:
                 self._storage.create(_begun_path(decision.commit_ts), b"{}\n")
 
     def is_kept(self, commit_ts: int) -> bool:
-        """Whether the first checkpoint that passes a decision keeps to it: a commit has begun with it, or it is used.
-        Only the holder of the checkpoint can rely on it.
+        """Whether the first checkpoint that passes a decision keeps to it: a commit has begun with
+        it, or it is used. Only the holder of the checkpoint can rely on it.
         """
         return any(self._is_there(path(commit_ts)) for path in (_begun_path, _used_path))
 
@@ -151,7 +178,9 @@ class Overrides:
         for decision in decisions:
             try:
                 note = {"used_ms": time.time_ns() // 1_000_000}
-                self._storage.create(_used_path(decision.commit_ts), json.dumps(note).encode() + b"\n")
+                self._storage.create(
+                    _used_path(decision.commit_ts), json.dumps(note).encode() + b"\n"
+                )
             except FileExistsError:
                 continue
             finally:

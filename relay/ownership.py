@@ -4,9 +4,9 @@
                        "begun": true}
     stop.json         {"why": "…", "made_ms": 1}
 
-A relay log's changes go to one downstream. `pipeline` is what its checkpoint row says of who wrote it; `adopted` is the
-row as it was when this pipeline took it over from whoever wrote it before. A stop is there until an operator takes it
-away.
+A relay log's changes go to one downstream. `pipeline` is what its checkpoint row says of who wrote
+it; `adopted` is the row as it was when this pipeline took it over from whoever wrote it before. A
+stop is there until an operator takes it away.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Ownership:
     downstream: str
     """Where, for people to read and to compare; without secrets."""
     adopted: str | None = None
-    """The checkpoint as it was found, None if there was none: while it is still the same, nobody else has written."""
+    """The checkpoint as it was found, None if there was none: while it is still the same, nobody
+    else has written.
+    """
     begun: bool = False
     """Whether this pipeline has written a checkpoint there."""
 
@@ -52,7 +54,15 @@ class Ownership:
     def from_json(cls, data: bytes) -> Self:
         """Read the file's content. Raises ValueError."""
         return cls(
-            **_fields(data, {"pipeline": (str,), "downstream": (str,), "adopted": (str, type(None)), "begun": (bool,)})
+            **_fields(
+                data,
+                {
+                    "pipeline": (str,),
+                    "downstream": (str,),
+                    "adopted": (str, type(None)),
+                    "begun": (bool,),
+                },
+            )
         )
 
 

@@ -1,9 +1,11 @@
 """Parts: immutable Arrow IPC files of row changes.
 
-A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are compressed with LZ4. Its
-descriptor, which the window record keeps, has the CRC-32C of the whole file; readers check it before they decode.
+A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are
+compressed with LZ4. Its descriptor, which the window record keeps, has the CRC-32C of the whole
+file; readers check it before they decode.
 
-What has gone into the archive is a part, too: its path names row groups of a log file, see `sluice.relay.row_groups`.
+What has gone into the archive is a part, too: its path names row groups of a log file, see
+`sluice.relay.row_groups`.
 """
 
 from __future__ import annotations
@@ -24,15 +26,18 @@ from sluice.relay.storage import Storage, open_storage
 
 _READ_BYTES = 2**20
 _WRITE_BUFFER_BYTES = 2**16
-# One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one core.
+# One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one
+# core.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file. In the archive
-    `path` goes on with the row groups, `bytes` is their size, and `crc32c` that of what the file says of itself, the
-    checksums of its row groups among it: see `sluice.relay.row_groups`.
+    """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file.
+
+    In the archive `path` goes on with the row groups, `bytes` is their size, and `crc32c` that of
+    what the file says of itself, the checksums of its row groups among it: see
+    `sluice.relay.row_groups`.
     """
 
     path: str
@@ -59,10 +64,13 @@ class Part:
 
 
 def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> Part | None:
-    """Write a part; it is durable when this returns. None, and no file, if there are no rows.
+    """Write a part; it is durable when this returns.
 
-    `batches` are in PART_SCHEMA, ascending by (commit_ts, position) across all of them; a transaction may span batches.
-    Raises RelayError if they aren't, FileExistsError if the path is taken, OSError if the disk refuses.
+    None, and no file, if there are no rows.
+
+    `batches` are in PART_SCHEMA, ascending by (commit_ts, position) across all of them; a
+    transaction may span batches. Raises RelayError if they aren't, FileExistsError if the path is
+    taken, OSError if the disk refuses.
     """
     iterator = (batch for batch in batches if batch.num_rows)
     first = next(iterator, None)
@@ -74,11 +82,15 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
     with storage.new_file(path) as sink:
         counting = ChecksumWriter(sink)
         gathering = _BufferedWriter(counting)
-        with pa.ipc.new_file(pa.PythonFile(gathering, mode="w"), PART_SCHEMA, options=_OPTIONS) as writer:
+        with pa.ipc.new_file(
+            pa.PythonFile(gathering, mode="w"), PART_SCHEMA, options=_OPTIONS
+        ) as writer:
             batch = first
             while batch is not None:
                 if not batch.schema.equals(PART_SCHEMA):
-                    raise RelayError(f"{path}: a batch has the schema {batch.schema}, not that of a part")
+                    raise RelayError(
+                        f"{path}: a batch has the schema {batch.schema}, not that of a part"
+                    )
                 fresh, last = _check_order(batch, last, path)
                 writer.write_batch(batch)
                 rows += batch.num_rows
@@ -89,8 +101,10 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
 
 
 class _BufferedWriter(WriteOnlyFile):
-    """What pyarrow writes a part to: of a few rows in thirty small pieces, which go on as one. Not by pyarrow's own
-    buffer, which may write its rest when it is let go, after an error, to a file that is closed.
+    """What pyarrow writes a part to: of a few rows in thirty small pieces, which go on as one.
+
+    Not by pyarrow's own buffer, which may write its rest when it is let go, after an error, to a
+    file that is closed.
     """
 
     def __init__(self, file: ChecksumWriter) -> None:
@@ -122,7 +136,9 @@ class _BufferedWriter(WriteOnlyFile):
         return self._passed + len(self._rest)
 
 
-def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tuple[int, tuple[int, int]]:
+def _check_order(
+    batch: pa.RecordBatch, last: tuple[int, int], path: str
+) -> tuple[int, tuple[int, int]]:
     """Number of commit timestamps that begin in the batch, and its last key."""
     commit = batch["commit_ts"].to_numpy()
     position = batch["position"].to_numpy()
@@ -130,35 +146,45 @@ def _check_order(batch: pa.RecordBatch, last: tuple[int, int], path: str) -> tup
     inside = (step > 0) | ((step == 0) & (np.diff(position) > 0))
     begins = (int(commit[0]), int(position[0]))
     if begins <= last or not inside.all():
-        at = begins if begins <= last else (int(commit[1:][~inside][0]), int(position[1:][~inside][0]))
+        at = (
+            begins
+            if begins <= last
+            else (int(commit[1:][~inside][0]), int(position[1:][~inside][0]))
+        )
         raise RelayError(f"{path}: changes out of order at commit_ts {at[0]}, position {at[1]}")
     fresh = int(np.count_nonzero(step)) + (begins[0] != last[0])
     return fresh, (int(commit[-1]), int(position[-1]))
 
 
 def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
-    """The record batches of a part, one after another: however large it is, one of them (about 8 MiB) is in memory at a
-    time.
+    """The record batches of a part, one after another: however large it is, one of them (about 8
+    MiB) is in memory at a time.
 
-    Length and CRC-32C of the whole file are checked before the first; of the archive, those of the row groups that
-    belong together. Raises RelayCorruptError.
+    Length and CRC-32C of the whole file are checked before the first; of the archive, those of the
+    row groups that belong together. Raises RelayCorruptError.
     """
     if is_selection(part.path):
         yield from read_row_groups(storage, part.path, part.crc32c, part.rows)
         return
-    where = f"relay part {part.path} of {storage.url}, commit_ts {part.min_commit_ts} to {part.max_commit_ts}"
+    where = (
+        f"relay part {part.path} of {storage.url}, commit_ts {part.min_commit_ts} to"
+        f" {part.max_commit_ts}"
+    )
     way_out = (
-        "restore the file from a copy, or, while the pumps still hold these commits, remove the window records from "
-        "this one on and land again"
+        "restore the file from a copy, or, while the pumps still hold these commits, remove the"
+        " window records from this one on and land again"
     )
     with _checked(storage, part, where, way_out) as file:
         rows = 0
         try:
-            # What is small is decompressed here: to hand its columns to threads, and to wait for them, takes longer.
+            # What is small is decompressed here: to hand its columns to threads, and to wait for
+            # them, takes longer.
             options = pa.ipc.IpcReadOptions(use_threads=part.bytes > _READ_BYTES)
             reader = pa.ipc.open_file(file, options=options)
             if not reader.schema.equals(PART_SCHEMA):
-                raise RelayCorruptError(f"{where}: unknown columns {reader.schema.names}", way_out=way_out)
+                raise RelayCorruptError(
+                    f"{where}: unknown columns {reader.schema.names}", way_out=way_out
+                )
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
                 rows += batch.num_rows
@@ -166,12 +192,16 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         except pa.ArrowInvalid as error:
             raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from error
         if rows != part.rows:
-            raise RelayCorruptError(f"{where}: {rows} rows, the window record says {part.rows}", way_out=way_out)
+            raise RelayCorruptError(
+                f"{where}: {rows} rows, the window record says {part.rows}", way_out=way_out
+            )
 
 
 def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.NativeFile:
-    """A part's file from its beginning, of the right length and checksum. What was damaged on the way here is read once
-    more. A small one is in memory: two readings of a file cost more than all that is done with it.
+    """A part's file from its beginning, of the right length and checksum.
+
+    What was damaged on the way here is read once more. A small one is in memory: two readings of a
+    file cost more than all that is done with it.
     """
     for last in (False, True):
         try:
@@ -190,20 +220,25 @@ def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.Nativ
             return file
         file.close()
         if last and size != part.bytes:
-            raise RelayCorruptError(f"{where}: {size} bytes, but the window record says {part.bytes}", way_out=way_out)
+            raise RelayCorruptError(
+                f"{where}: {size} bytes, but the window record says {part.bytes}", way_out=way_out
+            )
     raise RelayCorruptError(
         f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}", way_out=way_out
     )
 
 
-def iter_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+def iter_parts(
+    url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]
+) -> Iterator[pa.RecordBatch]:
     """The changes of parts, merged by (commit_ts, position), in PART_SCHEMA, batch by batch.
 
-    `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has them, of one window
-    or of several. When two parts hold the same commit_ts the first one's rows count (TiDB repeated a write on another
-    pump: both are the same transaction). Works anywhere the URL can be reached, so also in a Spark executor. A part
-    whose commits lie apart from those of all others, such as that of a single large transaction, is never in memory as
-    a whole. Raises RelayCorruptError.
+    `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has
+    them, of one window or of several. When two parts hold the same commit_ts the first one's rows
+    count (TiDB repeated a write on another pump: both are the same transaction). Works anywhere the
+    URL can be reached, so also in a Spark executor. A part whose commits lie apart from those of
+    all others, such as that of a single large transaction, is never in memory as a whole. Raises
+    RelayCorruptError.
     """
     storage = open_storage(url) if isinstance(url, str) else url
     described = [part if isinstance(part, Part) else Part.from_dict(part) for part in parts]
@@ -222,7 +257,10 @@ def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) ->
 
 
 def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Parts in groups that share no stretch of time, ascending; within a group in the order given."""
+    """Parts in groups that share no stretch of time, ascending.
+
+    Within a group in the order given.
+    """
     group: list[int] = []
     reach = -1
     for i in sorted(range(len(parts)), key=lambda i: (parts[i].min_commit_ts, i)):
@@ -236,8 +274,8 @@ def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of the same columns, each sorted by (commit_ts, position), or by commit_ts where a row is a
-    transaction, into one; a commit_ts counts only where it is met first.
+    """Merge tables of the same columns, each sorted by (commit_ts, position), or by commit_ts where
+    a row is a transaction, into one; a commit_ts counts only where it is met first.
     """
     kept: list[pa.Table] = []
     commits: list[np.ndarray] = []
@@ -253,6 +291,7 @@ def merge(tables: Sequence[pa.Table]) -> pa.Table:
             commits.append(commit)
     if len(kept) < 2:
         return kept[0] if kept else next(iter(tables), PART_SCHEMA.empty_table())
-    # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is enough.
+    # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is
+    # enough.
     order = np.argsort(np.concatenate(commits), kind="stable")
     return pa.concat_tables(kept).combine_chunks().take(pa.array(order))

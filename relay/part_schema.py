@@ -15,6 +15,8 @@ PART_SCHEMA = pa.schema(
         pa.field("row", pa.large_binary(), nullable=False),
     ]
 )
-"""One row a row change; `kind` is 0 insert, 1 update, 2 delete; `row` is TiDB's old row format, as in the binlog."""
+"""One row a row change; `kind` is 0 insert, 1 update, 2 delete; `row` is TiDB's old row format, as
+in the binlog.
+"""
 
 INSERT, UPDATE, DELETE = 0, 1, 2

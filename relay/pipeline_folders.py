@@ -2,8 +2,8 @@
 
     <url>/pipelines/<name>/…       downstream.json, stop.json, failures, control, decisions, appointments of one
 
-A pipeline without a name has them beside the windows, as there was only one once. One that got its name later keeps
-them there: it is known by the downstream that is written down there.
+A pipeline without a name has them beside the windows, as there was only one once. One that got its
+name later keeps them there: it is known by the downstream that is written down there.
 """
 
 from __future__ import annotations
@@ -78,30 +78,37 @@ class SubStorage:
 
 
 def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
-    """By which name the pipeline that writes to `downstream` has its own things in the relay log: `name`, or "" for
-    beside the windows. Raises RelayError if it has no name, and they are another one's there, OSError.
+    """By which name the pipeline that writes to `downstream` has its own things in the relay log:
+    `name`, or "" for beside the windows. Raises RelayError if it has no name, and they are another
+    one's there, OSError.
     """
     others = storage.names(FOLDER)
     if not name and not others:
         return ""
     try:
         owned = Ownership.from_json(storage.read(_OWNED)).downstream
-    except (FileNotFoundError, ValueError):  # who reads it for what it says tells what is wrong with it
+    except (
+        FileNotFoundError,
+        ValueError,
+    ):  # who reads it for what it says tells what is wrong with it
         owned = ""
     if owned == downstream:
         return ""
     if name:
         return name
     raise RelayError(
-        f"{storage.url}: the pipelines {', '.join(others)} read this relay log, and one that writes to {downstream},"
-        " without a name, can't be told from them",
-        way_out="name it as its file in $SLUICE_PIPELINES is (`--pipeline`), or with [relay] pipeline",
+        f"{storage.url}: the pipelines {', '.join(others)} read this relay log, and one that writes"
+        f" to {downstream}, without a name, can't be told from them",
+        way_out=(
+            "name it as its file in $SLUICE_PIPELINES is (`--pipeline`), or with [relay] pipeline"
+        ),
     )
 
 
 def pipeline_names(storage: Storage) -> list[str]:
-    """The names of the pipelines that have something of their own in the relay log; "" is the one beside the windows,
-    and comes first. Raises OSError.
+    """The names of the pipelines that have something of their own in the relay log.
+
+    "" is the one beside the windows, and comes first. Raises OSError.
     """
     try:
         storage.read(_OWNED)

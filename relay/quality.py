@@ -1,4 +1,5 @@
-"""What came of looking at the data's quality: one small JSON file for each run, beside the relay log's windows.
+"""What came of looking at the data's quality: one small JSON file for each run, beside the relay
+log's windows.
 
     quality/<when, Unix ms>-<token>.json   [{"id": "…", "suite": "shop.orders", "state": "failed", …}, …]
 
@@ -23,14 +24,19 @@ _NAME = re.compile(r"(\d{13})-([0-9a-f]{12})\.json\Z")
 
 PASSED = "passed"
 SEVERITIES = ("warn", "fail", "pause")
-"""What a failed expectation does, from the least on: it is reported; the run fails; the pipeline pauses as well."""
+"""What a failed expectation does, from the least on: it is reported; the run fails; the pipeline
+pauses as well.
+"""
 STATES = (PASSED, "warned", "failed", "paused", "error")
 """What became of a suite. ``error``: it couldn't be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedExpectation:
-    """One that wasn't met. `observed` says in words what was found; examples of rows are in the Data Docs."""
+    """One that wasn't met.
+
+    `observed` says in words what was found; examples of rows are in the Data Docs.
+    """
 
     expectation: str
     about: str
@@ -79,14 +85,18 @@ class QualityRun:
 
 
 class QualityRuns:
-    """The runs in a relay log's storage. They are for people: one that can't be read is passed over."""
+    """The runs in a relay log's storage.
+
+    They are for people: one that can't be read is passed over.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def note(self, run: str, suites: Sequence[QualityRun], keep: int) -> list[str]:
-        """Write down what a run found, and remove the oldest runs so that `keep` are left; the names (`QualityRun.run`)
-        of those that were removed. Raises OSError, RelayError.
+        """Write down what a run found, and remove the oldest runs so that `keep` are left.
+
+        The names (`QualityRun.run`) of those that were removed. Raises OSError, RelayError.
         """
         text = json.dumps([suite.to_json() for suite in suites], ensure_ascii=False)
         self._storage.replace(f"{_FOLDER}/{run}.json", text.encode() + b"\n")
@@ -114,8 +124,15 @@ class QualityRuns:
 
     def _each(self) -> Iterator[list[QualityRun]]:
         for name in self._names():
-            with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
-                yield [QualityRun.from_json(one) for one in json.loads(self._storage.read(f"{_FOLDER}/{name}"))]
+            with contextlib.suppress(
+                FileNotFoundError, ValueError, TypeError, KeyError, AttributeError
+            ):
+                yield [
+                    QualityRun.from_json(one)
+                    for one in json.loads(self._storage.read(f"{_FOLDER}/{name}"))
+                ]
 
     def _names(self) -> list[str]:
-        return sorted((name for name in self._storage.names(_FOLDER) if _NAME.match(name)), reverse=True)
+        return sorted(
+            (name for name in self._storage.names(_FOLDER) if _NAME.match(name)), reverse=True
+        )

@@ -1,14 +1,16 @@
 """Records that go to a worker as one text, in which each distinct table stands once.
 
-Window after window tells of the same tables, whole, and of the same DDL before it that moved rows: a minute of small
-windows repeated each of them some hundred times, in a text that goes through Spark's JVM. Here they stand in front, and
-a record has their numbers:
+Window after window tells of the same tables, whole, and of the same DDL before it that moved rows:
+a minute of small windows repeated each of them some hundred times, in a text that goes through
+Spark's JVM. Here they stand in front, and a record has their numbers:
 
     {"tables":[{"<id>":{…},…},…],"moved":[{"<job id>":{…},…},…],"records":[{"tables":[0,1],"moved":[],…},…],"rest":…}
 
-They count from 0 through all objects of a list; of two versions of a table the later one is in another object.
+They count from 0 through all objects of a list; of two versions of a table the later one is in
+another object.
 
-What a process has written or read before isn't put into JSON, or parsed, once more, from text to text.
+What a process has written or read before isn't put into JSON, or parsed, once more, from text to
+text.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ _value_caches = {"tables": JsonMemberCache(), "moved": JsonMemberCache()}
 
 
 class RecordEncoder:
-    """Takes records one after the other. Members that aren't `tables` and `moved` stay as they are."""
+    """Takes records one after the other.
+
+    Members that aren't `tables` and `moved` stay as they are.
+    """
 
     def __init__(self) -> None:
         self._distinct = {name: _DistinctValues(known) for name, known in _value_caches.items()}
@@ -38,11 +43,14 @@ class RecordEncoder:
         return self._characters + sum(distinct.characters for distinct in self._distinct.values())
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """The next record: `tables` are JSON values by id (decimal string), `moved` is a list of objects with a
-        `job_id`; it may lack both. Nobody may change them afterwards.
+        """The next record: `tables` are JSON values by id (decimal string), `moved` is a list of
+        objects with a `job_id`; it may lack both. Nobody may change them afterwards.
         """
         numbers = {
-            name: [self._distinct[name].number(key, value) for key, value in _named_values(name, record[name])]
+            name: [
+                self._distinct[name].number(key, value)
+                for key, value in _named_values(name, record[name])
+            ]
             for name in self._distinct
             if name in record
         }
@@ -53,23 +61,32 @@ class RecordEncoder:
     def to_text(self, rest: Any = None) -> str:
         """All records, and what else is to be told, a JSON value."""
         members = [f'"{name}":{distinct.to_text()}' for name, distinct in self._distinct.items()]
-        return f'{{{",".join(members)},"records":[{",".join(self._records)}],"rest":{to_text(rest)}}}'
+        return (
+            f'{{{",".join(members)},"records":[{",".join(self._records)}],"rest":{to_text(rest)}}}'
+        )
 
 
 def read_records(text: str) -> tuple[list[dict[str, Any]], Any]:
-    """The records of a text, and the rest. Values that were read before of the same id are the same objects: nobody may
-    change them. Raises ValueError if it isn't such a text.
+    """The records of a text, and the rest.
+
+    Values that were read before of the same id are the same objects: nobody may change them. Raises
+    ValueError if it isn't such a text.
     """
     document = _read(text) or json.loads(text)
     try:
-        found = {name: [member for one in document[name] for member in one.items()] for name in _value_caches}
+        found = {
+            name: [member for one in document[name] for member in one.items()]
+            for name in _value_caches
+        }
         records = [_with_values(record, found) for record in document["records"]]
         return records, document["rest"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"the text doesn't hold records: {error!r}") from error
 
 
-def _with_values(record: dict[str, Any], found: Mapping[str, list[tuple[str, Any]]]) -> dict[str, Any]:
+def _with_values(
+    record: dict[str, Any], found: Mapping[str, list[tuple[str, Any]]]
+) -> dict[str, Any]:
     """A record with values in place of their numbers."""
     for name in found.keys() & record.keys():
         if min(record[name], default=0) < 0:
@@ -83,11 +100,16 @@ def _with_values(record: dict[str, Any], found: Mapping[str, list[tuple[str, Any
 
 def _named_values(name: str, values: Any) -> Iterable[tuple[str, Any]]:
     """The values of a record's member, by what is remembered of them."""
-    return values.items() if name == "tables" else ((str(move.get("job_id")), move) for move in values)
+    return (
+        values.items() if name == "tables" else ((str(move.get("job_id")), move) for move in values)
+    )
 
 
 class _DistinctValues:
-    """Values by name, each distinct one once, as text, in the order in which they came. `characters`: of the texts."""
+    """Values by name, each distinct one once, as text, in the order in which they came.
+
+    `characters`: of the texts.
+    """
 
     def __init__(self, known: JsonMemberCache) -> None:
         self._known = known

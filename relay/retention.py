@@ -1,10 +1,11 @@
-"""Who reads the relay log, and how far each is: windows that some of them have not passed by a time stay.
+"""Who reads the relay log, and how far each is: windows that some of them have not passed by a time
+stay.
 
     <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
 
-A consumer that applies windows notes from time to time how far it is, and is forgotten when it is done. One that is
-given up keeps windows until its file is removed. The time to keep is counted back from the consumers' positions in the
-upstream's time, not by this machine's clock.
+A consumer that applies windows notes from time to time how far it is, and is forgotten when it is
+done. One that is given up keeps windows until its file is removed. The time to keep is counted back
+from the consumers' positions in the upstream's time, not by this machine's clock.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from sluice.relay.log import RelayLog
 _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"(\d+)([mhd])\Z")
 MIN_KEEP_MS = 3_600_000
-"""An upload that was given up may arrive late; a store refuses one that is older than 15 minutes. Until then its place
-is kept.
+"""An upload that was given up may arrive late; a store refuses one that is older than 15 minutes.
+Until then its place is kept.
 """
 
 
@@ -36,7 +37,10 @@ def span_ms(text: str) -> int:
 
 
 def keep_ms(text: str) -> int:
-    """Milliseconds for which something is kept, such as "7d", "36h"; 0 for "". Raises ValueError."""
+    """Milliseconds for which something is kept, such as "7d", "36h"; 0 for "".
+
+    Raises ValueError.
+    """
     if not text:
         return 0
     span = span_ms(text)
@@ -62,8 +66,15 @@ class Consumers:
         self._storage = relay.storage
 
     def note(self, name: str, checkpoint_ts: int, what: str) -> None:
-        """`name` (letters, digits, - and _) has applied everything through `checkpoint_ts`. Raises OSError."""
-        entry = {"checkpoint_ts": checkpoint_ts, "what": what, "noted_ms": time.time_ns() // 1_000_000}
+        """`name` (letters, digits, - and _) has applied everything through `checkpoint_ts`.
+
+        Raises OSError.
+        """
+        entry = {
+            "checkpoint_ts": checkpoint_ts,
+            "what": what,
+            "noted_ms": time.time_ns() // 1_000_000,
+        }
         self._storage.replace(f"consumers/{name}.json", json.dumps(entry).encode() + b"\n")
 
     def forget(self, name: str) -> None:
@@ -80,7 +91,7 @@ class Consumers:
                 found[name.removesuffix(".json")] = int(entry["checkpoint_ts"])
             except (ValueError, KeyError, TypeError) as error:
                 raise RelayCorruptError(
-                    f"{self._relay.url}/{path}: {error!r}: nothing is removed while it can't be read; remove it if that"
-                    " consumer is gone"
+                    f"{self._relay.url}/{path}: {error!r}: nothing is removed while it can't be"
+                    " read; remove it if that consumer is gone"
                 ) from None
         return found

@@ -1,7 +1,8 @@
-"""What is done once for all pipelines that read a relay log, such as landing: one does it, and the others stand by.
+"""What is done once for all pipelines that read a relay log, such as landing: one does it, and the
+others stand by.
 
-Nothing rests on this: who has claimed the role is told by its claim, and two that land are kept apart by the windows'
-names. It keeps pipelines from taking the role from each other all the time.
+Nothing rests on this: who has claimed the role is told by its claim, and two that land are kept
+apart by the windows' names. It keeps pipelines from taking the role from each other all the time.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from sluice.relay.log import RelayLog
 __all__ = ["TAKEOVER_TIMEOUT_S", "RoleStandby"]
 
 TAKEOVER_TIMEOUT_S = 30.0
-"""Another pipeline takes over what hasn't got on for so long. Between two runs of a DAG it is less."""
+"""Another pipeline takes over what hasn't got on for so long. Between two runs of a DAG it is less.
+"""
 
 
 class RoleStandby:
     """Whether it is this pipeline's turn to claim a role."""
 
-    def __init__(self, relay: RelayLog, role: str, position: Callable[[], object], log: logging.Logger) -> None:
+    def __init__(
+        self, relay: RelayLog, role: str, position: Callable[[], object], log: logging.Logger
+    ) -> None:
         """`position`: how far it is, whoever does it."""
         self._relay = relay
         self._role = role
@@ -45,7 +49,10 @@ class RoleStandby:
         if time.monotonic() - self._since < patience_s:
             return False
         self._log.warning(
-            "%s hasn't got on with %s for %.0f s; this one takes over", _pipeline_text(holder), self._role, patience_s
+            "%s hasn't got on with %s for %.0f s; this one takes over",
+            _pipeline_text(holder),
+            self._role,
+            patience_s,
         )
         self._last_position = None
         return True

@@ -1,17 +1,18 @@
-"""Log files of the archive: Parquet in PART_SCHEMA, of which readers take the row groups they need, and check them.
+"""Log files of the archive: Parquet in PART_SCHEMA, of which readers take the row groups they need,
+and check them.
 
-A log file holds **bands**: stretches of changes by (commit_ts, position) that are as large as a reader may have in
-memory. Within a band tables lie together, each row group with one large table or several small ones, so that who wants
-a few tables reads little; a reader puts (commit_ts, position) order back, band by band. The path of a part names what
-belongs to it:
+A log file holds **bands**: stretches of changes by (commit_ts, position) that are as large as a
+reader may have in memory. Within a band tables lie together, each row group with one large table or
+several small ones, so that who wants a few tables reads little; a reader puts (commit_ts, position)
+order back, band by band. The path of a part names what belongs to it:
 
     log/2026-11-22/<lo>-<hi>-<token>.parquet#3-5,6-9      row groups 3 to 5 are a band, then 6 to 9 are one
     log/2026-11-22/<lo>-<hi>-<token>.parquet#3+5,7        the same with the row groups of some tables only
 
-Everything that is used is checked before it is decoded. The file's footer has in its metadata, under `sluice`, a JSON
-list with an entry `[rows, begin, end, crc, content_crc, [table ids]]` for each row group: the bytes `[begin, end)` of
-the file that it fills, their CRC-32C, and the CRC-32C of what is in its columns (`content_crc32c`). The CRC-32C of the
-footer is in the part's descriptor.
+Everything that is used is checked before it is decoded. The file's footer has in its metadata,
+under `sluice`, a JSON list with an entry `[rows, begin, end, crc, content_crc, [table ids]]` for
+each row group: the bytes `[begin, end)` of the file that it fills, their CRC-32C, and the CRC-32C
+of what is in its columns (`content_crc32c`). The CRC-32C of the footer is in the part's descriptor.
 """
 
 from __future__ import annotations
@@ -52,15 +53,19 @@ _TAIL_BYTES = 64 * 2**10
 _BATCH_ROWS = 65_536
 _COMPRESSION_LEVEL = 9
 _CLUSTER_BYTES = 2 * 2**20
-"""So many bytes of rows with near keys lie together; zstd's level 9 looks back over twice as many."""
+"""So many bytes of rows with near keys lie together; zstd's level 9 looks back over twice as many.
+"""
 _ID_BYTES = 2  # of a column with an id below 64
 _OWN_GROUP_BYTES = 2**20
 """A table with as many bytes in a band has a row group of its own."""
 _SHARED_GROUP_BYTES = 4 * 2**20
-_PAGE_BYTES = 256 * 2**20  # a column of a row group is one page, so that all of it is compressed together
+# a column of a row group is one page, so that all of it is compressed together
+_PAGE_BYTES = 256 * 2**20
 
 _ONE_PAGE = (
-    {"max_rows_per_page": 2**31 - 1} if "max_rows_per_page" in inspect.signature(pq.write_table).parameters else {}
+    {"max_rows_per_page": 2**31 - 1}
+    if "max_rows_per_page" in inspect.signature(pq.write_table).parameters
+    else {}
 )
 """Older versions of pyarrow have no such limit, and don't know it."""
 _ENCODING = {
@@ -70,13 +75,16 @@ _ENCODING = {
     "row": "DELTA_LENGTH_BYTE_ARRAY",
 }
 
-_WAY_OUT = "restore the file from a copy; a moment before it, or behind a later base, can be had without it"
+_WAY_OUT = (
+    "restore the file from a copy; a moment before it, or behind a later base, can be had"
+    " without it"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group as the index of windows has it: its `number` in the file, `rows`, `bytes` there, and the tables whose
-    rows are in it, by id.
+    """A row group as the index of windows has it: its `number` in the file, `rows`, `bytes` there,
+    and the tables whose rows are in it, by id.
     """
 
     number: int
@@ -86,12 +94,16 @@ class RowGroup:
 
 
 Band = tuple[RowGroup, ...]
-"""Row groups whose rows belong together: sorted by (commit_ts, position) they are a stretch of the log."""
+"""Row groups whose rows belong together: sorted by (commit_ts, position) they are a stretch of the
+log.
+"""
 
 
 def selection(file: str, bands: Iterable[Band]) -> str:
     """The path that names these row groups of a log file; at least one."""
-    return f"{file}#{','.join('+'.join(_ranges([group.number for group in band])) for band in bands)}"
+    return (
+        f"{file}#{','.join('+'.join(_ranges([group.number for group in band])) for band in bands)}"
+    )
 
 
 def is_selection(path: str) -> bool:
@@ -122,8 +134,8 @@ def _parsed(path: str) -> tuple[str, list[list[int]]]:
 
 
 def content_crc32c(changes: pa.Table) -> int:
-    """CRC-32C of changes in PART_SCHEMA, however they are cut and stored: column by column the values, little-endian;
-    of `row` the lengths as int64, then the bytes.
+    """CRC-32C of changes in PART_SCHEMA, however they are cut and stored: column by column the
+    values, little-endian; of `row` the lengths as int64, then the bytes.
     """
     crc = 0
     for column in changes.columns[:-1]:
@@ -138,8 +150,12 @@ def content_crc32c(changes: pa.Table) -> int:
 
 
 def row_offsets(column: pa.LargeBinaryArray) -> np.ndarray:
-    """Where each value of a large_binary array begins in its data, and the last one's end, as int64."""
-    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+    """Where each value of a large_binary array begins in its data, and the last one's end, as
+    int64.
+    """
+    return np.frombuffer(column.buffers()[1], np.int64)[
+        column.offset : column.offset + len(column) + 1
+    ]
 
 
 def _row_buffers(column: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +164,9 @@ def _row_buffers(column: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(0, np.int64), np.zeros(0, np.uint8)
     offsets = row_offsets(column)
     data = column.buffers()[2]
-    there = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    there = (
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    )
     return np.diff(offsets), there[offsets[0] : offsets[-1]]
 
 
@@ -211,7 +229,9 @@ class LogFileWriter:
 
     def close(self) -> None:
         """Write the footer."""
-        self._writer.add_key_value_metadata({_KEY: json.dumps(self._entries, separators=(",", ":"))})
+        self._writer.add_key_value_metadata(
+            {_KEY: json.dumps(self._entries, separators=(",", ":"))}
+        )
         self._out.mark()
         self._writer.close()
         self.footer_crc32c = self._out.crc32c_since_mark
@@ -238,9 +258,11 @@ def _by_table(changes: pa.Table) -> Iterator[tuple[pa.Table, dict[int, int]]]:
 
 
 def _ordered(changes: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """The changes by table, with the table ids and the sizes of the rows in that order. Within a table those whose keys
-    are near lie together, some megabytes of them by (commit_ts, position): near enough that the compression
-    finds a row's images in each other, and with few enough jumps in the other columns.
+    """The changes by table, with the table ids and the sizes of the rows in that order.
+
+    Within a table those whose keys are near lie together, some megabytes of them by (commit_ts,
+    position): near enough that the compression finds a row's images in each other, and with few
+    enough jumps in the other columns.
     """
     ids = changes["table_id"].to_numpy()
     row = changes["row"].chunk(0)
@@ -253,11 +275,15 @@ def _ordered(changes: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
 
 
 def _sort_prefixes(column: pa.LargeBinaryArray, kinds: np.ndarray) -> np.ndarray:
-    """What each row begins with, as a number to sort by: the key, as a rule. An insert's begins with the handle, the
-    others with a column's id, which is left out. Where it isn't so files are larger, and nothing else.
+    """What each row begins with, as a number to sort by: the key, as a rule.
+
+    An insert's begins with the handle, the others with a column's id, which is left out. Where it
+    isn't so files are larger, and nothing else.
     """
     begins = row_offsets(column)[:-1] + np.where(kinds == INSERT, 0, _ID_BYTES)
-    padded = np.concatenate([np.frombuffer(column.buffers()[2], np.uint8), np.zeros(_ID_BYTES + 8, np.uint8)])
+    padded = np.concatenate(
+        [np.frombuffer(column.buffers()[2], np.uint8), np.zeros(_ID_BYTES + 8, np.uint8)]
+    )
     key = np.zeros(len(begins), np.uint64)
     for byte in range(8):
         key = key << np.uint64(8) | padded[begins + byte].astype(np.uint64)
@@ -283,13 +309,15 @@ class _LogFile:
             data = self.file.read(end - begin)
             if len(data) != end - begin or google_crc32c.value(data) != crc:
                 raise RelayCorruptError(
-                    f"{self.where}: row group {number}, bytes {begin} to {end}: they aren't what was written",
+                    f"{self.where}: row group {number}, bytes {begin} to {end}: they aren't what"
+                    " was written",
                     way_out=_WAY_OUT,
                 )
             piece = self._decoded(number, begin, data)
             if piece.num_rows != rows or content_crc32c(piece) != content:
                 raise RelayCorruptError(
-                    f"{self.where}: row group {number} holds other rows than were to be written", way_out=_WAY_OUT
+                    f"{self.where}: row group {number} holds other rows than were to be written",
+                    way_out=_WAY_OUT,
                 )
             pieces.append(piece)
         return pa.concat_tables(pieces)
@@ -302,7 +330,9 @@ class _LogFile:
             )
             return read.cast(PART_SCHEMA)
         except (pa.ArrowException, ValueError, OSError) as error:
-            raise RelayCorruptError(f"{self.where}: row group {number}: {error}", way_out=_WAY_OUT) from error
+            raise RelayCorruptError(
+                f"{self.where}: row group {number}: {error}", way_out=_WAY_OUT
+            ) from error
 
 
 class _FileSlice(SeekableFile):
@@ -321,9 +351,12 @@ class _FileSlice(SeekableFile):
         return data
 
 
-def read_row_groups(storage: Storage, path: str, footer_crc32c: int, rows: int) -> Iterator[pa.RecordBatch]:
-    """The changes that `path` names by (commit_ts, position), in PART_SCHEMA. One band is in memory at a time, and
-    checked before its first batch comes.
+def read_row_groups(
+    storage: Storage, path: str, footer_crc32c: int, rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The changes that `path` names by (commit_ts, position), in PART_SCHEMA.
+
+    One band is in memory at a time, and checked before its first batch comes.
 
     `footer_crc32c`, `rows`: as the part's descriptor has them. Raises RelayCorruptError.
     """
@@ -336,10 +369,14 @@ def read_row_groups(storage: Storage, path: str, footer_crc32c: int, rows: int) 
     with file:
         log_file = _opened(where, file, footer_crc32c)
         if any(number >= len(log_file.entries) for band in bands for number in band):
-            raise RelayCorruptError(f"{where}: it has no such row groups as {path}", way_out=_WAY_OUT)
+            raise RelayCorruptError(
+                f"{where}: it has no such row groups as {path}", way_out=_WAY_OUT
+            )
         there = sum(log_file.entries[number][0] for band in bands for number in band)
         if there != rows:
-            raise RelayCorruptError(f"{path} of {storage.url}: {there} rows, but {rows} are noted", way_out=_WAY_OUT)
+            raise RelayCorruptError(
+                f"{path} of {storage.url}: {there} rows, but {rows} are noted", way_out=_WAY_OUT
+            )
         for band in bands:
             yield from _in_order(log_file.table(band)).to_batches(max_chunksize=_BATCH_ROWS)
 
@@ -353,21 +390,33 @@ def _opened(where: str, file: pa.NativeFile, footer_crc32c: int) -> _LogFile:
     """A log file with its footer, of which nothing is believed before its checksum is right."""
     size = file.size()
     tail = _read_at(file, max(0, size - _TAIL_BYTES))
-    length = struct.unpack("<I", tail[-8:-4])[0] + 8 if len(tail) >= 12 and tail[-4:] == _MAGIC else size + 1
+    length = (
+        struct.unpack("<I", tail[-8:-4])[0] + 8
+        if len(tail) >= 12 and tail[-4:] == _MAGIC
+        else size + 1
+    )
     if length > size:
-        raise RelayCorruptError(f"{where}: {size} bytes without an end: it was cut or damaged", way_out=_WAY_OUT)
+        raise RelayCorruptError(
+            f"{where}: {size} bytes without an end: it was cut or damaged", way_out=_WAY_OUT
+        )
     footer = tail[-length:] if length <= len(tail) else _read_at(file, size - length)
     if google_crc32c.value(footer) != footer_crc32c:
         raise RelayCorruptError(
-            f"{where}: the footer (the last {length} bytes) isn't what was written", way_out=_WAY_OUT
+            f"{where}: the footer (the last {length} bytes) isn't what was written",
+            way_out=_WAY_OUT,
         )
     try:
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
         entries = json.loads(metadata.metadata[_KEY])
     except (pa.ArrowException, ValueError, OSError, KeyError, TypeError) as error:
-        raise RelayCorruptError(f"{where}: the footer can't be read: {error}", way_out=_WAY_OUT) from error
+        raise RelayCorruptError(
+            f"{where}: the footer can't be read: {error}", way_out=_WAY_OUT
+        ) from error
     if not metadata.schema.to_arrow_schema().equals(PART_SCHEMA):
-        raise RelayError(f"{where}: unknown columns {metadata.schema.names}", way_out="read it with a newer Sluice")
+        raise RelayError(
+            f"{where}: unknown columns {metadata.schema.names}",
+            way_out="read it with a newer Sluice",
+        )
     return _LogFile(where, file, metadata, entries, size)
 
 

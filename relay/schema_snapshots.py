@@ -1,10 +1,10 @@
-"""The upstream's whole schema as of a version, kept beside the windows so that landing need not go through all DDL that
-ever was each time it begins.
+"""The upstream's whole schema as of a version, kept beside the windows so that landing need not go
+through all DDL that ever was each time it begins.
 
     <url>/schema/<schema version, 20 digits>.json.zst
 
-They hold nothing that TiDB couldn't tell again. The two newest stay, for the newest may be ahead of where landing goes
-on after an archive or a copy was restored.
+They hold nothing that TiDB couldn't tell again. The two newest stay, for the newest may be ahead of
+where landing goes on after an archive or a copy was restored.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class SchemaSnapshots:
         self._storage = storage
 
     def newest(self, through: int) -> dict[str, Any] | None:
-        """The one of the highest schema version through `through`; None without one that can be read, which is said in
-        the log. Raises OSError.
+        """The one of the highest schema version through `through`.
+
+        None without one that can be read, which is said in the log. Raises OSError.
         """
         for version in reversed([each for each in self._versions() if each <= through]):
             path = _path(version)
@@ -61,7 +62,11 @@ class SchemaSnapshots:
             self._storage.remove(_path(old))
 
     def _versions(self) -> list[int]:
-        names = [name.removesuffix(_SUFFIX) for name in self._storage.names(FOLDER) if name.endswith(_SUFFIX)]
+        names = [
+            name.removesuffix(_SUFFIX)
+            for name in self._storage.names(FOLDER)
+            if name.endswith(_SUFFIX)
+        ]
         return sorted(int(name) for name in names if name.isdecimal())
 
 

@@ -1,7 +1,7 @@
 """The relay log's URL: what is understood, and that no secret is in it.
 
-A URL is written to logs, `sluice status` and Spark jobs, so credentials in it are refused, and never repeated in the
-refusal.
+A URL is written to logs, `sluice status` and Spark jobs, so credentials in it are refused, and
+never repeated in the refusal.
 """
 
 from __future__ import annotations
@@ -13,17 +13,26 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from sluice.relay.errors import RelayError
 
 _S3_OPTIONS = ("region", "endpoint_override", "scheme")
-_OBJECT_STORES = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "abfs": "Azure", "abfss": "Azure"}
+_OBJECT_STORES = {
+    "s3": "S3",
+    "gs": "Google Cloud Storage",
+    "az": "Azure",
+    "abfs": "Azure",
+    "abfss": "Azure",
+}
 CREDENTIALS_HINT = (
-    "take credentials out of the URL; they come from the environment of every process that opens the relay log, Spark's"
-    " workers among them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; GOOGLE_SERVICE_ACCOUNT; AZURE_STORAGE_ACCOUNT_NAME,"
-    " AZURE_STORAGE_ACCOUNT_KEY), or from the machine's role"
+    "take credentials out of the URL; they come from the environment of every process that opens"
+    " the relay log, Spark's workers among them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY;"
+    " GOOGLE_SERVICE_ACCOUNT; AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY), or from the"
+    " machine's role"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class StorageLocation:
-    """Where a relay log is: a local `directory`, or a `store` URL without options and the `options` it had."""
+    """Where a relay log is: a local `directory`, or a `store` URL without options and the `options`
+    it had.
+    """
 
     directory: Path | None
     store: str = ""
@@ -31,7 +40,10 @@ class StorageLocation:
 
 
 def parse_url(url: str) -> StorageLocation:
-    """What a URL means; a plain absolute path is a local directory. Raises RelayError, which repeats no credentials."""
+    """What a URL means; a plain absolute path is a local directory.
+
+    Raises RelayError, which repeats no credentials.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -41,14 +53,18 @@ def parse_url(url: str) -> StorageLocation:
     refuse_credentials(url)
     if parts.scheme not in _OBJECT_STORES:
         raise RelayError(
-            f"relay URL {url}: use file:///dir (a file system that all machines mount, for HDFS its NFS gateway), or"
-            " s3://, gs://, az://, abfss://, which can create a file only if it isn't there"
+            f"relay URL {url}: use file:///dir (a file system that all machines mount, for HDFS its"
+            " NFS gateway), or s3://, gs://, az://, abfss://, which can create a file only if it"
+            " isn't there"
         )
     if not parts.netloc:
         raise RelayError(
-            f"relay URL {url}: the bucket is missing, as in {parts.scheme}://bucket{parts.path or '/relay'}"
+            f"relay URL {url}: the bucket is missing, as in"
+            f" {parts.scheme}://bucket{parts.path or '/relay'}"
         )
-    return StorageLocation(None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query)))
+    return StorageLocation(
+        None, f"{parts.scheme}://{parts.netloc}{parts.path}", tuple(parse_qsl(parts.query))
+    )
 
 
 def local_folder(url: str) -> Path | None:
@@ -65,30 +81,49 @@ def folder_of(url: str, folder: str) -> str:
 
 
 def refuse_credentials(url: str) -> None:
-    """Raises RelayError for a URL that holds user information, or an option that may be a secret. A secret key may hold
-    '/' or '#', so it is looked for in what an unescaped one leaves behind, too.
+    """Raises RelayError for a URL that holds user information, or an option that may be a secret.
+
+    A secret key may hold '/' or '#', so it is looked for in what an unescaped one leaves behind,
+    too.
     """
     parts = urlsplit(url)
     if parts.scheme == "":
         return
-    container = parts.scheme in ("abfs", "abfss") and parts.netloc.count("@") == 1 and ":" not in parts.netloc
-    port = parts.netloc.rpartition(":")[2].isdigit() and "@" not in parts.netloc and parts.scheme not in _OBJECT_STORES
+    container = (
+        parts.scheme in ("abfs", "abfss")
+        and parts.netloc.count("@") == 1
+        and ":" not in parts.netloc
+    )
+    port = (
+        parts.netloc.rpartition(":")[2].isdigit()
+        and "@" not in parts.netloc
+        and parts.scheme not in _OBJECT_STORES
+    )
     user = (":" in parts.netloc and not port) or ("@" in parts.netloc and not container)
     if user or (parts.scheme != "file" and ("@" in parts.path or parts.fragment)):
-        raise RelayError(f"relay URL {parts.scheme}://…: there is user information in it; {CREDENTIALS_HINT}")
+        raise RelayError(
+            f"relay URL {parts.scheme}://…: there is user information in it; {CREDENTIALS_HINT}"
+        )
     known = _S3_OPTIONS if parts.scheme == "s3" else ()
     for key, _ in parse_qsl(parts.query, keep_blank_values=True) if parts.scheme != "file" else ():
         if key not in known:
             there = f"there are {', '.join(known)}" if known else "there are none"
-            raise RelayError(f"relay URL {parts.scheme}://…: unknown option {key}; {there}; {CREDENTIALS_HINT}")
+            raise RelayError(
+                f"relay URL {parts.scheme}://…: unknown option {key}; {there}; {CREDENTIALS_HINT}"
+            )
 
 
 def _directory(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         refuse_credentials(url)
-        raise RelayError(f"relay URL {url}: a file URL needs three slashes, as in file:///{parts.netloc}{parts.path}")
+        raise RelayError(
+            f"relay URL {url}: a file URL needs three slashes, as in"
+            f" file:///{parts.netloc}{parts.path}"
+        )
     path = unquote(parts.path) if parts.scheme else url
     if not path.startswith("/"):
-        raise RelayError(f"relay URL {url}: the directory must be absolute, as in file:///var/lib/sluice/relay")
+        raise RelayError(
+            f"relay URL {url}: the directory must be absolute, as in file:///var/lib/sluice/relay"
+        )
     return Path(path)

@@ -1,4 +1,5 @@
-"""What is known of tables being equal on both sides, kept among the pipeline's own things of the relay log:
+"""What is known of tables being equal on both sides, kept among the pipeline's own things of the
+relay log:
 
 verified/last/<number>.json         every table's last verification, in one document; the newest counts
 verified/runs/<at_ms>-<job>.json    a run with its tables, the newest so many
@@ -33,7 +34,9 @@ VerificationMethod = Literal["upstream", "archive", "continuous"]
 UPSTREAM: VerificationMethod = "upstream"
 ARCHIVE: VerificationMethod = "archive"
 CONTINUOUS: VerificationMethod = "continuous"
-"""With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by and by."""
+"""With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by
+and by.
+"""
 
 _LAST_FOLDER, _RUNS_FOLDER, _LIVENESS_FILE = "verified/last", "verified/runs", "verified/look.json"
 _NAME = re.compile(r"(\d{14})-[A-Za-z0-9_-]+\.json\Z")
@@ -43,9 +46,11 @@ MAX_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class TableVerified:
-    """A table at a verification. `name`: `schema.table` upstream; `ts` (TSO): the checkpoint at which both sides were
-    read; `at_ms`: when that was done, Unix ms; `rows`, `bytes`: what was compared; `differences`: how many rows differ;
-    `job`: its id. `problem`: why it could not be compared, "" if it was.
+    """A table at a verification.
+
+    `name`: `schema.table` upstream; `ts` (TSO): the checkpoint at which both sides were read;
+    `at_ms`: when that was done, Unix ms; `rows`, `bytes`: what was compared; `differences`: how
+    many rows differ; `job`: its id. `problem`: why it could not be compared, "" if it was.
     """
 
     name: str
@@ -75,7 +80,10 @@ class TableVerified:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRun:
-    """A verification. `state`: as in `sluice.relay.jobs.STATES`; see `TableVerified` for the rest."""
+    """A verification.
+
+    `state`: as in `sluice.relay.jobs.STATES`; see `TableVerified` for the rest.
+    """
 
     job: str
     ts: int
@@ -97,14 +105,18 @@ class VerifiedRun:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`. Raises KeyError, TypeError."""
-        return cls(**{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))})
+        return cls(
+            **{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))}
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierStatus:
-    """Whether continuous verification gets on. `looked_ms`: when a process of it last said so (Unix ms); `stalled_ms`:
-    since when there were rows to compare and none could be, 0 while some can; `rows`: compared so far, by all
-    processes; `why`: what the last error was.
+    """Whether continuous verification gets on.
+
+    `looked_ms`: when a process of it last said so (Unix ms); `stalled_ms`: since when there were
+    rows to compare and none could be, 0 while some can; `rows`: compared so far, by all processes;
+    `why`: what the last error was.
     """
 
     looked_ms: int = 0
@@ -118,21 +130,29 @@ class Verifications:
 
     def __init__(self, relay: RelayLog) -> None:
         self._storage = relay.place
-        self._last = VersionedDocument(relay.place, _LAST_FOLDER, _DOCUMENT_FORMAT, kept=_MAX_VERSIONS)
+        self._last = VersionedDocument(
+            relay.place, _LAST_FOLDER, _DOCUMENT_FORMAT, kept=_MAX_VERSIONS
+        )
 
     def note(self, run: VerifiedRun, there: Collection[str] | None = None) -> None:
-        """Durably keep a run, and take its tables for their last verification, unless a later one is known. One that
-        looked at some rows doesn't hide what was found when all were looked at. `there`: the full names of all tables
-        that the upstream has; what is known of others is forgotten.
+        """Durably keep a run, and take its tables for their last verification, unless a later one
+        is known. One that looked at some rows doesn't hide what was found when all were looked at.
+        `there`: the full names of all tables that the upstream has; what is known of others is
+        forgotten.
         """
         path = f"{_RUNS_FOLDER}/{run.at_ms:014d}-{run.job}.json"
         if not _NAME.match(path.rpartition("/")[2]):
-            raise RelayError(f"{run.job!r} can't be a job's id: letters, digits, - and _ can", way_out="rename it")
+            raise RelayError(
+                f"{run.job!r} can't be a job's id: letters, digits, - and _ can",
+                way_out="rename it",
+            )
         self._storage.replace(path, _text(run.to_json()))
         new = {table.name: table for table in run.tables}
 
         def changed(last: dict[str, TableVerified]) -> dict[str, TableVerified]:
-            known = last | {name: table for name, table in new.items() if _counts(table, last.get(name))}
+            known = last | {
+                name: table for name, table in new.items() if _counts(table, last.get(name))
+            }
             return {name: table for name, table in known.items() if there is None or name in there}
 
         self._last.change(changed)
@@ -155,11 +175,16 @@ class Verifications:
             return VerifierStatus()
 
     def runs(self, most: int) -> list[VerifiedRun]:
-        """The newest runs, newest first. They are for people: one that can't be read is passed over."""
+        """The newest runs, newest first.
+
+        They are for people: one that can't be read is passed over.
+        """
         found = []
         for name in self._run_names()[:most]:
             with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-                found.append(VerifiedRun.from_json(json.loads(self._storage.read(f"{_RUNS_FOLDER}/{name}"))))
+                found.append(
+                    VerifiedRun.from_json(json.loads(self._storage.read(f"{_RUNS_FOLDER}/{name}")))
+                )
         return found
 
     def _run_names(self) -> list[str]:

@@ -1,5 +1,6 @@
-"""A small document that several processes change, each change a new file with the next number, created exclusively: of
-two who change at a time one begins anew, from what the other made of it. The newest counts.
+"""A small document that several processes change, each change a new file with the next number,
+created exclusively: of two who change at a time one begins anew, from what the other made of it.
+The newest counts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ __all__ = ["DocumentFormat", "VersionedDocument"]
 _NAME = re.compile(r"(\d{12})\.json\Z")
 _MAX_ATTEMPTS = 100
 KEPT_WHERE_LISTS_LAG = 64
-"""So many files are kept there at least: a list that knows of none of them leads to the newest as long as those behind
-what it knows are there.
+"""So many files are kept there at least: a list that knows of none of them leads to the newest as
+long as those behind what it knows are there.
 """
 
 T = TypeVar("T")
@@ -28,9 +29,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DocumentFormat(Generic[T]):
-    """How a document is written, and read: `parse` raises ValueError that says what is wrong. `first` is what there is
-    before the first file. Two documents that different processes write for different reasons must differ, if only in a
-    token: a store can't tell two attempts of one writer from two writers of the same bytes.
+    """How a document is written, and read: `parse` raises ValueError that says what is wrong.
+
+    `first` is what there is before the first file. Two documents that different processes write for
+    different reasons must differ, if only in a token: a store can't tell two attempts of one writer
+    from two writers of the same bytes.
     """
 
     text: Callable[[T], bytes]
@@ -43,9 +46,13 @@ class DocumentFormat(Generic[T]):
 class VersionedDocument(Generic[T]):
     """The document in a folder of a relay log's storage."""
 
-    def __init__(self, storage: Storage, folder: str, form: DocumentFormat[T], kept: int | None = None) -> None:
-        """`kept`: so many files are kept, more where lists lag, None for all. Who changes what has become older than
-        that is told so by the file before its own, which is gone.
+    def __init__(
+        self, storage: Storage, folder: str, form: DocumentFormat[T], kept: int | None = None
+    ) -> None:
+        """`kept`: so many files are kept, more where lists lag, None for all.
+
+        Who changes what has become older than that is told so by the file before its own, which is
+        gone.
         """
         self._storage = storage
         self._folder = folder
@@ -57,7 +64,10 @@ class VersionedDocument(Generic[T]):
         return self.newest()[1]
 
     def newest(self) -> tuple[int, T]:
-        """The newest and its number, 0 if nobody has changed it yet. Raises RelayCorruptError, which names the file."""
+        """The newest and its number, 0 if nobody has changed it yet.
+
+        Raises RelayCorruptError, which names the file.
+        """
         for _ in range(_MAX_ATTEMPTS):
             number, text = self.text()
             if text is None:
@@ -71,11 +81,16 @@ class VersionedDocument(Generic[T]):
                 raise error.at(f"{self._storage.url}/{self._path(number)}") from None
             except ValueError as error:
                 path = self._path(number)
-                raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=self._form.way_out) from None
+                raise RelayCorruptError(
+                    f"{self._storage.url}/{path}: {error}", way_out=self._form.way_out
+                ) from None
         raise self._contended()
 
     def text(self) -> tuple[int, bytes | None]:
-        """The newest one's number, and what its file says; 0 and None if nobody has changed it yet."""
+        """The newest one's number, and what its file says.
+
+        0 and None if nobody has changed it yet.
+        """
         for _ in range(_MAX_ATTEMPTS):
             number = self.number()
             if not number:
@@ -92,15 +107,18 @@ class VersionedDocument(Generic[T]):
             number = max(self._numbers(), default=0)
             while self._exists(number + 1):
                 number += 1
-            # What was read long before may have been followed under a name that was free again (see `_put`), and a
-            # list that lags leads there. The file before such a one is gone, the one before the newest is not.
+            # What was read long before may have been followed under a name that was free again (see
+            # `_put`), and a list that lags leads there. The file before such a one is gone, the one
+            # before the newest is not.
             if number < 2 or self._max_versions is None or self._exists(number - 1):
                 return number
         raise self._contended()
 
     def change(self, change: Callable[[T], T]) -> T:
-        """Durably put what `change` makes of the newest in its place; what is there now. `change` may be called several
-        times; what it raises is raised, and nothing has changed then.
+        """Durably put what `change` makes of the newest in its place; what is there now.
+
+        `change` may be called several times; what it raises is raised, and nothing has changed
+        then.
         """
         for _ in range(_MAX_ATTEMPTS):
             number, before = self.newest()
@@ -118,7 +136,11 @@ class VersionedDocument(Generic[T]):
             return False
         if self._max_versions is None:
             return True
-        kept = max(self._max_versions, KEPT_WHERE_LISTS_LAG) if self._storage.lists_may_lag else self._max_versions
+        kept = (
+            max(self._max_versions, KEPT_WHERE_LISTS_LAG)
+            if self._storage.lists_may_lag
+            else self._max_versions
+        )
         numbers = self._numbers()
         gone = not self._exists(number) if number else max(numbers, default=0) > kept
         if gone:  # changed often since it was read: the name was free again
@@ -129,7 +151,9 @@ class VersionedDocument(Generic[T]):
         return True
 
     def _numbers(self) -> list[int]:
-        return sorted(int(match[1]) for match in map(_NAME.match, self._storage.names(self._folder)) if match)
+        return sorted(
+            int(match[1]) for match in map(_NAME.match, self._storage.names(self._folder)) if match
+        )
 
     def _exists(self, number: int) -> bool:
         try:
@@ -143,5 +167,7 @@ class VersionedDocument(Generic[T]):
 
     def _contended(self) -> RelayError:
         return RelayError(
-            f"{self._storage.url}/{self._folder}: changed by others all the time", way_out="try again", transient=True
+            f"{self._storage.url}/{self._folder}: changed by others all the time",
+            way_out="try again",
+            transient=True,
         )

@@ -1,7 +1,9 @@
-"""Who lands tells who applies on the same host that there is another window, so that it needn't look all the time.
+"""Who lands tells who applies on the same host that there is another window, so that it needn't
+look all the time.
 
-Whoever waits has a Unix datagram socket in a folder of this user's, one folder a relay log; whoever has landed a window
-sends a byte to each. Nothing rests on it: on another host, or as another user, nobody is told, and looks by itself.
+Whoever waits has a Unix datagram socket in a folder of this user's, one folder a relay log; whoever
+has landed a window sends a byte to each. Nothing rests on it: on another host, or as another user,
+nobody is told, and looks by itself.
 """
 
 from __future__ import annotations
@@ -117,7 +119,11 @@ def _socket_home(temporary: str) -> Path | None:
     with contextlib.suppress(OSError):
         home.mkdir(mode=0o700, exist_ok=True)
         found = home.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        if (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid == os.getuid()
+            and not found.st_mode & 0o077
+        ):
             return home
     return None
 

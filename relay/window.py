@@ -1,6 +1,7 @@
 """The window record: what the manifest keeps of a landed window.
 
-A record is one JSON object with a checksum, see `sluice.relay.checksummed`. Schemas and DDL effects are opaque here.
+A record is one JSON object with a checksum, see `sluice.relay.checksummed`. Schemas and DDL effects
+are opaque here.
 """
 
 from __future__ import annotations
@@ -35,27 +36,32 @@ class WindowRecord:
     """TiDB's schema version after the window's DDL."""
     parts: tuple[Part, ...] = ()
     tables: Mapping[str, Any] = field(default_factory=dict)
-    """Table id (decimal string) to the table as of lo, for every table whose rows are inside and that existed then."""
+    """Table id (decimal string) to the table as of lo, for every table whose rows are inside and
+    that existed then.
+    """
     ddls: tuple[Mapping[str, Any], ...] = ()
     """Ascending commit_ts; see docs/reference/files-on-disk.md."""
     truncated_tables: tuple[int, ...] = ()
     """Ids with rows inside that belong to tables truncated before: these rows are to be dropped."""
     timings_ms: Mapping[str, Any] = field(default_factory=dict)
     skipped: tuple[Mapping[str, Any], ...] = ()
-    """Transactions that operators had landing leave out: {commit_ts, start_ts, why}. Written only if there are any."""
-
-    moved: tuple[Mapping[str, Any], ...] = ()
-    """DDL before lo that moved rows away (partitions dropped, truncated, exchanged) and by which some of the rows
-    inside are still written as if it had not happened. Written only if there are any.
-    """
-    relaxed: Mapping[str, Any] = field(default_factory=dict)
-    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are in `tables`,
-    doesn't hold to any more; none, if they hold but for rows of partitions that are about to be dropped. Written only
+    """Transactions that operators had landing leave out: {commit_ts, start_ts, why}. Written only
     if there are any.
     """
+
+    moved: tuple[Mapping[str, Any], ...] = ()
+    """DDL before lo that moved rows away (partitions dropped, truncated, exchanged) and by which
+    some of the rows inside are still written as if it had not happened. Written only if there are
+    any.
+    """
+    relaxed: Mapping[str, Any] = field(default_factory=dict)
+    """Table id (decimal string) to the ids of its unique indexes that the upstream, though they are
+    in `tables`, doesn't hold to any more; none, if they hold but for rows of partitions that are
+    about to be dropped. Written only if there are any.
+    """
     doubled: Mapping[str, Any] = field(default_factory=dict)
-    """Table id (decimal string) of each table that a job reorganizes behind hi: whether TiDB has written rows twice
-    under different hidden row ids. Written only if there are any.
+    """Table id (decimal string) of each table that a job reorganizes behind hi: whether TiDB has
+    written rows twice under different hidden row ids. Written only if there are any.
     """
 
     @property
@@ -95,12 +101,18 @@ class WindowRecord:
 
     @classmethod
     def from_json(cls, data: bytes) -> WindowRecord:
-        """Parse a record. Strict: raises ValueError on a wrong checksum, format, field, type or order."""
+        """Parse a record.
+
+        Strict: raises ValueError on a wrong checksum, format, field, type or order.
+        """
         return cls.from_dict(decode_checksummed(data, FORMAT, ("tables", _table_cache)))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> WindowRecord:
-        """The inverse of `to_dict`, which takes the members over. Raises ValueError as `from_json`."""
+        """The inverse of `to_dict`, which takes the members over.
+
+        Raises ValueError as `from_json`.
+        """
         raw.setdefault("skipped", [])
         raw.setdefault("moved", [])
         raw.setdefault("relaxed", {})
@@ -108,7 +120,15 @@ class WindowRecord:
         known = {entry.name for entry in fields(cls)}
         if set(raw) != known:
             raise ValueError(f"the record has the fields {sorted(raw)}, expected {sorted(known)}")
-        for name in ("lo", "hi", "cluster_id", "landed_ms", "transactions", "changes", "schema_version"):
+        for name in (
+            "lo",
+            "hi",
+            "cluster_id",
+            "landed_ms",
+            "transactions",
+            "changes",
+            "schema_version",
+        ):
             _expect(raw, name, int)
         _expect(raw, "token", str)
         for name in ("tables", "timings_ms", "relaxed", "doubled"):
@@ -139,7 +159,9 @@ class WindowRecord:
             raise ValueError(f"the window ({self.lo}, {self.hi}] is empty or turned round")
         for part in self.parts:
             if not self.lo < part.min_commit_ts <= part.max_commit_ts <= self.hi:
-                raise ValueError(f"part {part.path} lies outside of the window ({self.lo}, {self.hi}]")
+                raise ValueError(
+                    f"part {part.path} lies outside of the window ({self.lo}, {self.hi}]"
+                )
         last = self.lo
         for ddl in self.ddls:
             commit_ts = ddl.get("commit_ts")

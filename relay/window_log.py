@@ -13,7 +13,10 @@ from sluice.relay.window import WindowRecord
 
 
 class WindowLog(Protocol):
-    """A chain of windows for reading. Parts are named relative to `url`, which is what Spark's workers open."""
+    """A chain of windows for reading.
+
+    Parts are named relative to `url`, which is what Spark's workers open.
+    """
 
     @property
     def url(self) -> str: ...
@@ -35,14 +38,20 @@ class WindowLog(Protocol):
         """The window that begins at lo. Raises RelayCorruptError."""
 
     def find(self, ts: int) -> WindowRecord | None:
-        """The first window with hi > ts. Its lo is greater than ts if what lies between isn't there: check it."""
+        """The first window with hi > ts.
+
+        Its lo is greater than ts if what lies between isn't there: check it.
+        """
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
-        """Those that hold commits in (from_ts, to_ts], in order, from the first there is. Raises RelayGapError."""
+        """Those that hold commits in (from_ts, to_ts], in order, from the first there is.
+
+        Raises RelayGapError.
+        """
 
     def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """Those that hold commits in (after_ts, through_ts], the newest first, as far back as there are any. Raises
-        RelayGapError, RelayCorruptError.
+        """Those that hold commits in (after_ts, through_ts], the newest first, as far back as there
+        are any. Raises RelayGapError, RelayCorruptError.
         """
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
@@ -52,8 +61,9 @@ class WindowLog(Protocol):
 def in_portions(
     log: WindowLog, after_ts: int, through_ts: int, *, windows: int, changes: int
 ) -> Iterator[list[WindowRecord]]:
-    """The windows that hold commits in (after_ts, through_ts], in order, some at a time: at most so many `windows`, and
-    more than so many row `changes` only in a single one. Raises as `WindowLog.windows`.
+    """The windows that hold commits in (after_ts, through_ts], in order, some at a time: at most so
+    many `windows`, and more than so many row `changes` only in a single one. Raises as
+    `WindowLog.windows`.
     """
     portion: list[WindowRecord] = []
     inside = 0

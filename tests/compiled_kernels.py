@@ -14,7 +14,10 @@ from sluice.tidb import build_native as compile_kernels
 
 
 def compiled_kernel(folder: str, into: Path) -> Any:
-    """The module of a kernel's folder, such as "tidb/kernel". Skips the test where there is no compiler."""
+    """The module of a kernel's folder, such as "tidb/kernel".
+
+    Skips the test where there is no compiler.
+    """
     target = into / compile_kernels.NAME
     reason = compile_kernels.build(compile_kernels.ROOT / folder / compile_kernels.SOURCE, target)
     if reason and (shutil.which("cc") is None or "no Python.h" in reason):

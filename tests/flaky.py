@@ -1,10 +1,13 @@
-"""Run the suite, then what failed once more, alone; what passes then is reported as flaky and fails nothing.
+"""Run the suite, then what failed once more, alone.
+
+What passes then is reported as flaky and fails nothing.
 
     python -m tests.flaky [PYTEST-ARGUMENT …]
 
-Alone means: one after the other in one process, without other workers beside it. Only tests that failed are run again.
-A worker that died, a module that can't be collected and an error of the session fail the run as they are. So do more
-failures than `RERUN_LIMIT`: those have a common cause. pytest-reportlog writes down what both runs report.
+Alone means: one after the other in one process, without other workers beside it. Only tests that
+failed are run again. A worker that died, a module that can't be collected and an error of the
+session fail the run as they are. So do more failures than `RERUN_LIMIT`: those have a common cause.
+pytest-reportlog writes down what both runs report.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 RERUN_LIMIT = 20
-"""Tests that are run again at most: chance fails one or two of thousands, a broken server hundreds."""
+"""Tests that are run again at most: chance fails one or two of thousands, a broken server hundreds.
+"""
 SHOWN_LINES = 12
 """Of a first failure in the last lines; the whole of it is further up."""
 _OK, _TESTS_FAILED = 0, 1
@@ -44,7 +48,9 @@ def run(arguments: list[str]) -> Session:
     """Run pytest, which prints as ever, and return what it reported."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "reports.jsonl"
-        done = subprocess.run([sys.executable, "-m", "pytest", f"--report-log={log}", *arguments], check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", f"--report-log={log}", *arguments], check=False
+        )
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     return _session(done.returncode, (json.loads(line) for line in lines))
 
@@ -76,7 +82,11 @@ def _failure(report: dict[str, Any]) -> str:
     text = report["longrepr"]
     if isinstance(text, dict):
         crash = text.get("reprcrash") or {}
-        text = f"{crash.get('path')}:{crash.get('lineno')}: {crash.get('message')}" if crash else json.dumps(text)
+        text = (
+            f"{crash.get('path')}:{crash.get('lineno')}: {crash.get('message')}"
+            if crash
+            else json.dumps(text)
+        )
     return f"{report.get('when', 'collecting')}: {text}"
 
 
@@ -103,7 +113,9 @@ def main(arguments: list[str]) -> int:
         return first.status or _TESTS_FAILED
     print(f"\nonce more, alone: what failed ({len(first.failures)})", flush=True)
     again = run(["-n0", *first.failures])
-    flaky = again.passed & first.failures.keys() if again.finished and not again.beyond_tests else set()
+    flaky = (
+        again.passed & first.failures.keys() if again.finished and not again.beyond_tests else set()
+    )
     for node, failure in first.failures.items():
         if node in flaky:
             print(f"FLAKY {node}")
@@ -111,7 +123,11 @@ def main(arguments: list[str]) -> int:
     failed = first.failures.keys() - flaky
     for node in sorted(failed):
         print(f"FAILED TWICE {node}")
-    print(f"{len(first.passed) + len(flaky)} passed, {len(failed)} failed, {len(first.skipped)} skipped", flush=True)
+    print(
+        f"{len(first.passed) + len(flaky)} passed, {len(failed)} failed, {len(first.skipped)}"
+        " skipped",
+        flush=True,
+    )
     return _TESTS_FAILED if failed or (again.status != _OK and not failed) else _OK
 
 

@@ -1,7 +1,9 @@
-"""Read the recordings of TiKV's change data, tests/change_recordings, and match them in the plainest way.
+"""Read the recordings of TiKV's change data, tests/change_recordings, and match them in the
+plainest way.
 
-All recordings are of one cluster, in which `08-scan-from-start` has everything from the first transaction on. The
-matcher takes all events at once, so it needs no order, no state and no frontier.
+All recordings are of one cluster, in which `08-scan-from-start` has everything from the first
+transaction on. The matcher takes all events at once, so it needs no order, no state and no
+frontier.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Record(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Hold what TiDB showed at a TSO: rows by table id, each a list of values as text, and the tables' names."""
+    """Hold what TiDB showed at a TSO: rows by table id, each a list of values as text, and the
+    tables' names.
+    """
 
     label: str
     tso: int
@@ -85,7 +89,10 @@ def transactions(name: str) -> list[CapturedTransaction]:
         source = prewrites[start_ts, key] if row is None else row
         is_delete = source.op_type == _DELETE
         found[commit_ts, start_ts].append(KeyChange(key, source.value, source.old_value, is_delete))
-    return [CapturedTransaction(start, commit, 0, changes) for (commit, start), changes in sorted(found.items())]
+    return [
+        CapturedTransaction(start, commit, 0, changes)
+        for (commit, start), changes in sorted(found.items())
+    ]
 
 
 def history_through(ts: int) -> list[CapturedTransaction]:
@@ -108,7 +115,8 @@ def snapshots(name: str) -> list[Snapshot]:
                 name_of = f"{each['db']}.{each['table']}"
                 table_id = int(each["id"])
                 if name_of in found[-1].names.values():
-                    # TiDB's list of tables is of now: a table that was truncated since is there twice.
+                    # TiDB's list of tables is of now: a table that was truncated since is there
+                    # twice.
                     table_id = next(i for i, other in found[-1].names.items() if other == name_of)
                     del found[-1].names[table_id], found[-1].rows[table_id]
                     ids.pop((each["db"], each["table"]))

@@ -1,8 +1,9 @@
 """In which order test files are handed to the workers, and which files share one.
 
-Files that need Spark, or the whole stack with Airflow, go to one worker each: so one Spark server serves all of them
-and two of Airflow never start beside each other on two cores. Those, and other files that take long, begin first: a
-long one at the end would be waited for by workers with nothing to do.
+Files that need Spark, or the whole stack with Airflow, go to one worker each: so one Spark server
+serves all of them and two of Airflow never start beside each other on two cores. Those, and other
+files that take long, begin first: a long one at the end would be waited for by workers with nothing
+to do.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def shared_by(file: str) -> str:
 
 
 def in_order(files: Iterable[str]) -> dict[str, int]:
-    """The place of each file, given once for each of its tests. Of those that aren't long, many tests come first."""
+    """The place of each file, given once for each of its tests.
+
+    Of those that aren't long, many tests come first.
+    """
     counts = Counter(files)
 
     def place(file: str) -> tuple[int, int, str]:

@@ -1,4 +1,6 @@
-"""The documentation's site: built without network, whole, and nothing in it is loaded from elsewhere."""
+"""The documentation's site: built without network, whole, and nothing in it is loaded from
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,20 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-c", BUILD, "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
 
 def pages(site: Path) -> list[Path]:
-    """All but the one for addresses that aren't there: it may be shown anywhere, so its links begin with /."""
+    """All but the one for addresses that aren't there: it may be shown anywhere, so its links begin
+    with /.
+    """
     return [page for page in site.rglob("*.html") if page.stem != "404"]
 
 
@@ -77,9 +85,13 @@ def test_every_document_is_a_page(site):
 
 def test_no_page_and_no_style_loads_anything_from_elsewhere(site):
     for page in site.rglob("*.html"):
-        assert not [where for where in Loads(page).loaded if re.match(r"(https?:)?//", where)], page.name
+        assert not [where for where in Loads(page).loaded if re.match(r"(https?:)?//", where)], (
+            page.name
+        )
     for style in site.rglob("*.css"):
-        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", style.read_text(encoding="utf-8")), style.name
+        assert not re.search(
+            r"(@import|url\()\s*[\"']?(https?:)?//", style.read_text(encoding="utf-8")
+        ), style.name
 
 
 def test_every_picture_is_there(site):
@@ -91,22 +103,31 @@ def test_every_picture_is_there(site):
 def test_no_page_points_to_a_file_of_the_repository_that_is_no_page(site):
     for page in pages(site):
         links = re.findall(r'<a[^>]* href="([^"#]+)', page.read_text(encoding="utf-8"))
-        assert not [link for link in links if not re.match(r"\w+:", link) and not (page.parent / link).is_file()], (
-            page.name
-        )
+        assert not [
+            link
+            for link in links
+            if not re.match(r"\w+:", link) and not (page.parent / link).is_file()
+        ], page.name
 
 
 def test_every_file_of_ours_that_a_document_names_is_there():
     rooms = "bench|cli|dags|docs|embedded|etl|pump_service|relay|tests|upstream"
     named = re.compile(rf"`((?:{rooms})/[\w./-]+)`")
-    found = {(text.name, path) for text in DOCUMENTS for path in named.findall(text.read_text(encoding="utf-8"))}
+    found = {
+        (text.name, path)
+        for text in DOCUMENTS
+        for path in named.findall(text.read_text(encoding="utf-8"))
+    }
     assert len(found) > 10
     assert not {(text, path) for text, path in found if not (ROOT / path).exists()}
 
 
 @pytest.mark.parametrize("text", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_has_fewer_than_300_lines_and_its_prose_is_wrapped(text):
-    """Prose wraps at 100 columns; 20 more are for names that have become longer. Tables and code may be wider."""
+    """Prose wraps at 100 columns; 20 more are for names that have become longer.
+
+    Tables and code may be wider.
+    """
     lines = text.read_text(encoding="utf-8").splitlines()
     assert len(lines) < 300
     fences = 0
@@ -117,13 +138,21 @@ def test_a_document_has_fewer_than_300_lines_and_its_prose_is_wrapped(text):
 
 
 def commands(text: Path) -> list[str]:
-    """What begins with `sluice` in a text's blocks of code and between its quotes, without what is left open."""
+    """What begins with `sluice` in a text's blocks of code and between its quotes, without what is
+    left open.
+    """
     whole = text.read_text(encoding="utf-8")
     blocks = "\n".join(line.strip() for line in whole.splitlines() if line.startswith("    "))
     lines = re.sub(r" *\\\n", " ", blocks).splitlines()
-    typed = [match[1] for line in lines if (match := re.match(r"(?:\$ )?(?:\.venv/bin/)?(sluice .*)", line))]
+    typed = [
+        match[1]
+        for line in lines
+        if (match := re.match(r"(?:\$ )?(?:\.venv/bin/)?(sluice .*)", line))
+    ]
     quoted = re.findall(r"`(?:\.venv/bin/)?(sluice [^`]+)`", re.sub(r"\n", " ", whole))
-    return sorted({re.sub(r" +(#|·).*", "", each).strip() for each in typed + quoted if "…" not in each})
+    return sorted(
+        {re.sub(r" +(#|·).*", "", each).strip() for each in typed + quoted if "…" not in each}
+    )
 
 
 @pytest.mark.parametrize("text", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -151,7 +180,11 @@ def test_what_documents_send_to_a_dag_are_fields_of_its_form():
     for text in DOCUMENTS:
         blocks = re.sub(r" *\\\n *", " ", text.read_text(encoding="utf-8"))
         for dag, body in re.findall(r"/dags/(\w+)/dagRuns .*-d '(\{.*\})'", blocks):
-            form = set(re.findall(r'^ +"(\w+)": Param\(', (ROOT / "dags" / f"{dag}.py").read_text(), re.MULTILINE))
+            form = set(
+                re.findall(
+                    r'^ +"(\w+)": Param\(', (ROOT / "dags" / f"{dag}.py").read_text(), re.MULTILINE
+                )
+            )
             assert json.loads(body)["conf"].keys() <= form, (text.name, body)
             found.add(dag)
     assert {"bootstrap", "backfill"} <= found

@@ -22,7 +22,12 @@ def raised_by(room: str) -> set[type[BaseException]]:
     room = f"sluice.{room}" if room not in OUTSIDE else room
     names = [
         room,
-        *(each.name for each in pkgutil.walk_packages([str(ROOT / room.removeprefix("sluice."))], f"{room}.")),
+        *(
+            each.name
+            for each in pkgutil.walk_packages(
+                [str(ROOT / room.removeprefix("sluice."))], f"{room}."
+            )
+        ),
     ]
     found = set()
     for name in names:
@@ -57,9 +62,9 @@ def test_no_signal_is_offered_at_a_door(room):
     for door in map(importlib.import_module, doors):
         for name in getattr(door, "__all__", ()):
             offered = getattr(door, name, None)  # None: a module that nobody has imported yet
-            assert not (inspect.isclass(offered) and issubclass(offered, Signal) and offered is not Signal), (
-                f"{door}.{name}"
-            )
+            assert not (
+                inspect.isclass(offered) and issubclass(offered, Signal) and offered is not Signal
+            ), f"{door}.{name}"
 
 
 def test_an_errors_own_way_out_is_shown_once_and_that_of_its_class_is_not_repeated():
@@ -99,7 +104,10 @@ def test_one_of_ours_stays_what_it_is():
 
 
 def test_nothing_is_decided_by_the_name_of_a_class_or_module():
-    """`type(error).__name__` may be shown to people; it isn't compared, and no set of names is asked."""
+    """`type(error).__name__` may be shown to people.
+
+    It isn't compared, and no set of names is asked.
+    """
     wrong = set()
     for room in PRODUCT:
         for path in modules(ROOT / room):

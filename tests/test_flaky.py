@@ -1,4 +1,7 @@
-"""What passes alone is reported and fails nothing; what fails twice, a dead worker and a broken module fail the run."""
+"""What passes alone is reported and fails nothing.
+
+What fails twice, a dead worker and a broken module fail the run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ def test_once(text):
     assert text != "a b::c/d[e]" or not only_the_first_time("once"), "the port was taken"
 """
 TWICE = "\ndef test_twice():\n    assert 1 + 1 == 3\n"
-WORKER = "\ndef test_of_a_worker_that_dies():\n    if only_the_first_time('dead'):\n        os._exit(9)\n"
+WORKER = (
+    "\ndef test_of_a_worker_that_dies():\n    if only_the_first_time('dead'):\n       "
+    " os._exit(9)\n"
+)
 TEARDOWN = """
 @pytest.fixture
 def server():
@@ -37,7 +43,9 @@ def test_that_stops_a_server(server):
 """
 
 
-def run(folder: Path, *modules: str, arguments: tuple[str, ...] = ("-n2",)) -> tuple[int, list[str]]:
+def run(
+    folder: Path, *modules: str, arguments: tuple[str, ...] = ("-n2",)
+) -> tuple[int, list[str]]:
     """Run a suite of these modules; return the exit status and the lines that were printed."""
     (folder / "pytest.ini").write_text(
         "[pytest]\naddopts = -q -p xdist.plugin -p pytest_reportlog.plugin -p no:cacheprovider\n"
@@ -47,12 +55,19 @@ def run(folder: Path, *modules: str, arguments: tuple[str, ...] = ("-n2",)) -> t
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading them takes longer than these suites
     done = subprocess.run(
-        [sys.executable, str(FLAKY), *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, str(FLAKY), *arguments],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     return done.returncode, done.stdout.splitlines()
 
 
-def test_what_passes_alone_is_named_with_its_first_failure_in_the_last_lines_and_fails_nothing(tmp_path):
+def test_what_passes_alone_is_named_with_its_first_failure_in_the_last_lines_and_fails_nothing(
+    tmp_path,
+):
     status, lines = run(tmp_path, PASSES, ONCE + TEARDOWN)
     assert status == 0, lines
     last = lines[-9:]
@@ -67,7 +82,9 @@ def test_what_passes_alone_is_named_with_its_first_failure_in_the_last_lines_and
 def test_what_fails_twice_fails_the_run_also_beside_what_fails_once(tmp_path):
     status, lines = run(tmp_path, ONCE, TWICE)
     assert status == 1
-    assert [line for line in lines if line.startswith("FLAKY ")] == ["FLAKY test_0.py::test_once[a b::c/d[e]]"]
+    assert [line for line in lines if line.startswith("FLAKY ")] == [
+        "FLAKY test_0.py::test_once[a b::c/d[e]]"
+    ]
     assert lines[-2:] == ["FAILED TWICE test_1.py::test_twice", "2 passed, 1 failed, 0 skipped"]
 
 
@@ -77,7 +94,10 @@ def test_what_fails_twice_fails_the_run_also_beside_what_fails_once(tmp_path):
         (ONCE + WORKER, "crashed while running"),
         ("import no_such_module\n", "no_such_module"),
         (
-            "\nimport pytest\n@pytest.mark.parametrize('n', range(21))\ndef test_n(n):\n    assert 0\n",
+            (
+                "\nimport pytest\n@pytest.mark.parametrize('n', range(21))\ndef test_n(n):\n   "
+                " assert 0\n"
+            ),
             "more than chance",
         ),
     ],
@@ -86,13 +106,20 @@ def test_what_fails_twice_fails_the_run_also_beside_what_fails_once(tmp_path):
 def test_what_no_second_run_of_a_test_can_excuse_fails_the_run(module, reason, tmp_path):
     status, lines = run(tmp_path, PASSES, module)
     assert status != 0
-    told = lines[next(number for number, line in enumerate(lines) if line.startswith("nothing is run again")) :]
+    told = lines[
+        next(
+            number for number, line in enumerate(lines) if line.startswith("nothing is run again")
+        ) :
+    ]
     assert reason in "\n".join(told)
     assert not [line for line in lines if line.startswith("FLAKY ")]
 
 
 def test_a_process_that_dies_when_it_runs_the_failed_test_alone_fails_the_run(tmp_path):
-    dies = "\nimport os\ndef test_dies():\n    assert 'PYTEST_XDIST_WORKER' not in os.environ\n    os._exit(0)\n"
+    dies = (
+        "\nimport os\ndef test_dies():\n    assert 'PYTEST_XDIST_WORKER' not in os.environ\n   "
+        " os._exit(0)\n"
+    )
     status, lines = run(tmp_path, dies)
     assert (status, lines[-1]) == (1, "0 passed, 1 failed, 0 skipped")
 

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ANYTHING = {"dags", "expectations", "pump_service", "etl", "relay", "tidb", "errors", "devstack", "cli", "bench"}
+ANYTHING = {
+    "dags",
+    "expectations",
+    "pump_service",
+    "etl",
+    "relay",
+    "tidb",
+    "errors",
+    "devstack",
+    "cli",
+    "bench",
+}
 PACKAGES = {
     "dags": {"etl"},
     "expectations": {"errors", "etl", "relay", "tidb"},
@@ -37,14 +48,54 @@ ETL = {
     "landing": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
     "apply": {"changes", "downstream", "lazy_exports", "retry", "settings", "spark"},
     "copy": {"changes", "downstream", "landing", "lazy_exports", "retry", "settings", "spark"},
-    "history": {"cached_value", "changes", "copy", "downstream", "lazy_exports", "retry", "settings", "spark"},
-    "restore": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "settings", "spark"},
-    "verify": {"apply", "changes", "copy", "downstream", "history", "lazy_exports", "retry", "settings", "spark"},
+    "history": {
+        "cached_value",
+        "changes",
+        "copy",
+        "downstream",
+        "lazy_exports",
+        "retry",
+        "settings",
+        "spark",
+    },
+    "restore": {
+        "apply",
+        "changes",
+        "copy",
+        "downstream",
+        "history",
+        "lazy_exports",
+        "settings",
+        "spark",
+    },
+    "verify": {
+        "apply",
+        "changes",
+        "copy",
+        "downstream",
+        "history",
+        "lazy_exports",
+        "retry",
+        "settings",
+        "spark",
+    },
     "operate": {"cached_value", "changes", "downstream", "history", "landing", "settings"},
-    "tasks": {"apply", "copy", "history", "landing", "restore", "retry", "settings", "spark", "verify"},
+    "tasks": {
+        "apply",
+        "copy",
+        "history",
+        "landing",
+        "restore",
+        "retry",
+        "settings",
+        "spark",
+        "verify",
+    },
     "__init__": {"apply", "landing", "lazy_exports", "settings"},
-}  # fmt: skip
-"""What each room of `etl` may import of the others, from the lowest up; all may import relay and tidb."""
+}
+"""What each room of `etl` may import of the others, from the lowest up; all may import relay and
+tidb.
+"""
 PUMP_SERVICE = {
     "__init__": {"command"},
     "__main__": {"__init__"},
@@ -64,11 +115,19 @@ PUMP_SERVICE = {
     "malloc": set(),
     "metrics": {"histogram", "store"},
     "server": {
-        "calls", "cluster", "config", "grpc_fastpath", "http", "ingest", "listener", "maintenance", "metrics",
+        "calls",
+        "cluster",
+        "config",
+        "grpc_fastpath",
+        "http",
+        "ingest",
+        "listener",
+        "maintenance",
+        "metrics",
         "store",
     },
     "store": {"histogram", "kernel"},
-}  # fmt: skip
+}
 """The same of `pump_service`; all may import tidb."""
 TIDB = {
     "_pb": set(),
@@ -89,7 +148,14 @@ TIDB = {
     "genproto": set(),
     "grpc_lite": {"rpc"},
     "history": {
-        "ddl_actions", "ddl_job", "folded", "id_maps", "job", "old_collations", "rename_statement", "schema",
+        "ddl_actions",
+        "ddl_job",
+        "folded",
+        "id_maps",
+        "job",
+        "old_collations",
+        "rename_statement",
+        "schema",
         "tso",
     },
     "id_maps": {"schema"},
@@ -118,17 +184,39 @@ TIDB = {
     "time_zone": set(),
     "tso": set(),
     "window_schema": set(),
-}  # fmt: skip
+}
 """The same of `tidb`."""
 RELAY = {
     "__init__": {
-        "aligned_chunks", "checksummed", "control", "errors", "failures", "json_cache", "log", "overrides",
-        "ownership", "part", "part_schema", "record_codec", "url", "window", "window_log",
+        "aligned_chunks",
+        "checksummed",
+        "control",
+        "errors",
+        "failures",
+        "json_cache",
+        "log",
+        "overrides",
+        "ownership",
+        "part",
+        "part_schema",
+        "record_codec",
+        "url",
+        "window",
+        "window_log",
     },
     "aligned_chunks": {"errors", "format_version", "storage"},
     "archive": {
-        "checksummed", "errors", "format_version", "overrides", "part", "part_schema", "pipeline_folders",
-        "row_groups", "storage", "versioned_document", "window",
+        "checksummed",
+        "errors",
+        "format_version",
+        "overrides",
+        "part",
+        "part_schema",
+        "pipeline_folders",
+        "row_groups",
+        "storage",
+        "versioned_document",
+        "window",
     },
     "audit": {"storage", "versioned_document"},
     "cached_storage": {"storage"},
@@ -142,8 +230,19 @@ RELAY = {
     "json_cache": set(),
     "known_pumps": {"format_version", "storage", "versioned_document"},
     "log": {
-        "aligned_chunks", "cached_storage", "control", "errors", "failures", "format_version", "known_pumps",
-        "overrides", "ownership", "part", "pipeline_folders", "storage", "window",
+        "aligned_chunks",
+        "cached_storage",
+        "control",
+        "errors",
+        "failures",
+        "format_version",
+        "known_pumps",
+        "overrides",
+        "ownership",
+        "part",
+        "pipeline_folders",
+        "storage",
+        "window",
     },
     "measures": {"log", "versioned_document"},
     "overrides": {"errors", "format_version", "storage"},
@@ -164,7 +263,7 @@ RELAY = {
     "wakeup": set(),
     "window": {"checksummed", "json_cache", "part"},
     "window_log": {"overrides", "storage", "window"},
-}  # fmt: skip
+}
 """The same of `relay`; all may import tidb and errors."""
 INNER = {"etl": ETL, "pump_service": PUMP_SERVICE, "relay": RELAY, "tidb": TIDB}
 
@@ -177,8 +276,12 @@ def modules(folder: Path) -> Iterator[Path]:
 
 @functools.cache
 def imported(path: Path) -> tuple[str, ...]:
-    """Return the dotted names below `sluice` that a module imports, also in functions and for type checking."""
-    return tuple(name.removeprefix("sluice.") for name in _imported(path) if name.startswith("sluice."))
+    """Return the dotted names below `sluice` that a module imports, also in functions and for type
+    checking.
+    """
+    return tuple(
+        name.removeprefix("sluice.") for name in _imported(path) if name.startswith("sluice.")
+    )
 
 
 def _imported(path: Path) -> Iterator[str]:
@@ -198,7 +301,10 @@ def inner_package(path: Path) -> str:
 
 
 def inner_imports(folder: str, package: str) -> Iterator[str]:
-    """Yield the inner packages that one imports, itself among them; a folder's own names are its `__init__`."""
+    """Yield the inner packages that one imports, itself among them.
+
+    A folder's own names are its `__init__`.
+    """
     for path in modules(ROOT / folder):
         if inner_package(path) == package:
             for name in imported(path):
@@ -226,9 +332,12 @@ def test_a_package_imports_only_what_the_architecture_allows(package: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("folder", "package"), [(folder, package) for folder in INNER for package in sorted(INNER[folder])]
+    ("folder", "package"),
+    [(folder, package) for folder in INNER for package in sorted(INNER[folder])],
 )
-def test_an_inner_package_imports_only_what_the_architecture_allows(folder: str, package: str) -> None:
+def test_an_inner_package_imports_only_what_the_architecture_allows(
+    folder: str, package: str
+) -> None:
     used = set(inner_imports(folder, package)) - {package}
     allowed = INNER[folder][package]
     assert used - allowed == set(), "not allowed"
@@ -257,7 +366,10 @@ def test_what_begins_with_an_underscore_stays_in_its_folder():
             here = path.relative_to(ROOT).parts[:-1]
             for name in imported(path):
                 parts = tuple(name.split("."))
-                hidden = next((i for i, part in enumerate(parts) if part.startswith("_") and part != "_pb"), None)
+                hidden = next(
+                    (i for i, part in enumerate(parts) if part.startswith("_") and part != "_pb"),
+                    None,
+                )
                 if hidden is not None and parts[0] in PACKAGES and parts[:hidden] != here[:hidden]:
                     wrong.add(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
@@ -266,12 +378,19 @@ def test_what_begins_with_an_underscore_stays_in_its_folder():
 def test_nothing_is_imported_beside_the_package_sluice() -> None:
     """A module that is imported as `etl.…`, too, would be there twice."""
     inside = set(PACKAGES) - {"monitoring", "deploy"}
-    paths = [*(path for package in (*PACKAGES, "tests") for path in modules(ROOT / package)), ROOT / "conftest.py"]
-    assert not [(path, name) for path in paths for name in _imported(path) if name.split(".")[0] in inside]
+    paths = [
+        *(path for package in (*PACKAGES, "tests") for path in modules(ROOT / package)),
+        ROOT / "conftest.py",
+    ]
+    assert not [
+        (path, name) for path in paths for name in _imported(path) if name.split(".")[0] in inside
+    ]
 
 
 def test_no_module_of_the_tests_is_called_as_a_package() -> None:
-    """A test's folder comes first in sys.path, which processes that it starts may get before they import a package."""
+    """A test's folder comes first in sys.path, which processes that it starts may get before they
+    import a package.
+    """
     assert [path for path in (ROOT / "tests").rglob("*.py") if path.stem in PACKAGES] == []
 
 

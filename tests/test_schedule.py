@@ -1,4 +1,6 @@
-"""Files that share something expensive go to one worker and begin first, and so do those that take long."""
+"""Files that share something expensive go to one worker and begin first, and so do those that take
+long.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,22 @@ def test_what_is_shared_comes_first_then_what_is_long_then_what_has_many_tests()
         "tests/cli/test_run.py",
     ]
     assert list(in_order(given)) == [
-        "tests/cli/test_run.py", "tests/etl/copy/backfill/test_running.py", *LONG, short[1], short[0],
-    ]  # fmt: skip
+        "tests/cli/test_run.py",
+        "tests/etl/copy/backfill/test_running.py",
+        *LONG,
+        short[1],
+        short[0],
+    ]
 
 
 def test_a_file_is_done_by_one_worker_and_all_that_share_something_too() -> None:
     scope = LongestFirst.__new__(LongestFirst)._split_scope
     assert scope(f"{LONG[0]}::test_a[x]") == LONG[0]
-    assert scope("tests/cli/test_run.py::test_a") == scope("tests/test_wheel.py::test_b") == "the stack"
+    assert (
+        scope("tests/cli/test_run.py::test_a")
+        == scope("tests/test_wheel.py::test_b")
+        == "the stack"
+    )
 
 
 def test_no_two_test_files_have_one_name_which_pytest_would_take_for_one_module() -> None:

@@ -1,4 +1,6 @@
-"""Every remote call ends in time, even when the other side accepts the connection and never says a word."""
+"""Every remote call ends in time, even when the other side accepts the connection and never says a
+word.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.errors import SparkUnavailableError
 from sluice.relay import RelayLog
 from sluice.relay.storage import ByteWriter, open_storage
-from sluice.tidb import EtcdClient, EtcdError, PDClient, PDError, PumpReader, PumpReadError, TiKVClient, TiKVError
+from sluice.tidb import (
+    EtcdClient,
+    EtcdError,
+    PDClient,
+    PDError,
+    PumpReader,
+    PumpReadError,
+    TiKVClient,
+    TiKVError,
+)
 from sluice.tidb.pd import Peer, Region, Store
 from sluice.tidb.pumps import check_not_purged
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -68,7 +79,9 @@ def hole() -> Iterator[BlackHole]:
     hole.close()
 
 
-def ends(call: Callable[[], Any], error: type[BaseException] | tuple[type[BaseException], ...]) -> str:
+def ends(
+    call: Callable[[], Any], error: type[BaseException] | tuple[type[BaseException], ...]
+) -> str:
     """The call fails, within the test's patience; the error's text."""
     answers: list[BaseException | None] = []
 
@@ -142,7 +155,9 @@ def test_spark(hole: BlackHole) -> None:
 
 
 def test_downstream_that_never_greets(hole: BlackHole) -> None:
-    session = MySQLSession(Downstream("127.0.0.1", hole.port, connect_timeout_s=1, read_timeout_s=300))
+    session = MySQLSession(
+        Downstream("127.0.0.1", hole.port, connect_timeout_s=1, read_timeout_s=300)
+    )
     began = time.monotonic()
     ends(session.connect, DownstreamError)
     assert time.monotonic() - began < 100
@@ -150,7 +165,9 @@ def test_downstream_that_never_greets(hole: BlackHole) -> None:
 
 
 def test_downstream_that_stops_answering(mariadb: MariaDBServer) -> None:
-    session = MySQLSession(Downstream("127.0.0.1", mariadb.port, connect_timeout_s=10, read_timeout_s=1))
+    session = MySQLSession(
+        Downstream("127.0.0.1", mariadb.port, connect_timeout_s=10, read_timeout_s=1)
+    )
     session.connect()
     with pytest.raises(DownstreamError) as caught:
         session.query("SELECT SLEEP(20)")
@@ -158,8 +175,12 @@ def test_downstream_that_stops_answering(mariadb: MariaDBServer) -> None:
     session.close()
 
 
-def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(mariadb: MariaDBServer) -> None:
-    session = MySQLSession(Downstream("127.0.0.1", mariadb.port, connect_timeout_s=3, read_timeout_s=60))
+def test_downstream_may_take_longer_for_a_statement_than_for_the_handshake(
+    mariadb: MariaDBServer,
+) -> None:
+    session = MySQLSession(
+        Downstream("127.0.0.1", mariadb.port, connect_timeout_s=3, read_timeout_s=60)
+    )
     session.connect()
     assert session.query("SELECT SLEEP(3.5)") == [(0,)]
     session.close()

@@ -1,4 +1,6 @@
-"""The wheel, installed into an empty venv, runs from an empty folder and opens nothing of the clone."""
+"""The wheel, installed into an empty venv, runs from an empty folder and opens nothing of the
+clone.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ sys.addaudithook(_refuse)
 
 @dataclass
 class Installed:
-    """A venv with the wheel in it. `opened` is written when one of its processes opens a file of the clone."""
+    """A venv with the wheel in it.
+
+    `opened` is written when one of its processes opens a file of the clone.
+    """
 
     python: Path
     home: Path
@@ -54,7 +59,11 @@ class Installed:
     opened: Path
 
     def start(self, *words, **options):
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "SLUICE", "AIRFLOW"))}
+        env = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("PYTHON", "SLUICE", "AIRFLOW"))
+        }
         env["XDG_STATE_HOME"] = str(self.home.parent)
         return subprocess.Popen(
             [str(self.python.with_name("sluice")), *map(str, words)], cwd=self.folder, env=env,
@@ -72,13 +81,19 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy, since the build writes the protobuf modules, which other tests import meanwhile."""
+    """Built from a copy, since the build writes the protobuf modules, which other tests import
+    meanwhile.
+    """
     folder = tmp_path_factory.mktemp("wheel")
-    unwanted = shutil.ignore_patterns(".*", "tests", "recordings", "docs", "_pb", "__pycache__", "site", "dist")
+    unwanted = shutil.ignore_patterns(
+        ".*", "tests", "recordings", "docs", "_pb", "__pycache__", "site", "dist"
+    )
     shutil.copytree(ROOT, folder / "source", ignore=unwanted, symlinks=True)
     shutil.copytree(ROOT / RECORDING, folder / "source" / RECORDING)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(command, cwd=folder / "source", capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=folder / "source", capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     shutil.rmtree(folder / "source")
     (built,) = folder.glob("*.whl")
@@ -92,17 +107,31 @@ def installed(wheel, tmp_path_factory):
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     uv = Path(sys.prefix) / "uv" / "bin" / "uv"
-    command = [str(uv), "pip", "install", "--offline", "--no-deps", "--python", str(python), str(wheel)]
+    command = [
+        str(uv),
+        "pip",
+        "install",
+        "--offline",
+        "--no-deps",
+        "--python",
+        str(python),
+        str(wheel),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     packages = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # A path in a .pth file is searched, but its own .pth files aren't read: the editable install stays outside.
+    # A path in a .pth file is searched, but its own .pth files aren't read: the editable install
+    # stays outside.
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     opened = folder / "opened"
     (packages / "guard.pth").write_text("import _guard\n")
-    (packages / "_guard.py").write_text(GUARD.format(root=str(ROOT), allowed=sys.prefix, log=str(opened)))
+    (packages / "_guard.py").write_text(
+        GUARD.format(root=str(ROOT), allowed=sys.prefix, log=str(opened))
+    )
     (folder / "empty").mkdir()
-    peek = subprocess.run([str(python), "-c", f"open({str(ROOT / 'LICENSE')!r})"], capture_output=True, text=True)
+    peek = subprocess.run(
+        [str(python), "-c", f"open({str(ROOT / 'LICENSE')!r})"], capture_output=True, text=True
+    )
     assert "opens a file of the clone" in peek.stderr
     opened.unlink()
     yield Installed(python, folder / "sluice", folder / "empty", opened)
@@ -114,7 +143,11 @@ def installed(wheel, tmp_path_factory):
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recordings") / "orphans"
-    shutil.copytree(ROOT / "tests" / "recordings" / "orphans", folder, ignore=shutil.ignore_patterns("pump-data-dir*"))
+    shutil.copytree(
+        ROOT / "tests" / "recordings" / "orphans",
+        folder,
+        ignore=shutil.ignore_patterns("pump-data-dir*"),
+    )
     return folder
 
 
@@ -126,10 +159,16 @@ def test_the_wheel_says_its_version_and_licence_and_holds_code_dags_and_one_reco
     assert metadata["Version"] == VERSION
     assert metadata["License-Expression"] == "Apache-2.0"
     assert licence == (ROOT / "LICENSE").read_bytes()
-    assert {"sluice/dags/replicate.py", "sluice/dags/operate.py", "sluice/devstack/airflow.cfg"} <= set(names)
+    assert {
+        "sluice/dags/replicate.py",
+        "sluice/dags/operate.py",
+        "sluice/devstack/airflow.cfg",
+    } <= set(names)
     assert "sluice/tidb/_pb/binlog_pb2.py" in names
     played = {name for name in names if name.startswith("sluice/devstack/recordings/shop/")}
-    assert {f"sluice/devstack/recordings/shop/{name}" for name in ("recording.json", "binlogs.bin.gz")} <= played
+    assert {
+        f"sluice/devstack/recordings/shop/{name}" for name in ("recording.json", "binlogs.bin.gz")
+    } <= played
     kinds = {Path(name).suffix for name in names if ".dist-info" not in name and name not in played}
     assert kinds == {".py", ".pyi", ".proto", ".cfg", ".css", ".js", ".svg", ".txt"}
     assert {"sluice/plugins/sluice_plugin.py", "sluice/plugins/static/shell.js"} <= set(names)
@@ -148,7 +187,15 @@ def test_the_wheel_holds_the_versions_of_the_lock_file_as_constraints(wheel):
     with zipfile.ZipFile(wheel) as file:
         held = file.read("sluice/devstack/constraints.txt").decode()
     uv = Path(sys.prefix) / "uv" / "bin" / "uv"
-    command = [str(uv), "export", "--frozen", "--offline", "--quiet", "--no-default-groups", "--no-emit-project"]
+    command = [
+        str(uv),
+        "export",
+        "--frozen",
+        "--offline",
+        "--quiet",
+        "--no-default-groups",
+        "--no-emit-project",
+    ]
     command += ["--all-extras", "--no-hashes", "--no-annotate", "--no-header"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -159,7 +206,11 @@ def test_the_wheel_holds_the_versions_of_the_lock_file_as_constraints(wheel):
 
 def test_the_clone_the_wheel_and_the_project_file_say_the_same_version(installed):
     clone = subprocess.run(
-        [sys.executable, "-m", "sluice.cli", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "sluice.cli", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert clone.stdout == f"sluice, version {VERSION}\n"
     assert installed.run("--version") == (0, clone.stdout)
@@ -181,26 +232,41 @@ def test_every_module_of_the_wheel_can_be_imported_without_the_clone(installed, 
         "    assert module.__file__.startswith(sys.prefix), module.__file__\n"
     )
     done = subprocess.run(
-        [str(installed.python), "-c", told, *modules], cwd=installed.folder, capture_output=True, text=True,
-        timeout=600, env={"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(installed.home.parent / "airflow")},
-    )  # fmt: skip
+        [str(installed.python), "-c", told, *modules],
+        cwd=installed.folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(installed.home.parent / "airflow")},
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_the_recording_that_is_played_by_default_is_in_the_package(installed):
-    told = "from sluice.devstack.repository import recording_folder; print(recording_folder('tests/recordings/shop'))"
+    told = (
+        "from sluice.devstack.repository import recording_folder;"
+        " print(recording_folder('tests/recordings/shop'))"
+    )
     done = subprocess.run(
-        [str(installed.python), "-c", told], cwd=installed.folder, capture_output=True, text=True, timeout=600
+        [str(installed.python), "-c", told],
+        cwd=installed.folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     folder = Path(done.stdout.strip())
     assert folder.is_relative_to(installed.python.parents[1]), done.stderr
     assert {label.name for label in Recording(folder).labels} >= {"c_mid", "e_end"}
-    assert sum(1 for _ in Recording(folder).records()) == sum(1 for _ in Recording(ROOT / RECORDING).records())
+    assert sum(1 for _ in Recording(folder).records()) == sum(
+        1 for _ in Recording(ROOT / RECORDING).records()
+    )
 
 
 def test_versions_other_than_the_tested_ones_are_named(installed):
     constraints = next(
-        (installed.python.parents[1] / "lib").glob("python*/site-packages/sluice/devstack/constraints.txt")
+        (installed.python.parents[1] / "lib").glob(
+            "python*/site-packages/sluice/devstack/constraints.txt"
+        )
     )
     whole = constraints.read_text()
     assert "other versions than" not in installed.run("programs")[1]
@@ -210,7 +276,9 @@ def test_versions_other_than_the_tested_ones_are_named(installed):
     finally:
         constraints.write_text(whole)
     assert re.search(
-        r"1 Python packages .* other versions than .*\n  pymysql [\d.]+, tested with 0\.0\.1$", output, re.M
+        r"1 Python packages .* other versions than .*\n  pymysql [\d.]+, tested with 0\.0\.1$",
+        output,
+        re.M,
     )
 
 
@@ -272,8 +340,12 @@ def state_of(child, port, node):
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
-def test_both_tasks_run_from_the_wheel_in_airflow_and_what_they_apply_is_equal(installed, recording):
-    code, output = installed.run("run", "--recording", recording, "--speed", "max", "--no-bootstrap", timeout=1150)
+def test_both_tasks_run_from_the_wheel_in_airflow_and_what_they_apply_is_equal(
+    installed, recording
+):
+    code, output = installed.run(
+        "run", "--recording", recording, "--speed", "max", "--no-bootstrap", timeout=1150
+    )
     assert code == 0, output
     assert re.search(r"^differences +0$", output, re.M), output
     applied = re.search(r"^transactions +([\d,]+)$", output, re.M)

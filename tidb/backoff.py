@@ -27,9 +27,10 @@ class Deadline:
 class Backoff:
     """Exponential waits with jitter, counted apart for each kind of failure.
 
-    `wait` sleeps between base and cap milliseconds, doubling with every wait of the same kind, and never past the
-    deadline. It returns False, at once, when the deadline has passed, or when `sleep` returns something true, as the
-    wait of a client's closed-event does: what is closed is not tried again.
+    `wait` sleeps between base and cap milliseconds, doubling with every wait of the same kind, and
+    never past the deadline. It returns False, at once, when the deadline has passed, or when
+    `sleep` returns something true, as the wait of a client's closed-event does: what is closed is
+    not tried again.
     """
 
     def __init__(self, deadline: Deadline, sleep: Callable[[float], object] = time.sleep) -> None:

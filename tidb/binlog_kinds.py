@@ -1,4 +1,7 @@
-"""What a binlog that TiDB sends to a pump is: its field `tp`. Source: BinlogType in tidb/proto/binlog.proto."""
+"""What a binlog that TiDB sends to a pump is: its field `tp`.
+
+Source: BinlogType in tidb/proto/binlog.proto.
+"""
 
 from __future__ import annotations
 

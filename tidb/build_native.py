@@ -1,7 +1,9 @@
-"""Compiles the kernels, each beside its source, where there is a C compiler: `python -m sluice.tidb.build_native`.
+"""Compiles the kernels, each beside its source, where there is a C compiler: `python -m
+sluice.tidb.build_native`.
 
-A kernel is a folder `kernel` with a `compiled.c`, and with the same in Python, or nothing, in its place. `bin/setup`
-runs this, and hatch_build.py for a wheel. One file serves Python 3.11 and all that come after (abi3).
+A kernel is a folder `kernel` with a `compiled.c`, and with the same in Python, or nothing, in its
+place. `bin/setup` runs this, and hatch_build.py for a wheel. One file serves Python 3.11 and all
+that come after (abi3).
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ _COMPILE_TIMEOUT_S = 300
 
 
 def build(source: Path, target: Path) -> str:
-    """Why it can't be compiled; "" if it was. The environment's CC and CFLAGS count, where they are set."""
+    """Why it can't be compiled; "" if it was.
+
+    The environment's CC and CFLAGS count, where they are set.
+    """
     compiler = shlex.split(os.environ.get("CC", "cc"))
     flags = [
         "-O2",
@@ -43,7 +48,9 @@ def build(source: Path, target: Path) -> str:
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     command = [*compiler, *flags, f"-I{include}", str(source), "-o", str(fresh)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False
+        )
         if done.returncode:
             return done.stderr.strip() or f"{command[0]} failed"
         fresh.replace(target)  # a process that has the former one loaded keeps it
@@ -57,8 +64,13 @@ def build(source: Path, target: Path) -> str:
 
 
 def build_all() -> dict[str, str]:
-    """Compile every kernel that has its source here; return each kernel that failed, with the reason."""
-    reasons = {kernel: build(ROOT / kernel / SOURCE, ROOT / kernel / NAME) for kernel in _with_source()}
+    """Compile every kernel that has its source here.
+
+    Return each kernel that failed, with the reason.
+    """
+    reasons = {
+        kernel: build(ROOT / kernel / SOURCE, ROOT / kernel / NAME) for kernel in _with_source()
+    }
     return {kernel: reason for kernel, reason in reasons.items() if reason}
 
 
@@ -74,10 +86,22 @@ def warning(failed: dict[str, str]) -> str:
     needed = f"gcc libc6-dev libpython{sys.version_info.major}.{sys.version_info.minor}-dev"
     return "\n".join(
         (
-            "setup: WARNING: kernels are not compiled: their slow pure-Python versions run, up to 12 times slower.",
-            "setup:   No figure of docs/reference/performance/index.md holds for this installation.",
-            *(f"setup:   {reason} ({', '.join(kernels)})" for reason, kernels in kernels_by_reason.items()),
-            f"setup:   As root: apt-get install --no-install-recommends {needed}; then: bin/setup --force",
+            (
+                "setup: WARNING: kernels are not compiled: their slow pure-Python versions run, up"
+                " to 12 times slower."
+            ),
+            (
+                "setup:   No figure of docs/reference/performance/index.md holds for this"
+                " installation."
+            ),
+            *(
+                f"setup:   {reason} ({', '.join(kernels)})"
+                for reason, kernels in kernels_by_reason.items()
+            ),
+            (
+                f"setup:   As root: apt-get install --no-install-recommends {needed}; then:"
+                " bin/setup --force"
+            ),
             "",
         )
     )

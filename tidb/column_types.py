@@ -1,7 +1,8 @@
-"""The numbers of TiDB's column types (`tp` of ColumnInfo) and the bits of their `flag`, which are MySQL's protocol's.
+"""The numbers of TiDB's column types (`tp` of ColumnInfo) and the bits of their `flag`, which are
+MySQL's protocol's.
 
-Source: pkg/parser/mysql/type.go of TiDB. Text and its binary twin (TEXT and BLOB, CHAR and BINARY) have one number and
-differ in their character set.
+Source: pkg/parser/mysql/type.go of TiDB. Text and its binary twin (TEXT and BLOB, CHAR and BINARY)
+have one number and differ in their character set.
 """
 
 from __future__ import annotations
@@ -39,12 +40,35 @@ CHAR: Final = 0xFE
 GEOMETRY: Final = 0xFF
 
 NAMES: Final = {
-    TINYINT: "tinyint", SMALLINT: "smallint", INT: "int", FLOAT: "float", DOUBLE: "double", NULL: "null",
-    TIMESTAMP: "timestamp", BIGINT: "bigint", MEDIUMINT: "mediumint", DATE: "date", TIME: "time", DATETIME: "datetime",
-    YEAR: "year", NEWDATE: "date", VARCHAR: "varchar", BIT: "bit", VECTOR: "vector", JSON: "json", DECIMAL: "decimal",
-    ENUM: "enum", SET: "set", TINYTEXT: "tinytext", MEDIUMTEXT: "mediumtext", LONGTEXT: "longtext", TEXT: "text",
-    VAR_STRING: "var_string", CHAR: "char", GEOMETRY: "geometry",
-}  # fmt: skip
+    TINYINT: "tinyint",
+    SMALLINT: "smallint",
+    INT: "int",
+    FLOAT: "float",
+    DOUBLE: "double",
+    NULL: "null",
+    TIMESTAMP: "timestamp",
+    BIGINT: "bigint",
+    MEDIUMINT: "mediumint",
+    DATE: "date",
+    TIME: "time",
+    DATETIME: "datetime",
+    YEAR: "year",
+    NEWDATE: "date",
+    VARCHAR: "varchar",
+    BIT: "bit",
+    VECTOR: "vector",
+    JSON: "json",
+    DECIMAL: "decimal",
+    ENUM: "enum",
+    SET: "set",
+    TINYTEXT: "tinytext",
+    MEDIUMTEXT: "mediumtext",
+    LONGTEXT: "longtext",
+    TEXT: "text",
+    VAR_STRING: "var_string",
+    CHAR: "char",
+    GEOMETRY: "geometry",
+}
 """What TiDB calls each."""
 BYTES_NAMES: Final = {
     "tinytext": "tinyblob", "mediumtext": "mediumblob", "longtext": "longblob", "text": "blob",

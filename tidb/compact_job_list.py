@@ -1,8 +1,8 @@
 """Many DDL jobs in little memory, in the order in which they changed the schema.
 
-TiDB never forgets a DDL job, and each carries the whole TableInfo: of a table with 40 columns 27 KB of JSON, three
-times as much once it is parsed. So jobs are kept as TiKV gave them, compressed, and parsed again one at a time. The
-history has them by id, which is the order in which they were begun.
+TiDB never forgets a DDL job, and each carries the whole TableInfo: of a table with 40 columns 27 KB
+of JSON, three times as much once it is parsed. So jobs are kept as TiKV gave them, compressed, and
+parsed again one at a time. The history has them by id, which is the order in which they were begun.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class CompactJobList:
             job = _parse(job_id, data)
             if job.finished:
                 small = codec.compress(data, asbytes=True)
-                packed._finished.append(_CompactJob(job.schema_version, job.finished_ts, job_id, len(data), small))
+                packed._finished.append(
+                    _CompactJob(job.schema_version, job.finished_ts, job_id, len(data), small)
+                )
             else:
                 packed._without_effect.add(job_id)
         packed._finished.sort(key=lambda each: each.schema_version)
@@ -57,19 +59,34 @@ class CompactJobList:
         return self._finished[0].schema_version if self._finished else None
 
     def version_at(self, ts: int) -> int:
-        """The highest schema version that a job left behind which had ended by `ts` (TSO), 0 if none had."""
-        return max((each.schema_version for each in self._finished if each.finished_ts <= ts), default=0)
+        """The highest schema version that a job left behind which had ended by `ts` (TSO), 0 if
+        none had.
+        """
+        return max(
+            (each.schema_version for each in self._finished if each.finished_ts <= ts), default=0
+        )
 
-    def through(self, schema_version: int, without: Collection[int] = frozenset()) -> Iterator[DdlHistoryJob]:
-        """Those that left a version behind, through `schema_version`, ascending; `without` the jobs of these ids."""
+    def through(
+        self, schema_version: int, without: Collection[int] = frozenset()
+    ) -> Iterator[DdlHistoryJob]:
+        """Those that left a version behind, through `schema_version`, ascending.
+
+        `without` the jobs of these ids.
+        """
         return (
-            _unpack(each) for each in self._finished if each.schema_version <= schema_version and each.id not in without
+            _unpack(each)
+            for each in self._finished
+            if each.schema_version <= schema_version and each.id not in without
         )
 
     def ended_behind(self, ts: int, schema_version: int) -> Iterator[DdlHistoryJob]:
-        """Those through `schema_version` that ended behind a TSO, although DDL of a higher version may be older."""
+        """Those through `schema_version` that ended behind a TSO, although DDL of a higher version
+        may be older.
+        """
         return (
-            _unpack(each) for each in self._finished if each.schema_version <= schema_version and each.finished_ts > ts
+            _unpack(each)
+            for each in self._finished
+            if each.schema_version <= schema_version and each.finished_ts > ts
         )
 
     def after(self, schema_version: int) -> Iterator[DdlHistoryJob]:
@@ -77,8 +94,14 @@ class CompactJobList:
         return (_unpack(each) for each in self._finished if each.schema_version > schema_version)
 
     def ids_through(self, schema_version: int, without: Collection[int] = frozenset()) -> set[int]:
-        """The ids of the same, and of those that changed nothing: what a schema of that version knows of."""
-        known = {each.id for each in self._finished if each.schema_version <= schema_version and each.id not in without}
+        """The ids of the same, and of those that changed nothing: what a schema of that version
+        knows of.
+        """
+        known = {
+            each.id
+            for each in self._finished
+            if each.schema_version <= schema_version and each.id not in without
+        }
         return known | self._without_effect
 
 

@@ -1,5 +1,5 @@
-"""TiDB's DDL job types (its ActionType) by number, under the names that TiDB gives them, and the sets of them that tell
-what a job does to rows.
+"""TiDB's DDL job types (its ActionType) by number, under the names that TiDB gives them, and the
+sets of them that tell what a job does to rows.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from enum import IntEnum
 
 
 class Action(IntEnum):
-    """A DDL job type. `title` is TiDB's name, as ADMIN SHOW DDL JOBS prints it. A newer TiDB has types that aren't
+    """A DDL job type.
+
+    `title` is TiDB's name, as ADMIN SHOW DDL JOBS prints it. A newer TiDB has types that aren't
     here, so a job holds its type as a number.
     """
 
@@ -85,7 +87,8 @@ class Action(IntEnum):
     REORGANIZE_PARTITION = 64, "alter table reorganize partition"
     ALTER_TTL = 65, "alter table ttl"
     ALTER_TTL_ENABLE = 66, "alter table ttl_enable"
-    """Of TiDB 6.5's development; no release has jobs of it, and TiDB knows no name for it any more."""
+    """Of TiDB 6.5's development; no release has jobs of it, and TiDB knows no name for it any more.
+    """
     REMOVE_TTL = 67, "alter table no_ttl"
     CREATE_RESOURCE_GROUP = 68, "create resource group"
     ALTER_RESOURCE_GROUP = 69, "alter resource group"
@@ -114,8 +117,9 @@ IGNORED_ACTIONS = frozenset(
         Action.DROP_RESOURCE_GROUP,
     }
 )
-"""Jobs that change nothing a downstream has: table locks, TiFlash progress, attributes, placement, table cache,
-resource groups."""
+"""Jobs that change nothing a downstream has: table locks, TiFlash progress, attributes, placement,
+table cache, resource groups.
+"""
 
 REMOVES_PARTITIONS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION})
 """Jobs that take partitions away with their rows."""
@@ -125,12 +129,17 @@ MOVES_ROWS = REMOVES_PARTITIONS | {
     Action.PARTITION_TABLE,
     Action.REMOVE_PARTITIONING,
 }
-"""Jobs after which rows that were written by the definition before lie elsewhere, or nowhere. They go through several
-schema versions, and rows follow one or another."""
+"""Jobs after which rows that were written by the definition before lie elsewhere, or nowhere. They
+go through several schema versions, and rows follow one or another.
+"""
 
-WRITES_TWICE = frozenset({Action.REORGANIZE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING})
-"""Jobs during which sessions write each row into its old and its new partition, and each change into the binlog twice.
-ADD PARTITION and COALESCE PARTITION of a HASH or KEY table are jobs of REORGANIZE_PARTITION."""
+WRITES_TWICE = frozenset(
+    {Action.REORGANIZE_PARTITION, Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING}
+)
+"""Jobs during which sessions write each row into its old and its new partition, and each change
+into the binlog twice. ADD PARTITION and COALESCE PARTITION of a HASH or KEY table are jobs of
+REORGANIZE_PARTITION.
+"""
 
 REMOVES_ROWS = REMOVES_PARTITIONS | {Action.DROP_SCHEMA, Action.DROP_TABLE, Action.TRUNCATE_TABLE}
 """Jobs after which rows are gone."""
@@ -148,7 +157,9 @@ LOOSENS_KEYS = frozenset(
 """Jobs that may give up a unique key."""
 
 DROPS_COLUMNS = frozenset({Action.DROP_COLUMN, Action.DROP_COLUMNS})
-"""Jobs of which TiDB writes a binlog twice: when rows stop carrying the column, and when the table lacks it."""
+"""Jobs of which TiDB writes a binlog twice: when rows stop carrying the column, and when the table
+lacks it.
+"""
 
 RENAMES = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES})
 """Jobs of RENAME TABLE, with one pair of names or several."""

@@ -1,7 +1,8 @@
-"""What a DDL job does, as window records tell it: the one place that knows the keys of a record's `ddls` and `moved`.
+"""What a DDL job does, as window records tell it: the one place that knows the keys of a record's
+`ddls` and `moved`.
 
-JSON that an older version wrote stays readable: a key that it didn't have yet is taken for what it meant then. Keys
-that are not known are passed over.
+JSON that an older version wrote stays readable: a key that it didn't have yet is taken for what it
+meant then. Keys that are not known are passed over.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ class DdlEffect:
     tables: Mapping[int, Table | None] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"schemas": {id: Schema|null}, "tables": {id: Table|null}}`, ids as text; `from_json` is the inverse."""
+        """`{"schemas": {id: Schema|null}, "tables": {id: Table|null}}`, ids as text.
+
+        `from_json` is the inverse.
+        """
         return {"schemas": to_json(self.schemas), "tables": to_json(self.tables)}
 
     @classmethod
@@ -59,22 +63,28 @@ class DdlJob:
     converted_from_ts: int = 0
     """Since when it converted values (TSO); 0: not known."""
     began_ts: int = 0
-    """With `finished_ts` (TSO) and `versions` only where rows follow the job's steps, see MOVES_ROWS."""
+    """With `finished_ts` (TSO) and `versions` only where rows follow the job's steps, see
+    MOVES_ROWS.
+    """
     finished_ts: int = 0
     versions: tuple[int, ...] = ()
     """Its schema versions, ascending."""
     before: Mapping[int, Table | None] = field(default_factory=dict, repr=False)
-    """The tables it changes as they were. A window record leaves them out, for it describes its tables as of lo."""
+    """The tables it changes as they were. A window record leaves them out, for it describes its
+    tables as of lo.
+    """
     asked: bool = False
-    """Whether TiKV was asked by which definition the rows around it were written: then their `schema_version` in the
-    relay log says so, whatever the binlog named.
+    """Whether TiKV was asked by which definition the rows around it were written: then their
+    `schema_version` in the relay log says so, whatever the binlog named.
     """
     ahead: tuple[int, ...] = ()
-    """Transactions (start_ts) in windows before that wrote by the definition that it leaves behind, though their rows
-    there name an older version.
+    """Transactions (start_ts) in windows before that wrote by the definition that it leaves behind,
+    though their rows there name an older version.
     """
     row_ids_differ: bool = False
-    """Whether TiDB wrote rows into the old and the new partition under different hidden row ids while it ran."""
+    """Whether TiDB wrote rows into the old and the new partition under different hidden row ids
+    while it ran.
+    """
 
     @property
     def title(self) -> str:
@@ -83,32 +93,51 @@ class DdlJob:
 
     @property
     def has_only_begun(self) -> bool:
-        """Whether this is the first of a DROP COLUMN's two binlogs, which leaves the table as it is."""
+        """Whether this is the first of a DROP COLUMN's two binlogs, which leaves the table as it
+        is.
+        """
         return self.type in DROPS_COLUMNS and self.schema_state == STATE_DELETE_ONLY
 
     def table_pairs(self) -> Iterator[tuple[Table, Table]]:
-        """Every table that is there before and after it. PARTITION BY and the like give a table a new id under its old
-        name.
+        """Every table that is there before and after it.
+
+        PARTITION BY and the like give a table a new id under its old name.
         """
         after = self.effect.tables
-        gone = {_place(t): t for i, t in self.before.items() if t is not None and after.get(i) is None}
+        gone = {
+            _place(t): t for i, t in self.before.items() if t is not None and after.get(i) is None
+        }
         for table_id, table in after.items():
-            old = (self.before.get(table_id) or gone.get(_place(table))) if table is not None else None
+            old = (
+                (self.before.get(table_id) or gone.get(_place(table)))
+                if table is not None
+                else None
+            )
             if table is not None and old is not None:
                 yield old, table
 
     def past_move(self, before: Mapping[int, Table | None]) -> FinishedRowMove:
         """What it moves, if it is of MOVES_ROWS. `before`: the tables it changes as they were."""
         return FinishedRowMove(
-            self.type, self.job_id, self.began_ts, self.finished_ts, self.schema_version, self.versions, before,
-            self.effect, self.asked, self.ahead,
-        )  # fmt: skip
+            self.type,
+            self.job_id,
+            self.began_ts,
+            self.finished_ts,
+            self.schema_version,
+            self.versions,
+            before,
+            self.effect,
+            self.asked,
+            self.ahead,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As a window record has it."""
         document = {name: getattr(self, name) for name in _PLAIN}
         document["effect"] = self.effect.to_json()
-        document |= {name: getattr(self, name) for name in ("time_zone", "sql_mode", "converted_from_ts")}
+        document |= {
+            name: getattr(self, name) for name in ("time_zone", "sql_mode", "converted_from_ts")
+        }
         if self.versions:
             document |= {
                 "began_ts": self.began_ts,
@@ -127,15 +156,19 @@ class DdlJob:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises KeyError without a commit_ts; SchemaError comes when a table is looked
-        at.
+        """The inverse of `to_json`.
+
+        Raises KeyError without a commit_ts; SchemaError comes when a table is looked at.
         """
         return cls(**_values(document))
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRowMove:
-    """A job of MOVES_ROWS that is over, for rows of a later window that don't know of it. The fields are a DdlJob's."""
+    """A job of MOVES_ROWS that is over, for rows of a later window that don't know of it.
+
+    The fields are a DdlJob's.
+    """
 
     type: int
     job_id: int
@@ -165,23 +198,44 @@ class FinishedRowMove:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FinishedRowMove:
         """The inverse of `to_json`."""
-        return DdlJob.from_json({"commit_ts": 0, **document}).past_move(tables_by_id(document["before"]))
+        return DdlJob.from_json({"commit_ts": 0, **document}).past_move(
+            tables_by_id(document["before"])
+        )
 
 
 _PLAIN = (
-    "commit_ts", "start_ts", "job_id", "schema_state", "query", "type", "schema_version", "schema_name", "table_name",
-)  # fmt: skip
+    "commit_ts",
+    "start_ts",
+    "job_id",
+    "schema_state",
+    "query",
+    "type",
+    "schema_version",
+    "schema_name",
+    "table_name",
+)
 
 
 def _values(document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a DdlJob."""
-    numbers = ("start_ts", "job_id", "schema_state", "type", "schema_version", "converted_from_ts", "began_ts",
-               "finished_ts")  # fmt: skip
+    numbers = (
+        "start_ts",
+        "job_id",
+        "schema_state",
+        "type",
+        "schema_version",
+        "converted_from_ts",
+        "began_ts",
+        "finished_ts",
+    )
     mode = document.get("sql_mode")
     return {
         "commit_ts": int(document["commit_ts"]),
         **{name: int(document.get(name) or 0) for name in numbers},
-        **{name: str(document.get(name) or "") for name in ("query", "schema_name", "table_name", "time_zone")},
+        **{
+            name: str(document.get(name) or "")
+            for name in ("query", "schema_name", "table_name", "time_zone")
+        },
         "sql_mode": None if mode is None else int(mode),
         "versions": tuple(int(version) for version in document.get("versions") or ()),
         "effect": DdlEffect.from_json(document.get("effect") or {}),

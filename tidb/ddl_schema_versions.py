@@ -1,8 +1,8 @@
 """The schema versions a DDL job went through, and what of it rows show before and after its binlog.
 
-TiDB changes a schema in steps, each with a version of its own, writes the DDL binlog with the last one, and lets
-sessions be one version behind. Rows carry the version of their session. ``Diff:<version>`` in TiKV says which table
-each version was about.
+TiDB changes a schema in steps, each with a version of its own, writes the DDL binlog with the last
+one, and lets sessions be one version behind. Rows carry the version of their session.
+``Diff:<version>`` in TiKV says which table each version was about.
 """
 
 from __future__ import annotations
@@ -27,22 +27,30 @@ _MAX_VERSION_GAP = 32  # versions of other jobs between two of one
 
 
 def versions_of(job: DdlHistoryJob, since: int, read_diff: ReadDiff) -> list[int]:
-    """The job's schema versions, ascending. `since`: that of the job before it on the same table."""
+    """The job's schema versions, ascending.
+
+    `since`: that of the job before it on the same table.
+    """
     found = [job.schema_version]
     if job.type not in MOVES_ROWS:
         return found
-    for version in range(job.schema_version - 1, max(since, job.schema_version - _MAX_VERSIONS_BACK), -1):
+    for version in range(
+        job.schema_version - 1, max(since, job.schema_version - _MAX_VERSIONS_BACK), -1
+    ):
         diff = read_diff(version)
         if diff is None or found[0] - version > _MAX_VERSION_GAP:
             break
-        if int(diff.get("type") or 0) == job.type and job.table_id in (diff.get("table_id"), diff.get("old_table_id")):
+        if int(diff.get("type") or 0) == job.type and job.table_id in (
+            diff.get("table_id"),
+            diff.get("old_table_id"),
+        ):
             found.insert(0, version)
     return found
 
 
 def possibly_applied_through(job: DdlHistoryJob) -> int:
-    """The commit timestamp up to which rows may have been written by statements that were planned before the job,
-    whatever version they name.
+    """The commit timestamp up to which rows may have been written by statements that were planned
+    before the job, whatever version they name.
     """
     return job.finished_ts + LONGEST_STATEMENT
 
@@ -51,13 +59,20 @@ def finished_row_move(moved: RowMove, versions: Iterable[int]) -> FinishedRowMov
     """A job after which rows lie elsewhere, for a window record."""
     job = moved.job
     return FinishedRowMove(
-        job.type, job.id, job.start_ts, job.finished_ts, job.schema_version, tuple(versions), moved.before, moved.effect
+        job.type,
+        job.id,
+        job.start_ts,
+        job.finished_ts,
+        job.schema_version,
+        tuple(versions),
+        moved.before,
+        moved.effect,
     )
 
 
 def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, bool]:
-    """The tables of which these schema versions may have given up a unique key, or (True) partitions, whose rows then
-    are in no key's way.
+    """The tables of which these schema versions may have given up a unique key, or (True)
+    partitions, whose rows then are in no key's way.
     """
     found: dict[int, bool] = {}
     for version in versions:
@@ -69,13 +84,15 @@ def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, b
 
 
 def relaxed_indexes(table: Table, info: Mapping[str, Any] | None) -> list[int]:
-    """The ids of unique indexes that the upstream enforces no longer, though no DDL binlog has said so yet. `info`: the
-    table's TableInfo as it is by now, None if it is gone. An index that is being dropped is enforced while rows are
-    still written to it.
+    """The ids of unique indexes that the upstream enforces no longer, though no DDL binlog has said
+    so yet. `info`: the table's TableInfo as it is by now, None if it is gone. An index that is
+    being dropped is enforced while rows are still written to it.
     """
     if info is None:
         return []
-    states = {int(index["id"]): int(index.get("state") or 0) for index in info.get("index_info") or ()}
+    states = {
+        int(index["id"]): int(index.get("state") or 0) for index in info.get("index_info") or ()
+    }
     return [
         index.id
         for index in table.indexes

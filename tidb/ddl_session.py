@@ -1,4 +1,6 @@
-"""The session in which TiDB converted values when a column's type was changed, as far as a DDL job notes it."""
+"""The session in which TiDB converted values when a column's type was changed, as far as a DDL job
+notes it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ def session_of(ddl: DdlJob) -> ConversionSession:
     """The upstream session of a DDL job, as far as TiDB noted it."""
     began = ddl.converted_from_ts
     return ConversionSession(
-        ddl.sql_mode, _zone(ddl.time_zone), ddl.time_zone,
-        tso.to_datetime(began) if began else None, tso.to_datetime(ddl.commit_ts) if began else None,
-    )  # fmt: skip
+        ddl.sql_mode,
+        _zone(ddl.time_zone),
+        ddl.time_zone,
+        tso.to_datetime(began) if began else None,
+        tso.to_datetime(ddl.commit_ts) if began else None,
+    )
 
 
 def _zone(name: str) -> datetime.tzinfo | None:

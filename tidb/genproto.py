@@ -1,6 +1,7 @@
 """Generates `tidb/_pb` from `tidb/proto`: `python -m sluice.tidb.genproto`.
 
-The same function runs as part of a build (hatch_build.py). It needs grpcio-tools, which is not needed at run time.
+The same function runs as part of a build (hatch_build.py). It needs grpcio-tools, which is not
+needed at run time.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ _PACKAGE = "sluice/tidb/_pb"
 
 
 def generate(folder: Path = _TIDB) -> list[Path]:
-    """Writes `<folder>/_pb/*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` from `<folder>/proto/*.proto`.
+    """Writes `<folder>/_pb/*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` from
+    `<folder>/proto/*.proto`.
 
-    Returns the files written. Raises RuntimeError if protoc refuses a file (its messages are on stderr) and
-    ImportError if grpcio-tools is missing.
+    Returns the files written. Raises RuntimeError if protoc refuses a file (its messages are on
+    stderr) and ImportError if grpcio-tools is missing.
     """
     sources = sorted((folder / "proto").glob("*.proto"))
     if not sources:
@@ -38,8 +40,9 @@ def _run_protoc(folder: Path, names: list[str], top: str) -> None:
     from grpc_tools import protoc  # a build-time dependency only
 
     known = str(importlib.resources.files("grpc_tools") / "_proto")
-    # The virtual path makes protoc see the files as sluice/tidb/_pb/x.proto, so that the generated modules import
-    # each other as sluice.tidb._pb.x_pb2 and register under that name in the descriptor pool.
+    # The virtual path makes protoc see the files as sluice/tidb/_pb/x.proto, so that the generated
+    # modules import each other as sluice.tidb._pb.x_pb2 and register under that name in the
+    # descriptor pool.
     arguments = [
         "protoc",
         f"-I{_PACKAGE}={folder}",
@@ -50,7 +53,9 @@ def _run_protoc(folder: Path, names: list[str], top: str) -> None:
         *(f"{_PACKAGE}/{name}" for name in names),
     ]
     if protoc.main(arguments) != 0:
-        raise RuntimeError(f"protoc could not compile the files in {folder}; see its messages above")
+        raise RuntimeError(
+            f"protoc could not compile the files in {folder}; see its messages above"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """gRPC calls for who makes many small ones: over a socket of its own, in the caller's thread.
 
-A unary call of grpcio costs half a millisecond of CPU time and wakes four threads; of the same call here the socket is
-most. It knows the usual and nothing else: no TLS, answers with status OK, no compression, blocks of headers in one
-frame. Whatever is otherwise, a failure included, is a LeanError, and the caller makes the same call by grpcio, which
-knows what to make of it. So it is for calls that may be made twice.
+A unary call of grpcio costs half a millisecond of CPU time and wakes four threads; of the same call
+here the socket is most. It knows the usual and nothing else: no TLS, answers with status OK, no
+compression, blocks of headers in one frame. Whatever is otherwise, a failure included, is a
+LeanError, and the caller makes the same call by grpcio, which knows what to make of it. So it is
+for calls that may be made twice.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ class _Stream:
 
 
 class UnaryConnection:
-    """One HTTP/2 connection, of one thread. Calls may be under way side by side. After a LeanError it is closed."""
+    """One HTTP/2 connection, of one thread.
+
+    Calls may be under way side by side. After a LeanError it is closed.
+    """
 
     def __init__(self, address: str, patience_s: float) -> None:
         """`address`: host:port; `patience_s`: how long an answer may take. Raises LeanError."""
@@ -69,12 +73,19 @@ class UnaryConnection:
         self._consumed = 0
         settings = b"".join(
             _SETTING.pack(*pair)
-            for pair in ((_HEADER_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_INITIAL_WINDOW, _RECEIVE_WINDOW_BYTES))
+            for pair in (
+                (_HEADER_TABLE_SIZE, 0),
+                (_ENABLE_PUSH, 0),
+                (_INITIAL_WINDOW, _RECEIVE_WINDOW_BYTES),
+            )
         )
         try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S)
+            self._socket = socket.create_connection(
+                (host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S
+            )
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The system keeps the time: Python's own way to is two calls of it more for each that sends or receives.
+            # The system keeps the time: Python's own way to is two calls of it more for each that
+            # sends or receives.
             patience = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6) or 1)
             for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 self._socket.setsockopt(socket.SOL_SOCKET, which, patience)
@@ -89,14 +100,19 @@ class UnaryConnection:
             raise UseFullGrpc(f"no connection to {address}: {error}") from error
 
     def begin(self, path: str, message: bytes, *, more: bool = False) -> int:
-        """Begin a call with this request; with `more` its requests don't end here. Returns its number."""
+        """Begin a call with this request; with `more` its requests don't end here.
+
+        Returns its number.
+        """
         stream = self._next
         self._next += 2
         self._streams[stream] = _Stream(self._stream_window)
         block = self._blocks.get(path)
         if block is None:
             block = self._blocks[path] = _header_block(path, self._authority)
-        self._send_message(stream, message, before=_frame(_HEADERS, _END_HEADERS, stream, block), more=more)
+        self._send_message(
+            stream, message, before=_frame(_HEADERS, _END_HEADERS, stream, block), more=more
+        )
         return stream
 
     def send(self, stream: int, message: bytes) -> None:
@@ -129,7 +145,9 @@ class UnaryConnection:
         self.close()
         raise UseFullGrpc(why)
 
-    def _send_message(self, stream: int, message: bytes, *, before: bytes = b"", more: bool) -> None:
+    def _send_message(
+        self, stream: int, message: bytes, *, before: bytes = b"", more: bool
+    ) -> None:
         call, size = self._streams[stream], len(message) + 5
         if size > min(_MAX_SEND_BYTES, self._window, call.window):
             self._fail("no room to send it")
@@ -206,7 +224,9 @@ class UnaryConnection:
             self._fail("the other side ends it")
 
     def _apply_settings(self, content: bytes) -> None:
-        for name, value in _SETTING.iter_unpack(content[: len(content) // _SETTING.size * _SETTING.size]):
+        for name, value in _SETTING.iter_unpack(
+            content[: len(content) // _SETTING.size * _SETTING.size]
+        ):
             if name == _INITIAL_WINDOW:
                 for call in self._streams.values():
                     call.window += value - self._stream_window
@@ -233,12 +253,16 @@ class UnaryConnection:
 
 
 class UnaryEndpoint:
-    """The connection to one address, made when it is wanted; after a LeanError it isn't tried again for a while. Of
-    one thread at a time.
+    """The connection to one address, made when it is wanted.
+
+    After a LeanError it isn't tried again for a while. Of one thread at a time.
     """
 
     def __init__(self, url: str, patience_s: float = 1.0) -> None:
-        """`url` as for `sluice.tidb.rpc.open_channel`; `patience_s`: how long an answer may take."""
+        """`url` as for `sluice.tidb.rpc.open_channel`.
+
+        `patience_s`: how long an answer may take.
+        """
         self.url = url
         self._timeout_s = patience_s
         self._connection: UnaryConnection | None = None
@@ -312,7 +336,10 @@ def _text(value: bytes) -> bytes:
 
 
 def _says_ok(block: bytes) -> bool:
-    """Whether an HPACK block of a side that keeps no table says grpc-status: 0. What isn't understood doesn't."""
+    """Whether an HPACK block of a side that keeps no table says grpc-status: 0.
+
+    What isn't understood doesn't.
+    """
     at = 0
     try:
         while at < len(block):

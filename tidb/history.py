@@ -1,8 +1,8 @@
 """The upstream's schema through time, replayed from TiDB's DDL jobs.
 
-A DDL job carries the whole TableInfo it leaves behind, so no statement is ever parsed to learn a schema. One exception:
-TiDB drops the arguments of finished jobs, and RENAME TABLE with several tables then says nowhere which schema each went
-to but in its text (`sluice.tidb.rename_statement`).
+A DDL job carries the whole TableInfo it leaves behind, so no statement is ever parsed to learn a
+schema. One exception: TiDB drops the arguments of finished jobs, and RENAME TABLE with several
+tables then says nowhere which schema each went to but in its text (`sluice.tidb.rename_statement`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,19 +20,28 @@ from sluice.tidb.rename_statement import parse_renames
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Schema, Table
 
 SYSTEM_SCHEMAS = frozenset(
-    {"mysql", "information_schema", "performance_schema", "metrics_schema", "inspection_schema", "sys"}
+    {
+        "mysql",
+        "information_schema",
+        "performance_schema",
+        "metrics_schema",
+        "inspection_schema",
+        "sys",
+    }
 )
 _MAX_MOVES_KEPT = 8
 _ASKED_FOR = tso.span(7 * 86_400_000)
-"""Rows that don't know of a job were written by a transaction that began before it, at most a day before
-(max-txn-ttl); a dropped database can be recovered until TiDB's garbage collection, mostly ten minutes.
+"""Rows that don't know of a job were written by a transaction that began before it, at most a day
+before (max-txn-ttl); a dropped database can be recovered until TiDB's garbage collection, mostly
+ten minutes.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RowMove:
-    """A job of MOVES_ROWS that is over, with the tables it changed as they were. `since`: the schema version of the job
-    before it.
+    """A job of MOVES_ROWS that is over, with the tables it changed as they were.
+
+    `since`: the schema version of the job before it.
     """
 
     job: DdlHistoryJob
@@ -71,26 +80,36 @@ class SchemaHistory:
         self.dropping_columns: set[int] = set()
         self._old_collations = False
         self.changed_at: dict[int, int] = {}
-        """The schema version of the last job that changed a table, by its id. It ascends for one table; TiDB promises
-        nothing about the versions of jobs of different tables."""
+        """The schema version of the last job that changed a table, by its id. It ascends for one
+        table; TiDB promises nothing about the versions of jobs of different tables.
+        """
         self.moved: dict[int, list[RowMove]] = {}
-        """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after."""
+        """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after.
+        """
         self.written_twice: dict[int, int] = {}
         """By table id: when the last job of WRITES_TWICE was over (TSO)."""
         self._dropped_schemas: dict[int, _Dropped] = {}
 
     @classmethod
-    def from_jobs(cls, jobs: Iterable[DdlHistoryJob], schema_version: int | None = None) -> "SchemaHistory":
-        """The state after all finished jobs with a schema version up to `schema_version` (None: all), whatever order
-        they come in."""
+    def from_jobs(
+        cls, jobs: Iterable[DdlHistoryJob], schema_version: int | None = None
+    ) -> "SchemaHistory":
+        """The state after all finished jobs with a schema version up to `schema_version` (None:
+        all), whatever order they come in.
+        """
         history = cls()
-        wanted = [j for j in jobs if j.finished and (schema_version is None or j.schema_version <= schema_version)]
+        wanted = [
+            j
+            for j in jobs
+            if j.finished and (schema_version is None or j.schema_version <= schema_version)
+        ]
         history.advance(sorted(wanted, key=lambda j: j.schema_version), schema_version)
         return history
 
     def advance(self, jobs: Iterable[DdlHistoryJob], schema_version: int | None = None) -> None:
-        """Move on over jobs, in order for each table, and stand at `schema_version` then (None: the highest one's).
-        What only rows and statements of long ago could ask for is forgotten. Raises HistoryError.
+        """Move on over jobs, in order for each table, and stand at `schema_version` then (None: the
+        highest one's). What only rows and statements of long ago could ask for is forgotten. Raises
+        HistoryError.
         """
         newest = 0
         for job in jobs:
@@ -101,7 +120,9 @@ class SchemaHistory:
         self._forget(newest - _ASKED_FOR)
 
     def use_old_collations(self) -> None:
-        """The cluster has none of the new collations: all that is known, and all to come, compares bytes."""
+        """The cluster has none of the new collations: all that is known, and all to come, compares
+        bytes.
+        """
         self._old_collations = True
         found = _binary(DdlEffect(dict(self.schemas), dict(self.tables)))
         self.schemas.update((i, s) for i, s in found.schemas.items() if s is not None)
@@ -114,14 +135,17 @@ class SchemaHistory:
     def find(self, schema_name: str, table_name: str) -> Table | None:
         """The table of this name (any case), None if there is none now."""
         wanted = folded(schema_name), folded(table_name)
-        return next((t for t in self.tables.values() if (folded(t.schema_name), folded(t.name)) == wanted), None)
+        return next(
+            (t for t in self.tables.values() if (folded(t.schema_name), folded(t.name)) == wanted),
+            None,
+        )
 
     def apply(self, job: DdlHistoryJob) -> DdlEffect:
         """Move on by one job and return what it changed.
 
-        Jobs that failed, jobs that are not newer than their table and ignored types change nothing. A job of another
-        table may have a higher version although its binlog came first. Raises HistoryError when the job lacks what its
-        type needs.
+        Jobs that failed, jobs that are not newer than their table and ignored types change nothing.
+        A job of another table may have a higher version although its binlog came first. Raises
+        HistoryError when the job lacks what its type needs.
         """
         if not job.finished:
             return DdlEffect()
@@ -172,7 +196,9 @@ class SchemaHistory:
             else:
                 del self.moved[table_id]
         self.written_twice = {i: ts for i, ts in self.written_twice.items() if ts >= before_ts}
-        self._dropped_schemas = {i: d for i, d in self._dropped_schemas.items() if d.finished_ts >= before_ts}
+        self._dropped_schemas = {
+            i: d for i, d in self._dropped_schemas.items() if d.finished_ts >= before_ts
+        }
 
     @property
     def has_old_collations(self) -> bool:
@@ -190,10 +216,15 @@ class SchemaHistory:
             "truncated": sorted(self.truncated),
             "dropping_columns": sorted(self.dropping_columns),
             "changed_at": {str(table_id): version for table_id, version in self.changed_at.items()},
-            "moved": [_move_to_json(m) for m in sorted(moves.values(), key=lambda m: m.job.schema_version)],
+            "moved": [
+                _move_to_json(m) for m in sorted(moves.values(), key=lambda m: m.job.schema_version)
+            ],
             "written_twice": {str(table_id): ts for table_id, ts in self.written_twice.items()},
             "dropped_schemas": {
-                str(schema_id): {"finished_ts": dropped.finished_ts, "tables": [t.to_json() for t in dropped.tables]}
+                str(schema_id): {
+                    "finished_ts": dropped.finished_ts,
+                    "tables": [t.to_json() for t in dropped.tables],
+                }
                 for schema_id, dropped in self._dropped_schemas.items()
             },
         }
@@ -201,19 +232,30 @@ class SchemaHistory:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "SchemaHistory":
         """The inverse of `to_json`. Raises SchemaError, KeyError."""
-        history = cls(map(Schema.from_json, document["schemas"]), (), document["schema_version"], document["truncated"])
+        history = cls(
+            map(Schema.from_json, document["schemas"]),
+            (),
+            document["schema_version"],
+            document["truncated"],
+        )
         documents = {int(table_id): table for table_id, table in document["tables"].items()}
         history.tables = LiveTables(documents)
         for table_id, table in documents.items():
             history._put_name(table_id, table["schema_id"], table["name"])
         history._old_collations = document["old_collations"]
         history.dropping_columns = set(document["dropping_columns"])
-        history.changed_at = {int(table_id): version for table_id, version in document["changed_at"].items()}
+        history.changed_at = {
+            int(table_id): version for table_id, version in document["changed_at"].items()
+        }
         for move in document["moved"]:
             history._put_move(_move_from_json(move))
-        history.written_twice = {int(table_id): ts for table_id, ts in document.get("written_twice", {}).items()}
+        history.written_twice = {
+            int(table_id): ts for table_id, ts in document.get("written_twice", {}).items()
+        }
         history._dropped_schemas = {
-            int(schema_id): _Dropped(dropped["finished_ts"], [Table.from_json(t) for t in dropped["tables"]])
+            int(schema_id): _Dropped(
+                dropped["finished_ts"], [Table.from_json(t) for t in dropped["tables"]]
+            )
             for schema_id, dropped in document["dropped_schemas"].items()
         }
         return history
@@ -221,9 +263,15 @@ class SchemaHistory:
     def _effect(self, job: DdlHistoryJob) -> DdlEffect:
         match job.type:
             case Action.CREATE_SCHEMA | Action.MODIFY_SCHEMA_CHARSET:
-                return DdlEffect({job.schema_id: Schema.from_tidb(_require(job, job.db_info, "DBInfo"))})
+                return DdlEffect(
+                    {job.schema_id: Schema.from_tidb(_require(job, job.db_info, "DBInfo"))}
+                )
             case Action.DROP_SCHEMA:
-                gone = [self.tables[i] for ids in self._by_name.get(job.schema_id, {}).values() for i in sorted(ids)]
+                gone = [
+                    self.tables[i]
+                    for ids in self._by_name.get(job.schema_id, {}).values()
+                    for i in sorted(ids)
+                ]
                 self._dropped_schemas[job.schema_id] = _Dropped(job.finished_ts, gone)
                 return DdlEffect({job.schema_id: None}, {t.id: None for t in gone})
             case Action.RECOVER_SCHEMA:
@@ -234,8 +282,15 @@ class SchemaHistory:
                     if info["id"] <= MAX_USER_TABLE_ID:
                         created.update(self._created(self._table(job, info)))
                 return DdlEffect({}, created)
-            case Action.CREATE_TABLE | Action.CREATE_VIEW | Action.RECOVER_TABLE | Action.CREATE_SEQUENCE:
-                return DdlEffect({}, self._created(self._table(job, _require(job, job.table_info, "TableInfo"))))
+            case (
+                Action.CREATE_TABLE
+                | Action.CREATE_VIEW
+                | Action.RECOVER_TABLE
+                | Action.CREATE_SEQUENCE
+            ):
+                return DdlEffect(
+                    {}, self._created(self._table(job, _require(job, job.table_info, "TableInfo")))
+                )
             case Action.DROP_TABLE | Action.DROP_VIEW | Action.DROP_SEQUENCE:
                 return DdlEffect({}, {job.table_id: None})
             case Action.TRUNCATE_TABLE:
@@ -263,7 +318,9 @@ class SchemaHistory:
     def _put_name(self, table_id: int, schema_id: int, name: str) -> None:
         self._by_name.setdefault(schema_id, {}).setdefault(folded(name), set()).add(table_id)
 
-    def _table(self, job: DdlHistoryJob, info: Mapping[str, Any], schema_id: int | None = None) -> Table:
+    def _table(
+        self, job: DdlHistoryJob, info: Mapping[str, Any], schema_id: int | None = None
+    ) -> Table:
         schema_id = job.schema_id if schema_id is None else schema_id
         schema = self.schemas.get(schema_id)
         return Table.from_tidb(info, schema_id, schema.name if schema else job.schema_name)
@@ -277,25 +334,38 @@ class SchemaHistory:
 
     def _recover_schema(self, job: DdlHistoryJob) -> DdlEffect:
         schema = Schema.from_tidb(_require(job, job.db_info, "DBInfo"))
-        tables = [Table.from_tidb(info, schema.id, schema.name) for info in _recovered_tables(job.args)]
+        tables = [
+            Table.from_tidb(info, schema.id, schema.name) for info in _recovered_tables(job.args)
+        ]
         if not tables:
             dropped = self._dropped_schemas.get(schema.id)
             tables = dropped.tables if dropped is not None else []
         return DdlEffect({schema.id: schema}, {t.id: t for t in tables})
 
     def _exchange_partition(self, job: DdlHistoryJob) -> DdlEffect:
-        """The job names the ordinary table by its old id, the TableInfo is the partitioned table after the swap. The
-        ordinary table goes on under the id of the partition, which now has the ordinary table's."""
+        """The job names the ordinary table by its old id, the TableInfo is the partitioned table
+        after the swap. The ordinary table goes on under the id of the partition, which now has the
+        ordinary table's.
+        """
         info = _require(job, job.table_info, "TableInfo")
         before, ordinary = self.tables.get(info["id"]), self.tables.get(job.table_id)
         if before is None or ordinary is None:
-            raise HistoryError(f"{_job_text(job)}: it exchanges table {job.table_id} with {info['id']}; one is unknown")
+            raise HistoryError(
+                f"{_job_text(job)}: it exchanges table {job.table_id} with {info['id']}; one is"
+                " unknown"
+            )
         after = Table.from_tidb(info, before.schema_id, before.schema_name)
-        new_id = job.args[0] if isinstance(job.args, list) and job.args and isinstance(job.args[0], int) else None
+        new_id = (
+            job.args[0]
+            if isinstance(job.args, list) and job.args and isinstance(job.args[0], int)
+            else None
+        )
         if new_id is None:
             lost = _partition_ids(before) - _partition_ids(after)
             if len(lost) != 1:
-                raise HistoryError(f"{_job_text(job)}: {len(lost)} partitions of {before.full_name} changed, not 1")
+                raise HistoryError(
+                    f"{_job_text(job)}: {len(lost)} partitions of {before.full_name} changed, not 1"
+                )
             new_id = lost.pop()
         moved = replace(ordinary, id=new_id)
         return DdlEffect({}, {after.id: after, job.table_id: None, new_id: moved})
@@ -303,33 +373,56 @@ class SchemaHistory:
     def _rename_tables(self, job: DdlHistoryJob) -> DdlEffect:
         infos = job.table_infos or (_require(job, job.table_info, "TableInfo"),)
         schema_ids = self._renamed_to(job, infos)
-        return DdlEffect({}, {i["id"]: self._table(job, i, s) for i, s in zip(infos, schema_ids, strict=True)})
+        return DdlEffect(
+            {}, {i["id"]: self._table(job, i, s) for i, s in zip(infos, schema_ids, strict=True)}
+        )
 
     def _renamed_to(self, job: DdlHistoryJob, infos: tuple[Mapping[str, Any], ...]) -> list[int]:
         """The schema id each table of a RENAME TABLE ends in."""
         args = job.args
-        if isinstance(args, list) and len(args) > 1 and isinstance(args[1], list) and len(args[1]) == len(infos):
+        if (
+            isinstance(args, list)
+            and len(args) > 1
+            and isinstance(args[1], list)
+            and len(args[1]) == len(infos)
+        ):
             return [int(schema_id) for schema_id in args[1]]
-        stay = [self.tables[i["id"]].schema_id if i["id"] in self.tables else job.schema_id for i in infos]
+        stay = [
+            self.tables[i["id"]].schema_id if i["id"] in self.tables else job.schema_id
+            for i in infos
+        ]
         pairs = parse_renames(job.query)
         if len(pairs) != len(infos):
             return stay
-        # A name without a schema belongs to the session's database, and that is where such an old name was found.
+        # A name without a schema belongs to the session's database, and that is where such an old
+        # name was found.
         current = next((stay[i] for i, (old, _) in enumerate(pairs) if old is None), job.schema_id)
         by_name = {folded(s.name): s.id for s in self.schemas.values()}
-        return [current if new is None else by_name.get(folded(new), stay[i]) for i, (_, new) in enumerate(pairs)]
+        return [
+            current if new is None else by_name.get(folded(new), stay[i])
+            for i, (_, new) in enumerate(pairs)
+        ]
 
 
 def _move_to_json(move: RowMove) -> dict[str, Any]:
     before = {str(table_id): table.to_json() for table_id, table in move.before.items()}
-    return {"job": asdict(move.job), "before": before, "effect": move.effect.to_json(), "since": move.since}
+    return {
+        "job": asdict(move.job),
+        "before": before,
+        "effect": move.effect.to_json(),
+        "since": move.since,
+    }
 
 
 def _move_from_json(document: Mapping[str, Any]) -> RowMove:
-    before = {int(table_id): Table.from_json(table) for table_id, table in document["before"].items()}
+    before = {
+        int(table_id): Table.from_json(table) for table_id, table in document["before"].items()
+    }
     effect = DdlEffect.from_json(document["effect"])
     job = DdlHistoryJob(**document["job"] | {"table_infos": ()})
-    return RowMove(job, before, DdlEffect(dict(effect.schemas), dict(effect.tables)), document["since"])
+    return RowMove(
+        job, before, DdlEffect(dict(effect.schemas), dict(effect.tables)), document["since"]
+    )
 
 
 def _binary(effect: DdlEffect) -> DdlEffect:
@@ -340,7 +433,10 @@ def _binary(effect: DdlEffect) -> DdlEffect:
 
 
 def _job_text(job: DdlHistoryJob) -> str:
-    return f"DDL job {job.id} (type {job.type}, schema version {job.schema_version}, {job.query[:80]!r})"
+    return (
+        f"DDL job {job.id} (type {job.type}, schema version {job.schema_version},"
+        f" {job.query[:80]!r})"
+    )
 
 
 def _require(job: DdlHistoryJob, value: Mapping[str, Any] | None, what: str) -> Mapping[str, Any]:

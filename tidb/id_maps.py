@@ -1,8 +1,8 @@
 """Tables and schemas of a JSON document, by id.
 
-A window record may describe thousands of tables of which its reader looks at a few, or just hands them on. So each is
-parsed when somebody first looks at it, once, and a document that is handed on is written as it came. (Parsing a table
-of 20 columns takes 50 microseconds, writing it 170.)
+A window record may describe thousands of tables of which its reader looks at a few, or just hands
+them on. So each is parsed when somebody first looks at it, once, and a document that is handed on
+is written as it came. (Parsing a table of 20 columns takes 50 microseconds, writing it 170.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class LazyTables(Mapping[int, T | None]):
 
     __slots__ = ("_documents", "_found", "_parse")
 
-    def __init__(self, documents: Mapping[str, Document | None], parse: Callable[[Document], T]) -> None:
+    def __init__(
+        self, documents: Mapping[str, Document | None], parse: Callable[[Document], T]
+    ) -> None:
         self._documents = documents
         self._parse: Callable[[Document], T] = parse
         self._found: dict[int, T | None] = {}
@@ -52,7 +54,10 @@ class LazyTables(Mapping[int, T | None]):
 
 
 class LiveTables(MutableMapping[int, Table]):
-    """Tables by id that come and go; one that came as a document is parsed when somebody first looks at it."""
+    """Tables by id that come and go.
+
+    One that came as a document is parsed when somebody first looks at it.
+    """
 
     __slots__ = ("_documents", "_found")
 
@@ -97,8 +102,10 @@ class LiveTables(MutableMapping[int, Table]):
 
 
 class _DocumentCache:
-    """The documents of tables. The one that was written before of the same table does: a window's record tells of all
-    tables that have rows in it, window by window.
+    """The documents of tables.
+
+    The one that was written before of the same table does: a window's record tells of all tables
+    that have rows in it, window by window.
     """
 
     def __init__(self) -> None:
@@ -130,8 +137,10 @@ def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int
 
 
 class _ParsedCache:
-    """Tables by their documents. The one that was made before of the same document does: windows tell of the same
-    tables again and again.
+    """Tables by their documents.
+
+    The one that was made before of the same document does: windows tell of the same tables again
+    and again.
     """
 
     def __init__(self) -> None:
@@ -161,14 +170,18 @@ _document_cache = _DocumentCache()
 def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, str]]:
     """Id, schema and name of each table that is there. None is parsed for it."""
     if not isinstance(tables, LazyTables):
-        yield from ((i, table.schema_name, table.name) for i, table in tables.items() if table is not None)
+        yield from (
+            (i, table.schema_name, table.name) for i, table in tables.items() if table is not None
+        )
         return
     for key, document in tables.documents.items():
         if document:
             yield int(key), str(document.get("schema_name", "")), str(document.get("name", ""))
 
 
-def to_json(found: Mapping[int, Schema | None] | Mapping[int, Table | None]) -> dict[str, Document | None]:
+def to_json(
+    found: Mapping[int, Schema | None] | Mapping[int, Table | None],
+) -> dict[str, Document | None]:
     """The JSON object with ids as keys; the inverse of the two above."""
     if isinstance(found, LazyTables):
         return dict(found.documents)

@@ -41,15 +41,21 @@ class DdlHistoryJob:
     start_ts: int = 0
     """TSO from which on the job ran: nothing that it changed can be older."""
     time_zone: str = ""
-    """The zone in which the job converted values, a name or an offset like ``+08:00``; "" where TiDB didn't note it."""
+    """The zone in which the job converted values, a name or an offset like ``+08:00``; "" where
+    TiDB didn't note it.
+    """
     sql_mode: int | None = None
-    """The SQL mode in which the job converted values, TiDB's bits; None where TiDB didn't note it."""
+    """The SQL mode in which the job converted values, TiDB's bits; None where TiDB didn't note it.
+    """
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any], schema_state: int | None = None) -> DdlHistoryJob:
-        """From a job's JSON as the DDL job history holds it. `schema_state`: the binlog's ddl_schema_state, where the
-        job was found through a binlog: the history only knows the last state, the extra binlog of DROP COLUMN has an
-        earlier one.
+    def from_json(
+        cls, document: Mapping[str, Any], schema_state: int | None = None
+    ) -> DdlHistoryJob:
+        """From a job's JSON as the DDL job history holds it.
+
+        `schema_state`: the binlog's ddl_schema_state, where the job was found through a binlog: the
+        history only knows the last state, the extra binlog of DROP COLUMN has an earlier one.
         """
         try:
             binlog, reorg = document.get("binlog") or {}, document.get("reorg_meta") or {}
@@ -93,12 +99,16 @@ class DdlHistoryJob:
 
     @property
     def starts_dropping_column(self) -> bool:
-        """This is the extra event of DROP COLUMN: rows stop carrying the column, the table still has it."""
+        """This is the extra event of DROP COLUMN: rows stop carrying the column, the table still
+        has it.
+        """
         return self.type in DROPS_COLUMNS and self.schema_state == STATE_DELETE_ONLY
 
 
 def _time_zone(location: Mapping[str, Any]) -> str:
-    """From TiDB's TimeZoneLocation: seconds east of UTC, then the name means nothing (it is UTC), or a zone's name."""
+    """From TiDB's TimeZoneLocation: seconds east of UTC, then the name means nothing (it is UTC),
+    or a zone's name.
+    """
     offset = int(location.get("offset") or 0)
     minutes = abs(offset) // 60
     if offset:

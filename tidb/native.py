@@ -10,11 +10,15 @@ __all__ = ["is_usable"]
 
 
 def is_usable(kernel: str, edition: int, *, in_any_byte_order: bool = False) -> bool:
-    """`kernel`: the package's name. `edition`: of its `compiled.c`; what was compiled from another one isn't used. Most
-    read or write words as numpy and Arrow have them here, so only little-endian ones. `SLUICE_KERNEL=plain` leaves all
-    of them out.
+    """`kernel`: the package's name.
+
+    `edition`: of its `compiled.c`; what was compiled from another one isn't used. Most read or
+    write words as numpy and Arrow have them here, so only little-endian ones. `SLUICE_KERNEL=plain`
+    leaves all of them out.
     """
-    if os.environ.get("SLUICE_KERNEL") == "plain" or not (in_any_byte_order or sys.byteorder == "little"):
+    if os.environ.get("SLUICE_KERNEL") == "plain" or not (
+        in_any_byte_order or sys.byteorder == "little"
+    ):
         return False
     try:
         return bool(edition == import_module(f"{kernel}._compiled").EDITION)

@@ -1,7 +1,8 @@
 """Images of rows whose values the compiled kernel has found, all changes of a table in one call.
 
-`find_images` gives the old and the new images in the order of the changes. A column becomes an Arrow array when
-somebody asks for it; whether two images of a row are alike is told by the values' bytes alone.
+`find_images` gives the old and the new images in the order of the changes. A column becomes an
+Arrow array when somebody asks for it; whether two images of a row are alike is told by the values'
+bytes alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class RowLayout:
     """How a table's rows are written, as the kernel is told."""
 
     columns: tuple[Column, ...]
-    """The stored columns: a slot each, in this order; behind them the hidden row id of a table that has one."""
+    """The stored columns: a slot each, in this order; behind them the hidden row id of a table that
+    has one.
+    """
     slots: int
     handle: bytes
     of_inserts: bytes
@@ -65,7 +68,9 @@ class RowLayout:
         if not columns or not all(column.kind in KERNEL_KINDS for column in columns):
             return None
         heap = table.handle_kind == "heap"
-        slots = {column.id: n for n, column in enumerate(columns)} | ({HANDLE_ID: len(columns)} if heap else {})
+        slots = {column.id: n for n, column in enumerate(columns)} | (
+            {HANDLE_ID: len(columns)} if heap else {}
+        )
         key = table.handle_column
         try:
             handle = _handle(table, slots)
@@ -74,7 +79,11 @@ class RowLayout:
 
         def pairs(listed: list[Column]) -> list[bytes]:
             return [
-                _entry(slots.get(c.id, -1), FLAGS.get(c.kind, _COMMON_FLAGS) if c.public else _COMMON_FLAGS, c.id)
+                _entry(
+                    slots.get(c.id, -1),
+                    FLAGS.get(c.kind, _COMMON_FLAGS) if c.public else _COMMON_FLAGS,
+                    c.id,
+                )
                 for c in listed
             ]
 
@@ -87,8 +96,18 @@ class RowLayout:
             handle,
             b"".join(pairs([c for c in table.columns if c is not key])),
             b"".join(others),
-            bytes([*(_COMPARED.get(c.kind, kernel.BYTES) for c in columns), *([kernel.UNLOOKED] if heap else [])]),
-            {name: n for n, name in enumerate((*(c.name for c in columns), *([ROWID_NAME] if heap else [])))},
+            bytes(
+                [
+                    *(_COMPARED.get(c.kind, kernel.BYTES) for c in columns),
+                    *([kernel.UNLOOKED] if heap else []),
+                ]
+            ),
+            {
+                name: n
+                for n, name in enumerate(
+                    (*(c.name for c in columns), *([ROWID_NAME] if heap else []))
+                )
+            },
             bool(restored_columns(table)),
         )
 
@@ -112,11 +131,17 @@ class NativeImages(RowImages):
     """Of cells that the kernel has found."""
 
     def __init__(
-        self, layout: RowLayout, data: pa.Buffer, cells: bytes, count: int, decoded: Callable[[], RowImages]
+        self,
+        layout: RowLayout,
+        data: pa.Buffer,
+        cells: bytes,
+        count: int,
+        decoded: Callable[[], RowImages],
     ) -> None:
-        """`data`: what the cells lie in. `decoded`: the same images by way of `sluice.tidb.rows`, where a value turns
-        out
-        to be none; raises its errors.
+        """`data`: what the cells lie in.
+
+        `decoded`: the same images by way of `sluice.tidb.rows`, where a value turns out to be none;
+        raises its errors.
         """
         super().__init__(layout.slot_of, count)
         self.layout = layout
@@ -130,7 +155,10 @@ class NativeImages(RowImages):
         return super().some(name, rows) if name in self._made else self._array(name, rows)
 
     def numbers(self, name: str) -> npt.NDArray[np.int64] | None:
-        """A column of whole numbers, unsigned ones in two's complement; None if it isn't one, or one is lacking."""
+        """A column of whole numbers, unsigned ones in two's complement.
+
+        None if it isn't one, or one is lacking.
+        """
         slot = self._slots[name]
         if slot < len(self.layout.columns) and self.layout.columns[slot].kind != "int":
             return None
@@ -138,10 +166,14 @@ class NativeImages(RowImages):
             return _NO_NUMBERS
         flags = self._cells[:, slot, 0] >> _FLAG_BITS
         if not (flags == VARINT).all() and not (
-            (flags == UVARINT).all() and slot < len(self.layout.columns) and self.layout.columns[slot].unsigned
+            (flags == UVARINT).all()
+            and slot < len(self.layout.columns)
+            and self.layout.columns[slot].unsigned
         ):
             return None
-        numbers: npt.NDArray[np.int64] = np.ascontiguousarray(self._cells[:, slot, 1]).view(np.int64)
+        numbers: npt.NDArray[np.int64] = np.ascontiguousarray(self._cells[:, slot, 1]).view(
+            np.int64
+        )
         return numbers
 
     def _flags(self, slot: int) -> Bytes:
@@ -149,14 +181,17 @@ class NativeImages(RowImages):
         flags: Bytes = (self._cells[:, slot, 0] >> _FLAG_BITS).astype(np.uint8)
         return flags
 
-    def alike(self, other: NativeImages, own: Ints, others: Ints, names: tuple[str, ...] | None = None) -> Bytes:
-        """What the images at places of `self` are to those at places of `other`, of the same table: kernel.DIFFERENT,
-        SAME or UNSURE for each. `names`: look at these columns only.
+    def alike(
+        self, other: NativeImages, own: Ints, others: Ints, names: tuple[str, ...] | None = None
+    ) -> Bytes:
+        """What the images at places of `self` are to those at places of `other`, of the same table:
+        kernel.DIFFERENT, SAME or UNSURE for each. `names`: look at these columns only.
         """
         codes = self.layout.compared
         if names is not None:
             codes = bytes(
-                code if name in names else kernel.UNLOOKED for name, code in zip(self._slots, codes, strict=True)
+                code if name in names else kernel.UNLOOKED
+                for name, code in zip(self._slots, codes, strict=True)
             )
         found = kernel.alike(self.data, self.cells, other.cells, codes, _int64(own), _int64(others))
         return np.frombuffer(found, np.uint8)
@@ -175,14 +210,21 @@ class NativeImages(RowImages):
             bad |= flags != VARINT
             array = pa.array(words.view(np.int64))
         else:
-            array = self._values(slot, flags, words, np.arange(self.count) if rows is None else rows, bad)
+            array = self._values(
+                slot, flags, words, np.arange(self.count) if rows is None else rows, bad
+            )
         if not bad.any():
             return array
         whole = self._decoded()
         return whole[name] if rows is None else whole.some(name, rows)
 
     def _values(
-        self, slot: int, flags: Bytes, words: npt.NDArray[np.uint64], rows: Ints, bad: npt.NDArray[np.bool_]
+        self,
+        slot: int,
+        flags: Bytes,
+        words: npt.NDArray[np.uint64],
+        rows: Ints,
+        bad: npt.NDArray[np.bool_],
     ) -> pa.Array:
         column, count = self.layout.columns[slot], len(flags)
         there = flags != _ABSENT
@@ -190,11 +232,15 @@ class NativeImages(RowImages):
             return to_arrow(column, _NOTHING, None, count, bad)
         kind = column.kind
         if kind in ("text", "binary", "decimal", "json", "float", "double"):
-            data, found = kernel.gather(self.data, self.cells, self.layout.slots, slot, _int64(rows), PADDING)
+            data, found = kernel.gather(
+                self.data, self.cells, self.layout.slots, slot, _int64(rows), PADDING
+            )
             offsets = np.frombuffer(found, np.int64)
             if kind in ("text", "binary") and there.all():
                 null = flags == NIL
-                validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+                validity = (
+                    pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+                )
                 return pa.Array.from_buffers(
                     arrow_type(column), count, [validity, pa.py_buffer(found), pa.py_buffer(data)]
                 )
@@ -212,7 +258,9 @@ class NativeImages(RowImages):
         )
         try:
             return to_arrow(column, buffer, cells, count, bad)
-        except CodecError:  # the column's default makes no sense, which is said where all is decoded
+        except (
+            CodecError
+        ):  # the column's default makes no sense, which is said where all is decoded
             bad[:] = True
             return None
 
@@ -224,10 +272,10 @@ def find_images(
     places: Ints,
     decoded: Callable[[], tuple[RowImages, RowImages]],
 ) -> tuple[NativeImages, NativeImages, bool] | None:
-    """(old images, new images, whether an old one lacks a column's value) of the changes whose rows are at some places
-    of `rows`, each in the order of the changes that have one; `kinds`: 0 insert, 1 update, 2 delete. None if a row
-    isn't written as nearly all are, or there is no compiled kernel. `decoded`: the images by way of `sluice.tidb.rows`;
-    raises its errors.
+    """(old images, new images, whether an old one lacks a column's value) of the changes whose rows
+    are at some places of `rows`, each in the order of the changes that have one; `kinds`: 0 insert,
+    1 update, 2 delete. None if a row isn't written as nearly all are, or there is no compiled
+    kernel. `decoded`: the images by way of `sluice.tidb.rows`; raises its errors.
     """
     if not kernel.IS_COMPILED or rows.null_count or rows.type != pa.large_binary():
         return None
@@ -235,9 +283,15 @@ def find_images(
     data = pa.py_buffer(b"") if data is None else data
     begins = memoryview(offsets)[8 * rows.offset : 8 * (rows.offset + len(rows) + 1)]
     found = kernel.walk(
-        data, begins, _int64(places), np.ascontiguousarray(kinds, np.int8).view(np.uint8), layout.slots, layout.handle,
-        layout.of_inserts, layout.of_others,
-    )  # fmt: skip
+        data,
+        begins,
+        _int64(places),
+        np.ascontiguousarray(kinds, np.int8).view(np.uint8),
+        layout.slots,
+        layout.handle,
+        layout.of_inserts,
+        layout.of_others,
+    )
     if found is None:
         return None
     old, new, lacks = found

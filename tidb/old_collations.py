@@ -1,13 +1,14 @@
 """TiDB's old collation framework: every collation compares bytes, and trailing blanks count.
 
-Whether a cluster has the new one was decided when it was bootstrapped: the row `new_collation_enabled` of `mysql.tidb`
-says True or False, and clusters from before TiDB 4.0, whose table lacks it, are old. With it, collations in TableInfo
-mean what they say; without it they are mere names. Here such columns are given the collation that says what happens,
-`<charset>_nopad_bin` (MariaDB's names).
+Whether a cluster has the new one was decided when it was bootstrapped: the row
+`new_collation_enabled` of `mysql.tidb` says True or False, and clusters from before TiDB 4.0, whose
+table lacks it, are old. With it, collations in TableInfo mean what they say; without it they are
+mere names. Here such columns are given the collation that says what happens, `<charset>_nopad_bin`
+(MariaDB's names).
 
-Rows show it as well: the handle of a table with a clustered text key holds sort keys where there are new collations, so
-the text itself is in the row (TiDB calls that restored data); without them it is the text, and the row lacks the
-column.
+Rows show it as well: the handle of a table with a clustered text key holds sort keys where there
+are new collations, so the text itself is in the row (TiDB calls that restored data); without them
+it is the text, and the row lacks the column.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def binary_charset(charset: str) -> str:
 
 
 def binary_collation(name: str) -> str:
-    """The collation that compares bytes without padding, for a character set or a collation of it; ""
-    and binary stay.
+    """The collation that compares bytes without padding, for a character set or a collation of it.
+
+    "" and binary stay.
     """
     charset = name.lower().partition("_")[0]
     return name if charset in ("", "binary") else binary_charset(charset) + _NOPAD
@@ -38,13 +40,17 @@ def binary_collation(name: str) -> str:
 
 def is_binary(table: Table) -> bool:
     """Whether a table is from a cluster whose collations compare bytes."""
-    return table.collate.endswith(_NOPAD) or any(column.collate.endswith(_NOPAD) for column in table.columns)
+    return table.collate.endswith(_NOPAD) or any(
+        column.collate.endswith(_NOPAD) for column in table.columns
+    )
 
 
 def binary_table(table: Table) -> Table:
     """The table with the collations that tell how a cluster without new collations compares."""
     columns = tuple(
-        replace(c, charset=binary_charset(c.charset), collate=binary_collation(c.collate or c.charset))
+        replace(
+            c, charset=binary_charset(c.charset), collate=binary_collation(c.collate or c.charset)
+        )
         for c in table.columns
     )
     return replace(
@@ -58,22 +64,30 @@ def binary_table(table: Table) -> Table:
 def binary_schema(schema: Schema) -> Schema:
     """The database likewise."""
     return replace(
-        schema, charset=binary_charset(schema.charset), collate=binary_collation(schema.collate or schema.charset)
+        schema,
+        charset=binary_charset(schema.charset),
+        collate=binary_collation(schema.collate or schema.charset),
     )
 
 
 def restored_columns(table: Table) -> tuple[int, ...]:
-    """Ids of the clustered key's columns that inserted rows hold, beside the handle, in a cluster with new collations
-    and in no other.
+    """Ids of the clustered key's columns that inserted rows hold, beside the handle, in a cluster
+    with new collations and in no other.
     """
     if table.handle_kind != "common":
         return ()
-    return tuple(column.id for column, whole in handle_columns(table) if whole and _is_restored(table, column))
+    return tuple(
+        column.id
+        for column, whole in handle_columns(table)
+        if whole and _is_restored(table, column)
+    )
 
 
 def _is_restored(table: Table, column: Column) -> bool:
-    """TiDB's NeedRestoredData. Of a `_bin` collation only VARCHARs lose something in the sort key, the blanks at their
-    end, and TiDB 5.0 release candidates (version 0) may have gone by the collation alone.
+    """TiDB's NeedRestoredData.
+
+    Of a `_bin` collation only VARCHARs lose something in the sort key, the blanks at their end, and
+    TiDB 5.0 release candidates (version 0) may have gone by the collation alone.
     """
     if column.kind != "text" or column.collate in ("", "binary", "utf8mb4_0900_bin"):
         return False
@@ -83,8 +97,9 @@ def _is_restored(table: Table, column: Column) -> bool:
 
 
 def shown_by_row(table: Table, row: bytes) -> bool | None:
-    """Whether the cluster that inserted `row` (handle ++ row) has new collations; None where it looks the same. Raises
-    CodecError.
+    """Whether the cluster that inserted `row` (handle ++ row) has new collations.
+
+    None where it looks the same. Raises CodecError.
     """
     wanted = restored_columns(table)
     if not wanted:

@@ -1,4 +1,5 @@
-"""Values in TiDB's PartitionInfo (`less_than`, `in_values`), which are SQL text, and that text spelled in three ways:
+"""Values in TiDB's PartitionInfo (`less_than`, `in_values`), which are SQL text, and that text
+spelled in three ways:
 
 "2022-01-01"   TiDB about 3.0 to 6.1, as Go quotes strings: \\n, \\x1b, \\u00a0, bytes that aren't UTF-8 as \\xff
 'it''s \\\\'     later ones: quotes and backslashes doubled
@@ -19,14 +20,19 @@ _GO_CONTROLS = {"a": b"\a", "b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t":
 
 
 def string_value(text: str) -> bytes | None:
-    """Return what a string literal of a PartitionInfo stands for; None if `text` is none: a number, NULL, MAXVALUE."""
+    """Return what a string literal of a PartitionInfo stands for.
+
+    None if `text` is none: a number, NULL, MAXVALUE.
+    """
     match = _LITERAL.fullmatch(text.strip())
     if match is None:
         return None
     if match["go"] is not None:
         return _go_value(match["go"])
     if match["sql"] is not None:
-        return match["sql"].replace("\\\\", "\\").replace("''", "'").encode("utf-8", "surrogateescape")
+        return (
+            match["sql"].replace("\\\\", "\\").replace("''", "'").encode("utf-8", "surrogateescape")
+        )
     if match["bits"] is not None:
         return int(match["bits"] or "0", 2).to_bytes((len(match["bits"]) + 7) // 8, "big")
     digits: str = match["hex"] if match["hex"] is not None else match["digits"]

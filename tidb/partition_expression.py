@@ -1,7 +1,8 @@
 """The expressions that tables are partitioned by, evaluated as TiDB does.
 
-TiDB allows few functions there, all of them deterministic: calendar functions of DATE, DATETIME and TIME columns,
-UNIX_TIMESTAMP of a TIMESTAMP, and integer arithmetic. What isn't among them is a PartitionError, never a guess.
+TiDB allows few functions there, all of them deterministic: calendar functions of DATE, DATETIME and
+TIME columns, UNIX_TIMESTAMP of a TIMESTAMP, and integer arithmetic. What isn't among them is a
+PartitionError, never a guess.
 """
 
 from __future__ import annotations
@@ -38,15 +39,29 @@ class PartitionMoment:
 
     def __init__(self, text: str) -> None:
         day = re.fullmatch(
-            r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?)?", text
+            r"(\d{4})-(\d{1,2})-(\d{1,2})(?:["
+            r" T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6}))?)?)?",
+            text,
         )
         clock = re.fullmatch(r"(-?)(\d{1,3}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?", text)
         if day:
             self.year, self.month, self.day = int(day[1]), int(day[2]), int(day[3])
-            hour, minute, second, fraction, sign = day[4] or 0, day[5] or 0, day[6] or 0, day[7] or "", ""
+            hour, minute, second, fraction, sign = (
+                day[4] or 0,
+                day[5] or 0,
+                day[6] or 0,
+                day[7] or "",
+                "",
+            )
         elif clock:
             self.year = self.month = self.day = 0
-            sign, hour, minute, second, fraction = clock[1], clock[2], clock[3], clock[4], clock[5] or ""
+            sign, hour, minute, second, fraction = (
+                clock[1],
+                clock[2],
+                clock[3],
+                clock[4],
+                clock[5] or "",
+            )
         else:
             raise PartitionError(f"{text!r} is no date or time in the usual form")
         self.hour, self.minute, self.second = int(hour), int(minute), int(second)
@@ -74,13 +89,16 @@ class PartitionMoment:
 
 
 def evaluate(expression: str, columns: Mapping[str, Column], row: Mapping[str, Any]) -> int | None:
-    """The value of a partition expression for one row; `columns` by lower-case name, `row` as decoded images. Raises
-    PartitionError.
+    """The value of a partition expression for one row.
+
+    `columns` by lower-case name, `row` as decoded images. Raises PartitionError.
     """
     value = _Evaluator(expression, columns, row).result()
     if isinstance(value, Decimal):
         if value != value.to_integral_value():
-            raise PartitionError(f"the partition expression {expression} is no whole number here: {value}")
+            raise PartitionError(
+                f"the partition expression {expression} is no whole number here: {value}"
+            )
         return int(value)
     if isinstance(value, str):
         raise PartitionError(f"the partition expression {expression} gives a text")
@@ -88,7 +106,9 @@ def evaluate(expression: str, columns: Mapping[str, Column], row: Mapping[str, A
 
 
 class _Evaluator:
-    def __init__(self, expression: str, columns: Mapping[str, Column], row: Mapping[str, Any]) -> None:
+    def __init__(
+        self, expression: str, columns: Mapping[str, Column], row: Mapping[str, Any]
+    ) -> None:
         self._expression, self._columns, self._row = expression, columns, row
         self._tokens: list[tuple[str, str]] = []
         at = 0
@@ -107,7 +127,9 @@ class _Evaluator:
         return value
 
     def _unknown(self, what: str) -> PartitionError:
-        return PartitionError(f"the partition expression {self._expression} has {what!r}, which Sluice can't evaluate")
+        return PartitionError(
+            f"the partition expression {self._expression} has {what!r}, which Sluice can't evaluate"
+        )
 
     def _peek(self) -> str:
         return self._tokens[self._at][1].upper() if self._at < len(self._tokens) else ""
@@ -160,7 +182,8 @@ class _Evaluator:
         column = self._columns.get(folded(name))
         if column is None or column.name not in self._row:
             raise PartitionError(
-                f"the partition expression {self._expression} needs the column {name}, which the row doesn't hold"
+                f"the partition expression {self._expression} needs the column {name}, which the"
+                " row doesn't hold"
             )
         return column, self._row[column.name]
 
@@ -185,20 +208,24 @@ class _Evaluator:
         return function(*arguments)
 
     def _argument(self, function: str) -> ExpressionValue:
-        """What a calendar function says of a TIMESTAMP depends on the session that wrote the row; UNIX_TIMESTAMP does
-        not.
+        """What a calendar function says of a TIMESTAMP depends on the session that wrote the row.
+
+        UNIX_TIMESTAMP does not.
         """
         start = self._at
         value = self._sum()
         for kind, text in self._tokens[start : self._at]:
-            column = self._columns.get(folded(text.strip("`"))) if kind in ("name", "word") else None
+            column = (
+                self._columns.get(folded(text.strip("`"))) if kind in ("name", "word") else None
+            )
             if (
                 column is not None
                 and (column.kind == "timestamp") != (function == "UNIX_TIMESTAMP")
                 and function in _OF_TIME
             ):
                 raise PartitionError(
-                    f"{function} of {column.name} depends on the time zone of the session that wrote the row"
+                    f"{function} of {column.name} depends on the time zone of the session that"
+                    " wrote the row"
                 )
         return value
 

@@ -6,8 +6,9 @@
     HASH          |value mod n|, NULL counts as 0
     KEY           CRC-32 over the columns' texts, as their collation sorts them, mod n; NULL is a zero byte
 
-The definition is TiDB's PartitionInfo (`Table.partition`). Text compares under the column's collation as far as that is
-known here (binary collations, and the others for ASCII); everything that isn't certain is a PartitionError.
+The definition is TiDB's PartitionInfo (`Table.partition`). Text compares under the column's
+collation as far as that is known here (binary collations, and the others for ASCII); everything
+that isn't certain is a PartitionError.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ RANGE, HASH, LIST, KEY = 1, 2, 3, 4
 def partition_ids(table: Table) -> dict[int, str]:
     """The partitions of a table by TiDB's physical table id, each with its name."""
     definitions = (table.partition or {}).get("definitions") or ()
-    return {int(d["id"]): d["name"]["O"] if isinstance(d["name"], Mapping) else str(d["name"]) for d in definitions}
+    return {
+        int(d["id"]): d["name"]["O"] if isinstance(d["name"], Mapping) else str(d["name"])
+        for d in definitions
+    }
 
 
 def physical_ids(table: Table) -> set[int]:
-    """Return all ids under which TiKV may have rows of a table, those of a reorganization that runs included."""
+    """Return all ids under which TiKV may have rows of a table, those of a reorganization that runs
+    included.
+    """
     info = table.partition or {}
     kinds = ("definitions", "adding_definitions", "dropping_definitions")
     ids = {int(definition["id"]) for kind in kinds for definition in info.get(kind) or ()}
@@ -41,9 +47,9 @@ def physical_ids(table: Table) -> set[int]:
 
 
 def partition_of(table: Table, row: Mapping[str, Any]) -> int | None:
-    """The id of the partition that takes a row (values by column name, as `sluice.tidb.rows` decodes them); None if
-    there
-    is none for it. Raises PartitionError, naming the table, if that can't be told.
+    """The id of the partition that takes a row (values by column name, as `sluice.tidb.rows`
+    decodes them); None if there is none for it. Raises PartitionError, naming the table, if that
+    can't be told.
     """
     info = table.partition or {}
     definitions = info.get("definitions") or ()
@@ -61,7 +67,9 @@ def _number(
     row: Mapping[str, Any],
 ) -> int | None:
     kind = int(info.get("type") or 0)
-    names = [folded(str(c["L"] if isinstance(c, Mapping) else c)) for c in info.get("columns") or ()]
+    names = [
+        folded(str(c["L"] if isinstance(c, Mapping) else c)) for c in info.get("columns") or ()
+    ]
     if kind == KEY:
         return _by_key([columns[name] for name in names], row, len(definitions))
     if names:
@@ -94,7 +102,9 @@ def _by_list(definitions: Sequence[Mapping[str, Any]], value: int | None) -> int
     for number, definition in enumerate(definitions):
         for listed in definition.get("in_values") or ():
             text = str(listed[0])
-            if text.upper() != "DEFAULT" and (value is None if text.upper() == "NULL" else value == _constant(text)):
+            if text.upper() != "DEFAULT" and (
+                value is None if text.upper() == "NULL" else value == _constant(text)
+            ):
                 return number
     return _default(definitions)
 
@@ -125,7 +135,8 @@ def _by_list_columns(
             if len(listed) != len(columns) or str(listed[0]).upper() == "DEFAULT":
                 continue
             if all(
-                _bound_key(column, str(text)) == key for column, text, key in zip(columns, listed, keys, strict=True)
+                _bound_key(column, str(text)) == key
+                for column, text, key in zip(columns, listed, keys, strict=True)
             ):
                 return number
     return _default(definitions)
@@ -140,7 +151,11 @@ def _by_key(columns: Sequence[Column], row: Mapping[str, Any], count: int) -> in
 
 def _default(definitions: Sequence[Mapping[str, Any]]) -> int | None:
     for number, definition in enumerate(definitions):
-        if any(str(text).upper() == "DEFAULT" for listed in definition.get("in_values") or () for text in listed):
+        if any(
+            str(text).upper() == "DEFAULT"
+            for listed in definition.get("in_values") or ()
+            for text in listed
+        ):
             return number
     return None
 
@@ -190,14 +205,23 @@ def _text(value: Any) -> str:
 
 
 def collation_key(collation: str, text: str) -> bytes:
-    """Return the text as a key of the collation. Raises PartitionError where only TiDB knows how it compares."""
+    """Return the text as a key of the collation.
+
+    Raises PartitionError where only TiDB knows how it compares.
+    """
     plain = text.encode("utf-8", "surrogateescape")
     if collation.endswith("_bin"):
         return plain if "_0900_" in collation or "_nopad_" in collation else plain.rstrip(b" ")
     if not plain.isascii() or any(byte < 32 or byte == 127 for byte in plain):
-        raise PartitionError(f"{text[:100]!r} under the collation {collation}: only TiDB knows how that compares")
-    if not collation.endswith("general_ci") and not all(chr(byte).isalnum() or byte == 32 for byte in plain):
-        raise PartitionError(f"{text[:100]!r} under the collation {collation}: only TiDB knows how that compares")
+        raise PartitionError(
+            f"{text[:100]!r} under the collation {collation}: only TiDB knows how that compares"
+        )
+    if not collation.endswith("general_ci") and not all(
+        chr(byte).isalnum() or byte == 32 for byte in plain
+    ):
+        raise PartitionError(
+            f"{text[:100]!r} under the collation {collation}: only TiDB knows how that compares"
+        )
     upper = plain.upper()
     return upper if "_0900_" in collation else upper.rstrip(b" ")
 
@@ -215,4 +239,6 @@ def _hash_key(column: Column, value: Any) -> bytes:
         return collation_key(column.collate, _text(value))
     if column.kind == "text" and column.collate.endswith("general_ci"):
         return b"".join(bytes((0, byte)) for byte in collation_key(column.collate, _text(value)))
-    raise PartitionError(f"column {column.name} ({column.collate or column.kind}): only TiDB knows its hash")
+    raise PartitionError(
+        f"column {column.name} ({column.collate or column.kind}): only TiDB knows its hash"
+    )

@@ -1,9 +1,10 @@
 """The protobuf messages, one alias a protocol: `from sluice.tidb import pb; pb.binlog.Binlog()`.
 
-`tikv` holds the messages of package kvrpcpb, `cdc` those of cdcpb, and `etcd` those of etcdserverpb (their key-value
-pairs are in `mvcc`); `window` is the project's own service `sluice.Window`. `file_binlog` and `secondary` are what
-the original Drainer writes to files and to Kafka. The gRPC stubs and servicers are in `sluice.tidb.pb_grpc`, apart, so
-that reading a message doesn't load grpc. The modules are generated: `python -m sluice.tidb.genproto`.
+`tikv` holds the messages of package kvrpcpb, `cdc` those of cdcpb, and `etcd` those of etcdserverpb
+(their key-value pairs are in `mvcc`); `window` is the project's own service `sluice.Window`.
+`file_binlog` and `secondary` are what the original Drainer writes to files and to Kafka. The gRPC
+stubs and servicers are in `sluice.tidb.pb_grpc`, apart, so that reading a message doesn't load
+grpc. The modules are generated: `python -m sluice.tidb.genproto`.
 """
 
 from sluice.tidb._pb import binlog_pb2 as binlog
@@ -20,5 +21,16 @@ from sluice.tidb._pb import secondary_binlog_pb2 as secondary
 from sluice.tidb._pb import sluice_pb2 as window
 
 __all__ = [
-    "binlog", "cdc", "errorpb", "etcd", "file_binlog", "metapb", "mvcc", "pd", "pump", "secondary", "tikv", "window",
-]  # fmt: skip
+    "binlog",
+    "cdc",
+    "errorpb",
+    "etcd",
+    "file_binlog",
+    "metapb",
+    "mvcc",
+    "pd",
+    "pump",
+    "secondary",
+    "tikv",
+    "window",
+]

@@ -1,14 +1,25 @@
-"""Keys under which TiKV has the rows of a table: `t<table id>_r<handle>`, made from rows as a binlog has them.
+"""Keys under which TiKV has the rows of a table: `t<table id>_r<handle>`, made from rows as a
+binlog has them.
 
-A handle is the integer key or the hidden row id, or the values of a clustered key in memcomparable form. The table id
-is the physical one: a partitioned table has one for each partition.
+A handle is the integer key or the hidden row id, or the values of a clustered key in memcomparable
+form. The table id is the physical one: a partitioned table has one for each partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sluice.tidb.codec.datum import COMPACT, DECIMAL, DURATION, FLOAT, NIL, UVARINT, VARINT, decode_datum, skip_datum
+from sluice.tidb.codec.datum import (
+    COMPACT,
+    DECIMAL,
+    DURATION,
+    FLOAT,
+    NIL,
+    UVARINT,
+    VARINT,
+    decode_datum,
+    skip_datum,
+)
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.memcomparable import decode_int, encode_bytes, encode_int, encode_uint
 from sluice.tidb.codec.row import HANDLE_ID, handle_columns
@@ -46,11 +57,14 @@ def handle_of_insert(table: Table, row: bytes) -> bytes:
 def handles_of_images(table: Table, row: bytes, images: int) -> list[bytes | None]:
     """Return the handle of each image of a row of `deleted_rows` (1 image) or `updated_rows` (2).
 
-    None: the text of a clustered key has a collation whose order only TiDB knows. Raises CodecError.
+    None: the text of a clustered key has a collation whose order only TiDB knows. Raises
+    CodecError.
     """
     pairs = _pairs(row)
     size = len(pairs) // images
-    return [_image_handle(table, row, dict(pairs[n * size : (n + 1) * size])) for n in range(images)]
+    return [
+        _image_handle(table, row, dict(pairs[n * size : (n + 1) * size])) for n in range(images)
+    ]
 
 
 def _image_handle(table: Table, row: bytes, places: Mapping[int, tuple[int, int]]) -> bytes | None:
@@ -73,7 +87,10 @@ def _image_handle(table: Table, row: bytes, places: Mapping[int, tuple[int, int]
 
 
 def _key_of_value(column: Column, datum: bytes, length: int) -> bytes:
-    """A column's datum of a row as it is in a key. `length`: of a prefix in characters. Raises PartitionError."""
+    """A column's datum of a row as it is in a key.
+
+    `length`: of a prefix in characters. Raises PartitionError.
+    """
     if column.kind == "time":
         return bytes((DURATION,)) + encode_int(_int(datum))
     if column.kind not in ("text", "binary"):
@@ -84,11 +101,16 @@ def _key_of_value(column: Column, datum: bytes, length: int) -> bytes:
     if column.kind == "binary":
         return _KEY_BYTES + encode_bytes(value if length == WHOLE_COLUMN else value[:length])
     text = value.decode("utf-8", "surrogateescape")
-    return _KEY_BYTES + encode_bytes(_weights(column.collate, text if length == WHOLE_COLUMN else text[:length]))
+    return _KEY_BYTES + encode_bytes(
+        _weights(column.collate, text if length == WHOLE_COLUMN else text[:length])
+    )
 
 
 def _weights(collation: str, text: str) -> bytes:
-    """The sort key that TiDB makes of a text. Raises PartitionError for a collation that isn't known here."""
+    """The sort key that TiDB makes of a text.
+
+    Raises PartitionError for a collation that isn't known here.
+    """
     key = collation_key(collation, text)
     if collation.endswith("_bin"):
         return key

@@ -1,5 +1,5 @@
-"""Which schema each table of a RENAME TABLE statement comes from and goes to: TiDB's finished jobs tell it nowhere but
-in their text.
+"""Which schema each table of a RENAME TABLE statement comes from and goes to: TiDB's finished jobs
+tell it nowhere but in their text.
 """
 
 from __future__ import annotations
@@ -7,13 +7,15 @@ from __future__ import annotations
 import re
 
 _TOKEN = re.compile(
-    r"""`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|/\*.*?\*/|--[^\n]*|\#[^\n]*|\s+|([\w$\x80-\U0010ffff]+)|(.)""", re.DOTALL
+    r"""`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|/\*.*?\*/|--[^\n]*|\#[^\n]*|\s+|([\w$\x80-\U0010ffff]+)|(.)""",
+    re.DOTALL,
 )
 
 
 def parse_renames(query: str) -> list[tuple[str | None, str | None]]:
-    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has none. There are no
-    strings in it, so double quotes are around names, whatever the session's mode was.
+    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has
+    none. There are no strings in it, so double quotes are around names, whatever the session's mode
+    was.
     """
     words: list[tuple[str, bool]] = []  # a word, and whether it is a name for certain
     for tick, quoted, word, sign in _TOKEN.findall(query):

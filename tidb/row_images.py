@@ -1,6 +1,8 @@
-"""The rows before or after some changes, of which a column becomes an Arrow array when somebody asks for it.
+"""The rows before or after some changes, of which a column becomes an Arrow array when somebody
+asks for it.
 
-Who applies net effects needs of most old images the key alone, and of new ones those that are written in the end.
+Who applies net effects needs of most old images the key alone, and of new ones those that are
+written in the end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class RowImages(Mapping[str, pa.Array]):
 
     def __init__(self, names: Iterable[str], count: int) -> None:
         """`count`: of rows."""
-        self._names: Mapping[str, object] = names if isinstance(names, dict) else dict.fromkeys(names)
+        self._names: Mapping[str, object] = (
+            names if isinstance(names, dict) else dict.fromkeys(names)
+        )
         self._made: dict[str, pa.Array] = {}
         self.count = count
 
@@ -54,8 +58,10 @@ class RowImages(Mapping[str, pa.Array]):
         return self[name].take(pa.array(rows))
 
     def marks(self, name: str) -> Words | None:
-        """Words that differ only where rows differ in how this column was sent; None if there is nothing to look at. A
-        difference may mean nothing: who wants to know looks at the values.
+        """Words that differ only where rows differ in how this column was sent.
+
+        None if there is nothing to look at. A difference may mean nothing: who wants to know looks
+        at the values.
         """
         return None
 
@@ -102,7 +108,9 @@ class RawImages(RowImages):
 
 
 class JoinedImages(RowImages):
-    """Of several, one behind the other, then in another order: `order[i]` is the place of row i among them."""
+    """Of several, one behind the other, then in another order: `order[i]` is the place of row i
+    among them.
+    """
 
     def __init__(self, pieces: Sequence[RowImages], order: Ints | None = None) -> None:
         names = [name for name in pieces[0] if all(name in piece for piece in pieces[1:])]

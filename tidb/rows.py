@@ -1,13 +1,15 @@
-"""Rows of TiDB's binlog into Arrow columns, whole batches at a time, and back for tests and load generators.
+"""Rows of TiDB's binlog into Arrow columns, whole batches at a time, and back for tests and load
+generators.
 
-`decode_inserts`, `decode_deletes` and `decode_updates` take the rows of one table as they are in TableMutation (format:
-`sluice.tidb.codec.row`) and give a RecordBatch: one column for each of `table.stored_columns`, named alike, then
-`_tidb_rowid` (int64) in tables without a clustered key. Column types and texts: `sluice.tidb.codec.column_value`.
+`decode_inserts`, `decode_deletes` and `decode_updates` take the rows of one table as they are in
+TableMutation (format: `sluice.tidb.codec.row`) and give a RecordBatch: one column for each of
+`table.stored_columns`, named alike, then `_tidb_rowid` (int64) in tables without a clustered key.
+Column types and texts: `sluice.tidb.codec.column_value`.
 
-How: all rows move in lock step through the columns in the order in which TiDB writes them; a row that lacks a column
-stays where it is. Rows that aren't at their end then are tried again in the order of the first of them. What is left
-after that, and batches too small to be worth it, goes row by row through `sluice.tidb.codec.row`, counted in
-DecodeStats.
+How: all rows move in lock step through the columns in the order in which TiDB writes them; a row
+that lacks a column stays where it is. Rows that aren't at their end then are tried again in the
+order of the first of them. What is left after that, and batches too small to be worth it, goes row
+by row through `sluice.tidb.codec.row`, counted in DecodeStats.
 """
 
 import functools
@@ -48,24 +50,31 @@ __all__ = [
 ]
 
 SMALL_BATCH = 8
-"""Batches up to this many rows are decoded row by row: numpy's cost per operation would be higher."""
+"""Batches up to this many rows are decoded row by row: numpy's cost per operation would be higher.
+"""
 
-_MAX_ROW_SHAPES = 16  # orders of columns tried on the rows of a batch before the rest goes row by row
+# orders of columns tried on the rows of a batch before the rest goes row by row
+_MAX_ROW_SHAPES = 16
 _COMMON_FLAGS = (VARINT, UVARINT, COMPACT, FLOAT, DECIMAL, JSON)
 
-_Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]  # column ids in order, with the flags their datums may have
+# column ids in order, with the flags their datums may have
+_Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]
 
 
 class RowDecodeError(SluiceError, ValueError):
-    """A row that isn't what its table says. `row` counts from 0 in the batch, `offset` in the row's bytes (None when
-    the fault has no place).
+    """A row that isn't what its table says.
+
+    `row` counts from 0 in the batch, `offset` in the row's bytes (None when the fault has no
+    place).
     """
 
     way_out = "leave the transaction out: `sluice txn skip`"
 
     def __init__(self, table: Table, row: int, offset: int | None, found: str) -> None:
         where = "" if offset is None else f", byte {offset}"
-        super().__init__(f"table {table.full_name} (id {table.id}), row {row} of the batch{where}: {found}")
+        super().__init__(
+            f"table {table.full_name} (id {table.id}), row {row} of the batch{where}: {found}"
+        )
         self.table_id = table.id
         self.row = row
         self.offset = offset
@@ -74,10 +83,12 @@ class RowDecodeError(SluiceError, ValueError):
 
 @dataclass(slots=True)
 class DecodeStats:
-    """How rows were decoded, summed over calls. `rows`: all (an update counts once). `small`: row by row because the
-    batch was small. `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded
-    singly. `absent`: values of old images that the rows didn't hold, or may not have held where it wasn't looked at; 0
-    says that every old image had every column.
+    """How rows were decoded, summed over calls.
+
+    `rows`: all (an update counts once). `small`: row by row because the batch was small.
+    `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded
+    singly. `absent`: values of old images that the rows didn't hold, or may not have held where it
+    wasn't looked at; 0 says that every old image had every column.
     """
 
     rows: int = 0
@@ -96,7 +107,11 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def decode_inserts(
-    table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None, *, small_batch: int = SMALL_BATCH
+    table: Table,
+    rows: pa.LargeBinaryArray,
+    stats: DecodeStats | None = None,
+    *,
+    small_batch: int = SMALL_BATCH,
 ) -> pa.RecordBatch:
     """Inserted rows (handle ++ row) as a batch of `arrow_schema(table)`, in the order of `rows`.
 
@@ -106,14 +121,22 @@ def decode_inserts(
 
 
 def decode_deletes(
-    table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None, *, small_batch: int = SMALL_BATCH
+    table: Table,
+    rows: pa.LargeBinaryArray,
+    stats: DecodeStats | None = None,
+    *,
+    small_batch: int = SMALL_BATCH,
 ) -> pa.RecordBatch:
     """Deleted rows; as `decode_inserts`."""
     return _Decoder(table, "delete", stats, small_batch).decode(rows)[0]
 
 
 def decode_updates(
-    table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None, *, small_batch: int = SMALL_BATCH
+    table: Table,
+    rows: pa.LargeBinaryArray,
+    stats: DecodeStats | None = None,
+    *,
+    small_batch: int = SMALL_BATCH,
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """Updated rows (old ++ new) as `(old, new)`; as `decode_inserts`."""
     old, new = _Decoder(table, "update", stats, small_batch).decode(rows)
@@ -123,18 +146,18 @@ def decode_updates(
 def images_of(
     what: str, table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None
 ) -> tuple[RowImages, ...]:
-    """Rows of one kind ("insert", "delete" or "update") as `decode_inserts` and its like take them: their images, one
-    or `(old, new)`, of which a column is decoded when it is asked for.
+    """Rows of one kind ("insert", "delete" or "update") as `decode_inserts` and its like take them:
+    their images, one or `(old, new)`, of which a column is decoded when it is asked for.
 
-    Raises RowDecodeError at the first row that is cut off; for a value that is corrupt it does so when that is asked
-    for. `stats` is added to, but for JSON.
+    Raises RowDecodeError at the first row that is cut off; for a value that is corrupt it does so
+    when that is asked for. `stats` is added to, but for JSON.
     """
     return _Decoder(table, what, stats, SMALL_BATCH).images_of(rows)
 
 
 def check_collations(table: Table, row: bytes) -> None:
-    """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for texts, or keys that
-    compare otherwise. Raises RowDecodeError for such an inserted row.
+    """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for
+    texts, or keys that compare otherwise. Raises RowDecodeError for such an inserted row.
     """
     try:
         new = shown_by_row(table, row)
@@ -146,9 +169,11 @@ def check_collations(table: Table, row: bytes) -> None:
             table,
             0,
             None,
-            f"it holds the text of its clustered key {held}, so the upstream has {'' if new else 'no '}new"
+            f"it holds the text of its clustered key {held}, so the upstream has"
+            f" {'' if new else 'no '}new"
             f" collations, and was landed as one {taken} them: "
-            f'set [upstream] new-collations = "{str(new).lower()}" and land again from the checkpoint, into an'
+            f'set [upstream] new-collations = "{str(new).lower()}" and land again from the'
+            " checkpoint, into an"
             " empty relay log",
         )
 
@@ -158,7 +183,9 @@ class _Unsupported(Signal):
 
 
 class _Decoder:
-    def __init__(self, table: Table, what: str, stats: DecodeStats | None, small_batch: int) -> None:
+    def __init__(
+        self, table: Table, what: str, stats: DecodeStats | None, small_batch: int
+    ) -> None:
         self.table = table
         self.what = what
         self.stats = stats if stats is not None else DecodeStats()
@@ -170,7 +197,11 @@ class _Decoder:
     def images_of(self, rows: pa.Array) -> tuple[RowImages, ...]:
         rows = _large_binary(rows)
         count = len(rows)
-        if self.columns and count > self.small_batch and all(c.kind in KERNEL_KINDS for c in self.columns):
+        if (
+            self.columns
+            and count > self.small_batch
+            and all(c.kind in KERNEL_KINDS for c in self.columns)
+        ):
             self._check(rows)
             try:
                 found = self._sent(rows)
@@ -189,7 +220,9 @@ class _Decoder:
             return None
         if self.what != "insert":
             cells = [half.get(column.id) for half in found for column in self.columns]
-            self.stats.absent += len(rows) * sum(cell is None or cell.present is not None for cell in cells)
+            self.stats.absent += len(rows) * sum(
+                cell is None or cell.present is not None for cell in cells
+            )
         eager = _Decoder(self.table, self.what, None, self.small_batch)
         decoded = functools.cache(lambda: [_decoded_images(batch) for batch in eager.decode(rows)])
         by_name = {column.name: column for column in self.columns}
@@ -215,13 +248,20 @@ class _Decoder:
                 whole = decoded()[number]
                 return whole[name] if places is None else whole.some(name, places)
 
-            return RawImages(self.schema.names, len(rows), make, lambda name: _fingerprints(buffer, *cells_of(name)))
+            return RawImages(
+                self.schema.names,
+                len(rows),
+                make,
+                lambda name: _fingerprints(buffer, *cells_of(name)),
+            )
 
         return tuple(images(number) for number in range(self.images))
 
     def _check(self, rows: pa.Array) -> None:
         if rows.null_count:
-            raise RowDecodeError(self.table, int(np.flatnonzero(rows.is_null())[0]), None, "the row is null")
+            raise RowDecodeError(
+                self.table, int(np.flatnonzero(rows.is_null())[0]), None, "the row is null"
+            )
         if len(rows) and self.what == "insert":
             check_collations(self.table, rows[0].as_py())
 
@@ -273,12 +313,13 @@ class _Decoder:
             parts.append((rest, self._scalar(rows, rest)))
         order = np.argsort(np.concatenate([r for r, _ in parts if r is not None]))
         return [
-            pa.concat_batches([batches[i] for _, batches in parts]).take(pa.array(order)) for i in range(self.images)
+            pa.concat_batches([batches[i] for _, batches in parts]).take(pa.array(order))
+            for i in range(self.images)
         ]
 
     def _table_shape(self) -> _Shape:
-        """The order in which TiDB writes columns: as in the table, those in change last, the hidden row
-        id at the end.
+        """The order in which TiDB writes columns: as in the table, those in change last, the hidden
+        row id at the end.
         """
         key = self.table.handle_column if self.what == "insert" else None
         shape = [
@@ -292,7 +333,9 @@ class _Decoder:
 
     def _shape_of(self, data: bytes) -> _Shape:
         """The order of a row that doesn't follow the table's."""
-        known = {c.id: FLAGS.get(c.kind, _COMMON_FLAGS) for c in self.columns} | {HANDLE_ID: (VARINT,)}
+        known = {c.id: FLAGS.get(c.kind, _COMMON_FLAGS) for c in self.columns} | {
+            HANDLE_ID: (VARINT,)
+        }
         try:
             pos = 0
             if self.what == "insert":
@@ -306,14 +349,19 @@ class _Decoder:
     def _handle(self) -> list[tuple[int, bool, tuple[int, ...]]]:
         """(column id, handle holds the whole value, flags) of each handle datum of an insert."""
         if self.table.handle_kind == "common":
-            return [(c.id, whole, FLAGS.get(c.kind, _COMMON_FLAGS)) for c, whole in scalar.handle_columns(self.table)]
+            return [
+                (c.id, whole, FLAGS.get(c.kind, _COMMON_FLAGS))
+                for c, whole in scalar.handle_columns(self.table)
+            ]
         key = self.table.handle_column
         return [(HANDLE_ID if key is None else key.id, True, (VARINT,))]
 
     def _walk(
         self, buffer: Buffer, rows: Ints | None, shape: _Shape
     ) -> tuple[Mask, dict[int, Cells], list[dict[int, Cells]]]:
-        """Which rows follow `shape`, and where values lie, by column id: those of the handle, and of each image."""
+        """Which rows follow `shape`, and where values lie, by column id: those of the handle, and
+        of each image.
+        """
         cursor = Cursor(buffer, rows)
         handle: dict[int, Cells] = {}
         if self.what == "insert":
@@ -333,7 +381,9 @@ class _Decoder:
                 done &= old == new
         return done, handle, found
 
-    def _pass(self, buffer: Buffer, rows: Ints | None, shape: _Shape) -> tuple[Mask | None, list[pa.RecordBatch]]:
+    def _pass(
+        self, buffer: Buffer, rows: Ints | None, shape: _Shape
+    ) -> tuple[Mask | None, list[pa.RecordBatch]]:
         """Decode the rows that follow `shape`: which were (None: all), and their batches."""
         done, handle, found = self._walk(buffer, rows, shape)
         if not self.columns and not done.all():
@@ -368,19 +418,29 @@ class _Decoder:
         return np.ones(count, np.bool_) if cells.present is None else cells.present
 
     def _batch(
-        self, buffer: Buffer, found: dict[int, Cells], handle: dict[int, Cells], count: int, bad: Mask
+        self,
+        buffer: Buffer,
+        found: dict[int, Cells],
+        handle: dict[int, Cells],
+        count: int,
+        bad: Mask,
     ) -> pa.RecordBatch:
         arrays = [
-            self._array(column, buffer, found.get(column.id), handle.get(column.id), bad) for column in self.columns
+            self._array(column, buffer, found.get(column.id), handle.get(column.id), bad)
+            for column in self.columns
         ]
         if self.what != "insert":
             cells = [found.get(column.id) for column in self.columns]
-            self.stats.absent += count * sum(cell is None or cell.present is not None for cell in cells)
+            self.stats.absent += count * sum(
+                cell is None or cell.present is not None for cell in cells
+            )
         if self.table.handle_kind == "heap":
             arrays.append(self._row_ids(found.get(HANDLE_ID), handle.get(HANDLE_ID), bad))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, bad: Mask) -> pa.Array:
+    def _array(
+        self, column: Column, buffer: Buffer, cells: Cells | None, key: Cells | None, bad: Mask
+    ) -> pa.Array:
         count = len(bad)
         try:
             if key is None:
@@ -391,7 +451,9 @@ class _Decoder:
                 return to_arrow(column, buffer, cells, count, bad)
             present = pa.array(cells.present)
             return pc.if_else(
-                present, to_arrow(column, buffer, cells, count, bad), to_arrow(column, buffer, key, count, bad)
+                present,
+                to_arrow(column, buffer, cells, count, bad),
+                to_arrow(column, buffer, key, count, bad),
             )
         except CodecError as error:  # the column's default makes no sense
             raise RowDecodeError(self.table, 0, None, error.what) from error
@@ -422,7 +484,9 @@ class _Decoder:
                 decoded = decode(self.table, rows[i].as_py())
             except CodecError as error:
                 raise RowDecodeError(self.table, i, error.position, error.what) from error
-            for image, values in zip(images, decoded if self.images == 2 else (decoded,), strict=True):
+            for image, values in zip(
+                images, decoded if self.images == 2 else (decoded,), strict=True
+            ):
                 image.append(values)
         return [self._from_lists(image) for image in images]
 
@@ -433,7 +497,9 @@ class _Decoder:
 
 
 def _decoded_images(batch: pa.RecordBatch) -> RowImages:
-    return DecodedImages({name: batch.column(i) for i, name in enumerate(batch.schema.names)}, batch.num_rows)
+    return DecodedImages(
+        {name: batch.column(i) for i, name in enumerate(batch.schema.names)}, batch.num_rows
+    )
 
 
 def _fingerprints(buffer: Buffer, sent: Cells | None, key: Cells | None) -> Words | None:
@@ -448,7 +514,11 @@ def _fingerprints(buffer: Buffer, sent: Cells | None, key: Cells | None) -> Word
         bits = np.minimum(length, np.uint64(7)) * np.uint64(8)
         marks = buffer.words[cells.start]
         last = buffer.words[np.maximum(cells.start + cells.length - 8, 0)]
-        marks = np.where(length < 8, marks & ((np.uint64(1) << bits) - np.uint64(1)), marks ^ (last << np.uint64(1)))
+        marks = np.where(
+            length < 8,
+            marks & ((np.uint64(1) << bits) - np.uint64(1)),
+            marks ^ (last << np.uint64(1)),
+        )
         marks ^= length << np.uint64(32)
     if cells.null is not None:
         marks[cells.null] = np.uint64(2**63 + 1)

@@ -15,8 +15,8 @@ from sluice.errors import Signal
 if TYPE_CHECKING:
     import ssl
 
-# Binlogs have no size limit; pings find a peer that vanished without closing; a proxy named in the environment is
-# meant for the web, never for a database's own nodes.
+# Binlogs have no size limit; pings find a peer that vanished without closing; a proxy named in the
+# environment is meant for the web, never for a database's own nodes.
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -33,7 +33,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for them.
+    """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for
+    them.
 
     Files that are replaced count from the next connection on.
     """
@@ -56,11 +57,14 @@ class TLS:
             return None
         for path in filter(None, (ssl_ca, ssl_cert, ssl_key)):
             Path(path).read_bytes()
-        return cls(Path(ssl_ca), Path(ssl_cert) if ssl_cert else None, Path(ssl_key) if ssl_key else None)
+        return cls(
+            Path(ssl_ca), Path(ssl_cert) if ssl_cert else None, Path(ssl_key) if ssl_key else None
+        )
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files. OSError names the one that can't be read; ValueError if only one of cert and
-        key is given.
+        """Reads the files.
+
+        OSError names the one that can't be read; ValueError if only one of cert and key is given.
         """
         if (self.cert is None) != (self.key is None):
             raise ValueError("TLS needs both a client certificate and its key, or neither")
@@ -75,7 +79,8 @@ class TLS:
         import ssl
 
         context = ssl.create_default_context(cafile=str(self.ca))
-        # Python 3.13 refuses certificates without the identifiers of RFC 5280, which TiDB, MySQL and Python 3.12 take
+        # Python 3.13 refuses certificates without the identifiers of RFC 5280, which TiDB, MySQL
+        # and Python 3.12 take
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.cert is not None and self.key is not None:
             context.load_cert_chain(str(self.cert), str(self.key))
@@ -83,19 +88,25 @@ class TLS:
 
     def stamp(self) -> tuple[int, ...]:
         """Changes when a file does (ns of its last change). OSError names the one that is gone."""
-        return tuple(path.stat().st_mtime_ns for path in (self.ca, self.cert, self.key) if path is not None)
+        return tuple(
+            path.stat().st_mtime_ns for path in (self.ca, self.cert, self.key) if path is not None
+        )
 
 
 def target(url: str) -> str:
-    """`host:port` of a URL as PD, etcd or an operator writes it: `http://host:port/`, `https://…` or without scheme."""
+    """`host:port` of a URL as PD, etcd or an operator writes it: `http://host:port/`, `https://…`
+    or without scheme.
+    """
     return url.split("://", 1)[-1].rstrip("/")
 
 
 def open_channel(url: str, tls: TLS | None = None, keepalive_ms: int = 10_000) -> grpc.Channel:
-    """A channel to `host:port` or a URL. With `tls`, or for an `https://` URL, over TLS.
+    """A channel to `host:port` or a URL.
 
-    An `https://` URL without `tls` uses the system's CAs. While calls are under way the peer is pinged every
-    `keepalive_ms`. Returns at once: calls fail if nobody listens.
+    With `tls`, or for an `https://` URL, over TLS.
+
+    An `https://` URL without `tls` uses the system's CAs. While calls are under way the peer is
+    pinged every `keepalive_ms`. Returns at once: calls fail if nobody listens.
     """
     options = [*CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", keepalive_ms)]
     if tls is not None:
@@ -110,9 +121,11 @@ class ClosedError(Signal):
 
 
 class Channels:
-    """A channel to each address, opened when first asked for, and anew once the certificates have been replaced.
+    """A channel to each address, opened when first asked for, and anew once the certificates have
+    been replaced.
 
-    The one before stays open until the next replacement, for the calls that are under way on it. Thread-safe.
+    The one before stays open until the next replacement, for the calls that are under way on it.
+    Thread-safe.
     """
 
     def __init__(self, tls: TLS | None) -> None:
@@ -123,7 +136,10 @@ class Channels:
         self._closed = False
 
     def get(self, url: str) -> grpc.Channel:
-        """The channel to `url`, as for open_channel. ClosedError; OSError if the first finds no certificates."""
+        """The channel to `url`, as for open_channel.
+
+        ClosedError; OSError if the first finds no certificates.
+        """
         with self._lock:
             if self._closed:
                 raise ClosedError("the client is closed")
@@ -180,4 +196,6 @@ def describe(error: grpc.RpcError) -> str:
 
 def status(error: BaseException) -> grpc.StatusCode | None:
     """The status code of a failed call, None for anything else."""
-    return error.code() if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call) else None
+    return (
+        error.code() if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call) else None
+    )

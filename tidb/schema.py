@@ -1,8 +1,8 @@
 """Schemas, tables, columns and indexes as TiDB's DDL jobs describe them.
 
-Built from the JSON of DBInfo and TableInfo, and written back as a small JSON document of our own that is part of every
-window record, so that rows can be decoded long after the upstream has changed. Column ids, not names or offsets, are
-what rows carry.
+Built from the JSON of DBInfo and TableInfo, and written back as a small JSON document of our own
+that is part of every window record, so that rows can be decoded long after the upstream has
+changed. Column ids, not names or offsets, are what rows carry.
 """
 
 import base64
@@ -28,7 +28,10 @@ MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
 
 
 class SchemaError(SluiceError, ValueError):
-    """A schema document that can't be understood; names the table or column and the part that is wrong."""
+    """A schema document that can't be understood.
+
+    Names the table or column and the part that is wrong.
+    """
 
     way_out = "report the DDL job: Sluice doesn't understand what it says of the table"
 
@@ -73,7 +76,12 @@ class Schema:
     def from_tidb(cls, info: Mapping[str, Any]) -> "Schema":
         """From TiDB's DBInfo JSON."""
         try:
-            return cls(int(info["id"]), _name(info["db_name"]), info.get("charset") or "", info.get("collate") or "")
+            return cls(
+                int(info["id"]),
+                _name(info["db_name"]),
+                info.get("charset") or "",
+                info.get("collate") or "",
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(f"a DBInfo document lacks or garbles {error}") from error
 
@@ -97,8 +105,12 @@ _CLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column (ColumnInfo). `flen` and `decimal` are -1 when TiDB left them open; `decimal` is the number of fraction
-    digits of times. `origin_default` is the value of rows written before the column existed (bytes for BIT)."""
+    """A column (ColumnInfo).
+
+    `flen` and `decimal` are -1 when TiDB left them open; `decimal` is the number of fraction digits
+    of times. `origin_default` is the value of rows written before the column existed (bytes for
+    BIT).
+    """
 
     id: int
     name: str
@@ -141,7 +153,9 @@ class Column:
                 hidden=bool(info.get("hidden")),
                 generated=info.get("generated_expr_string") or "",
                 generated_stored=bool(info.get("generated_stored")),
-                origin_default=_bytes_or_text(info.get("origin_default"), info.get("origin_default_bit")),
+                origin_default=_bytes_or_text(
+                    info.get("origin_default"), info.get("origin_default_bit")
+                ),
                 default=_bytes_or_text(info.get("default"), info.get("default_bit")),
                 default_is_expr=bool(info.get("default_is_expr")),
                 comment=info.get("comment") or "",
@@ -149,12 +163,16 @@ class Column:
                 changing=info.get("change_state_info") is not None,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise SchemaError(f"column {_name(info.get('name'))!r}: its document lacks or garbles {error}") from error
+            raise SchemaError(
+                f"column {_name(info.get('name'))!r}: its document lacks or garbles {error}"
+            ) from error
 
     @property
     def kind(self) -> str:
-        """What values are: int, year, bit, float, double, decimal, text, binary, date, datetime, timestamp, time, enum,
-        set, json, vector, null, or "" for a type number TiDB didn't have when this was written."""
+        """What values are: int, year, bit, float, double, decimal, text, binary, date, datetime,
+        timestamp, time, enum, set, json, vector, null, or "" for a type number TiDB didn't have
+        when this was written.
+        """
         kind = column_types.KINDS.get(self.tp, "")
         return "binary" if kind == "text" and self.charset == "binary" else kind
 
@@ -177,8 +195,8 @@ class Column:
 
     @property
     def default_expression(self) -> str:
-        """The default as SQL where it is a function, but for CURRENT_TIMESTAMP, which every server has; else "". TiDB
-        marks those of the clock as values.
+        """The default as SQL where it is a function, but for CURRENT_TIMESTAMP, which every server
+        has; else "". TiDB marks those of the clock as values.
         """
         if isinstance(self.default, bytes):
             return self.default.decode() if self.default_is_expr else ""
@@ -186,13 +204,16 @@ class Column:
         clock = _CLOCK.fullmatch(text) if self.kind in _CLOCK_KINDS else None
         if clock is None:
             return text if self.default_is_expr else ""
-        is_moment = self.kind in ("datetime", "timestamp") and clock[1].upper() == "CURRENT_TIMESTAMP"
+        is_moment = (
+            self.kind in ("datetime", "timestamp") and clock[1].upper() == "CURRENT_TIMESTAMP"
+        )
         return "" if is_moment else text
 
     @property
     def has_blank_ends(self) -> bool:
-        """Whether an element of an ENUM or SET ends with a blank, which TiDB kept until 2020. Servers cut it off in a
-        definition, unless the column's character set is binary.
+        """Whether an element of an ENUM or SET ends with a blank, which TiDB kept until 2020.
+
+        Servers cut it off in a definition, unless the column's character set is binary.
         """
         is_text = self.tp in (column_types.ENUM, column_types.SET) and self.charset != "binary"
         return is_text and any(element.endswith(" ") for element in self.elems)
@@ -205,7 +226,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index (IndexInfo). `columns` are (column name, offset into the table's columns, prefix length or -1)."""
+    """An index (IndexInfo).
+
+    `columns` are (column name, offset into the table's columns, prefix length or -1).
+    """
 
     id: int
     name: str
@@ -244,7 +268,9 @@ class Index:
 
 
 class Columns(tuple[Column, ...]):
-    """All columns of a table, and what follows from them alone, made once: alike tables have the same."""
+    """All columns of a table, and what follows from them alone, made once: alike tables have the
+    same.
+    """
 
     @cached_property
     def stored(self) -> tuple[Column, ...]:
@@ -264,10 +290,12 @@ class Columns(tuple[Column, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table, view or sequence (TableInfo) with the name of its schema. `columns` are in offset order and hold every
-    column, also those that are being added, dropped or changed. `partition`, `view`, `sequence` and `foreign_keys` are
-    TiDB's PartitionInfo, ViewInfo, SequenceInfo and FKInfos as they came; `auto_increment` is the AUTO_INCREMENT a
-    statement set, 0 for none.
+    """A table, view or sequence (TableInfo) with the name of its schema.
+
+    `columns` are in offset order and hold every column, also those that are being added, dropped or
+    changed. `partition`, `view`, `sequence` and `foreign_keys` are TiDB's PartitionInfo, ViewInfo,
+    SequenceInfo and FKInfos as they came; `auto_increment` is the AUTO_INCREMENT a statement set, 0
+    for none.
     """
 
     id: int
@@ -299,7 +327,10 @@ class Table:
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any], schema_id: int, schema_name: str) -> "Table":
-        """From TiDB's TableInfo JSON; arrays may be null there. Raises SchemaError naming what is missing."""
+        """From TiDB's TableInfo JSON; arrays may be null there.
+
+        Raises SchemaError naming what is missing.
+        """
         try:
             columns = [Column.from_tidb(c) for c in info.get("cols") or ()]
             return cls(
@@ -343,10 +374,15 @@ class Table:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Table":
-        """The inverse of `to_json`. Unknown keys are errors: a newer writer than reader must not lose anything."""
+        """The inverse of `to_json`.
+
+        Unknown keys are errors: a newer writer than reader must not lose anything.
+        """
         try:
             values = dict(document)
-            values["columns"], values["indexes"] = _form(document.get("columns", []), document.get("indexes", []))
+            values["columns"], values["indexes"] = _form(
+                document.get("columns", []), document.get("indexes", [])
+            )
             values["foreign_keys"] = tuple(document.get("foreign_keys", ()))
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
@@ -369,8 +405,8 @@ class Table:
 
     @property
     def handle_kind(self) -> str:
-        """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or `"heap"` (hidden row
-        id).
+        """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or
+        `"heap"` (hidden row id).
         """
         return "int" if self.pk_is_handle else "common" if self.is_common_handle else "heap"
 
@@ -388,12 +424,18 @@ class Table:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Names of the primary key's columns in key order, () without a primary key. A prefix key is one as well: a
-        value that is unique in its prefix is unique as a whole."""
+        """Names of the primary key's columns in key order, () without a primary key.
+
+        A prefix key is one as well: a value that is unique in its prefix is unique as a whole.
+        """
         if self.handle_column is not None:
             return (self.handle_column.name,)
         index = self.primary_index
-        return tuple(name for name, _, _ in index.columns) if index and index.state == STATE_PUBLIC else ()
+        return (
+            tuple(name for name, _, _ in index.columns)
+            if index and index.state == STATE_PUBLIC
+            else ()
+        )
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:
@@ -407,8 +449,8 @@ class Table:
 
     @property
     def form(self) -> tuple[Any, ...] | None:
-        """Equal for tables that are alike in all that their rows are, and that live at the same time; None where that
-        isn't told so easily.
+        """Equal for tables that are alike in all that their rows are, and that live at the same
+        time; None where that isn't told so easily.
         """
         if self.partition is not None:
             return None
@@ -416,8 +458,10 @@ class Table:
         return id(self.columns), id(self.indexes), *flags, self.charset, self.collate
 
     def unique_keys(self) -> list[tuple[str, ...]]:
-        """Column names of the primary key, then of the unique keys whose columns are all NOT NULL, then of the others.
-        Only public indexes over stored columns count, so every key can be computed from a row."""
+        """Column names of the primary key, then of the unique keys whose columns are all NOT NULL,
+        then of the others. Only public indexes over stored columns count, so every key can be
+        computed from a row.
+        """
         stored = {c.name: c for c in self.stored_columns}
         keys = [self.primary_key] if self.primary_key else []
         weak: list[tuple[str, ...]] = []
@@ -461,7 +505,9 @@ def _column_from_json(document: Mapping[str, Any]) -> Column:
 
 def _index_from_json(document: Mapping[str, Any]) -> Index:
     values = dict(document)
-    values["columns"] = tuple((name, offset, length) for name, offset, length in document["columns"])
+    values["columns"] = tuple(
+        (name, offset, length) for name, offset, length in document["columns"]
+    )
     return Index(**values)
 
 
@@ -472,8 +518,8 @@ _columns_kept = 0
 
 
 def _form(columns: list[Any], indexes: list[Any]) -> _Form:
-    """Columns and indexes of their documents: the same objects for the same documents, of which there may be thousands,
-    as each shard or tenant has its tables.
+    """Columns and indexes of their documents: the same objects for the same documents, of which
+    there may be thousands, as each shard or tenant has its tables.
     """
     global _columns_kept
     try:

@@ -3,7 +3,8 @@
 TiKV holds a row under `t<physical id>_r<handle>`, in one of two formats:
 
 - version 1 is the old row format: pairs of column id and datum, see `sluice.tidb.codec.row`.
-- version 2 begins with byte 80 (hex) and has no flags: a value's bytes mean what the column's type says.
+- version 2 begins with byte 80 (hex) and has no flags: a value's bytes mean what the column's type
+  says.
 
       80 flags u16 count u16 nulls  ids  ends  values  [checksum]
 
@@ -110,7 +111,8 @@ class StoredRowConverter:
 
     @functools.cached_property
     def shape(self) -> tuple[bytes, tuple[bytes | None, ...]]:
-        """Return what compiled code needs to convert a row of version 2, b"" if it can't: see its source.
+        """Return what compiled code needs to convert a row of version 2, b"" if it can't: see its
+        source.
 
         The second part has, for each column, the datum of rows that are older than it.
         """
@@ -161,12 +163,20 @@ class StoredRowConverter:
         if (column := self._handle_column) is not None:
             number = decode_int(handle)[0]
             found[column.id] = (
-                b"\x09" + encode_uvarint(number % 2**64) if column.unsigned else b"\x08" + encode_varint(number)
+                b"\x09" + encode_uvarint(number % 2**64)
+                if column.unsigned
+                else b"\x08" + encode_varint(number)
             )
         elif self._key_columns:
-            for (column, whole), (flag, datum) in zip(self._key_columns, _handle_parts(handle), strict=True):
+            for (column, whole), (flag, datum) in zip(
+                self._key_columns, _handle_parts(handle), strict=True
+            ):
                 if whole and column.id not in found:
-                    found[column.id] = b"\x08" + encode_varint(decode_int(datum, 1)[0]) if flag == DURATION else datum
+                    found[column.id] = (
+                        b"\x08" + encode_varint(decode_int(datum, 1)[0])
+                        if flag == DURATION
+                        else datum
+                    )
         return found
 
     def _handle_datums(self, handle: bytes) -> bytes:
@@ -182,7 +192,9 @@ class StoredRowConverter:
         return self._missing[column.id]
 
     def _datums(self, value: bytes) -> dict[int, bytes]:
-        """Return the datums in a stored value by column id, without columns that the table doesn't have or write."""
+        """Return the datums in a stored value by column id, without columns that the table doesn't
+        have or write.
+        """
         if not value:
             raise CodecError("a stored row has no bytes", 0)
         if value[0] != VERSION_2:
@@ -201,9 +213,14 @@ class StoredRowConverter:
                 ends = struct.unpack_from(f"<{count}H", value, at)
                 at += 2 * count
         except struct.error as error:
-            raise CodecError(f"a stored row of {len(value)} bytes is cut off: {error}", 0) from error
+            raise CodecError(
+                f"a stored row of {len(value)} bytes is cut off: {error}", 0
+            ) from error
         if count and not at + ends[-1] <= len(value):
-            raise CodecError(f"a stored row of {len(value)} bytes is cut off: its values end at {at + ends[-1]}", at)
+            raise CodecError(
+                f"a stored row of {len(value)} bytes is cut off: its values end at {at + ends[-1]}",
+                at,
+            )
         found: dict[int, bytes] = {}
         begin, encoders = 0, self._encoders
         for number, column_id in enumerate(ids):
@@ -254,7 +271,9 @@ def _datums_of_version_1(value: bytes) -> dict[int, bytes]:
 
 
 def _handle_parts(handle: bytes) -> list[tuple[int, bytes]]:
-    """Return, for each column of a clustered key, the flag it has in the key, and its datum as an insert has it."""
+    """Return, for each column of a clustered key, the flag it has in the key, and its datum as an
+    insert has it.
+    """
     found = []
     pos = 0
     while pos < len(handle):

@@ -1,4 +1,6 @@
-"""What follows from a table's definition, kept for the next time: windows bring the same tables again and again."""
+"""What follows from a table's definition, kept for the next time: windows bring the same tables
+again and again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _MAX_CACHED_COLUMNS = 100_000
 class TableCache(Generic[T]):
     """A function of a table that remembers its answer for each table's last definition.
 
-    It must not look at what tables are called, nor at their ids: tables that are alike besides have one answer.
+    It must not look at what tables are called, nor at their ids: tables that are alike besides have
+    one answer.
     """
 
     def __init__(self, make: Callable[[Table], T]) -> None:

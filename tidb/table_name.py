@@ -1,8 +1,8 @@
 """Names of tables: a pair of schema and table, and the one text that stands for it.
 
-A schema or a table may hold a dot, so `schema.table` alone is ambiguous. A part that holds a dot or begins with a
-backquote is written in backquotes, as in SQL: `` `my.db`.orders ``. Two pairs never have the same text, and `parse`
-reads it back.
+A schema or a table may hold a dot, so `schema.table` alone is ambiguous. A part that holds a dot or
+begins with a backquote is written in backquotes, as in SQL: `` `my.db`.orders ``. Two pairs never
+have the same text, and `parse` reads it back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import NamedTuple, Self
 
 from sluice.errors import RequestError
 
-__all__ = ["TableName", "TableNameError", "argument", "exactly", "fits", "full_name", "names_table", "schema_fits"]
+__all__ = [
+    "TableName",
+    "TableNameError",
+    "argument",
+    "exactly",
+    "fits",
+    "full_name",
+    "names_table",
+    "schema_fits",
+]
 
 _PART = r"`(?:[^`]|``)+`|[^`.][^.]*"
 _PAIR = re.compile(rf"({_PART})\.({_PART})", re.DOTALL)
@@ -24,7 +33,10 @@ _EXACTLY = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 class TableNameError(RequestError, ValueError):
     """A text names no table."""
 
-    way_out = "write SCHEMA.TABLE, a part that holds a dot in backquotes and all in single quotes: '`my.db`.orders'"
+    way_out = (
+        "write SCHEMA.TABLE, a part that holds a dot in backquotes and all in single quotes:"
+        " '`my.db`.orders'"
+    )
 
 
 class TableName(NamedTuple):
@@ -38,7 +50,9 @@ class TableName(NamedTuple):
         """Read a table's text; quotes that aren't needed are accepted. Raises TableNameError."""
         match = _PAIR.fullmatch(text)
         if match is None:
-            raise TableNameError(f"{text!r} names no table: a schema, a dot and a table are expected")
+            raise TableNameError(
+                f"{text!r} names no table: a schema, a dot and a table are expected"
+            )
         return cls(*map(_bare, match.groups()))
 
     def __str__(self) -> str:
@@ -58,13 +72,15 @@ def full_name(schema: str, table: str) -> str:
 def fits(name: str, glob: str) -> bool:
     """Return whether a table's text fits a glob (`*`, `?`, `[…]`) or is the glob itself, in case.
 
-    A glob with a dot is two, of the schema and of the table. One without, such as `*` or `shop*`, is of the whole text.
+    A glob with a dot is two, of the schema and of the table. One without, such as `*` or `shop*`,
+    is of the whole text.
     """
     parts, globs = _PAIR.fullmatch(name), _PAIR.fullmatch(glob)
     if parts is None or globs is None:
         return name == glob or fnmatchcase(name, glob)
     return name == glob or all(
-        fnmatchcase(_bare(part), _bare(one)) for part, one in zip(parts.groups(), globs.groups(), strict=True)
+        fnmatchcase(_bare(part), _bare(one))
+        for part, one in zip(parts.groups(), globs.groups(), strict=True)
     )
 
 
@@ -74,7 +90,9 @@ def schema_fits(schema: str, glob: str) -> bool:
     if globs is not None:
         return fnmatchcase(schema, _bare(globs[1]))
     begin, star, _ = glob.partition("*")
-    return fnmatchcase(schema, begin + star) if star else fnmatchcase(schema, glob.partition(".")[0])
+    return (
+        fnmatchcase(schema, begin + star) if star else fnmatchcase(schema, glob.partition(".")[0])
+    )
 
 
 def exactly(name: str) -> str:

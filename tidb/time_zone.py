@@ -10,7 +10,10 @@ _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
 
 
 def find_zone(name: str) -> datetime.tzinfo:
-    """A time zone by its IANA name or its offset as in `+08:00`, at most 14 hours. Raises ValueError."""
+    """A time zone by its IANA name or its offset as in `+08:00`, at most 14 hours.
+
+    Raises ValueError.
+    """
     match = _OFFSET.fullmatch(name)
     if match:
         offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3]))
@@ -21,4 +24,6 @@ def find_zone(name: str) -> datetime.tzinfo:
             return zoneinfo.ZoneInfo(name)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             pass
-    raise ValueError(f"{name!r} is no time zone; give a name as in Asia/Shanghai or an offset as in +08:00")
+    raise ValueError(
+        f"{name!r} is no time zone; give a name as in Asia/Shanghai or an offset as in +08:00"
+    )

@@ -1,7 +1,8 @@
-"""TiDB's timestamps (TSO): `physical_ms << 18 | logical`, physical in Unix milliseconds, logical below 2^18.
+"""TiDB's timestamps (TSO): `physical_ms << 18 | logical`, physical in Unix milliseconds, logical
+below 2^18.
 
-All arithmetic with them is here. Distances between two of them are TSO too (`span`), so that a limit can be added to a
-timestamp, or an array of them, without taking it apart.
+All arithmetic with them is here. Distances between two of them are TSO too (`span`), so that a
+limit can be added to a timestamp, or an array of them, without taking it apart.
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ class MomentError(RequestError, ValueError):
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
-    """The TSO of a physical time (Unix ms) and a logical counter. ValueError if either is out of range."""
+    """The TSO of a physical time (Unix ms) and a logical counter.
+
+    ValueError if either is out of range.
+    """
     if not 0 <= logical <= _LOGICAL_MASK:
-        raise ValueError(f"the logical part of a TSO is between 0 and {_LOGICAL_MASK}, not {logical}")
+        raise ValueError(
+            f"the logical part of a TSO is between 0 and {_LOGICAL_MASK}, not {logical}"
+        )
     if not 0 <= physical_ms <= _MAX >> LOGICAL_BITS:
         raise ValueError(f"{physical_ms} ms is outside what a TSO can hold")
     return physical_ms << LOGICAL_BITS | logical
@@ -69,7 +75,10 @@ def wall_clock() -> int:
 
 
 def from_datetime(moment: datetime) -> int:
-    """The smallest TSO of a moment, cut to milliseconds. A datetime without a zone is taken as UTC."""
+    """The smallest TSO of a moment, cut to milliseconds.
+
+    A datetime without a zone is taken as UTC.
+    """
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return compose((moment - _EPOCH) // timedelta(milliseconds=1))
@@ -91,31 +100,34 @@ def text(ts: int) -> str:
 
 
 def parse_timestamp(text: str) -> int:
-    """A TSO from what a person types: the TSO's digits, or an ISO 8601 date-time (UTC unless it has a zone).
+    """A TSO from what a person types: the TSO's digits, or an ISO 8601 date-time (UTC unless it has
+    a zone).
 
-    MomentError if it is neither. Digits that would lie before 1980 as a TSO are refused: they are seconds or
-    milliseconds, not a TSO.
+    MomentError if it is neither. Digits that would lie before 1980 as a TSO are refused: they are
+    seconds or milliseconds, not a TSO.
     """
     text = text.strip()
     if re.fullmatch(r"[0-9]+", text):
         ts = int(text)
         if ts > _MAX or 0 < ts < FIRST:
             raise MomentError(
-                f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time like"
-                " 2026-11-21T09:30:00"
+                f"{text} is not a TSO of our time; give the TSO as TiDB prints it, or a date-time"
+                " like 2026-11-21T09:30:00"
             )
         return ts
     try:
         return from_datetime(datetime.fromisoformat(text))
     except ValueError as error:
         raise MomentError(
-            f"{text!r} is neither a TSO (digits) nor an ISO date-time such as 2026-11-21T09:30:00+00:00"
+            f"{text!r} is neither a TSO (digits) nor an ISO date-time such as"
+            " 2026-11-21T09:30:00+00:00"
         ) from error
 
 
 def parse_moment(text: str) -> int:
-    """As `parse_timestamp`, but a date-time is the last TSO of its millisecond, so that everything committed until then
-    is in; and ``before:`` with a commit timestamp (TSO) is the moment right before that commit.
+    """As `parse_timestamp`, but a date-time is the last TSO of its millisecond, so that everything
+    committed until then is in; and ``before:`` with a commit timestamp (TSO) is the moment right
+    before that commit.
     """
     if match := re.fullmatch(r"before[:\s]\s*([0-9]+)", text.strip()):
         return parse_timestamp(match[1]) - 1

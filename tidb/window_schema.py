@@ -11,4 +11,6 @@ WINDOW_SCHEMA = pa.schema(
         pa.field("payload", pa.large_binary(), nullable=False),
     ]
 )
-"""One row a committed transaction; the timestamps are TSO, `payload` is its Prewrite binlog as TiDB sent it."""
+"""One row a committed transaction; the timestamps are TSO, `payload` is its Prewrite binlog as TiDB
+sent it.
+"""

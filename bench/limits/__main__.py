@@ -1,11 +1,13 @@
-"""What this machine can do by itself, by bare programs: a minute, so that it can be told beside any benchmark.
+"""What this machine can do by itself, by bare programs: a minute, so that it can be told beside any
+benchmark.
 
     python -m sluice.bench.limits [disk] [wire] [database] [processor]
 
-Machines differ by a factor of three from day to day, and a benchmark's figures with them; their shares of what the
-machine does by itself in the same minutes differ far less. All parts take their figures in turns, five rounds of half a
-second each, on the disk of the state folder. Median, least and most of the rounds are printed, and kept as JSON beside
-what `sluice bench` keeps. docs/reference/performance/limits.md says which figure is the limit of which stage.
+Machines differ by a factor of three from day to day, and a benchmark's figures with them; their
+shares of what the machine does by itself in the same minutes differ far less. All parts take their
+figures in turns, five rounds of half a second each, on the disk of the state folder. Median, least
+and most of the rounds are printed, and kept as JSON beside what `sluice bench` keeps.
+docs/reference/performance/limits.md says which figure is the limit of which stage.
 """
 
 from __future__ import annotations
@@ -26,19 +28,29 @@ from sluice.bench.results import document, keep, shown
 from sluice.devstack.repository import default_home
 from sluice.devstack.state import StackError
 
-_PARTS: dict[str, Probe] = {"disk": disk, "wire": wire, "database": database, "processor": processor}
+_PARTS: dict[str, Probe] = {
+    "disk": disk,
+    "wire": wire,
+    "database": database,
+    "processor": processor,
+}
 _ROUNDS = 5
 
 
 def measure(home: Path, parts: Sequence[str], seconds: float) -> dict[str, Figures]:
-    """`median`, `least` and `most` of the rounds, each by figure, of the parts with these names; `seconds` is what a
-    figure takes in a round. Works in a folder in `home`. Raises StackError, OSError, RuntimeError.
+    """`median`, `least` and `most` of the rounds, each by figure, of the parts with these names.
+
+    `seconds` is what a figure takes in a round. Works in a folder in `home`. Raises StackError,
+    OSError, RuntimeError.
     """
     folder = home / "limits"
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as entered:
         takes = [entered.enter_context(_PARTS[name](folder)) for name in parts]
-        rounds = [{name: value for take in takes for name, value in take(seconds).items()} for _ in range(_ROUNDS)]
+        rounds = [
+            {name: value for take in takes for name, value in take(seconds).items()}
+            for _ in range(_ROUNDS)
+        ]
     values = {name: [each[name] for each in rounds] for name in rounds[0]}
     return {
         "median": {name: statistics.median(each) for name, each in values.items()},
@@ -49,10 +61,14 @@ def measure(home: Path, parts: Sequence[str], seconds: float) -> dict[str, Figur
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; exit code 1 if something that it needs can't be started."""
-    parser = argparse.ArgumentParser(prog="python -m sluice.bench.limits", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m sluice.bench.limits", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)} [all]")
     parser.add_argument("--home", type=Path, help="the state folder [as `sluice` has it]")
-    parser.add_argument("--seconds", type=float, default=0.5, help="what a figure takes in each round [0.5]")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="what a figure takes in each round [0.5]"
+    )
     arguments = parser.parse_args(argv)
     if unknown := sorted(set(arguments.parts) - set(_PARTS)):
         parser.error(f"{', '.join(unknown)}: there are {', '.join(_PARTS)}")
@@ -67,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, median in found["median"].items():
         values = (median, found["least"][name], found["most"][name])
         print(f"{name:<40}" + "".join(f"{shown(each):>14}" for each in values))
-    print(f"\n{whole['environment']['machine']}, load {whole['load'][0]:g}\nkept as {keep(home / 'results', whole)}")
+    print(
+        f"\n{whole['environment']['machine']}, load {whole['load'][0]:g}\nkept as"
+        f" {keep(home / 'results', whole)}"
+    )
     return 0
 
 

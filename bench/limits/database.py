@@ -1,8 +1,10 @@
-"""MariaDB by itself: LOAD DATA LOCAL of rows of sysbench's shape, one session, durable as it is by default.
+"""MariaDB by itself: LOAD DATA LOCAL of rows of sysbench's shape, one session, durable as it is by
+default.
 
-The rows (a key, a number with an index, 120 and 60 characters of random digits) lie in files before the time begins,
-and each file of 25,000 is one statement and one transaction. `load_insert_*` are new rows, `load_replace_*` the same
-keys again with other values. `*_cpu_us_a_row` is the server's CPU time.
+The rows (a key, a number with an index, 120 and 60 characters of random digits) lie in files before
+the time begins, and each file of 25,000 is one statement and one transaction. `load_insert_*` are
+new rows, `load_replace_*` the same keys again with other values. `*_cpu_us_a_row` is the server's
+CPU time.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from sluice.devstack import LOOPBACK, Stack
 _FILE_ROWS = 25_000
 _FILES_A_SECOND = 8
 _TABLE = (
-    "CREATE TABLE bench_limits.rows_ (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL,"
-    " KEY k_1 (k)) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    "CREATE TABLE bench_limits.rows_ (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad"
+    " CHAR(60) NOT NULL, KEY k_1 (k)) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 )
 
 
@@ -40,9 +42,14 @@ def database(folder: Path) -> Iterator[Round]:
         stack.up(("mariadb",))
         server = psutil.Process(stack.state().parts["mariadb"].process.pid)
         session = pymysql.connect(
-            host=LOOPBACK, port=stack.site().ports["mariadb"], user="root", charset="utf8mb4", autocommit=True,
-            local_infile=True, password=stack.site().secret("mariadb").read_text(),
-        )  # fmt: skip
+            host=LOOPBACK,
+            port=stack.site().ports["mariadb"],
+            user="root",
+            charset="utf8mb4",
+            autocommit=True,
+            local_infile=True,
+            password=stack.site().secret("mariadb").read_text(),
+        )
         with contextlib.closing(session):
 
             def take(seconds: float) -> Figures:
@@ -72,20 +79,27 @@ def _loaded(
             began, before = time.perf_counter(), sum(server.cpu_times()[:2])
             for pair in files:
                 cursor.execute(
-                    f"LOAD DATA LOCAL INFILE '{pair[which]}' {word}INTO TABLE bench_limits.rows_ CHARACTER SET utf8mb4"
+                    f"LOAD DATA LOCAL INFILE '{pair[which]}' {word}INTO TABLE bench_limits.rows_"
+                    " CHARACTER SET utf8mb4"
                 )
             took, spent = time.perf_counter() - began, sum(server.cpu_times()[:2]) - before
             cursor.execute("SELECT COUNT(*), SUM(k % 2) FROM bench_limits.rows_")
             ((count, of_replacing),) = cursor.fetchall()
             if (count, of_replacing) != (rows, which * rows):
-                raise RuntimeError(f"of {rows} rows MariaDB has {count}, {of_replacing} of them from the second load")
+                raise RuntimeError(
+                    f"of {rows} rows MariaDB has {count}, {of_replacing} of them from the second"
+                    " load"
+                )
             found[f"load_{name}_rows_per_s"] = rows / took
             found[f"load_{name}_cpu_us_a_row"] = spent / rows * 1e6
     return found
 
 
 def _make(folder: Path, number: int) -> tuple[Path, Path]:
-    """Two files with the same keys and other values; `k` is even in the first and odd in the second."""
+    """Two files with the same keys and other values.
+
+    `k` is even in the first and odd in the second.
+    """
     paths = folder / f"rows-{number}", folder / f"others-{number}"
     rng = np.random.default_rng(number)
     for which, path in enumerate(paths):

@@ -1,8 +1,9 @@
 """The disk under a folder: a record appended and synced, and many with one sync.
 
-`append_sync_*_ms` is one record of 128 bytes a sync. `group_commit_64x128_records_per_s` has 64 records of 128 bytes a
-sync; it is named as the case of `sluice bench pump` is, since no pump answers 64 callers faster that makes durable what
-each of them sent. `group_commit_most_128_records_per_s` is with whatever number a sync does best.
+`append_sync_*_ms` is one record of 128 bytes a sync. `group_commit_64x128_records_per_s` has 64
+records of 128 bytes a sync; it is named as the case of `sluice bench pump` is, since no pump
+answers 64 callers faster that makes durable what each of them sent.
+`group_commit_most_128_records_per_s` is with whatever number a sync does best.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def disk(folder: Path) -> Iterator[Round]:
             waits = _synced(path, records * size, seconds)
             found[f"group_commit_{records}x{size}_records_per_s"] = records / float(np.mean(waits))
         for size in (128, 1024):
-            best = max(_bytes_per_s(path, length, seconds / len(_MOST_BYTES)) for length in _MOST_BYTES)
+            best = max(
+                _bytes_per_s(path, length, seconds / len(_MOST_BYTES)) for length in _MOST_BYTES
+            )
             found[f"group_commit_most_{size}_records_per_s"] = best / size
         return found
 
@@ -52,7 +55,10 @@ def _bytes_per_s(path: Path, length: int, seconds: float) -> float:
 
 
 def _synced(path: Path, length: int, seconds: float) -> list[float]:
-    """Appends so many bytes at a time to a new file and syncs each time; how long each took, in seconds."""
+    """Appends so many bytes at a time to a new file and syncs each time.
+
+    How long each took, in seconds.
+    """
     piece = os.urandom(length)
     waits: list[float] = []
     spent = 0.0

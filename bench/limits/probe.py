@@ -10,7 +10,11 @@ Figures = dict[str, float]
 """By a name that ends in the unit."""
 
 Round = Callable[[float], Figures]
-"""Takes each of a part's figures once, in about so many seconds each. Every round gives the same names."""
+"""Takes each of a part's figures once, in about so many seconds each. Every round gives the same
+names.
+"""
 
 Probe = Callable[[Path], AbstractContextManager[Round]]
-"""A part: what it needs is made and started in a folder of its own when it is entered, and gone when it is left."""
+"""A part: what it needs is made and started in a folder of its own when it is entered, and gone
+when it is left.
+"""

@@ -1,9 +1,10 @@
 """One core: numpy taking rows apart, bytes compressed, memory copied, and plain Python.
 
-`decode_rows_per_s` is of rows of sysbench's widths (two little-endian numbers of 8 and 4 bytes, texts of 120 and 60),
-which lie one behind the other and are taken in another order, into an array a column: what numpy does at best where
-nothing has to be looked for. `lz4_mb_per_s` and `zstd_9_mb_per_s` are bytes taken in of rows of those widths whose
-texts are random digits, as sysbench's are. `python_loop_ms` is a million turns of a loop.
+`decode_rows_per_s` is of rows of sysbench's widths (two little-endian numbers of 8 and 4 bytes,
+texts of 120 and 60), which lie one behind the other and are taken in another order, into an array a
+column: what numpy does at best where nothing has to be looked for. `lz4_mb_per_s` and
+`zstd_9_mb_per_s` are bytes taken in of rows of those widths whose texts are random digits, as
+sysbench's are. `python_loop_ms` is a million turns of a loop.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def processor(folder: Path) -> Iterator[Round]:
             "decode_rows_per_s": _ROWS / _took(lambda: decoded(data, starts), seconds),
             "lz4_mb_per_s": len(plain) / _took(lambda: lz4.compress(plain), seconds) / 1e6,
             "zstd_9_mb_per_s": len(plain) / _took(lambda: zstd.compress(plain), seconds) / 1e6,
-            "copy_gb_per_s": _COPIED_BYTES / _took(lambda: np.copyto(target, source), seconds) / 1e9,
+            "copy_gb_per_s": _COPIED_BYTES
+            / _took(lambda: np.copyto(target, source), seconds)
+            / 1e9,
             "python_loop_ms": _took(_loop, seconds) * 1000,
         }
 

@@ -1,9 +1,10 @@
-"""Loopback between two processes: bytes sent and answered over a bare socket, and the same by grpcio.
+"""Loopback between two processes: bytes sent and answered over a bare socket, and the same by
+grpcio.
 
-`round_trip_us` is 128 bytes there and back, one at a time, by two threads that block: two wake-ups, and what the kernel
-does for a socket. `grpc_*_calls_per_s` are unary calls of 128 bytes, so many under way at a time, to a server that
-gives back what it got; `grpc_stream_mb_per_s` is a stream of messages of 256 KiB. Both processes share the machine's
-cores.
+`round_trip_us` is 128 bytes there and back, one at a time, by two threads that block: two wake-ups,
+and what the kernel does for a socket. `grpc_*_calls_per_s` are unary calls of 128 bytes, so many
+under way at a time, to a server that gives back what it got; `grpc_stream_mb_per_s` is a stream of
+messages of 256 KiB. Both processes share the machine's cores.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ def wire(folder: Path) -> Iterator[Round]:
     theirs.close()
     try:
         plain_port, grpc_port = ours.recv()
-        own = [("grpc.use_local_subchannel_pool", 1)]  # channels of one address would share a connection
-        channels = [grpc.insecure_channel(f"{_LOOPBACK}:{grpc_port}", options=own) for _ in range(_CONNECTIONS)]
+        # channels of one address would share a connection
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [
+            grpc.insecure_channel(f"{_LOOPBACK}:{grpc_port}", options=own)
+            for _ in range(_CONNECTIONS)
+        ]
         with socket.create_connection((_LOOPBACK, plain_port)) as plain:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             echoes = [channel.unary_unary("/bench/Echo") for channel in channels]
@@ -78,7 +83,9 @@ def _round_trip_us(plain: socket.socket, seconds: float) -> float:
     return float(np.median(waits)) * 1e6
 
 
-def _calls_per_s(echoes: list[grpc.UnaryUnaryMultiCallable], at_a_time: int, seconds: float) -> float:
+def _calls_per_s(
+    echoes: list[grpc.UnaryUnaryMultiCallable], at_a_time: int, seconds: float
+) -> float:
     """So many calls are under way all the while; each begins the next one when it is answered."""
     answered, under_way = 0, at_a_time
     over, lock = threading.Event(), threading.Lock()
@@ -86,7 +93,9 @@ def _calls_per_s(echoes: list[grpc.UnaryUnaryMultiCallable], at_a_time: int, sec
     end = time.perf_counter() + seconds
 
     def call(number: int) -> None:
-        echoes[number % len(echoes)].future(_CALL).add_done_callback(lambda future: done(number, future))
+        echoes[number % len(echoes)].future(_CALL).add_done_callback(
+            lambda future: done(number, future)
+        )
 
     def done(number: int, future: grpc.Future) -> None:
         nonlocal answered, under_way
@@ -125,7 +134,9 @@ def _serve(pipe: Connection) -> None:
     server = grpc.server(ThreadPoolExecutor(4))
     handlers: dict[str, grpc.RpcMethodHandler] = {
         "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request),
-        "Stream": grpc.unary_stream_rpc_method_handler(lambda request, context: (_MESSAGE for _ in range(_MESSAGES))),
+        "Stream": grpc.unary_stream_rpc_method_handler(
+            lambda request, context: (_MESSAGE for _ in range(_MESSAGES))
+        ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
     port = server.add_insecure_port(f"{_LOOPBACK}:0")

@@ -1,7 +1,8 @@
-"""``python -m deploy.start.airflow_api``: Airflow's api-server, whose user `admin` has the password of a file.
+"""``python -m deploy.start.airflow_api``: Airflow's api-server, whose user `admin` has the password
+of a file.
 
-Airflow's simple auth manager wants a file that it may write, with all users in it, so one is made under AIRFLOW_HOME at
-every start. Who has another auth manager starts ``airflow api-server``.
+Airflow's simple auth manager wants a file that it may write, with all users in it, so one is made
+under AIRFLOW_HOME at every start. Who has another auth manager starts ``airflow api-server``.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ PASSWORDS_VARIABLE = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"
 
 
 def write_passwords(source: str, target: Path) -> None:
-    """Write Airflow's file of passwords, mode 0600. `source`: the file with the password. Raises OSError."""
+    """Write Airflow's file of passwords, mode 0600.
+
+    `source`: the file with the password. Raises OSError.
+    """
     if not (password := first_line(PASSWORD_VARIABLE, source)):
         raise OSError(f"{PASSWORD_VARIABLE}: {source} is empty; deploy/make-secrets writes one")
     target.unlink(missing_ok=True)
-    with open(target, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(
+        target, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+    ) as file:
         json.dump({USER: password}, file)
 
 

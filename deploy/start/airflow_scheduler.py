@@ -1,7 +1,8 @@
 """``python -m deploy.start.airflow_scheduler``: Airflow's scheduler, whose tasks end with it.
 
-Told to end, the scheduler itself would wait for its tasks, which go on for minutes, until somebody loses patience and
-kills all of it. Here the tasks are ended: they may be at any time, and the next ones go on from what is durable.
+Told to end, the scheduler itself would wait for its tasks, which go on for minutes, until somebody
+loses patience and kills all of it. Here the tasks are ended: they may be at any time, and the next
+ones go on from what is durable.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def tasks_of(workers: Sequence[psutil.Process]) -> list[psutil.Process]:
 def end_tasks(scheduler: subprocess.Popen[bytes]) -> None:
     """Until the scheduler is gone: a task may still come from its queue.
 
-    The scheduler waits without a limit for its executor's workers (its children), and a worker may be one that never
-    ends: it asks Airflow's API to let a task begin, and that is about to end as well. So neither is waited for longer
-    than ``_LINGERING_SWEEPS`` without a task. What was in their hands is queued again by the next scheduler.
+    The scheduler waits without a limit for its executor's workers (its children), and a worker may
+    be one that never ends: it asks Airflow's API to let a task begin, and that is about to end as
+    well. So neither is waited for longer than ``_LINGERING_SWEEPS`` without a task. What was in
+    their hands is queued again by the next scheduler.
     """
     told: dict[int, int] = {}
     lingering = 0
@@ -78,7 +80,9 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    with subprocess.Popen(["airflow", "scheduler", "--skip-serve-logs", *sys.argv[1:]]) as scheduler:
+    with subprocess.Popen(
+        ["airflow", "scheduler", "--skip-serve-logs", *sys.argv[1:]]
+    ) as scheduler:
         while scheduler.poll() is None and not asked.wait(0.2):
             pass
         if asked.is_set() and scheduler.poll() is None:

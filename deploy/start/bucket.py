@@ -1,7 +1,7 @@
 """``python -m deploy.start.bucket URL``: makes the bucket of a relay log's URL, if it isn't there.
 
-For the object store of docker-compose.yaml; a bucket at a provider is made with the provider's own tools. The request
-is a PUT of the bucket itself, signed as one of an object without a name.
+For the object store of docker-compose.yaml; a bucket at a provider is made with the provider's own
+tools. The request is a PUT of the bucket itself, signed as one of an object without a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _PATIENCE = timedelta(minutes=5)
 
 
 def request_url(url: str, secrets: dict[str, str]) -> str:
-    """Where to PUT for the bucket of `url` (``s3://bucket/…?endpoint_override=…&region=…&scheme=…``) to be there."""
+    """Where to PUT for the bucket of `url`
+    (``s3://bucket/…?endpoint_override=…&region=…&scheme=…``) to be there.
+    """
     parts = urlsplit(url)
     options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     scheme = options.get("scheme", "https")
@@ -40,11 +42,16 @@ def request_url(url: str, secrets: dict[str, str]) -> str:
 
 
 def make(url: str, secrets: dict[str, str]) -> str:
-    """Make the bucket; what came of it, for a log. Raises OSError if the store doesn't answer or refuses."""
+    """Make the bucket; what came of it, for a log.
+
+    Raises OSError if the store doesn't answer or refuses.
+    """
     name = urlsplit(url).netloc
     request = urllib.request.Request(request_url(url, secrets), method="PUT")  # noqa: S310 - the store's own scheme
     try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=30
+        ).close()
     except urllib.error.HTTPError as error:
         said = error.read(2_000).decode("utf-8", "replace")
         if error.code == 409:  # BucketAlreadyOwnedByYou, BucketAlreadyExists

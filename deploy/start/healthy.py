@@ -1,4 +1,5 @@
-"""``python -m deploy.start.healthy KIND ADDRESS …``: exit code 0 if a service serves, else 1 and a line that says why.
+"""``python -m deploy.start.healthy KIND ADDRESS …``: exit code 0 if a service serves, else 1 and a
+line that says why.
 
     http URL                    answers with 200
     pump URL [NODE]             the registry shows the pump online: it takes binlogs. NODE is by default the pump's own
@@ -8,8 +9,8 @@
     grpc HOST:PORT              speaks HTTP/2, as Spark Connect does
     grpcs HOST:PORT             the same over TLS; whose certificate it is isn't looked at
 
-Without a host, as in ``http://:8080/json/`` and ``:15002``, this machine's own name is taken. Only the standard library
-is imported: this runs every few seconds in every container.
+Without a host, as in ``http://:8080/json/`` and ``:15002``, this machine's own name is taken. Only
+the standard library is imported: this runs every few seconds in every container.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def http(url: str) -> bytes:
 
 def pump(url: str, node: str = "") -> None:
     """Raises OSError unless the pump at `url` is online."""
-    states = {name: entry.get("State", entry.get("state")) for name, entry in _json(f"{url}/status")["status"].items()}
+    states = {
+        name: entry.get("State", entry.get("state"))
+        for name, entry in _json(f"{url}/status")["status"].items()
+    }
     state = states.get(node or socket.gethostname())
     if state != "online":
         raise OSError(f"pump {node or socket.gethostname()} is {state}, the registry has {states}")

@@ -1,8 +1,9 @@
-"""``python -m deploy.start.secret_files PROGRAM ARGUMENT…``: becomes the program, with secrets from files.
+"""``python -m deploy.start.secret_files PROGRAM ARGUMENT…``: becomes the program, with secrets from
+files.
 
-For each variable of NAMES that is missing while ``<name>_FILE`` is there, the file's first line is its value. So a
-secret is neither in an image nor in what describes a container, only in the process that needs it. It is the entry
-point of all images of Dockerfile.
+For each variable of NAMES that is missing while ``<name>_FILE`` is there, the file's first line is
+its value. So a secret is neither in an image nor in what describes a container, only in the process
+that needs it. It is the entry point of all images of Dockerfile.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ NAMES = (
     "SPARK_AUTHENTICATE_SECRET",
     "SPARK_CONNECT_AUTHENTICATE_TOKEN",
 )
-"""Variables that may come from a file: those of object stores, the one for `[upstream] sql-password-env`, the secret
-of a standalone Spark cluster, and what a Spark Connect server's clients must show."""
+"""Variables that may come from a file: those of object stores, the one for `[upstream]
+sql-password-env`, the secret of a standalone Spark cluster, and what a Spark Connect server's
+clients must show.
+"""
 
 
 def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> dict[str, str]:
@@ -34,8 +37,10 @@ def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> 
 
 
 def first_line(variable: str, path: str) -> str:
-    """The first line of the file that `variable` names, "" of an empty one. Raises OSError, which names
-    variable and file, never what is in it."""
+    """The first line of the file that `variable` names, "" of an empty one.
+
+    Raises OSError, which names variable and file, never what is in it.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -45,7 +50,10 @@ def first_line(variable: str, path: str) -> str:
 
 
 def become(argv: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Become the program, found on PATH, with its secrets. Ends the process with a line if that can't be."""
+    """Become the program, found on PATH, with its secrets.
+
+    Ends the process with a line if that can't be.
+    """
     try:
         environment.update(secrets_of(environment))
         os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606 - that is what it is for

@@ -1,7 +1,9 @@
-"""``python -m deploy.start.standin HOST``: the stand-in TiDB cluster, on the ports that TiDB's parts have.
+"""``python -m deploy.start.standin HOST``: the stand-in TiDB cluster, on the ports that TiDB's
+parts have.
 
-HOST is the name under which the others know it. With STANDIN_RECORDING, a folder, it plays that recording; without, it
-is there for live traffic (`deploy.start.traffic` begins either). ETCD_URL is the etcd behind PD.
+HOST is the name under which the others know it. With STANDIN_RECORDING, a folder, it plays that
+recording; without, it is there for live traffic (`deploy.start.traffic` begins either). ETCD_URL is
+the etcd behind PD.
 """
 
 from __future__ import annotations

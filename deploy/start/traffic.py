@@ -1,8 +1,9 @@
 """``python -m deploy.start.traffic CONTROL``: has the stand-in cluster send transactions.
 
-CONTROL is the address of its control port, such as ``http://standin:2380``. TRAFFIC_RATE is how many transactions a
-second, until the stand-in is stopped. If the stand-in plays a recording (STANDIN_RECORDING), that is sent instead,
-through the label TRAFFIC_UNTIL or to its end, at TRAFFIC_SPEED times the speed at which it was recorded, or at "max".
+CONTROL is the address of its control port, such as ``http://standin:2380``. TRAFFIC_RATE is how
+many transactions a second, until the stand-in is stopped. If the stand-in plays a recording
+(STANDIN_RECORDING), that is sent instead, through the label TRAFFIC_UNTIL or to its end, at
+TRAFFIC_SPEED times the speed at which it was recorded, or at "max".
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _TIMEOUT_S = 60.0
 
 
 def order(environment: Mapping[str, str]) -> tuple[str, dict[str, object]]:
-    """The path on the control port, and what to POST there. Raises ValueError for a rate that is no number."""
+    """The path on the control port, and what to POST there.
+
+    Raises ValueError for a rate that is no number.
+    """
     if environment.get("STANDIN_RECORDING"):
         wanted: dict[str, object] = {"until": environment.get("TRAFFIC_UNTIL") or None}
         wanted["speed"] = environment.get("TRAFFIC_SPEED") or "1"
@@ -33,8 +37,12 @@ def main() -> None:
         sys.exit("usage: python -m deploy.start.traffic CONTROL")
     try:
         path, body = order(os.environ)
-        request = urllib.request.Request(sys.argv[1] + path, json.dumps(body).encode(), method="POST")  # noqa: S310
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=_TIMEOUT_S).close()
+        request = urllib.request.Request(  # noqa: S310 the URL is the compose file's
+            sys.argv[1] + path, json.dumps(body).encode(), method="POST"
+        )
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=_TIMEOUT_S
+        ).close()
     except urllib.error.HTTPError as error:
         sys.exit(f"traffic: {error.read(2_000).decode('utf-8', 'replace')}")
     except (OSError, ValueError) as error:

@@ -1,8 +1,9 @@
-"""A pump as a TiUP package: a tarball that TiUP puts in the place of the original's, and that needs only a Python.
+"""A pump as a TiUP package: a tarball that TiUP puts in the place of the original's, and that needs
+only a Python.
 
-TiUP unpacks a component's package into ``<deploy dir>/bin``, and starts ``bin/pump`` with flags that it knows of the
-original (pkg/cluster/task/install_package.go and embed/templates/scripts/run_pump.sh.tpl in pingcap/tiup). So at the
-top of the tarball there are::
+TiUP unpacks a component's package into ``<deploy dir>/bin``, and starts ``bin/pump`` with flags
+that it knows of the original (pkg/cluster/task/install_package.go and
+embed/templates/scripts/run_pump.sh.tpl in pingcap/tiup). So at the top of the tarball there are::
 
     pump                      starts the pump
     sluice-pump/              the pump and the packages it needs, as they are installed here
@@ -30,7 +31,9 @@ PACKAGES = REPOSITORY / "deploy" / "pump-packages.txt"
 OWN = ("__init__.py", "errors.py", "pump_service", "tidb")
 """What of the package `sluice` a pump is made of."""
 _AT_THE_TOP = ("pump", "run_pump.sh", "pump.toml.example")
-_NOT_NEEDED = re.compile(r"(^|/)(__pycache__|tests?|include|src|\.\.)(/|$)|\.(pyx|pxd|pxi|h|hpp|c|cc|cpp|pyi)$|^bin/")
+_NOT_NEEDED = re.compile(
+    r"(^|/)(__pycache__|tests?|include|src|\.\.)(/|$)|\.(pyx|pxd|pxi|h|hpp|c|cc|cpp|pyi)$|^bin/"
+)
 _MAIN = """\
 import sys
 
@@ -48,7 +51,10 @@ def name_of_tarball() -> str:
 
 
 def bundle(target: Path) -> None:
-    """Make the folder that is packed; one that is there is replaced. Raises metadata.PackageNotFoundError."""
+    """Make the folder that is packed; one that is there is replaced.
+
+    Raises metadata.PackageNotFoundError.
+    """
     shutil.rmtree(target, ignore_errors=True)
     packages = target / "sluice-pump"
     packages.mkdir(parents=True)
@@ -63,7 +69,9 @@ def bundle(target: Path) -> None:
         if source.is_file():
             shutil.copy(source, own / name)
         else:
-            shutil.copytree(source, own / name, ignore=shutil.ignore_patterns("__pycache__", "*.proto"))
+            shutil.copytree(
+                source, own / name, ignore=shutil.ignore_patterns("__pycache__", "*.proto")
+            )
     _copy_distribution("sluice", packages)
     (packages / "__main__.py").write_text(_MAIN, encoding="utf-8")
     (packages / "python-version").write_text(f"{_python()}\n", encoding="utf-8")
@@ -94,7 +102,9 @@ def _python() -> str:
 def _closure() -> list[str]:
     """The distributions that a pump needs, with what they need themselves."""
     text = PACKAGES.read_text(encoding="utf-8")
-    waiting = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    waiting = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")
+    ]
     found: set[str] = set()
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()

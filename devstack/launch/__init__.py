@@ -1,4 +1,6 @@
-"""How each part of the one-machine stack is started, asked whether it serves, and stopped: one module a part."""
+"""How each part of the one-machine stack is started, asked whether it serves, and stopped: one
+module a part.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ PART_NAMES = (
 
 
 def build_parts(site: StackPaths, dags: Path = DAGS) -> dict[str, Service]:
-    """All parts of the stack at `site`, by name. Raises MissingProgram, which names all that isn't installed."""
+    """All parts of the stack at `site`, by name.
+
+    Raises MissingProgram, which names all that isn't installed.
+    """
     _require_programs()
     parts = [
         etcd(site),

@@ -1,7 +1,9 @@
-"""Airflow: api-server, scheduler, dag-processor and triggerer, with SQLite metadata and LocalExecutor.
+"""Airflow: api-server, scheduler, dag-processor and triggerer, with SQLite metadata and
+LocalExecutor.
 
-Fixed settings stand in ``airflow.cfg`` at the top of the repository; what differs from stack to stack (paths, ports,
-secrets) comes from the environment, secrets through ``…_CMD`` so that they are in files of mode 0600 only.
+Fixed settings stand in ``airflow.cfg`` at the top of the repository; what differs from stack to
+stack (paths, ports, secrets) comes from the environment, secrets through ``…_CMD`` so that they are
+in files of mode 0600 only.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from sluice.devstack.launch.service import LOOPBACK, Service, ServiceNotReady, StackPaths, base_environment, get_json
+from sluice.devstack.launch.service import (
+    LOOPBACK,
+    Service,
+    ServiceNotReady,
+    StackPaths,
+    base_environment,
+    get_json,
+)
 from sluice.devstack.repository import DAGS, airflow_cfg
 
 PORTS = ("airflow",)
@@ -47,7 +56,9 @@ _MIN_PARALLELISM = 6
 _TASKS_PER_PIPELINE = 3
 """That run all the time."""
 _LOCK_TIMEOUT_S = 20
-"""Airflow's database is one SQLite file: while others write, a process waits so long before it fails."""
+"""Airflow's database is one SQLite file: while others write, a process waits so long before it
+fails.
+"""
 _HEALTH_TTL_S = 0.3
 _prepare_lock = threading.Lock()
 CACHE_FOLDER = Path(sys.prefix) / "share" / "sluice"
@@ -81,17 +92,19 @@ def airflow(site: StackPaths, dags: Path = DAGS) -> list[Service]:
             prepare=functools.partial(_prepare, data, env, name),
             data=data,
             start_timeout_s=600,
-            summary=f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}"
-            if name == "airflow-api"
-            else "",
+            summary=(
+                f"{airflow_url(port)} user {USER}, password in {password_file(site.home)}"
+                if name == "airflow-api"
+                else ""
+            ),
         )
         for name, words in _COMPONENTS.items()
     ]
 
 
 def reset_runs(home: Path) -> None:
-    """Forget every DAG run: put the empty metadata database back that was kept after the first migration. Only while
-    Airflow is down.
+    """Forget every DAG run: put the empty metadata database back that was kept after the first
+    migration. Only while Airflow is down.
     """
     data = home / "airflow"
     template = data / "empty.db"
@@ -119,10 +132,15 @@ def _environment(site: StackPaths, data: Path, port: int, dags: Path) -> dict[st
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": airflow_url(port),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{data / 'airflow.db'}?timeout={_LOCK_TIMEOUT_S}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": (
+            f"sqlite:///{data / 'airflow.db'}?timeout={_LOCK_TIMEOUT_S}"
+        ),
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(data / "logs"),
-        "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(data / "logs" / "dag_processor"),
-        "SPT_NOENV": "1",  # setproctitle would overwrite the environment by which leftovers are found
+        "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(
+            data / "logs" / "dag_processor"
+        ),
+        # setproctitle would overwrite the environment by which leftovers are found
+        "SPT_NOENV": "1",
         "SLUICE_CONFIG": str(site.config),
         **_several(site.home / "pipelines"),
         "PYSPARK_PYTHON": sys.executable,
@@ -139,14 +157,19 @@ def _several(folder: Path) -> dict[str, str]:
 
 
 def _prepare(data: Path, env: dict[str, str], name: str) -> None:
-    """Secrets and the metadata database, both made once. The four processes ask for it at the same time."""
+    """Secrets and the metadata database, both made once.
+
+    The four processes ask for it at the same time.
+    """
     with _prepare_lock:
         folder = data / "secrets"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write_once(folder / "fernet", lambda: base64.urlsafe_b64encode(os.urandom(32)).decode())
         _write_once(folder / "api", lambda: secrets.token_urlsafe(32))
         _write_once(folder / "jwt", lambda: secrets.token_urlsafe(64))
-        _write_once(folder / "passwords.json", lambda: json.dumps({USER: secrets.token_urlsafe(12)}))
+        _write_once(
+            folder / "passwords.json", lambda: json.dumps({USER: secrets.token_urlsafe(12)})
+        )
         if _is_migrated(data / "airflow.db"):
             if name == "airflow-scheduler":
                 _mark_schedulers_ended(data / "airflow.db")
@@ -170,14 +193,17 @@ def _migrate(data: Path, env: dict[str, str]) -> None:
         env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"`airflow db migrate` failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+        raise RuntimeError(
+            f"`airflow db migrate` failed: {(done.stdout + done.stderr).strip()[-2000:]}"
+        )
     with contextlib.closing(sqlite3.connect(data / "airflow.db")) as database, database:
         database.execute("CREATE TABLE sluice_migrated (done INTEGER)")
 
 
 def _kept_database() -> Path:
-    """Where an empty database is kept for the next stack: migrating costs some 4 s of CPU time, and gives the same each
-    time. Airflow's version and settings decide what is in it; no secret does, and nothing of a stack.
+    """Where an empty database is kept for the next stack: migrating costs some 4 s of CPU time, and
+    gives the same each time. Airflow's version and settings decide what is in it; no secret does,
+    and nothing of a stack.
     """
     settings = hashlib.sha256(airflow_cfg().read_bytes()).hexdigest()[:16]
     return CACHE_FOLDER / f"airflow-{version('apache-airflow-core')}-{settings}.db"
@@ -195,8 +221,8 @@ def _copy_atomically(source: Path, target: Path) -> None:
 
 
 def _mark_schedulers_ended(database: Path) -> None:
-    """No scheduler runs now: those that were killed are noted as over, so that the next one starts their tasks again at
-    once and not when their last heartbeats have become old.
+    """No scheduler runs now: those that were killed are noted as over, so that the next one starts
+    their tasks again at once and not when their last heartbeats have become old.
     """
     with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection, connection:
         connection.execute(
@@ -207,7 +233,9 @@ def _mark_schedulers_ended(database: Path) -> None:
 
 def _write_once(path: Path, make: Callable[[], str]) -> None:
     if not path.exists():
-        with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(
+            path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)
+        ) as file:
             file.write(make())
 
 
@@ -216,14 +244,20 @@ def _is_migrated(database: Path) -> bool:
         return False
     try:
         with sqlite3.connect(database) as connection:
-            return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sluice_migrated'").fetchall())
+            return bool(
+                connection.execute(
+                    "SELECT 1 FROM sqlite_master WHERE name = 'sluice_migrated'"
+                ).fetchall()
+            )
     except sqlite3.DatabaseError:
         return False
 
 
 class _HealthCache:
-    """What the api-server says of all components. Those that are being started ask side by side, again and again: one
-    answer serves all for `_HEALTH_TTL_S`, and so does an error.
+    """What the api-server says of all components.
+
+    Those that are being started ask side by side, again and again: one answer serves all for
+    `_HEALTH_TTL_S`, and so does an error.
     """
 
     def __init__(self, port: int) -> None:
@@ -248,7 +282,9 @@ class _HealthCache:
 
 
 def _probe(name: str, home: Path, health: _HealthCache) -> Callable[[], None]:
-    """A component is ready when Airflow's health shows a heartbeat younger than the component's process."""
+    """A component is ready when Airflow's health shows a heartbeat younger than the component's
+    process.
+    """
 
     def probe() -> None:
         said = health.ask()

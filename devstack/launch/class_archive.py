@@ -1,9 +1,10 @@
-"""Makes the archive of Spark's classes from which the stack's Spark starts (Java's class data sharing): `python -m
-sluice.devstack.launch.class_archive`, which does nothing where there is one that fits.
+"""Makes the archive of Spark's classes from which the stack's Spark starts (Java's class data
+sharing): `python -m sluice.devstack.launch.class_archive`, which does nothing where there is one
+that fits.
 
-A Connect server loads and verifies some 17,000 classes out of 290 jars until its first job is done, each time the same
-ones: 8 s of CPU time without the archive, 3 with it. Nothing depends on it. Java looks whether it was made by the same
-Java, of the same jars, and goes without it otherwise.
+A Connect server loads and verifies some 17,000 classes out of 290 jars until its first job is done,
+each time the same ones: 8 s of CPU time without the archive, 3 with it. Nothing depends on it. Java
+looks whether it was made by the same Java, of the same jars, and goes without it otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _NUMBERS = pa.schema([("number", pa.int64())])
 
 
 def make() -> None:
-    """Start a server, see which classes it loads, and archive them. Raises StackError, OSError or MissingProgram."""
+    """Start a server, see which classes it loads, and archive them.
+
+    Raises StackError, OSError or MissingProgram.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-classes-") as folder:
         listed = Path(folder) / "classes"
         said = _recorded(Path(folder), f"-XX:DumpLoadedClassList={listed}")
@@ -57,17 +61,22 @@ class JavaRuntime:
         )  # fmt: skip
 
 
-def archive(java: JavaRuntime, listed: Path, modules: list[str], target: Path = CLASS_ARCHIVE) -> None:
+def archive(
+    java: JavaRuntime, listed: Path, modules: list[str], target: Path = CLASS_ARCHIVE
+) -> None:
     """Archive the classes that a file lists. Raises StackError or OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     words = [f"-XX:SharedClassListFile={listed}", f"-XX:SharedArchiveFile={fresh}"]
-    # Warnings are of classes that can't be archived: those of signed jars, and of optional libraries.
+    # Warnings are of classes that can't be archived: those of signed jars, and of optional
+    # libraries.
     quiet = ["-Xlog:disable", "-Xlog:all=error:stderr"]
     try:
         done = java.run(*words, *quiet, *modules, "-Xshare:dump")
         if done.returncode:
-            raise StackError(f"{shlex.join(done.args)} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+            raise StackError(
+                f"{shlex.join(done.args)} failed: {(done.stdout + done.stderr).strip()[-2000:]}"
+            )
         _remembered(target).write_text(f"{java.program}\0{java.class_path}", encoding="utf-8")
         fresh.replace(target)  # a JVM that has the former one mapped keeps it
     finally:
@@ -97,9 +106,14 @@ def _recorded(home: Path, option: str) -> list[str]:
     environment = base_environment() | dict(part.env)
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(
-            part.argv, env=environment, cwd=part.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            part.argv,
+            env=environment,
+            cwd=part.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         until = time.monotonic() + _TIMEOUT_S
         while not _answers(part.probe):
@@ -144,4 +158,7 @@ if __name__ == "__main__":
         try:
             make()
         except Exception as error:
-            print(f"Spark starts without an archive of its classes, which takes twice as long: {error}")
+            print(
+                "Spark starts without an archive of its classes, which takes twice as long:"
+                f" {error}"
+            )

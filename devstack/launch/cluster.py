@@ -17,21 +17,36 @@ def cluster(site: StackPaths) -> Service:
 
     def probe() -> None:
         get_json(f"http://{LOOPBACK}:{control}/status")
-        with grpc.insecure_channel(f"{LOOPBACK}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-            members = channel.unary_unary("/pdpb.PD/GetMembers", request_serializer=None, response_deserializer=None)
+        with grpc.insecure_channel(
+            f"{LOOPBACK}:{port}", options=[("grpc.enable_http_proxy", 0)]
+        ) as channel:
+            members = channel.unary_unary(
+                "/pdpb.PD/GetMembers", request_serializer=None, response_deserializer=None
+            )
             members(b"", timeout=5)
 
     live = str(site.recording) == NO_RECORDING
     return Service(
         name="cluster",
         argv=(
-            sys.executable, "-m", "sluice.devstack.tidb", *(() if live else ("--recording", str(site.recording))),
-            "--etcd", f"http://{LOOPBACK}:{site.ports['etcd-client']}",
-            "--listen", f"{LOOPBACK}:{port}", "--control", f"{LOOPBACK}:{control}",
-            "--sql", f"{LOOPBACK}:{sql}",
+            sys.executable,
+            "-m",
+            "sluice.devstack.tidb",
+            *(() if live else ("--recording", str(site.recording))),
+            "--etcd",
+            f"http://{LOOPBACK}:{site.ports['etcd-client']}",
+            "--listen",
+            f"{LOOPBACK}:{port}",
+            "--control",
+            f"{LOOPBACK}:{control}",
+            "--sql",
+            f"{LOOPBACK}:{sql}",
         ),
         ports={"pd": port, "control": control, "sql": sql},
         probe=probe,
         needs=("etcd",),
-        summary=f"PD http://{LOOPBACK}:{port}, {'for live traffic' if live else f'plays {site.recording}'}",
-    )  # fmt: skip
+        summary=(
+            f"PD http://{LOOPBACK}:{port},"
+            f" {'for live traffic' if live else f'plays {site.recording}'}"
+        ),
+    )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import platform
 
-from sluice.devstack.launch.service import LOOPBACK, Service, ServiceNotReady, StackPaths, find_program, get_json
+from sluice.devstack.launch.service import (
+    LOOPBACK,
+    Service,
+    ServiceNotReady,
+    StackPaths,
+    find_program,
+    get_json,
+)
 
 PORTS = ("etcd-client", "etcd-peer")
 

@@ -1,4 +1,6 @@
-"""MariaDB: the downstream, with a data directory of its own and nothing read from the system's configuration."""
+"""MariaDB: the downstream, with a data directory of its own and nothing read from the system's
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,31 @@ from pathlib import Path
 
 import pymysql
 
-from sluice.devstack.launch.service import LOOPBACK, Service, StackPaths, base_environment, find_program
+from sluice.devstack.launch.service import (
+    LOOPBACK,
+    Service,
+    StackPaths,
+    base_environment,
+    find_program,
+)
 
 PORTS = ("mariadb",)
 USER = "root"
 _OWN_SCHEMAS = {"information_schema", "mysql", "performance_schema", "sys"}
-_MAX_SOCKET_PATH_CHARS = 100  # bytes that a Unix socket's path may have, a few less than the kernel's 107
+# bytes that a Unix socket's path may have, a few less than the kernel's 107
+_MAX_SOCKET_PATH_CHARS = 100
 
 
 def socket_path(site: StackPaths) -> Path:
-    """MariaDB's Unix socket: in the state folder, or in the temporary folder if the path would be too long for a
-    socket.
+    """MariaDB's Unix socket: in the state folder, or in the temporary folder if the path would be
+    too long for a socket.
     """
     path = site.data("mariadb") / "mariadb.sock"
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH_CHARS:
-        path = Path(tempfile.gettempdir()) / f"sluice-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+        path = (
+            Path(tempfile.gettempdir())
+            / f"sluice-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+        )
     return path
 
 
@@ -38,8 +50,10 @@ def client_file(site: StackPaths) -> Path:
 
 
 def mariadb(site: StackPaths) -> Service:
-    """The MariaDB server: on loopback and its own socket only, its root with a password; durability as MariaDB has it
-    by default. Started by root it runs as `nobody`, unless that user can't enter the folders above the data.
+    """The MariaDB server: on loopback and its own socket only, its root with a password.
+
+    Durability as MariaDB has it by default. Started by root it runs as `nobody`, unless that user
+    can't enter the folders above the data.
     """
     data = site.data("mariadb") / "data"
     port = site.ports["mariadb"]
@@ -69,9 +83,13 @@ def mariadb(site: StackPaths) -> Service:
             "--skip-name-resolve",
             *(("--user=root",) if as_root else ()),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, env=base_environment(), timeout=120)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=base_environment(), timeout=120
+        )
         if done.returncode:
-            raise RuntimeError(f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+            raise RuntimeError(
+                f"mariadb-install-db failed: {(done.stdout + done.stderr).strip()[-2000:]}"
+            )
         draft.rename(data)
         _hand_over(site.data("mariadb"), account)
 
@@ -125,7 +143,8 @@ def _hand_over(folder: Path, account: pwd.struct_passwd | None) -> None:
     folder.chmod(0o700)
     if account is None or folder.stat().st_uid == account.pw_uid:
         return
-    for path in [*folder.rglob("*"), folder]:  # the folder last: a hand-over that was cut off begins again
+    # the folder last: a hand-over that was cut off begins again
+    for path in [*folder.rglob("*"), folder]:
         os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
@@ -137,31 +156,43 @@ def _write(path: Path, text: str) -> None:
 
 
 def _accounts(password: str) -> str:
-    """SQL for `--init-file`, a statement a line: one account, with a password, also in data of an earlier version."""
+    """SQL for `--init-file`, a statement a line: one account, with a password, also in data of an
+    earlier version.
+    """
     return (
-        f"DELETE FROM mysql.global_priv WHERE User NOT IN ('{USER}', 'mariadb.sys');\n"
-        f"DELETE FROM mysql.global_priv WHERE User = '{USER}' AND Host NOT IN ('localhost', '{LOOPBACK}');\n"
-        "FLUSH PRIVILEGES;\n"
-        f"ALTER USER '{USER}'@'localhost' IDENTIFIED BY '{password}';\n"
-        f"ALTER USER '{USER}'@'{LOOPBACK}' IDENTIFIED BY '{password}';\n"
+        f"DELETE FROM mysql.global_priv WHERE User NOT IN ('{USER}', 'mariadb.sys');\nDELETE FROM"
+        f" mysql.global_priv WHERE User = '{USER}' AND Host NOT IN ('localhost',"
+        f" '{LOOPBACK}');\nFLUSH PRIVILEGES;\nALTER USER '{USER}'@'localhost' IDENTIFIED BY"
+        f" '{password}';\nALTER USER '{USER}'@'{LOOPBACK}' IDENTIFIED BY '{password}';\n"
     )
 
 
 def _client_options(site: StackPaths, port: int) -> str:
-    return f"[client]\nhost = {LOOPBACK}\nport = {port}\nuser = {USER}\npassword = {_password(site)}\n"
+    return (
+        f"[client]\nhost = {LOOPBACK}\nport = {port}\nuser = {USER}\npassword = {_password(site)}\n"
+    )
 
 
 def _password(site: StackPaths) -> str:
     return site.secret("mariadb").read_text(encoding="ascii")
 
 
-def connect(site: StackPaths, timeout_s: int = 2) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
+def connect(
+    site: StackPaths, timeout_s: int = 2
+) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
     """A connection to the server on loopback, autocommit. Raises pymysql.err.OperationalError."""
     return pymysql.connect(
-        host=LOOPBACK, port=site.ports["mariadb"], user=USER, password=_password(site), charset="utf8mb4",
-        autocommit=True, connect_timeout=timeout_s, read_timeout=60, write_timeout=60,
+        host=LOOPBACK,
+        port=site.ports["mariadb"],
+        user=USER,
+        password=_password(site),
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=timeout_s,
+        read_timeout=60,
+        write_timeout=60,
         init_command="SET time_zone='+00:00'",
-    )  # fmt: skip
+    )
 
 
 def drop_everything(site: StackPaths) -> list[str]:

@@ -22,7 +22,16 @@ def metrics(site: StackPaths) -> Service:
 
     return Service(
         name=NAME,
-        argv=(sys.executable, "-m", "sluice.cli", "metrics", "--listen", address, "--config", str(site.config)),
+        argv=(
+            sys.executable,
+            "-m",
+            "sluice.cli",
+            "metrics",
+            "--listen",
+            address,
+            "--config",
+            str(site.config),
+        ),
         ports={"http": port},
         probe=probe,
         summary=f"http://{address}/metrics",

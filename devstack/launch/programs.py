@@ -1,4 +1,6 @@
-"""The programs that the one-machine stack needs beside Python's packages: which are missing, and how to get them."""
+"""The programs that the one-machine stack needs beside Python's packages: which are missing, and
+how to get them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ REQUIRED = (
 """Without these there is no one-machine stack."""
 
 OPTIONAL = (
-    Program("prometheus", "prometheus", "not needed: to collect the metrics, and for the tests of the alerts"),
+    Program(
+        "prometheus",
+        "prometheus",
+        "not needed: to collect the metrics, and for the tests of the alerts",
+    ),
     Program("chromium", "chromium", "not needed: for the tests of the pages"),
 )
 
@@ -61,7 +67,10 @@ def require() -> None:
 def install_hint(programs: list[Program]) -> str:
     """What is missing, and the commands that install it, by whom."""
     packages = " ".join(sorted({program.package for program in programs}))
-    lines = [f"not installed on this machine: {', '.join(f'{each.name} ({each.purpose})' for each in programs)}"]
+    lines = [
+        "not installed on this machine:"
+        f" {', '.join(f'{each.name} ({each.purpose})' for each in programs)}"
+    ]
     if shutil.which("apt-get"):
         sudo = "" if os.geteuid() == 0 else "sudo "
         lines += [
@@ -69,5 +78,8 @@ def install_hint(programs: list[Program]) -> str:
             "  without root: sluice programs --get",
         ]
     else:
-        lines.append(f"  there is no apt-get here; install what Debian has as {packages}, and have it on PATH")
+        lines.append(
+            f"  there is no apt-get here; install what Debian has as {packages}, and have it on"
+            " PATH"
+        )
     return "\n".join(lines)

@@ -40,7 +40,11 @@ def pump(site: StackPaths, name: str) -> Service:
         name=name,
         argv=(sys.executable, "-m", "sluice.pump_service", "--config", str(config)),
         ports={"pump": port},
-        env={"SLUICE_FAILPOINTS": "rpc.no_window=on"} if name in os.environ.get(PLAIN_VARIABLE, "").split(",") else {},
+        env=(
+            {"SLUICE_FAILPOINTS": "rpc.no_window=on"}
+            if name in os.environ.get(PLAIN_VARIABLE, "").split(",")
+            else {}
+        ),
         probe=probe,
         needs=("cluster",),
         prepare=prepare,
@@ -60,5 +64,10 @@ def _settings(site: StackPaths, name: str, address: str, folder: Path) -> str:
         "log-file": "",
         "gc": os.environ.get(GC_VARIABLE, "7"),
     }
-    top = "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items())
-    return f'# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = "64 mib"\n'
+    top = "".join(
+        f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items()
+    )
+    return (
+        f'# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = "64'
+        ' mib"\n'
+    )

@@ -1,5 +1,5 @@
-"""What the stack has to know of a part to run it: one record a process, and the ways to ask a server whether it is
-ready.
+"""What the stack has to know of a part to run it: one record a process, and the ways to ask a
+server whether it is ready.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ class Service:
     env: Mapping[str, str] = field(default_factory=dict)
     """Additions to the environment. No secrets: they are written to state.json."""
     secrets: Mapping[str, Path] = field(default_factory=dict)
-    """Variables whose values are in files; they are read when the part starts, and written nowhere."""
+    """Variables whose values are in files; they are read when the part starts, and written nowhere.
+    """
     cwd: Path = REPOSITORY
     needs: tuple[str, ...] = ()
     """Parts that must be ready before this one is started."""
     prepare: Callable[[], None] = lambda: None
-    """Makes the data folder and what else must exist before the first start; does nothing the second time."""
+    """Makes the data folder and what else must exist before the first start; does nothing the
+    second time.
+    """
     data: Path | None = None
     """The folder that holds the part's state."""
     start_timeout_s: float = 60
@@ -75,7 +78,10 @@ class StackPaths:
         return self.home / part
 
     def secret(self, name: str) -> Path:
-        """Return the file of mode 0600 that holds a secret of this stack; it is made at the first call."""
+        """Return the file of mode 0600 that holds a secret of this stack.
+
+        It is made at the first call.
+        """
         path = self.home / "secrets" / name
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,19 +105,23 @@ def secrets_of(part: Service) -> dict[str, str]:
 
 
 def find_program(name: str, package: str) -> str:
-    """The path of an installed program; `package` is the Debian package that has it. Raises MissingProgram."""
+    """The path of an installed program; `package` is the Debian package that has it.
+
+    Raises MissingProgram.
+    """
     places = f"/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:{OWN_PROGRAMS / 'bin'}"
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{places}")
     if not found:
         raise MissingProgram(
-            f"{name} is not installed: as root: apt-get install {package}; without root: sluice programs --get"
+            f"{name} is not installed: as root: apt-get install {package}; without root: sluice"
+            " programs --get"
         )
     return found
 
 
 def base_environment() -> dict[str, str]:
-    """The environment every part gets: ours without settings for Airflow, Spark, Java and Python that a user has for
-    other things.
+    """The environment every part gets: ours without settings for Airflow, Spark, Java and Python
+    that a user has for other things.
     """
     foreign = (
         "AIRFLOW",
@@ -128,7 +138,9 @@ def base_environment() -> dict[str, str]:
         "VIRTUAL_ENV",
     )
     env = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
-    env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
+    env["PATH"] = (
+        f"{Path(sys.executable).parent}:{env.get('PATH', '')}:/usr/sbin:/sbin:/usr/bin:/bin"
+    )
     env["PYTHONPATH"] = str(IMPORT_PATH)
     env["PYTHONUNBUFFERED"] = "1"
     env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"

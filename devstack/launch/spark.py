@@ -12,13 +12,19 @@ import sys
 import uuid
 from pathlib import Path
 
-from sluice.devstack.launch.service import LOOPBACK, MissingProgram, Service, StackPaths, find_program
+from sluice.devstack.launch.service import (
+    LOOPBACK,
+    MissingProgram,
+    Service,
+    StackPaths,
+    find_program,
+)
 from sluice.etl.spark.launch import ConnectServer, ListenAddress
 
 PORTS = ("spark",)
 _STANDING_WORKERS = 2
-"""Landing and applying each have a task that mostly waits (`sluice.etl.spark.persistent_worker`), beside those of jobs,
-one a core.
+"""Landing and applying each have a task that mostly waits (`sluice.etl.spark.persistent_worker`),
+beside those of jobs, one a core.
 """
 _LOG4J = """\
 rootLogger.level = warn
@@ -35,14 +41,20 @@ CLASS_ARCHIVE = Path(sys.prefix) / "share" / "sluice" / "spark-classes.jsa"
 
 
 def class_archive_option() -> str:
-    """What makes a JVM take Spark's classes from the archive, at half of the CPU time until its first job is done; ""
-    where there is none. Java goes without one that is of other jars or of another Java.
+    """What makes a JVM take Spark's classes from the archive, at half of the CPU time until its
+    first job is done; "" where there is none. Java goes without one that is of other jars or of
+    another Java.
     """
-    return f"-XX:SharedArchiveFile={shlex.quote(str(CLASS_ARCHIVE))}" if CLASS_ARCHIVE.exists() else ""
+    return (
+        f"-XX:SharedArchiveFile={shlex.quote(str(CLASS_ARCHIVE))}" if CLASS_ARCHIVE.exists() else ""
+    )
 
 
 def java_home() -> Path:
-    """The home of a Java of version 17 or later: JAVA_HOME, else the one on the PATH. Raises MissingProgram."""
+    """The home of a Java of version 17 or later: JAVA_HOME, else the one on the PATH.
+
+    Raises MissingProgram.
+    """
     candidate = os.environ.get("JAVA_HOME")
     java = Path(candidate, "bin", "java") if candidate else None
     if java is None or not java.exists():
@@ -56,7 +68,9 @@ def _check_version(java: Path) -> None:
     said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
     version = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
     if not version or int(version[1]) < 17:
-        raise MissingProgram(f"{java} is not Java 17 or later: as root: apt-get install default-jre-headless")
+        raise MissingProgram(
+            f"{java} is not Java 17 or later: as root: apt-get install default-jre-headless"
+        )
 
 
 def cores() -> int:
@@ -70,8 +84,10 @@ def cores() -> int:
 
 
 def spark(site: StackPaths, class_option: str | None = None) -> Service:
-    """The Spark Connect server, in one process; Python workers use this interpreter and see the repository.
-    `class_option` is for the JVM, `class_archive_option()` by default.
+    """The Spark Connect server, in one process.
+
+    Python workers use this interpreter and see the repository. `class_option` is for the JVM,
+    `class_archive_option()` by default.
     """
     port = site.ports["spark"]
     data = site.data("spark")
@@ -79,12 +95,14 @@ def spark(site: StackPaths, class_option: str | None = None) -> Service:
     own = {
         "spark.driver.bindAddress": LOOPBACK,
         "spark.connect.grpc.binding.address": LOOPBACK,
-        "spark.authenticate": "true",  # its own ports: their secret is made at the start and stays in the process
+        # its own ports: their secret is made at the start and stays in the process
+        "spark.authenticate": "true",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(data / "warehouse"),
     }
     sockets = data / "s"
-    if len(os.fsencode(sockets)) < 60:  # Spark appends a name of about 40 bytes, a socket's path may have 107
+    # Spark appends a name of about 40 bytes, a socket's path may have 107
+    if len(os.fsencode(sockets)) < 60:
         own["spark.python.unix.domain.socket.dir"] = str(sockets)
 
     def prepare() -> None:
@@ -94,11 +112,16 @@ def spark(site: StackPaths, class_option: str | None = None) -> Service:
             folder.mkdir(parents=True, exist_ok=True)
         (data / "conf" / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
 
-    # Not as SPARK_CONF_DIR: that is on the class path, and no archive is used where a folder on it holds files.
+    # Not as SPARK_CONF_DIR: that is on the class path, and no archive is used where a folder on it
+    # holds files.
     logging = f"-Dlog4j2.configurationFile={(data / 'conf' / 'log4j2.properties').as_uri()}"
-    options = f"{logging} {class_archive_option() if class_option is None else class_option}".rstrip()
+    options = (
+        f"{logging} {class_archive_option() if class_option is None else class_option}".rstrip()
+    )
     listening = ListenAddress(LOOPBACK, port)
-    command = ConnectServer(listening, f"local[{cores() + _STANDING_WORKERS}]", own, sys.executable, options).command()
+    command = ConnectServer(
+        listening, f"local[{cores() + _STANDING_WORKERS}]", own, sys.executable, options
+    ).command()
     return Service(
         name="spark",
         argv=command.argv,
@@ -126,14 +149,21 @@ def _ask_version(port: int, token: str) -> None:
     session = str(uuid.uuid4())
     user = base_pb2.UserContext(user_id="sluice-probe")
     shown = grpc.composite_channel_credentials(
-        grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP), grpc.access_token_call_credentials(token)
+        grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
+        grpc.access_token_call_credentials(token),
     )
-    with grpc.secure_channel(f"{LOOPBACK}:{port}", shown, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.secure_channel(
+        f"{LOOPBACK}:{port}", shown, options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
         stub = base_pb2_grpc.SparkConnectServiceStub(channel)
         stub.AnalyzePlan(
             base_pb2.AnalyzePlanRequest(
-                session_id=session, user_context=user, spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
+                session_id=session,
+                user_context=user,
+                spark_version=base_pb2.AnalyzePlanRequest.SparkVersion(),
             ),
             timeout=20,
         )
-        stub.ReleaseSession(base_pb2.ReleaseSessionRequest(session_id=session, user_context=user), timeout=20)
+        stub.ReleaseSession(
+            base_pb2.ReleaseSessionRequest(session_id=session, user_context=user), timeout=20
+        )

@@ -1,5 +1,6 @@
-"""A standalone Spark cluster on one machine: a master, workers of one core each, and a Spark Connect server. For
-benchmarks and tests; the one-machine stack itself has its workers in the server's own process.
+"""A standalone Spark cluster on one machine: a master, workers of one core each, and a Spark
+Connect server. For benchmarks and tests; the one-machine stack itself has its workers in the
+server's own process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _START_TIMEOUT_S = 240.0
 
 
 class StandaloneCluster:
-    """`home`: an empty folder for all that it writes. `environment`: what workers get, a store's credentials too."""
+    """`home`: an empty folder for all that it writes.
+
+    `environment`: what workers get, a store's credentials too.
+    """
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         self.home = home
@@ -54,7 +58,9 @@ class StandaloneCluster:
             "spark.executor.memory": "512m",
         }
         listening = ListenAddress(LOOPBACK, port)
-        self._connect = ConnectServer(listening, self.master_url, conf, sys.executable, class_archive_option())
+        self._connect = ConnectServer(
+            listening, self.master_url, conf, sys.executable, class_archive_option()
+        )
 
     @property
     def master_url(self) -> str:
@@ -77,7 +83,10 @@ class StandaloneCluster:
     def start_master(self) -> None:
         """At its port, with what the one before knew."""
         self._start(
-            "master", build_master_command(ListenAddress(LOOPBACK, self._port, self._page), self.home / "recovery")
+            "master",
+            build_master_command(
+                ListenAddress(LOOPBACK, self._port, self._page), self.home / "recovery"
+            ),
         )
 
     def start_worker(self, number: int) -> None:
@@ -85,7 +94,9 @@ class StandaloneCluster:
         folder = self.home / f"worker-{number}"
         folder.mkdir(exist_ok=True)
         command = build_worker_command(
-            ListenAddress(LOOPBACK, free_port(), free_port()), self.master_url, WorkerResources(1, "600m", folder)
+            ListenAddress(LOOPBACK, free_port(), free_port()),
+            self.master_url,
+            WorkerResources(1, "600m", folder),
         )
         env = {**command.env, **self._environment, "TMPDIR": str(folder)}
         self._start(f"worker-{number}", LaunchCommand(self.worker_argv(command.argv, folder), env))
@@ -113,14 +124,18 @@ class StandaloneCluster:
     def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not condition():
-            ended = [name for name, process in self._processes.items() if process.poll() is not None]
+            ended = [
+                name for name, process in self._processes.items() if process.poll() is not None
+            ]
             if ended or time.monotonic() > deadline:
                 raise StackError(f"Spark has no {what}; ended: {ended}\n{self._logs()}")
             time.sleep(0.1)
 
     def _executors(self) -> int:
         try:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://{LOOPBACK}:{self._page}/json/", timeout=10
+            ) as answer:
                 told: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):  # it is starting
             return 0
@@ -133,17 +148,27 @@ class StandaloneCluster:
         env = base_environment()
         del env["PYTHONPATH"]
         env |= {"JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": LOOPBACK, **command.env}
-        env["SPARK_DAEMON_JAVA_OPTS"] = f"{env.get('SPARK_DAEMON_JAVA_OPTS', '')} {class_archive_option()}".strip()
+        env["SPARK_DAEMON_JAVA_OPTS"] = (
+            f"{env.get('SPARK_DAEMON_JAVA_OPTS', '')} {class_archive_option()}".strip()
+        )
         with (self.home / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                command.argv, env=env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, pass_fds=command.fds,
-            )  # fmt: skip
+                command.argv,
+                env=env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=command.fds,
+            )
         for file in command.fds:
             os.close(file)
 
     def _logs(self) -> str:
-        return "\n".join(f"{path.name}: {path.read_text()[-1000:]}" for path in self.home.glob("*.log"))
+        return "\n".join(
+            f"{path.name}: {path.read_text()[-1000:]}" for path in self.home.glob("*.log")
+        )
 
 
 def free_port() -> int:

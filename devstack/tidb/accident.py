@@ -24,16 +24,24 @@ class CommittedDelete:
 async def delete_everything(
     table: Table, writer: Writer, state: UpstreamState, happened: int | None
 ) -> CommittedDelete:
-    """One transaction that removes every row of `table`, as TiDB writes it. Nobody else may be writing to the table.
-    `happened` (TSO): what the recording holds beyond it has not been played. Raises PumpWriteError, and SQLError for a
-    table whose rows the stand-in doesn't know.
+    """One transaction that removes every row of `table`, as TiDB writes it.
+
+    Nobody else may be writing to the table. `happened` (TSO): what the recording holds beyond it
+    has not been played. Raises PumpWriteError, and SQLError for a table whose rows the stand-in
+    doesn't know.
     """
     start_ts = await state.oracle.take()
-    rows = await asyncio.to_thread(_encoded, table, state, start_ts if happened is None else happened)
+    rows = await asyncio.to_thread(
+        _encoded, table, state, start_ts if happened is None else happened
+    )
     if not rows:
         return CommittedDelete(0, 0)
-    mutation = pb.binlog.TableMutation(table_id=table.id, deleted_rows=rows, sequence=[pb.binlog.DeleteRow] * len(rows))
-    value = pb.binlog.PrewriteValue(schema_version=state.history.schema_version, mutations=[mutation])
+    mutation = pb.binlog.TableMutation(
+        table_id=table.id, deleted_rows=rows, sequence=[pb.binlog.DeleteRow] * len(rows)
+    )
+    value = pb.binlog.PrewriteValue(
+        schema_version=state.history.schema_version, mutations=[mutation]
+    )
     key = b"t" + encode_int(table.id) + b"_r" + encode_int(start_ts)
     binlog = pb.binlog.Binlog(
         tp=pb.binlog.Prewrite, start_ts=start_ts, commit_ts=0, prewrite_key=key,
@@ -53,5 +61,10 @@ async def delete_everything(
 
 
 def _encoded(table: Table, state: UpstreamState, ts: int) -> list[bytes]:
-    names = [column.name for column in table.stored_columns] + [ROWID_NAME] * (table.handle_kind == "heap")
-    return [encode_delete(table, dict(zip(names, row, strict=True))) for row in state.versions.rows(table, ts)]
+    names = [column.name for column in table.stored_columns] + [ROWID_NAME] * (
+        table.handle_kind == "heap"
+    )
+    return [
+        encode_delete(table, dict(zip(names, row, strict=True)))
+        for row in state.versions.rows(table, ts)
+    ]

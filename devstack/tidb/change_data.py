@@ -1,8 +1,8 @@
 """Serve change data from the store of the stand-in TiKV, with accidents for its subscribers.
 
 Every store of the cluster serves it on its own port; regions move between stores. What TiKV
-promises is kept through all accidents: each change with a commit_ts at or below a subscription's resolved
-timestamp has been sent before on the same stream.
+promises is kept through all accidents: each change with a commit_ts at or below a subscription's
+resolved timestamp has been sent before on the same stream.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class ChangeData:
                 async for message in self._feed(store_id, requests, context, is_v2=is_v2):
                     yield message
 
-            return grpc.stream_stream_rpc_method_handler(feed, request_deserializer=pb.cdc.ChangeDataRequest.FromString)
+            return grpc.stream_stream_rpc_method_handler(
+                feed, request_deserializer=pb.cdc.ChangeDataRequest.FromString
+            )
 
         methods = {"EventFeed": handler(is_v2=False), "EventFeedV2": handler(is_v2=True)}
         return grpc.method_handlers_generic_handler("cdcpb.ChangeData", methods)
@@ -78,7 +80,9 @@ class ChangeData:
 
     def subscriptions(self, region_id: int | None = None) -> list[Subscription]:
         """Return those of a region, or all."""
-        found = self._by_region.values() if region_id is None else [self._by_region.get(region_id, [])]
+        found = (
+            self._by_region.values() if region_id is None else [self._by_region.get(region_id, [])]
+        )
         return [each for subscriptions in found for each in subscriptions]
 
     # ---- accidents ------------------------------------------------------------------------------
@@ -124,7 +128,9 @@ class ChangeData:
 
     # ---- streams --------------------------------------------------------------------------------
 
-    async def _feed(self, store_id: int, requests: Any, context: Any, *, is_v2: bool) -> AsyncIterator[bytes]:
+    async def _feed(
+        self, store_id: int, requests: Any, context: Any, *, is_v2: bool
+    ) -> AsyncIterator[bytes]:
         features = [
             name
             for key, value in context.invocation_metadata() or ()
@@ -171,19 +177,31 @@ class ChangeData:
     def _register(self, stream: Stream, store_id: int, request: Any) -> None:
         error = self._refusal(stream, store_id, request)
         if error is not None:
-            event = pb.cdc.Event(region_id=request.region_id, request_id=request.request_id, error=error)
+            event = pb.cdc.Event(
+                region_id=request.region_id, request_id=request.request_id, error=error
+            )
             stream.put(event, 0)
             return
         region = self.regions.by_id(request.region_id)
         assert region is not None  # else refused
         start = max(_raw(region.start), _raw(request.start_key))
         end = min([each for each in (_raw(region.end), _raw(request.end_key)) if each], default=b"")
-        made = Subscription(stream, request.request_id, region, start, end, request.checkpoint_ts, request.filter_loop)
+        made = Subscription(
+            stream,
+            request.request_id,
+            region,
+            start,
+            end,
+            request.checkpoint_ts,
+            request.filter_loop,
+        )
         rows = self.store.history(start, end, request.checkpoint_ts)
         stream.add(made)
         self._by_region.setdefault(region.id, []).append(made)
         # What TiKV applies between the registration and the snapshot is in the scan, too.
-        for command in list(self._latest)[-self.repeated_commands :] if self.repeated_commands else ():
+        for command in (
+            list(self._latest)[-self.repeated_commands :] if self.repeated_commands else ()
+        ):
             made.send(row for row in command if start <= row.key and (not end or row.key < end))
         for row in rows:
             made.track(row)
@@ -303,4 +321,6 @@ ACCIDENTS: dict[str, Accident] = {
         changes.scans_may_run.clear() if given.get("on", True) else changes.scans_may_run.set()
     ),
 }
-"""What the control port can do to subscribers, by name; see the methods and attributes of ChangeData."""
+"""What the control port can do to subscribers, by name; see the methods and attributes of
+ChangeData.
+"""

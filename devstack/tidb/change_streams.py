@@ -50,7 +50,9 @@ class Subscription:
 
     def take(self, rows: Iterable[Applied]) -> None:
         """Follow a command: send its rows in range, and know which locks are open."""
-        own = [row for row in rows if self.start <= row.key and (not self.end or row.key < self.end)]
+        own = [
+            row for row in rows if self.start <= row.key and (not self.end or row.key < self.end)
+        ]
         for row in own:
             self.track(row)
         self.send(own)
@@ -111,7 +113,9 @@ class Subscription:
             return None
         if self.filter_loop and row.txn_source & _CDC_SOURCE_MASK:
             return None
-        made = pb.cdc.Event.Row(start_ts=row.start_ts, commit_ts=row.commit_ts, key=row.key, txn_source=row.txn_source)
+        made = pb.cdc.Event.Row(
+            start_ts=row.start_ts, commit_ts=row.commit_ts, key=row.key, txn_source=row.txn_source
+        )
         made.type = row.kind  # type: ignore[assignment]
         if row.kind == _Log.ROLLBACK:
             return made
@@ -127,7 +131,9 @@ class Subscription:
 class Stream:
     """One EventFeed call. `on_forgotten` is called with each subscription that ends."""
 
-    def __init__(self, on_forgotten: Callable[[Subscription], None], *, is_multiplexing: bool) -> None:
+    def __init__(
+        self, on_forgotten: Callable[[Subscription], None], *, is_multiplexing: bool
+    ) -> None:
         self.is_multiplexing = is_multiplexing
         self.is_batching = True
         """Whether resolved timestamps come in messages of their own, as for clients since 4.0.8."""
@@ -174,7 +180,10 @@ class Stream:
             self._wake.set()
 
     def send_resolved(self, ts: int, seen: Callable[[int], int]) -> None:
-        """Send every subscription's resolved timestamp; `seen` says what is made of it on its way."""
+        """Send every subscription's resolved timestamp.
+
+        `seen` says what is made of it on its way.
+        """
         groups: dict[int, list[tuple[int, int]]] = {}
         for each in self.subscriptions.values():
             if each.is_initialized and not each.is_silent:
@@ -184,7 +193,9 @@ class Stream:
             found.sort()
             if not self.is_batching:
                 for resolved, region_id in found:
-                    event = pb.cdc.Event(region_id=region_id, request_id=request_id, resolved_ts=seen(resolved))
+                    event = pb.cdc.Event(
+                        region_id=region_id, request_id=request_id, resolved_ts=seen(resolved)
+                    )
                     self.put(event, 0)
                 continue
             first, number = 0, 0

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 
 class CommitTime(NamedTuple):
-    """`wall_ms`: Unix ms at which the transaction with `commit_ts` committed; `transaction`: its number
-    in a workload.
+    """`wall_ms`: Unix ms at which the transaction with `commit_ts` committed.
+
+    `transaction`: its number in a workload.
     """
 
     commit_ts: int
@@ -37,7 +38,9 @@ class CommitLog:
 
     def drop(self, ts: int) -> None:
         """Forgets the commits through `ts` (TSO) but for the newest one."""
-        del self._times[: min(bisect.bisect_right(self._times, ts, key=_commit_ts), len(self._times) - 1)]
+        del self._times[
+            : min(bisect.bisect_right(self._times, ts, key=_commit_ts), len(self._times) - 1)
+        ]
 
     def after(self, ts: int, limit: int) -> list[CommitTime]:
         """Up to `limit` commit times with commit_ts > `ts`, ascending."""

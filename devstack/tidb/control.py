@@ -53,7 +53,9 @@ Handler = Callable[[dict[str, Any]], Coroutine[Any, Any, Any]]
 class ControlServer:
     """Serves `routes` ("METHOD /path": async function of the parameters) on their event loop."""
 
-    def __init__(self, host: str, port: int, loop: asyncio.AbstractEventLoop, routes: dict[str, Handler]) -> None:
+    def __init__(
+        self, host: str, port: int, loop: asyncio.AbstractEventLoop, routes: dict[str, Handler]
+    ) -> None:
         class Request(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = _REQUEST_TIMEOUT_S
@@ -83,25 +85,37 @@ class ControlServer:
 
             def _answer(self) -> Any:
                 url = urlsplit(self.path)
-                parameters: dict[str, Any] = {name: values[-1] for name, values in parse_qs(url.query).items()}
+                parameters: dict[str, Any] = {
+                    name: values[-1] for name, values in parse_qs(url.query).items()
+                }
                 length = int(self.headers.get("Content-Length") or 0)
                 if length > _MAX_BODY_BYTES:
                     self.close_connection = True
-                    raise RequestRejected(400, f"a body of {length} bytes; at most {_MAX_BODY_BYTES} are read")
+                    raise RequestRejected(
+                        400, f"a body of {length} bytes; at most {_MAX_BODY_BYTES} are read"
+                    )
                 body = self.rfile.read(length)
                 if body:
                     try:
                         parameters.update(json.loads(body))
                     except (ValueError, TypeError) as error:
-                        raise RequestRejected(400, f"the body is no JSON object: {error}") from error
+                        raise RequestRejected(
+                            400, f"the body is no JSON object: {error}"
+                        ) from error
                 handler = routes.get(f"{self.command} {url.path}")
                 if handler is None:
-                    raise RequestRejected(400, f"no {self.command} {url.path}; there are: {', '.join(routes)}")
-                return asyncio.run_coroutine_threadsafe(handler(parameters), loop).result(_REQUEST_TIMEOUT_S)
+                    raise RequestRejected(
+                        400, f"no {self.command} {url.path}; there are: {', '.join(routes)}"
+                    )
+                return asyncio.run_coroutine_threadsafe(handler(parameters), loop).result(
+                    _REQUEST_TIMEOUT_S
+                )
 
         self._server = ThreadingHTTPServer((host, port), Request)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="control", daemon=True
+        )
 
     @property
     def port(self) -> int:

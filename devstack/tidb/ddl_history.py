@@ -58,8 +58,9 @@ class DDLHistory:
         return sorted(self._jobs)
 
     def load(self, recording: Recording) -> None:
-        """Takes a recording's keys: jobs wait for their transaction, jobs that wrote no binlog and all other keys are
-        there from the start."""
+        """Takes a recording's keys: jobs wait for their transaction, jobs that wrote no binlog and
+        all other keys are there from the start.
+        """
         version_prefix = string_key("Diff:")[:6]
         newest_id = string_key("NextGlobalID")
         for key, value in recording.meta_keys():
@@ -87,7 +88,11 @@ class DDLHistory:
 
     def cut(self, until_ts: int) -> None:
         """The history ends at `until_ts`: takes back jobs without a binlog that finished later."""
-        late = [job for job in self._jobs.values() if job.id not in self._finishing and job.finished_ts > until_ts]
+        late = [
+            job
+            for job in self._jobs.values()
+            if job.id not in self._finishing and job.finished_ts > until_ts
+        ]
         for job in late:
             self._store.remove(history_job_key(job.id))
         if late:
@@ -98,21 +103,34 @@ class DDLHistory:
                     self._publish(job, job.finished_ts)
 
     def committed(self, txn: Transaction) -> None:
-        """The transaction committed; if it finished a DDL job, the job and its schema version appear."""
+        """The transaction committed.
+
+        If it finished a DDL job, the job and its schema version appear.
+        """
         if txn.ddl_job_id and self._finishing.get(txn.ddl_job_id) == txn.commit_ts:
             self._publish(self._jobs[txn.ddl_job_id], txn.commit_ts)
 
     def add(self, document: dict[str, Any], commit_ts: int) -> None:
-        """A job that TiDB finished now, its binlog committed at `commit_ts`; FinishedTS must be set in it."""
+        """A job that TiDB finished now, its binlog committed at `commit_ts`.
+
+        FinishedTS must be set in it.
+        """
         binlog = document["binlog"]
         diff = {
             "version": binlog["SchemaVersion"],
             "schema_id": document["schema_id"],
             "table_id": document["table_id"],
         }
-        self._diffs[binlog["SchemaVersion"]] = json.dumps({**diff, "type": document["type"]}).encode()
+        self._diffs[binlog["SchemaVersion"]] = json.dumps(
+            {**diff, "type": document["type"]}
+        ).encode()
         self._publish(
-            _Job(document["id"], binlog["SchemaVersion"], binlog["FinishedTS"], json.dumps(document).encode()),
+            _Job(
+                document["id"],
+                binlog["SchemaVersion"],
+                binlog["FinishedTS"],
+                json.dumps(document).encode(),
+            ),
             commit_ts,
         )
 
@@ -125,7 +143,8 @@ class DDLHistory:
         # FinishedTS is the start of the transaction that writes the history entry.
         self._store.put(history_job_key(job.id), job.document, max(job.finished_ts, commit_ts) + 1)
         diff = self._diffs.get(job.schema_version)
-        if diff is not None and job.schema_version <= self._schema_version:  # another job of a higher version was first
+        # another job of a higher version was first
+        if diff is not None and job.schema_version <= self._schema_version:
             self._store.put(string_key(f"Diff:{job.schema_version}"), diff, commit_ts)
         for key, info in _table_infos(job).items():
             if job.id in self._finishing and key in self._tables:  # else it is gone in the end
@@ -138,7 +157,9 @@ class DDLHistory:
             self._store.put(SCHEMA_VERSION_KEY, str(job.schema_version).encode(), commit_ts)
 
     def splits(self) -> list[bytes]:
-        """Where to cut the key space: in the middle of the job history, and between meta keys and tables."""
+        """Where to cut the key space: in the middle of the job history, and between meta keys and
+        tables.
+        """
         ids = self.job_ids
         middle: Iterable[bytes] = [history_job_key(ids[len(ids) // 2])] if ids else [HISTORY_PREFIX]
         return [*middle, b"t"]
@@ -147,12 +168,23 @@ class DDLHistory:
 def _table_infos(job: _Job) -> dict[bytes, bytes]:
     """The TableInfos that a job leaves behind, by key."""
     document = json.loads(job.document)
-    if not job.schema_version or str(document.get("schema_name")).lower() == "mysql":  # there from the beginning
+    # there from the beginning
+    if not job.schema_version or str(document.get("schema_name")).lower() == "mysql":
         return {}
     binlog = document["binlog"]
-    infos = [info for info in (binlog.get("TableInfo"), *(binlog.get("MultipleTableInfos") or ())) if info]
-    keys = (hash_field_key(f"DB:{document['schema_id']}", f"Table:{info['id']}".encode()) for info in infos)
-    return {key: json.dumps(info, ensure_ascii=False).encode() for key, info in zip(keys, infos, strict=True)}
+    infos = [
+        info
+        for info in (binlog.get("TableInfo"), *(binlog.get("MultipleTableInfos") or ()))
+        if info
+    ]
+    keys = (
+        hash_field_key(f"DB:{document['schema_id']}", f"Table:{info['id']}".encode())
+        for info in infos
+    )
+    return {
+        key: json.dumps(info, ensure_ascii=False).encode()
+        for key, info in zip(keys, infos, strict=True)
+    }
 
 
 def _parse_job(value: bytes, recording: Recording) -> _Job:
@@ -160,10 +192,13 @@ def _parse_job(value: bytes, recording: Recording) -> _Job:
         document = json.loads(value)
         binlog = document.get("binlog") or {}
         return _Job(
-            int(document["id"]), int(binlog.get("SchemaVersion") or 0), int(binlog.get("FinishedTS") or 0), value
+            int(document["id"]),
+            int(binlog.get("SchemaVersion") or 0),
+            int(binlog.get("FinishedTS") or 0),
+            value,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordingError(
-            f"{recording.directory / 'tikv-meta.jsonl.gz'}: a DDL job that is no job ({error}); copy the recording"
-            " again"
+            f"{recording.directory / 'tikv-meta.jsonl.gz'}: a DDL job that is no job ({error});"
+            " copy the recording again"
         ) from error

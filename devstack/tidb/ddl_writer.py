@@ -1,4 +1,6 @@
-"""DDL as TiDB does it: the transaction that finishes the job with its binlogs, then the job in the history."""
+"""DDL as TiDB does it: the transaction that finishes the job with its binlogs, then the job in the
+history.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class _Job:
 class DDLWriter:
     """Creates schemas and tables upstream; one statement at a time, as TiDB's DDL owner."""
 
-    def __init__(self, writer: Writer, oracle: Oracle, store: Store, history: DDLHistory, versions: Versions) -> None:
+    def __init__(
+        self, writer: Writer, oracle: Oracle, store: Store, history: DDLHistory, versions: Versions
+    ) -> None:
         self._writer = writer
         self._oracle = oracle
         self._store = store
@@ -85,8 +89,13 @@ class DDLWriter:
         )
         return schema_id
 
-    async def create_table(self, schema_id: int, schema: str, name: str, columns: list[ColumnSpec]) -> Table:
-        """CREATE TABLE with a BIGINT primary key as handle; returns it as its readers will see it."""
+    async def create_table(
+        self, schema_id: int, schema: str, name: str, columns: list[ColumnSpec]
+    ) -> Table:
+        """CREATE TABLE with a BIGINT primary key as handle.
+
+        Returns it as its readers will see it.
+        """
         table_id = self._history.allocate_id()
         body = ",".join(f"{_quoted(c.name)} {c.sql}" for c in columns)
         ts = await self._oracle.take()
@@ -111,12 +120,16 @@ class DDLWriter:
         names = f"{_quoted(table.schema_name)}.{_quoted(table.name)}"
         query = f"ALTER TABLE {names} ADD COLUMN {_quoted(column.name)} {column.sql}"
         await self._finish_job(
-            _Job(Action.ADD_COLUMN, query, table.schema_id, table.schema_name, table.id, table.name),
+            _Job(
+                Action.ADD_COLUMN, query, table.schema_id, table.schema_name, table.id, table.name
+            ),
             (f"DB:{table.schema_id}", f"Table:{table.id}"),
             {"TableInfo": changed},
         )
 
-    async def _finish_job(self, job: _Job, hash_field: tuple[str, str], result: dict[str, Any]) -> None:
+    async def _finish_job(
+        self, job: _Job, hash_field: tuple[str, str], result: dict[str, Any]
+    ) -> None:
         queued_ts = await self._oracle.take()
         start_ts = await self._oracle.take()
         job_id = self._history.allocate_id()

@@ -32,11 +32,16 @@ class EtcdLease:
             self._keeper = asyncio.create_task(self._keep_alive())
         call = self._channel.unary_unary("/etcdserverpb.KV/Put")
         for key, value in keys.items():
-            request = pb.etcd.PutRequest(key=key.encode(), value=value, lease=self._id if leased else 0)
+            request = pb.etcd.PutRequest(
+                key=key.encode(), value=value, lease=self._id if leased else 0
+            )
             await call(request.SerializeToString())
 
     async def release(self) -> None:
-        """Keeps it alive no more: etcd removes the keys when its time is up. A second call does nothing."""
+        """Keeps it alive no more: etcd removes the keys when its time is up.
+
+        A second call does nothing.
+        """
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.cancel()

@@ -1,13 +1,15 @@
 """The timestamp oracle of the stand-in cluster's PD.
 
-A timestamp (TSO) is ``physical_ms << 18 | logical``. TiDB asks PD for a transaction's commit timestamp only after a
-pump has acknowledged its Prewrite, and the consumers of binlogs build on that: having a fresh timestamp ``ts``, they
-know that the Prewrite of every transaction with ``commit_ts <= ts`` already lies in some pump. While a recording is
-replayed the commit timestamps are given beforehand, so the oracle keeps the promise from the other side: it hands out
-nothing at or above the smallest commit_ts whose Prewrite is not acknowledged yet (the *bound*).
+A timestamp (TSO) is ``physical_ms << 18 | logical``. TiDB asks PD for a transaction's commit
+timestamp only after a pump has acknowledged its Prewrite, and the consumers of binlogs build on
+that: having a fresh timestamp ``ts``, they know that the Prewrite of every transaction with
+``commit_ts <= ts`` already lies in some pump. While a recording is replayed the commit timestamps
+are given beforehand, so the oracle keeps the promise from the other side: it hands out nothing at
+or above the smallest commit_ts whose Prewrite is not acknowledged yet (the *bound*).
 
-It also never hands out a timestamp that the recording uses itself (PD never gives one timestamp twice; a pump stores
-fake binlogs and Commits in one key space, so a repeated one would overwrite a transaction).
+It also never hands out a timestamp that the recording uses itself (PD never gives one timestamp
+twice; a pump stores fake binlogs and Commits in one key space, so a repeated one would overwrite a
+transaction).
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from sluice.errors import SluiceError
 from sluice.tidb.tso import LOGICAL_BITS, compose, physical_ms
 
 _LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
-# Room kept free below the bound, in timestamps. While the bound doesn't move (every pump is down, say) PD has to go on
-# answering: a pump that starts again asks for a timestamp before it can acknowledge anything.
+# Room kept free below the bound, in timestamps. While the bound doesn't move (every pump is down,
+# say) PD has to go on answering: a pump that starts again asks for a timestamp before it can
+# acknowledge anything.
 _RESERVE = 1 << (LOGICAL_BITS - 1)
 # How far before the first recorded timestamp the clock of an idle cluster starts, in ms.
 _IDLE_MARGIN_MS = 24 * 3600 * 1000
@@ -35,11 +38,13 @@ class OracleError(SluiceError, RuntimeError):
 
 
 class Oracle:
-    """Gives strictly increasing timestamps; not thread-safe, lives on the event loop of the cluster.
+    """Gives strictly increasing timestamps.
 
-    Free running, physical time advances with `clock` (seconds, monotonic) from the last value. With a `ceiling` (the
-    smallest timestamp of a recording that is yet to be replayed) time starts a day before it, and slows down so as
-    never to reach it, however long the cluster idles.
+    Not thread-safe, lives on the event loop of the cluster.
+
+    Free running, physical time advances with `clock` (seconds, monotonic) from the last value. With
+    a `ceiling` (the smallest timestamp of a recording that is yet to be replayed) time starts a day
+    before it, and slows down so as never to reach it, however long the cluster idles.
     """
 
     def __init__(
@@ -50,7 +55,11 @@ class Oracle:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if base_ts is None:
-            base_ts = compose(int(time.time() * 1000)) if ceiling is None else ceiling - compose(_IDLE_MARGIN_MS)
+            base_ts = (
+                compose(int(time.time() * 1000))
+                if ceiling is None
+                else ceiling - compose(_IDLE_MARGIN_MS)
+            )
         self._clock = clock
         self._last = base_ts
         self._base = base_ts
@@ -79,18 +88,23 @@ class Oracle:
         return self._ceiling
 
     def begin_replay(
-        self, commits: Iterable[int], used: Iterable[int] = (), hint: Callable[[], int] | None = None
+        self,
+        commits: Iterable[int],
+        used: Iterable[int] = (),
+        hint: Callable[[], int] | None = None,
     ) -> None:
         """Starts replay mode.
 
-        `commits`: the commit_ts of every transaction that will be committed. `used`: further timestamps that the
-        recording uses (start timestamps). `hint`: the recorded time that a paced replay has reached, as a TSO.
+        `commits`: the commit_ts of every transaction that will be committed. `used`: further
+        timestamps that the recording uses (start timestamps). `hint`: the recorded time that a
+        paced replay has reached, as a TSO.
         """
         self._commits = sorted(commits)
         if self._commits and self._commits[0] <= self._last:
             raise OracleError(
-                f"timestamp {self._last} was handed out, the recording commits at {self._commits[0]}: "
-                "a cluster's time can't go back; start a fresh stand-in cluster for another replay"
+                f"timestamp {self._last} was handed out, the recording commits at"
+                f" {self._commits[0]}: a cluster's time can't go back; start a fresh stand-in"
+                " cluster for another replay"
             )
         self._index = {ts: n for n, ts in enumerate(self._commits)}
         if len(self._index) != len(self._commits):
@@ -105,8 +119,9 @@ class Oracle:
     def ack(self, commit_ts: int) -> list[int]:
         """The Prewrite of the transaction with `commit_ts` is acknowledged by a pump.
 
-        Returns the commit timestamps that may now be committed, ascending: their own Prewrite and the Prewrite of
-        every transaction with a smaller commit_ts is acknowledged. Each is returned once.
+        Returns the commit timestamps that may now be committed, ascending: their own Prewrite and
+        the Prewrite of every transaction with a smaller commit_ts is acknowledged. Each is returned
+        once.
         """
         self._acked[self._index[commit_ts]] = 1
         first = self._next
@@ -122,9 +137,9 @@ class Oracle:
         self._committed = max(self._committed, commit_ts)
 
     async def send(self, start_ts: int, ahead_ms: int) -> None:
-        """The transaction that began at `start_ts` is about to send its Prewrite: time goes on to where it began, as
-        far as the bound allows. Returns when that is no more than `ahead_ms` short of it, for nobody has a timestamp of
-        the future.
+        """The transaction that began at `start_ts` is about to send its Prewrite: time goes on to
+        where it began, as far as the bound allows. Returns when that is no more than `ahead_ms`
+        short of it, for nobody has a timestamp of the future.
         """
         self._sent = max(self._sent, start_ts)
         while self.bound is not None and self.bound <= start_ts - compose(ahead_ms):
@@ -132,7 +147,10 @@ class Oracle:
             await self._moved.wait()
 
     def end_replay(self) -> None:
-        """Back to free running. What the recording has left is not replayed any more and bounds nothing."""
+        """Back to free running.
+
+        What the recording has left is not replayed any more and bounds nothing.
+        """
         finished = self._next >= len(self._commits)
         self._last = max([self._last, self._committed, *(self._used if finished else ())])
         self._base, self._base_at, self._ceiling = self._last, self._clock(), None
@@ -140,13 +158,16 @@ class Oracle:
         self._wake()
 
     def try_take(self, count: int = 1) -> int | None:
-        """`count` timestamps at once: the largest of them, or None when there is no room below the bound.
+        """`count` timestamps at once: the largest of them, or None when there is no room below the
+        bound.
 
-        All of ``ts - count + 1 .. ts`` have the same physical part, are larger than all before, smaller than the
-        bound and unused by the recording.
+        All of ``ts - count + 1 .. ts`` have the same physical part, are larger than all before,
+        smaller than the bound and unused by the recording.
         """
         if not 1 <= count <= _LOGICAL_MASK:
-            raise OracleError(f"{count} timestamps at once: a request asks for 1 to {_LOGICAL_MASK}")
+            raise OracleError(
+                f"{count} timestamps at once: a request asks for 1 to {_LOGICAL_MASK}"
+            )
         bound = self.bound
         largest = self._place(self._next_wanted(bound), count)
         if bound is not None and largest >= bound:
@@ -157,7 +178,10 @@ class Oracle:
         return largest
 
     async def take(self, count: int = 1, timeout_s: float = 3.0) -> int:
-        """As `try_take`, but waits up to `timeout_s` for room; raises OracleError when there is none by then."""
+        """As `try_take`, but waits up to `timeout_s` for room.
+
+        Raises OracleError when there is none by then.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             ts = self.try_take(count)
@@ -167,8 +191,9 @@ class Oracle:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise OracleError(
-                    f"generate timestamp failed: {count} timestamps after {self._last} don't fit below {self.bound}, "
-                    "the next transaction whose prewrite no pump has acknowledged yet"
+                    f"generate timestamp failed: {count} timestamps after {self._last} don't fit"
+                    f" below {self.bound}, the next transaction whose prewrite no pump has"
+                    " acknowledged yet"
                 )
             try:
                 await asyncio.wait_for(self._moved.wait(), left)
@@ -176,7 +201,9 @@ class Oracle:
                 continue
 
     def _next_wanted(self, bound: int | None) -> int:
-        """The smallest timestamp that should be handed out next, before the rules about room and used ones."""
+        """The smallest timestamp that should be handed out next, before the rules about room and
+        used ones.
+        """
         if not self._replaying:
             return max(self._last + 1, self._free_running())
         wish = max(self._committed, self._sent) + 1
@@ -194,13 +221,18 @@ class Oracle:
         return self._base + compose(int(elapsed_ms))
 
     def _place(self, smallest: int, count: int) -> int:
-        """The largest of `count` timestamps from `smallest` on, in one millisecond and none of them used."""
+        """The largest of `count` timestamps from `smallest` on, in one millisecond and none of them
+        used.
+        """
         while True:
             if physical_ms(smallest) != physical_ms(smallest + count - 1):
                 smallest = compose(physical_ms(smallest) + 1)
             if not self._used:
                 return smallest + count - 1
-            clash = next((ts for ts in range(smallest + count - 1, smallest - 1, -1) if ts in self._used), None)
+            clash = next(
+                (ts for ts in range(smallest + count - 1, smallest - 1, -1) if ts in self._used),
+                None,
+            )
             if clash is None:
                 return smallest + count - 1
             smallest = clash + 1

@@ -1,9 +1,10 @@
 """Replays a recording into pumps, as TiDB would write it.
 
-What TiDB guarantees and a pump builds on is kept, whatever the speed: both binlogs of a transaction go to one pump; the
-commit timestamp is taken after the Prewrite's acknowledgement, so a Commit is sent only when its own Prewrite and the
-Prewrite of every transaction with a smaller commit_ts are acknowledged; a rolled back transaction gets its Rollback.
-Within that, records go out in recorded order, many at a time.
+What TiDB guarantees and a pump builds on is kept, whatever the speed: both binlogs of a transaction
+go to one pump; the commit timestamp is taken after the Prewrite's acknowledgement, so a Commit is
+sent only when its own Prewrite and the Prewrite of every transaction with a smaller commit_ts are
+acknowledged; a rolled back transaction gets its Rollback. Within that, records go out in recorded
+order, many at a time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from sluice.devstack.tidb.upstream_state import UpstreamState
 
 _MAX_OPEN_TRANSACTIONS = 256  # Prewrites in flight
-_MAX_AHEAD_MS = 5000  # how far Prewrites may be ahead of what their recorded order allows PD to have given out
-_OPEN_SECONDS = 8192  # Commits and Rollbacks that wait for their pump before no more Prewrites are sent
+# how far Prewrites may be ahead of what their recorded order allows PD to have given out
+_MAX_AHEAD_MS = 5000
+# Commits and Rollbacks that wait for their pump before no more Prewrites are sent
+_OPEN_SECONDS = 8192
 _RETRY_INTERVAL_S = 0.5
 _GIVE_UP_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 5.0
@@ -47,8 +50,11 @@ class PumpWriter(Protocol):
 
 @dataclass(slots=True)
 class PlayerProgress:
-    """Counts of transactions. `retried`: Prewrites that no pump took at first; `undelivered`: Commits and Rollbacks
-    that their pump never took (it can ask TiKV); `refused`: commits that TiKV refused, rolled back by somebody else.
+    """Counts of transactions.
+
+    `retried`: Prewrites that no pump took at first; `undelivered`: Commits and Rollbacks that their
+    pump never took (it can ask TiKV); `refused`: commits that TiKV refused, rolled back by somebody
+    else.
     """
 
     transactions: int = 0
@@ -64,8 +70,10 @@ class PlayerProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """`until_ts`: the last commit_ts to send, None for all. `speed`: 1.0 is the recorded pace, None as fast as the
-    pumps acknowledge. `give_up_s`: how long a Prewrite that no pump takes is tried. Raises ReplayError.
+    """`until_ts`: the last commit_ts to send, None for all.
+
+    `speed`: 1.0 is the recorded pace, None as fast as the pumps acknowledge. `give_up_s`: how long
+    a Prewrite that no pump takes is tried. Raises ReplayError.
     """
 
     until_ts: int | None = None
@@ -100,7 +108,8 @@ class RecordingPlayer:
         self._acked: set[int] = set()  # start_ts
         self._released: set[int] = set()  # start_ts, may commit
         self._rows = RowWrites()
-        self._images: dict[int, list[Image]] = {}  # of rows in partitions that a transaction writes, by start_ts
+        # of rows in partitions that a transaction writes, by start_ts
+        self._images: dict[int, list[Image]] = {}
         self._seconds: dict[int, bytes] = {}  # payloads that the stream has reached, by start_ts
         self._slots = asyncio.Semaphore(_MAX_OPEN_TRANSACTIONS)
         self._room = asyncio.Event()
@@ -109,7 +118,8 @@ class RecordingPlayer:
         self._open_seconds = 0
         self._failure: BaseException | None = None
         self._stopping = False
-        self._pace_from: tuple[float, int] | None = None  # monotonic s and recorded ms of the first record
+        # monotonic s and recorded ms of the first record
+        self._pace_from: tuple[float, int] | None = None
         self._paced_ms = 0
 
     @property
@@ -122,14 +132,19 @@ class RecordingPlayer:
         return asdict(self.progress)
 
     async def run(self) -> None:
-        """Replays everything; returns when the last record is delivered. Raises RecordingError or ReplayError."""
+        """Replays everything; returns when the last record is delivered.
+
+        Raises RecordingError or ReplayError.
+        """
         self._txns = await asyncio.to_thread(self._recording.transactions, self._until_ts)
         self.progress.transactions = len(self._txns)
         self._rows = await asyncio.to_thread(lambda: RowWrites(self._recording.meta_keys()))
         self._by_commit = {txn.commit_ts: txn for txn in self._txns.values() if txn.commit_ts}
         if self._until_ts is not None:
             self._history.cut(self._until_ts)
-        self._oracle.begin_replay(self._by_commit, self._txns, self._recorded_now if self._speed else None)
+        self._oracle.begin_replay(
+            self._by_commit, self._txns, self._recorded_now if self._speed else None
+        )
         try:
             for record in self._recording.records(self._until_ts):
                 if record.fake:
@@ -147,7 +162,10 @@ class RecordingPlayer:
             self._oracle.end_replay()
 
     async def stop(self) -> None:
-        """Sends nothing more; `run` then rolls back what is open, as far as the pumps take it, and returns."""
+        """Sends nothing more.
+
+        `run` then rolls back what is open, as far as the pumps take it, and returns.
+        """
         self._stopping = True
         self._room.set()
         for task in list(self._tasks):
@@ -185,8 +203,9 @@ class RecordingPlayer:
                     self.progress.retried += 1
                     if time.monotonic() > deadline:
                         raise ReplayError(
-                            f"no pump took the prewrite of transaction {txn.start_ts} (record {record.number}) for "
-                            f"{self._give_up_s:.0f} s: {error}; see that a pump is online, then replay again"
+                            f"no pump took the prewrite of transaction {txn.start_ts} (record"
+                            f" {record.number}) for {self._give_up_s:.0f} s: {error}; see that a"
+                            " pump is online, then replay again"
                         ) from error
                     await asyncio.sleep(_RETRY_INTERVAL_S)
         finally:
@@ -204,8 +223,8 @@ class RecordingPlayer:
             self._finish_if_due(released)
 
     def _finish_if_due(self, txn: Transaction) -> None:
-        """Ends the transaction if its Prewrite is acknowledged, its turn has come, and the stream has
-        reached its end.
+        """Ends the transaction if its Prewrite is acknowledged, its turn has come, and the stream
+        has reached its end.
         """
         ready = txn.start_ts in (self._released if txn.commit_ts else self._acked)
         if not ready or (txn.second and txn.start_ts not in self._seconds):
@@ -246,20 +265,26 @@ class RecordingPlayer:
         self.progress.done += 1
 
     async def _wind_up(self) -> None:
-        """After a stop or a failure: open transactions are rolled back, as those of a TiDB that shuts down."""
+        """After a stop or a failure: open transactions are rolled back, as those of a TiDB that
+        shuts down.
+        """
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         rollbacks = []
         for start_ts in self._acked:
             txn = self._txns[start_ts]
-            if (txn.second or txn.write) and self._store.write_of(txn.prewrite_key, start_ts) is None:
+            if (txn.second or txn.write) and self._store.write_of(
+                txn.prewrite_key, start_ts
+            ) is None:
                 self._store.rollback(txn.prewrite_key, start_ts)
                 rollbacks.append(self._second(start_ts, _rollback_of(txn)))
         for txn in self._txns.values():
             self._store.release(txn.prewrite_key, txn.start_ts)
         if rollbacks:
-            await asyncio.wait([asyncio.ensure_future(r) for r in rollbacks], timeout=_STOP_TIMEOUT_S)
+            await asyncio.wait(
+                [asyncio.ensure_future(r) for r in rollbacks], timeout=_STOP_TIMEOUT_S
+            )
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -294,7 +319,9 @@ class RecordingPlayer:
 
 
 def _rollback_of(txn: Transaction) -> bytes:
-    """The Rollback binlog that TiDB writes for a transaction: its Prewrite without value, type and timestamps set."""
+    """The Rollback binlog that TiDB writes for a transaction: its Prewrite without value, type and
+    timestamps set.
+    """
     message = pb.binlog.Binlog(
         tp=pb.binlog.Rollback,
         start_ts=txn.start_ts,

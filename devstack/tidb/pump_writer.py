@@ -10,7 +10,10 @@ STRATEGIES = ("range", "hash", "score")
 
 
 class PumpWriter:
-    """Opens a PumpClient at `pd_url`, the cluster's own port, as TiDB does; must not be used before `open`."""
+    """Opens a PumpClient at `pd_url`, the cluster's own port, as TiDB does.
+
+    Must not be used before `open`.
+    """
 
     def __init__(self, pd_url: str, cluster_id: int, strategy: str) -> None:
         self._pd_url = pd_url
@@ -19,10 +22,17 @@ class PumpWriter:
         self._client: PumpClient | None = None
 
     async def open(self) -> None:
-        """Reads the registry. PumpWriteError if no pump is registered; errors of etcd pass through."""
+        """Reads the registry.
+
+        PumpWriteError if no pump is registered; errors of etcd pass through.
+        """
         # In a thread: the client waits for answers of this very loop.
         self._client = await asyncio.to_thread(
-            PumpClient, self._pd_url, self._cluster_id, strategy=self._strategy, times=WriteTimes(probe_s=2.0)
+            PumpClient,
+            self._pd_url,
+            self._cluster_id,
+            strategy=self._strategy,
+            times=WriteTimes(probe_s=2.0),
         )
 
     async def prewrite(self, start_ts: int, payload: bytes) -> None:
@@ -31,7 +41,10 @@ class PumpWriter:
         await asyncio.wrap_future(self._client.prewrite_async(start_ts, payload))
 
     async def finish(self, start_ts: int, payload: bytes) -> None:
-        """Sends the Commit or Rollback to the pump that has the Prewrite; PumpWriteError after ten minutes in vain."""
+        """Sends the Commit or Rollback to the pump that has the Prewrite.
+
+        PumpWriteError after ten minutes in vain.
+        """
         assert self._client is not None
         await asyncio.wrap_future(self._client.finish_async(start_ts, payload))
 

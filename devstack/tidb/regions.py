@@ -1,4 +1,5 @@
-"""Regions of the stand-in cluster: how its key space is cut, and how TiKV refuses a request for the wrong piece.
+"""Regions of the stand-in cluster: how its key space is cut, and how TiKV refuses a request for the
+wrong piece.
 
 Bounds are memcomparable-encoded, as PD keeps them; empty means unbounded.
 """
@@ -42,7 +43,10 @@ class Region:
 
 
 class RegionMap:
-    """All regions, in key order. `splits` are raw keys at which the key space is cut from the start."""
+    """All regions, in key order.
+
+    `splits` are raw keys at which the key space is cut from the start.
+    """
 
     def __init__(self, store_id: int, splits: list[bytes]) -> None:
         self.store_id = store_id
@@ -60,7 +64,9 @@ class RegionMap:
         return len(self._regions)
 
     def split(self, raw_key: bytes) -> Region | None:
-        """Cuts the region that holds `raw_key` there; both halves get a new epoch, so clients have to look again.
+        """Cuts the region that holds `raw_key` there.
+
+        Both halves get a new epoch, so clients have to look again.
 
         Returns the region that was cut, None if there is a bound already.
         """
@@ -93,7 +99,10 @@ class RegionMap:
         return source, target
 
     def transfer(self, region_id: int, store_id: int) -> Region | None:
-        """Make the peer at `store_id` lead a region; the epoch's version stays. Returns it as it was."""
+        """Make the peer at `store_id` lead a region; the epoch's version stays.
+
+        Returns it as it was.
+        """
         region = self._by_id.get(region_id)
         if region is None:
             return None
@@ -115,13 +124,20 @@ class RegionMap:
         return self._by_id.get(region_id)
 
     def between(self, start: bytes, end: bytes, limit: int = 0) -> list[Region]:
-        """The regions that overlap encoded [start, end), all or the first `limit`; an empty `end` means no end."""
+        """The regions that overlap encoded [start, end), all or the first `limit`.
+
+        An empty `end` means no end.
+        """
         first = self._position(start)
         last = bisect.bisect_left(self._regions, end, key=_start) if end else len(self._regions)
         return self._regions[first : min(last, first + limit) if limit > 0 else last]
 
-    def check(self, context: pb.tikv.Context, keys: list[bytes], store_id: int) -> pb.errorpb.Error | None:
-        """TiKV's check of a request to a store for raw `keys`: None, else the region error to answer."""
+    def check(
+        self, context: pb.tikv.Context, keys: list[bytes], store_id: int
+    ) -> pb.errorpb.Error | None:
+        """TiKV's check of a request to a store for raw `keys`: None, else the region error to
+        answer.
+        """
         if context.peer.store_id != store_id:
             return pb.errorpb.Error(
                 message=f"store not match {context.peer.store_id} != {store_id}",
@@ -145,7 +161,10 @@ class RegionMap:
                 message=f"mismatch peer id {context.peer.id} != {region.peer_id}",
                 mismatch_peer_id=pb.errorpb.MismatchPeerId(),
             )
-        if (context.region_epoch.conf_ver, context.region_epoch.version) != (_CONF_VER, region.version):
+        if (context.region_epoch.conf_ver, context.region_epoch.version) != (
+            _CONF_VER,
+            region.version,
+        ):
             return pb.errorpb.Error(
                 message=f"current epoch of region {region.id} is conf_ver: {_CONF_VER} version: {region.version}",
                 epoch_not_match=self.epoch_not_match(region),

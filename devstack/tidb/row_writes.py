@@ -1,9 +1,10 @@
-"""What the stand-in TiKV has of rows in partitioned tables: under which keys a recorded transaction wrote them.
+"""What the stand-in TiKV has of rows in partitioned tables: under which keys a recorded transaction
+wrote them.
 
-A recording holds no rows' keys. They are made from its binlogs and definitions: a row is inserted into the partition
-that the definition of its `schema_version` names, and changed or removed where it is. (A real TiDB with metadata locks
-may insert by a newer definition; the recordings' sessions didn't.) Other tables' rows have no keys: nothing asks for
-them.
+A recording holds no rows' keys. They are made from its binlogs and definitions: a row is inserted
+into the partition that the definition of its `schema_version` names, and changed or removed where
+it is. (A real TiDB with metadata locks may insert by a newer definition; the recordings' sessions
+didn't.) Other tables' rows have no keys: nothing asks for them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from sluice.tidb.tikv.meta import string_key
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A row before (`is_old`) or after a change, and its key by each definition of its table, b"" where it has none.
-    `named`: the place in `keys` of the definition that the binlog names.
+    """A row before (`is_old`) or after a change, and its key by each definition of its table, b""
+    where it has none. `named`: the place in `keys` of the definition that the binlog names.
     """
 
     table_id: int
@@ -60,17 +61,27 @@ class RowWrites:
             # A dropped partition is out of the definition from the job's first step on.
             is_staged = job.type in REMOVES_PARTITIONS
             version = versions_of(job, 0, read_diff)[0] if is_staged else job.schema_version
-            found[int(info["id"])].append((version, Table.from_tidb(info, job.schema_id, job.schema_name)))
+            found[int(info["id"])].append(
+                (version, Table.from_tidb(info, job.schema_id, job.schema_name))
+            )
         self._there: set[bytes] = set()
-        self._tables = {table_id: sorted(each, key=lambda pair: pair[0]) for table_id, each in found.items()}
+        self._tables = {
+            table_id: sorted(each, key=lambda pair: pair[0]) for table_id, each in found.items()
+        }
 
     def images(self, payload: bytes) -> list[Image]:
-        """Return the images of rows in partitioned tables that a Prewrite binlog holds, in no order."""
+        """Return the images of rows in partitioned tables that a Prewrite binlog holds, in no
+        order.
+        """
         if not self._tables:
             return []
         message = pb.binlog.Binlog.FromString(payload)
         value = pb.binlog.PrewriteValue.FromString(message.prewrite_value)
-        return [image for mutation in value.mutations for image in self._of(mutation, value.schema_version)]
+        return [
+            image
+            for mutation in value.mutations
+            for image in self._of(mutation, value.schema_version)
+        ]
 
     def commit(self, images: Iterable[Image]) -> set[bytes]:
         """Return the keys that a transaction writes, given in the order of commits."""
@@ -86,7 +97,9 @@ class RowWrites:
         return there | gone
 
     def _definition(self, images: Sequence[Image]) -> int:
-        """That by which a transaction wrote: the version's, unless a row that it changes lies there by another one."""
+        """That by which a transaction wrote: the version's, unless a row that it changes lies there
+        by another one.
+        """
         named = images[0].named
         for image in images:
             if image.is_old and image.keys[named] not in self._there:
@@ -101,17 +114,26 @@ class RowWrites:
         if not at:
             return
         table = known[at - 1][1]
-        found = [(False, decode_insert(table, row), handle_of_insert(table, row)) for row in mutation.inserted_rows]
+        found = [
+            (False, decode_insert(table, row), handle_of_insert(table, row))
+            for row in mutation.inserted_rows
+        ]
         found += [
             (True, decode_delete(table, row), handles_of_images(table, row, 1)[0] or b"")
             for row in mutation.deleted_rows
         ]
         for row in mutation.updated_rows:
             pairs = zip(decode_update(table, row), handles_of_images(table, row, 2), strict=True)
-            found += [(is_old, values, handle or b"") for is_old, (values, handle) in zip((True, False), pairs)]
+            found += [
+                (is_old, values, handle or b"")
+                for is_old, (values, handle) in zip((True, False), pairs)
+            ]
         names = [column.name for column in table.stored_columns]
         for is_old, values, handle in found:
             row_values = dict(zip(names, values, strict=False))
             places = [partition_of(each, row_values) for _, each in known]
-            keys = tuple(b"" if place is None or not handle else record_key(place, handle) for place in places)
+            keys = tuple(
+                b"" if place is None or not handle else record_key(place, handle)
+                for place in places
+            )
             yield Image(mutation.table_id, is_old, keys, at - 1)

@@ -1,5 +1,5 @@
-"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that replays or works, and
-its SQL port.
+"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that
+replays or works, and its SQL port.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ _SERVER_OPTIONS = [
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """`listen`, `control` and `sql` are host:port (port 0: any free one); without `recording` only workloads can run,
-    and the SQL port has no tables.
+    """`listen`, `control` and `sql` are host:port (port 0: any free one).
+
+    Without `recording` only workloads can run, and the SQL port has no tables.
     """
 
     etcd: str
@@ -91,7 +92,9 @@ class Cluster:
         self.changes = ChangeData(self.cluster_id, self.store, self.regions)
         self.commits = CommitLog()
         self._versions = Versions(self.recording, self._new_collations)
-        self._upstream = UpstreamState(self.oracle, self.store, self.history, self.commits, self._versions)
+        self._upstream = UpstreamState(
+            self.oracle, self.store, self.history, self.commits, self._versions
+        )
         self.state = "idle"
         self.error: str | None = None
         self.port = self.control_port = self.sql_port = 0
@@ -115,7 +118,9 @@ class Cluster:
             raise OSError(f"can't listen on {self._options.listen}: {error}") from error
         self._address = f"{host}:{self.port}"
         stores = {_STORE_ID: self._address}
-        self._pd = pd = PDService(self.cluster_id, f"http://{self._address}", stores, self.oracle, self.regions)
+        self._pd = pd = PDService(
+            self.cluster_id, f"http://{self._address}", stores, self.oracle, self.regions
+        )
         pb_grpc.pd.add_PDServicer_to_server(pd, self._server)  # type: ignore[no-untyped-call] # generated
         self._add_store(self._server, _STORE_ID)
         self._server.add_generic_rpc_handlers((self._proxy,))
@@ -152,10 +157,14 @@ class Cluster:
         loop = asyncio.get_running_loop()
         state = ClusterState(
             self._versions,
-            take_ts=lambda: asyncio.run_coroutine_threadsafe(self.oracle.take(), loop).result(_OPEN_TIMEOUT_S),
+            take_ts=lambda: asyncio.run_coroutine_threadsafe(self.oracle.take(), loop).result(
+                _OPEN_TIMEOUT_S
+            ),
             limit=self._last_played,
             gc_safe_point=lambda: pd.gc_safe_point,
-            settle=lambda ts: asyncio.run_coroutine_threadsafe(self._wait_for_locks(ts), loop).result(_OPEN_TIMEOUT_S),
+            settle=lambda ts: asyncio.run_coroutine_threadsafe(
+                self._wait_for_locks(ts), loop
+            ).result(_OPEN_TIMEOUT_S),
         )
         self._sql = SQLServer(state, *_split(self._options.sql))
         self.sql_port = self._sql.port
@@ -175,12 +184,17 @@ class Cluster:
         await self._proxy.close()
 
     async def status(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The answer of GET /status. Timestamps are TSOs; `commits` counts entries that GET /commits has."""
+        """The answer of GET /status.
+
+        Timestamps are TSOs; `commits` counts entries that GET /commits has.
+        """
         recording = self.recording
         return {
             "cluster_id": self.cluster_id,
             "recording": recording and str(recording.directory),
-            "labels": [{"label": label.name, "ts": label.ts} for label in recording.labels] if recording else [],
+            "labels": [{"label": label.name, "ts": label.ts} for label in recording.labels]
+            if recording
+            else [],
             "state": self.state,
             "error": self.error,
             "until_ts": self._until_ts,
@@ -195,9 +209,13 @@ class Cluster:
         """POST /replay: starts it and returns at once; GET /status shows how it goes."""
         self._check_free()
         if self.recording is None:
-            raise RequestRejected(409, "no recording to replay; start the stand-in cluster with --recording")
+            raise RequestRejected(
+                409, "no recording to replay; start the stand-in cluster with --recording"
+            )
         if self.state != "idle" or self._workload is not None:
-            raise RequestRejected(409, "time can't go back in a cluster; start a fresh one to replay again")
+            raise RequestRejected(
+                409, "time can't go back in a cluster; start a fresh one to replay again"
+            )
         try:
             self._until_ts = self.recording.resolve(parameters.get("until"))
         except (RecordingError, TypeError, AttributeError) as error:
@@ -224,7 +242,8 @@ class Cluster:
         self._check_free()
         if self.recording is not None and self.state == "idle":
             raise RequestRejected(
-                409, "a workload would come before the recording in time; replay it first, or start without one"
+                409,
+                "a workload would come before the recording in time; replay it first, or start without one",
             )
         strategy = parameters.pop("strategy", None)
         try:
@@ -238,7 +257,10 @@ class Cluster:
         return await self.workload_status({})
 
     async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The answer of GET /workload. It runs until its connections are closed: then another may begin."""
+        """The answer of GET /workload.
+
+        It runs until its connections are closed: then another may begin.
+        """
         if self._workload is None:
             return {"state": "idle"}
         status = self._workload.status()
@@ -281,7 +303,9 @@ class Cluster:
         if step == "kill":
             await self._tidbs.pop(address).kill()
             return {}
-        raise RequestRejected(400, f"do {step!r}: one of start, begin, prewrite, commit, reconnect, isolate, kill")
+        raise RequestRejected(
+            400, f"do {step!r}: one of start, begin, prewrite, commit, reconnect, isolate, kill"
+        )
 
     async def collect_garbage(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """POST /gc: TiDB's GC worker runs."""
@@ -294,7 +318,9 @@ class Cluster:
         """POST /accident: beside a workload, too."""
         names = tuple(str(parameters.get(name) or "") for name in ("schema", "table"))
         happened = self._last_played()
-        table = self._versions.catalog(await self.oracle.take() if happened is None else happened).find(*names)
+        table = self._versions.catalog(
+            await self.oracle.take() if happened is None else happened
+        ).find(*names)
         if table is None:
             raise RequestRejected(400, f"{'.'.join(names)}: there is no such table")
         if happened is not None and table.id in self._emptied:
@@ -308,13 +334,17 @@ class Cluster:
             await writer.close()
 
     async def add_column(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """POST /column: beside a workload, too, whose rows have NULL there. It returns when TiDB's history has it."""
+        """POST /column: beside a workload, too, whose rows have NULL there.
+
+        It returns when TiDB's history has it.
+        """
         names = tuple(str(parameters.get(name) or "") for name in ("schema", "table", "name"))
         catalog = self._versions.catalog(await self.oracle.take())
         table = catalog.find(*names[:2])
         if table is None or not names[2]:
             raise RequestRejected(
-                400, f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no name"
+                400,
+                f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no name",
             )
         writer = self._writer({})
         await self._open(writer)
@@ -338,14 +368,21 @@ class Cluster:
         return await self.status({})
 
     async def disturb_change_data(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        """POST /change-data: one of ACCIDENTS befalls the subscribers; the answer is that of GET."""
+        """POST /change-data: one of ACCIDENTS befalls the subscribers.
+
+        The answer is that of GET.
+        """
         accident = ACCIDENTS.get(str(parameters.get("do")))
         if accident is None:
-            raise RequestRejected(400, f"do {parameters.get('do')!r}: one of {', '.join(ACCIDENTS)}")
+            raise RequestRejected(
+                400, f"do {parameters.get('do')!r}: one of {', '.join(ACCIDENTS)}"
+            )
         try:
             accident(self.changes, parameters)
         except (KeyError, TypeError, ValueError) as error:
-            raise RequestRejected(400, f"{parameters['do']}: {error!r} is missing or wrong") from error
+            raise RequestRejected(
+                400, f"{parameters['do']}: {error!r} is missing or wrong"
+            ) from error
         return await self.list_subscriptions({})
 
     async def list_subscriptions(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
@@ -355,7 +392,10 @@ class Cluster:
     async def list_commits(self, parameters: dict[str, Any]) -> list[list[Any]]:
         """The answer of GET /commits."""
         try:
-            after, limit = int(parameters.get("after") or 0), int(parameters.get("limit") or _COMMITS_PER_PAGE)
+            after, limit = (
+                int(parameters.get("after") or 0),
+                int(parameters.get("limit") or _COMMITS_PER_PAGE),
+            )
         except (TypeError, ValueError) as error:
             raise RequestRejected(400, "after is a TSO, limit a number of entries") from error
         return [list(entry) for entry in self.commits.after(after, min(limit, _COMMITS_PER_PAGE))]
@@ -369,17 +409,23 @@ class Cluster:
         while True:
             await asyncio.sleep(self._options.min_ts_interval_s)
             if self.changes.has_streams:
-                # What the oracle gave out last does, too: nothing at or below it is committed later without a lock.
+                # What the oracle gave out last does, too: nothing at or below it is committed later
+                # without a lock.
                 self.changes.advance(self.oracle.try_take() or self.oracle.last)
 
     def _last_played(self) -> int | None:
-        """Up to where the recording has happened, or will have when its replay is over; None: all of it."""
+        """Up to where the recording has happened, or will have when its replay is over.
+
+        None: all of it.
+        """
         if self.state in ("stopped", "failed"):
             return self.commits.newest_ts
         return self._until_ts
 
     async def _wait_for_locks(self, ts: int) -> None:
-        """A reader at `ts` meets the locks of transactions that may commit below it, and waits for them."""
+        """A reader at `ts` meets the locks of transactions that may commit below it, and waits for
+        them.
+        """
         while self._workload is not None and self._workload.may_commit_at(ts):  # noqa: ASYNC110 few ms
             await asyncio.sleep(0.002)
 
@@ -398,7 +444,9 @@ class Cluster:
 
     def _check_free(self) -> None:
         if self._opening or (self._task and not self._task.done()):
-            raise RequestRejected(409, "a replay or a workload is running; wait for it, or POST /stop")
+            raise RequestRejected(
+                409, "a replay or a workload is running; wait for it, or POST /stop"
+            )
 
     def _writer(self, parameters: dict[str, Any]) -> PumpWriter:
         strategy = parameters.get("strategy") or "range"

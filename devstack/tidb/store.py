@@ -1,8 +1,9 @@
 """The multi-version key space of the stand-in TiKV.
 
-Three things a reader of binlogs asks TiKV for: values at a timestamp (schema and DDL job history), the fate of a
-transaction by its primary key, and the locks of those that are still open. Keys are raw (not memcomparable-wrapped).
-With rows in it, it also tells listeners what each command changed, which is what change data capture sends.
+Three things a reader of binlogs asks TiKV for: values at a timestamp (schema and DDL job history),
+the fate of a transaction by its primary key, and the locks of those that are still open. Keys are
+raw (not memcomparable-wrapped). With rows in it, it also tells listeners what each command changed,
+which is what change data capture sends.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sluice.devstack.tidb.mvcc_records import Applied, Change, Lock, Locked, TxnNotFound, TxnStatus, Version, Write
+from sluice.devstack.tidb.mvcc_records import (
+    Applied,
+    Change,
+    Lock,
+    Locked,
+    TxnNotFound,
+    TxnStatus,
+    Version,
+    Write,
+)
 from sluice.tidb.tso import physical_ms
 
-# TiDB keeps the lock of a transaction it is still working on alive by heartbeats; this is how long one lasts, in ms.
+# TiDB keeps the lock of a transaction it is still working on alive by heartbeats; this is how long
+# one lasts, in ms.
 _LOCK_TTL_MS = 20_000
 
 _SMALL_LOCK_TTL_MS = 3000
@@ -36,13 +47,17 @@ class _Key:
 
 
 class Store:
-    """Not thread-safe; lives on the event loop of the cluster. `now` gives the newest timestamp of the oracle."""
+    """Not thread-safe; lives on the event loop of the cluster.
+
+    `now` gives the newest timestamp of the oracle.
+    """
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._keys: dict[bytes, _Key] = {}
         self._sorted: list[bytes] = []  # keys that have versions
-        self._ended: deque[tuple[int, bytes]] = deque()  # commit_ts (of a rollback start_ts), in the order they came
+        # commit_ts (of a rollback start_ts), in the order they came
+        self._ended: deque[tuple[int, bytes]] = deque()
         self._open: dict[int, dict[bytes, bytes]] = {}
         """start_ts -> keys that it has locked -> their primary"""
         self._followers: dict[tuple[bytes, int], list[bytes]] = {}
@@ -63,8 +78,12 @@ class Store:
         for key, change in changes.items():
             entry = self._entry(key)
             old = self._old_value(entry, change, commit_ts - 1)
-            self._add_version(key, entry, Version(commit_ts, change.value, start_ts, change.txn_source))
-            rows.append(Applied(_COMMITTED, key, start_ts, commit_ts, change.value, old, change.txn_source))
+            self._add_version(
+                key, entry, Version(commit_ts, change.value, start_ts, change.txn_source)
+            )
+            rows.append(
+                Applied(_COMMITTED, key, start_ts, commit_ts, change.value, old, change.txn_source)
+            )
         self._tell(rows)
 
     def remove(self, key: bytes) -> None:
@@ -74,8 +93,13 @@ class Store:
             entry.versions.clear()
             del self._sorted[bisect.bisect_left(self._sorted, key)]
 
-    def get(self, key: bytes, version: int, ignore_locks: frozenset[int] = frozenset()) -> bytes | None:
-        """The value at `version`, None if there is none. Raises Locked for an older lock not in `ignore_locks`."""
+    def get(
+        self, key: bytes, version: int, ignore_locks: frozenset[int] = frozenset()
+    ) -> bytes | None:
+        """The value at `version`, None if there is none.
+
+        Raises Locked for an older lock not in `ignore_locks`.
+        """
         entry = self._keys.get(key)
         if entry is None:
             return None
@@ -117,7 +141,9 @@ class Store:
                     )  # fmt: skip
         return found
 
-    def prewrite(self, key: bytes, start_ts: int, change: Change | None = None, primary: bytes = b"") -> bool:
+    def prewrite(
+        self, key: bytes, start_ts: int, change: Change | None = None, primary: bytes = b""
+    ) -> bool:
         """Locks `key` for `start_ts`, as its primary if no other is given.
 
         False if somebody has rolled it back, as TiKV then refuses.
@@ -156,7 +182,9 @@ class Store:
         """The TiDB of `start_ts` is dead: its lock lives on for as long as it was given."""
         entry = self._keys.get(key)
         if entry and start_ts in entry.locks:
-            entry.locks[start_ts] = self._lock(key, start_ts).ttl_ms - _LOCK_TTL_MS + _SMALL_LOCK_TTL_MS
+            entry.locks[start_ts] = (
+                self._lock(key, start_ts).ttl_ms - _LOCK_TTL_MS + _SMALL_LOCK_TTL_MS
+            )
 
     def commit(self, key: bytes, start_ts: int, commit_ts: int, short_value: bytes = b"") -> bool:
         """Commits `start_ts`; False if somebody rolled it back meanwhile, as TiKV then refuses."""
@@ -175,14 +203,19 @@ class Store:
             if change is not None:
                 version = Version(commit_ts, change.value, start_ts, change.txn_source)
                 self._add_version(each, entry, version)
-                rows.append(Applied(_COMMIT, each, start_ts, commit_ts, change.value, b"", change.txn_source))
+                rows.append(
+                    Applied(
+                        _COMMIT, each, start_ts, commit_ts, change.value, b"", change.txn_source
+                    )
+                )
         self._tell(rows)
         return True
 
     def rollback(self, key: bytes, start_ts: int, *, alone: bool = False) -> None:
         """Rolls `start_ts` back, unless it is committed or rolled back already.
 
-        With `alone` keys that follow stay locked, as those of a dead TiDB do until a reader resolves them.
+        With `alone` keys that follow stay locked, as those of a dead TiDB do until a reader
+        resolves them.
         """
         rows = []
         followers = () if alone else self._followers.pop((key, start_ts), ())
@@ -190,16 +223,19 @@ class Store:
             if self.write_of(each, start_ts) is not None:
                 continue
             entry = self._entry(each)
-            bisect.insort(entry.writes, Write(start_ts, start_ts, rollback=True), key=lambda w: w.commit_ts)
+            bisect.insort(
+                entry.writes, Write(start_ts, start_ts, rollback=True), key=lambda w: w.commit_ts
+            )
             self._ended.append((start_ts, each))
             self._unlock(each, entry, start_ts)
             rows.append(Applied(_ROLLBACK, each, start_ts))
         self._tell(rows)
 
     def drop(self, safe_point: int) -> None:
-        """GC: forgets the fates of transactions that ended through this TSO, where a key has had no other since, and
-        the versions that nobody can read from it on. (TiKV keeps the newest record of each row; here only primary keys
-        and captured rows have any, for as long as somebody may ask for them.)
+        """GC: forgets the fates of transactions that ended through this TSO, where a key has had no
+        other since, and the versions that nobody can read from it on. (TiKV keeps the newest record
+        of each row; here only primary keys and captured rows have any, for as long as somebody may
+        ask for them.)
         """
         while self._ended and self._ended[0][0] <= safe_point:
             _, key = self._ended.popleft()
@@ -243,8 +279,11 @@ class Store:
         at = bisect.bisect_left(entry.writes, start_ts, key=lambda w: w.commit_ts)
         return next((w for w in entry.writes[at:] if w.start_ts == start_ts), None)
 
-    def check_txn_status(self, key: bytes, lock_ts: int, current_ts: int, *, rollback_if_not_exist: bool) -> TxnStatus:
-        """What KvCheckTxnStatus does: it rolls back an expired lock, and, if asked, what it finds nothing of.
+    def check_txn_status(
+        self, key: bytes, lock_ts: int, current_ts: int, *, rollback_if_not_exist: bool
+    ) -> TxnStatus:
+        """What KvCheckTxnStatus does: it rolls back an expired lock, and, if asked, what it finds
+        nothing of.
 
         Raises TxnNotFound when there is nothing and nothing was to be written.
         """
@@ -264,7 +303,9 @@ class Store:
         return TxnStatus(action=2)
 
     def resolve_lock(self, key: bytes, start_ts: int, commit_ts: int) -> None:
-        """Ends the lock of `start_ts` on `key`, if there is one: committed, or rolled back when commit_ts is 0."""
+        """Ends the lock of `start_ts` on `key`, if there is one: committed, or rolled back when
+        commit_ts is 0.
+        """
         entry = self._keys.get(key)
         if entry and start_ts in entry.locks:
             if commit_ts:

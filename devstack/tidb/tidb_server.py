@@ -1,8 +1,8 @@
 """A TiDB server whose transactions go on step by step, and that can die between two of them.
 
-It writes itself into etcd as TiDB does (tidb/etcd/topology.py), has connections to the pumps of its own, and leaves
-behind what a killed TiDB does: keys in etcd until their lease is over, a Prewrite without an end, a lock in TiKV nobody
-keeps alive.
+It writes itself into etcd as TiDB does (tidb/etcd/topology.py), has connections to the pumps of its
+own, and leaves behind what a killed TiDB does: keys in etcd until their lease is over, a Prewrite
+without an end, a lock in TiKV nobody keeps alive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class _Open:
 
 
 class TiDBServer:
-    """One process of a TiDB at `address` (host:port, as advertised). Lives on the event loop of the cluster."""
+    """One process of a TiDB at `address` (host:port, as advertised).
+
+    Lives on the event loop of the cluster.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,10 @@ class TiDBServer:
         self.address = address
         self._writer = writer
         self._oracle, self._store, self._commits = state.oracle, state.store, state.commits
-        self._topology, self._info = EtcdLease(etcd_url, ttl_s), EtcdLease(etcd_url, _SERVER_INFO_TTL_S)
+        self._topology, self._info = (
+            EtcdLease(etcd_url, ttl_s),
+            EtcdLease(etcd_url, _SERVER_INFO_TTL_S),
+        )
         self._open: dict[int, _Open] = {}
 
     async def start(self) -> None:
@@ -69,7 +75,9 @@ class TiDBServer:
             "binlog_status": "On",
             "start_timestamp": started,
         }
-        await self._info.put({f"/tidb/server/info/{ident}": json.dumps(server).encode()}, leased=True)
+        await self._info.put(
+            {f"/tidb/server/info/{ident}": json.dumps(server).encode()}, leased=True
+        )
         base = f"/topology/tidb/{self.address}"
         await self._topology.put({f"{base}/info": json.dumps(topology).encode()}, leased=False)
         await self._topology.put({f"{base}/ttl": str(time.time_ns()).encode()}, leased=True)
@@ -80,7 +88,9 @@ class TiDBServer:
         start_ts = await self._oracle.take()
         self._open[start_ts] = _Open(key)
         value = pb.binlog.PrewriteValue(schema_version=1)
-        await self._writer.prewrite(start_ts, _binlog(pb.binlog.Prewrite, start_ts, 0, key, value.SerializeToString()))
+        await self._writer.prewrite(
+            start_ts, _binlog(pb.binlog.Prewrite, start_ts, 0, key, value.SerializeToString())
+        )
         return start_ts
 
     def prewrite(self, start_ts: int) -> bool:
@@ -102,7 +112,8 @@ class TiDBServer:
         return commit_ts
 
     async def _finish(self, start_ts: int, binlog: bytes) -> None:
-        with contextlib.suppress(PumpWriteError):  # new connections don't know which pump it was: that one asks TiKV
+        # new connections don't know which pump it was: that one asks TiKV
+        with contextlib.suppress(PumpWriteError):
             await self._writer.finish(start_ts, binlog)
 
     async def reconnect(self, writer: PumpWriter) -> None:

@@ -1,4 +1,6 @@
-"""The stand-in TiKV: snapshot reads, the fate of transactions, their locks, each behind the region check."""
+"""The stand-in TiKV: snapshot reads, the fate of transactions, their locks, each behind the region
+check.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
                 pairs.append(pair)
         return pb.tikv.ScanResponse(pairs=pairs)
 
-    async def KvCheckTxnStatus(self, request: Any, context: grpc.aio.ServicerContext) -> pb.tikv.CheckTxnStatusResponse:
+    async def KvCheckTxnStatus(
+        self, request: Any, context: grpc.aio.ServicerContext
+    ) -> pb.tikv.CheckTxnStatusResponse:
         wrong = self._check(request.context, [request.primary_key])
         if wrong:
             return pb.tikv.CheckTxnStatusResponse(region_error=wrong)
@@ -75,7 +79,9 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
             answer.lock_info.CopyFrom(_lock_info(status.lock))
         return answer
 
-    async def KvResolveLock(self, request: Any, context: grpc.aio.ServicerContext) -> pb.tikv.ResolveLockResponse:
+    async def KvResolveLock(
+        self, request: Any, context: grpc.aio.ServicerContext
+    ) -> pb.tikv.ResolveLockResponse:
         wrong = self._check(request.context, list(request.keys))
         if wrong:
             return pb.tikv.ResolveLockResponse(region_error=wrong)
@@ -86,7 +92,9 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
                 self._store.resolve_lock(key, request.start_version, request.commit_version)
         return pb.tikv.ResolveLockResponse()
 
-    async def KvScanLock(self, request: Any, context: grpc.aio.ServicerContext) -> pb.tikv.ScanLockResponse:
+    async def KvScanLock(
+        self, request: Any, context: grpc.aio.ServicerContext
+    ) -> pb.tikv.ScanLockResponse:
         wrong = self._check(request.context, [request.start_key])
         if wrong:
             return pb.tikv.ScanLockResponse(region_error=wrong)
@@ -109,7 +117,9 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
         answer = pb.tikv.CheckSecondaryLocksResponse()
         for key in request.keys:
             if key in self._store.locked_keys(request.start_version):
-                lock = next(each for each in self._store.locks(key, key + b"\0", request.start_version))
+                lock = next(
+                    each for each in self._store.locks(key, key + b"\0", request.start_version)
+                )
                 answer.locks.append(_lock_info(lock))
                 continue
             write = self._store.write_of(key, request.start_version)
@@ -120,7 +130,9 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
             return answer
         return answer
 
-    async def MvccGetByKey(self, request: Any, context: grpc.aio.ServicerContext) -> pb.tikv.MvccGetByKeyResponse:
+    async def MvccGetByKey(
+        self, request: Any, context: grpc.aio.ServicerContext
+    ) -> pb.tikv.MvccGetByKeyResponse:
         wrong = self._check(request.context, [request.key])
         if wrong:
             return pb.tikv.MvccGetByKeyResponse(region_error=wrong)
@@ -129,13 +141,19 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
         if lock:
             info.lock.CopyFrom(
                 pb.tikv.MvccLock(
-                    type=pb.tikv.Put, start_ts=lock.start_ts, primary=lock.primary or lock.key, ttl=lock.ttl_ms
+                    type=pb.tikv.Put,
+                    start_ts=lock.start_ts,
+                    primary=lock.primary or lock.key,
+                    ttl=lock.ttl_ms,
                 )
             )
         for write in self._store.writes(request.key):
             kind = pb.tikv.Rollback if write.rollback else pb.tikv.Put
             info.writes.add(
-                type=kind, start_ts=write.start_ts, commit_ts=write.commit_ts, short_value=write.short_value
+                type=kind,
+                start_ts=write.start_ts,
+                commit_ts=write.commit_ts,
+                short_value=write.short_value,
             )
             if write.short_value:
                 info.values.add(start_ts=write.start_ts, value=write.short_value)

@@ -13,7 +13,9 @@ from sluice.devstack.tidb.store import Store
 
 @dataclass(frozen=True, slots=True)
 class UpstreamState:
-    """PD's timestamps, TiKV's keys, the DDL jobs that are done, the commits in their order, and the rows."""
+    """PD's timestamps, TiKV's keys, the DDL jobs that are done, the commits in their order, and the
+    rows.
+    """
 
     oracle: Oracle
     store: Store

@@ -1,7 +1,10 @@
-"""The rows of `mysql.tidb` in the stand-in TiKV: what a cluster was bootstrapped with. Recordings don't hold them.
+"""The rows of `mysql.tidb` in the stand-in TiKV: what a cluster was bootstrapped with.
 
-A row's value: 0x80, a flag byte (0: small), u16 number of values, u16 number of NULLs, a byte for each column id, u16
-where each value ends, the values; all little-endian (pingcap/tidb, util/rowcodec).
+Recordings don't hold them.
+
+A row's value: 0x80, a flag byte (0: small), u16 number of values, u16 number of NULLs, a byte for
+each column id, u16 where each value ends, the values; all little-endian (pingcap/tidb,
+util/rowcodec).
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ _ROWS = (
 
 
 def put_variables(store: Store, new_collations: Callable[[], bool]) -> None:
-    """Put them there, from the beginning on, if there is such a table. `store` has TiDB's meta keys; `new_collations`
-    may take a while.
+    """Put them there, from the beginning on, if there is such a table.
+
+    `store` has TiDB's meta keys; `new_collations` may take a while.
     """
     keys: Any = _Keys(store)
     info = find_table_info(keys, "mysql", "tidb", _NEWEST)
@@ -33,7 +37,11 @@ def put_variables(store: Store, new_collations: Callable[[], bool]) -> None:
         return
     table = Table.from_tidb(info, 0, "mysql")
     for number, (name, value, comment) in enumerate(_ROWS, 1):
-        handle = _BYTES_FLAG + encode_bytes(name.encode()) if table.is_common_handle else encode_int(number)
+        handle = (
+            _BYTES_FLAG + encode_bytes(name.encode())
+            if table.is_common_handle
+            else encode_int(number)
+        )
         texts = [text.encode() for text in (name, value or str(new_collations()), comment)]
         store.put(
             b"t" + encode_int(table.id) + b"_r" + handle,
@@ -50,10 +58,16 @@ class _Keys:
 
     def scan(self, start: bytes, end: bytes, ts: int) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of [start, end) as of `ts`."""
-        return ((key, value) for key in self._store.scan(start, end) if (value := self._store.get(key, ts)) is not None)
+        return (
+            (key, value)
+            for key in self._store.scan(start, end)
+            if (value := self._store.get(key, ts)) is not None
+        )
 
 
 def _row(ids: list[int], values: list[bytes]) -> bytes:
     ends = [sum(map(len, values[: n + 1])) for n in range(len(values))]
-    head = struct.pack(f"<BBHH{len(values)}B{len(values)}H", 0x80, 0, len(values), 0, *ids[: len(values)], *ends)
+    head = struct.pack(
+        f"<BBHH{len(values)}B{len(values)}H", 0x80, 0, len(values), 0, *ids[: len(values)], *ends
+    )
     return head + b"".join(values)

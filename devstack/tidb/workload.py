@@ -5,9 +5,9 @@ In the schema `database` there is
     txn (id BIGINT PRIMARY KEY, note VARCHAR(32))                       one row a transaction, id is its number
     load_<n> (id BIGINT PRIMARY KEY, k INT, pad VARCHAR(row_bytes))     all other rows of the transactions
 
-so that a prober can read from `txn` downstream which transactions have arrived, and from the commit log when each of
-them committed. A transaction's first row goes to `txn`; the others are inserts into, updates in, or deletes from the
-load tables.
+so that a prober can read from `txn` downstream which transactions have arrived, and from the commit
+log when each of them committed. A transaction's first row goes to `txn`; the others are inserts
+into, updates in, or deletes from the load tables.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class WorkloadError(RequestError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """`rate`: transactions/s, None: as many as the pumps take. `transactions`: how many, None: until stopped. `rows`:
-    row changes a transaction. `updates`, `deletes`: shares of the changes in load tables that are such. `row_bytes`:
-    length of `pad`.
+    """`rate`: transactions/s, None: as many as the pumps take.
+
+    `transactions`: how many, None: until stopped. `rows`: row changes a transaction. `updates`,
+    `deletes`: shares of the changes in load tables that are such. `row_bytes`: length of `pad`.
     """
 
     rate: float | None = 20.0
@@ -55,10 +56,15 @@ class WorkloadOptions:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> WorkloadOptions:
-        """From a JSON object; `"rate": "max"` is None. WorkloadError names the option that is wrong."""
+        """From a JSON object; `"rate": "max"` is None.
+
+        WorkloadError names the option that is wrong.
+        """
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(given) - known):
-            raise WorkloadError(f"unknown option {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
+            raise WorkloadError(
+                f"unknown option {', '.join(unknown)}; there are: {', '.join(sorted(known))}"
+            )
         values = dict(given)
         if values.get("rate", 0) in ("max", None):
             values["rate"] = None
@@ -97,11 +103,15 @@ class _Database:
     marker: Table
     loads: list[Table]
     next_row: int = 1
-    updatable: list[tuple[int, int, int]] | None = None  # (table, id, k) of committed rows, none in flight
+    # (table, id, k) of committed rows, none in flight
+    updatable: list[tuple[int, int, int]] | None = None
 
 
 class Workload:
-    """One run. `earlier`: the workload before it on the same cluster; its tables are used again, numbers go on."""
+    """One run.
+
+    `earlier`: the workload before it on the same cluster; its tables are used again, numbers go on.
+    """
 
     def __init__(
         self,
@@ -114,7 +124,9 @@ class Workload:
         self._writer = writer
         self._oracle, self._store = state.oracle, state.store
         self._history, self._commits, self._versions = state.history, state.commits, state.versions
-        self._databases: dict[tuple[str, int, int], _Database] = earlier._databases if earlier else {}
+        self._databases: dict[tuple[str, int, int], _Database] = (
+            earlier._databases if earlier else {}
+        )
         self._first: int = earlier._next if earlier else 1
         self._next: int = self._first
         self._random = random.Random(options.seed)
@@ -130,14 +142,19 @@ class Workload:
         self._behind_s = 0.0
 
     def status(self) -> dict[str, Any]:
-        """State (preparing, running, done, failed), counts, and the numbers of its first and latest transaction.
+        """State (preparing, running, done, failed), counts, and the numbers of its first and latest
+        transaction.
 
         `behind_ms`: how far the clock of the rate was missed at worst.
         """
         elapsed = (self._ended or time.monotonic()) - self._started if self._started else 0.0
         return {
             "state": self._state,
-            "error": None if self._failure is None else f"{type(self._failure).__name__}: {self._failure}",
+            "error": (
+                None
+                if self._failure is None
+                else f"{type(self._failure).__name__}: {self._failure}"
+            ),
             "options": asdict(self.options),
             "first": self._first,
             "latest": self._next - 1,
@@ -150,8 +167,8 @@ class Workload:
         }
 
     def may_commit_at(self, ts: int) -> bool:
-        """Whether a transaction that is prewritten may get a commit timestamp at or below this one, which PD's clock
-        has passed.
+        """Whether a transaction that is prewritten may get a commit timestamp at or below this one,
+        which PD's clock has passed.
         """
         return any(start_ts <= ts for start_ts in self._locked)
 
@@ -160,7 +177,10 @@ class Workload:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Makes the tables, then the transactions. Raises PumpWriteError if the pumps take no more."""
+        """Makes the tables, then the transactions.
+
+        Raises PumpWriteError if the pumps take no more.
+        """
         try:
             database = await self._prepare()
             self._state, self._started = "running", time.monotonic()
@@ -191,8 +211,8 @@ class Workload:
             return self._databases[shape]
         if any(name == options.database for name, _, _ in self._databases):
             raise WorkloadError(
-                f"schema {options.database} was made with other tables; name another database, or use the same "
-                "tables and row_bytes"
+                f"schema {options.database} was made with other tables; name another database, or"
+                " use the same tables and row_bytes"
             )
         ddl = DDLWriter(self._writer, self._oracle, self._store, self._history, self._versions)
         name = options.database
@@ -201,7 +221,11 @@ class Workload:
         note = ColumnSpec("note", column_types.VARCHAR, 32, "VARCHAR(32) NOT NULL", text=True)
         counter = ColumnSpec("k", column_types.INT, 11, "INT NOT NULL")
         pad = ColumnSpec(
-            "pad", column_types.VARCHAR, options.row_bytes, f"VARCHAR({options.row_bytes}) NOT NULL", text=True
+            "pad",
+            column_types.VARCHAR,
+            options.row_bytes,
+            f"VARCHAR({options.row_bytes}) NOT NULL",
+            text=True,
         )
         marker = await ddl.create_table(schema_id, name, "txn", [key, note])
         loads = [
@@ -217,7 +241,9 @@ class Workload:
         try:
             start_ts = await self._oracle.take()
             mutations, after = self._changes_of(number, database)
-            value = pb.binlog.PrewriteValue(schema_version=self._history.schema_version, mutations=mutations)
+            value = pb.binlog.PrewriteValue(
+                schema_version=self._history.schema_version, mutations=mutations
+            )
             key = b"t" + encode_int(database.marker.id) + b"_r" + encode_int(number)
             binlog = pb.binlog.Binlog(
                 tp=pb.binlog.Prewrite,
@@ -259,13 +285,16 @@ class Workload:
     ) -> tuple[list[pb.binlog.TableMutation], list[tuple[int, int, int]]]:
         """The transaction's mutations, and the load rows as they are after it."""
         mutation = pb.binlog.TableMutation(table_id=database.marker.id, sequence=[pb.binlog.Insert])
-        mutation.inserted_rows.append(encode_insert(database.marker, {"id": number, "note": f"transaction {number}"}))
+        mutation.inserted_rows.append(
+            encode_insert(database.marker, {"id": number, "note": f"transaction {number}"})
+        )
         by_table: dict[int, pb.binlog.TableMutation] = {}
         after = []
         pool = database.updatable
         assert pool is not None
         for _ in range(self.options.rows - 1):
-            # A row being changed is out of the pool until its transaction has committed: values follow commit order.
+            # A row being changed is out of the pool until its transaction has committed: values
+            # follow commit order.
             drawn = self._random.random()
             if pool and drawn < self.options.updates + self.options.deletes:
                 at = self._random.randrange(len(pool))
@@ -286,7 +315,9 @@ class Workload:
                 which = row_id % len(database.loads)
                 table = database.loads[which]
                 change = by_table.setdefault(which, pb.binlog.TableMutation(table_id=table.id))
-                change.inserted_rows.append(encode_insert(table, {"id": row_id, "k": 0, "pad": self._pad(row_id, 0)}))
+                change.inserted_rows.append(
+                    encode_insert(table, {"id": row_id, "k": 0, "pad": self._pad(row_id, 0)})
+                )
                 change.sequence.append(pb.binlog.Insert)
                 after.append((which, row_id, 0))
         room = max(0, _MAX_UPDATABLE_ROWS - len(pool))

@@ -1,6 +1,6 @@
-"""Pictures of the pages for the documentation: the whole stack with live traffic in a folder of its own, a base and a
-backfill, then Chromium. `make screenshots`, or `python docs/_site/screenshots.py [MINUTES]`, which says how long the
-traffic lasts before.
+"""Pictures of the pages for the documentation: the whole stack with live traffic in a folder of its
+own, a base and a backfill, then Chromium. `make screenshots`, or `python docs/_site/screenshots.py
+[MINUTES]`, which says how long the traffic lasts before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,24 @@ from sluice.devstack.state import StackError  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pages"
 SHOWN = (
-    ("overview", "light"), ("overview", "dark"), ("tables", "light"), ("jobs", "light"), ("quality", "dark"),
+    ("overview", "light"),
+    ("overview", "dark"),
+    ("tables", "light"),
+    ("jobs", "light"),
+    ("quality", "dark"),
     ("time", "light"),
-)  # fmt: skip
+)
 """What the documents show of the pages' tabs, and in which colours."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 TRAFFIC = {
-    "rate": 40, "transactions": None, "rows": 2, "tables": 6, "database": "shop", "updates": 0.3, "deletes": 0.1,
-}  # fmt: skip
+    "rate": 40,
+    "transactions": None,
+    "rows": 2,
+    "tables": 6,
+    "database": "shop",
+    "updates": 0.3,
+    "deletes": 0.1,
+}
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -103,8 +113,12 @@ def _transaction(page: Page, url: str) -> None:
 def _logged_in(browser: Browser, url: str, password: str, **options: Any) -> Page:
     context = browser.new_context(**options)
     context.set_default_timeout(120_000)
-    answer = context.request.post(f"{url}/auth/token", data={"username": USER, "password": password})
-    context.add_cookies([{"name": "_token", "value": answer.json()["access_token"], "url": f"{url}/"}])
+    answer = context.request.post(
+        f"{url}/auth/token", data={"username": USER, "password": password}
+    )
+    context.add_cookies(
+        [{"name": "_token", "value": answer.json()["access_token"], "url": f"{url}/"}]
+    )
     return context.new_page()
 
 

@@ -20,7 +20,14 @@ from sluice.etl.changes.rules import ReplicationRules, RouteError
 from sluice.etl.downstream import ChunkResult
 from sluice.etl.downstream.sinks import AcceptsChunks, AlignedChunkRows, ChunkLoad
 from sluice.etl.downstream.sinks.sink import BeforeCommit
-from sluice.relay import AlignedChunk, ChunkCancelled, ChunkReady, LoadFile, RelayCorruptError, RelayLog
+from sluice.relay import (
+    AlignedChunk,
+    ChunkCancelled,
+    ChunkReady,
+    LoadFile,
+    RelayCorruptError,
+    RelayLog,
+)
 from sluice.relay.aligned_chunks import REMOVED, Outcome
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
@@ -64,7 +71,11 @@ class AlignedChunkApplier:
         `waiting_since` returns the time.monotonic() since which changes wait behind the chunk, or
         None. `should_continue` sleeps a little and returns whether to wait longer.
         """
-        why = sink.why_not(appointment) if isinstance(sink, AcceptsChunks) else "the downstream is no database"
+        why = (
+            sink.why_not(appointment)
+            if isinstance(sink, AcceptsChunks)
+            else "the downstream is no database"
+        )
         if why or not isinstance(sink, AcceptsChunks):
             self._cancel(appointment, why)
             return
@@ -99,7 +110,9 @@ class AlignedChunkApplier:
         """Return the chunk's outcome, None if the run ends before there is one."""
         began = time.monotonic()
         chunk = appointment.job, appointment.number
-        wait_s = self._wait_s * min(2 ** max(0, self._late_counts[chunk] - _LATENESS_FACTORS), _MAX_WAIT_FACTORS)
+        wait_s = self._wait_s * min(
+            2 ** max(0, self._late_counts[chunk] - _LATENESS_FACTORS), _MAX_WAIT_FACTORS
+        )
         while (outcome := self._relay.aligned_chunks.outcome(appointment.at_ts)) is None:
             if not self._relay.aligned_chunks.exists(appointment.at_ts):
                 return REMOVED  # cancelled and removed between two polls
@@ -108,21 +121,29 @@ class AlignedChunkApplier:
             if waited > wait_s or now - began > wait_s * _IDLE_POLLS:
                 self._late_counts[chunk] += 1
                 why = f"its rows were not there after {now - began:.1f} s at the checkpoint"
-                return self._relay.aligned_chunks.settle(appointment.at_ts, ChunkCancelled(why, "apply"))
+                return self._relay.aligned_chunks.settle(
+                    appointment.at_ts, ChunkCancelled(why, "apply")
+                )
             if not should_continue():
                 return None
         self._late_counts.pop(chunk, None)
         return outcome
 
     def _write(
-        self, appointment: AlignedChunk, ready: ChunkReady, sink: AcceptsChunks, confirm: BeforeCommit
+        self,
+        appointment: AlignedChunk,
+        ready: ChunkReady,
+        sink: AcceptsChunks,
+        confirm: BeforeCommit,
     ) -> ChunkResult:
         try:
             table = Table.from_json(ready.table)
             for load in ready.loads:
                 LoadLayout.from_json(load.layout)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            return sink.decline(appointment, f"what was read can't be understood: {error!r}", is_passing=False)
+            return sink.decline(
+                appointment, f"what was read can't be understood: {error!r}", is_passing=False
+            )
         why = self._changed(appointment, table, ready.defined_ts)
         if why:
             return sink.decline(appointment, why, is_passing=True)
@@ -130,39 +151,60 @@ class AlignedChunkApplier:
             routed = self._routed(table)
             loads = list(self._loads(ready))
         except (_ChunkDeclined, RelayCorruptError) as error:
-            return sink.decline(appointment, str(error), is_passing=isinstance(error, RelayCorruptError))
+            return sink.decline(
+                appointment, str(error), is_passing=isinstance(error, RelayCorruptError)
+            )
         at_ts, tries = self._attempts
         self._attempts = appointment.at_ts, tries + 1 if at_ts == appointment.at_ts else 1
         if self._attempts[1] > _MAX_ATTEMPTS:
-            return sink.decline(appointment, f"it failed {_MAX_ATTEMPTS} times; the log says why", is_passing=True)
-        columns = loads[0].layout.columns if loads else tuple(column.name for column in table.writable_columns)
+            return sink.decline(
+                appointment, f"it failed {_MAX_ATTEMPTS} times; the log says why", is_passing=True
+            )
+        columns = (
+            loads[0].layout.columns
+            if loads
+            else tuple(column.name for column in table.writable_columns)
+        )
         hexed = frozenset(name for load in loads for name in load.layout.hex)
-        return sink.write_chunk(AlignedChunkRows(appointment, routed, loads, columns, hexed), confirm)
+        return sink.write_chunk(
+            AlignedChunkRows(appointment, routed, loads, columns, hexed), confirm
+        )
 
     def _changed(self, appointment: AlignedChunk, table: Table, defined_ts: int) -> str:
         """Return why the rows may have another table definition than at the chunk's TSO, or ""."""
         if table.id != appointment.table_id:
             return f"rows of table id {table.id} were read for table id {appointment.table_id}"
         known_ts = defined_ts
-        for window in self._relay.windows(defined_ts, appointment.at_ts) if defined_ts < appointment.at_ts else ():
+        for window in (
+            self._relay.windows(defined_ts, appointment.at_ts)
+            if defined_ts < appointment.at_ts
+            else ()
+        ):
             if window.lo > known_ts:
                 break
             known_ts = window.hi
             for ddl in RecordedSchema.from_window(window).ddls:
-                if defined_ts < ddl.commit_ts <= appointment.at_ts and table.id in ddl.effect.tables:
+                if (
+                    defined_ts < ddl.commit_ts <= appointment.at_ts
+                    and table.id in ddl.effect.tables
+                ):
                     return f"DDL job {ddl.job_id} at commit_ts {ddl.commit_ts} changed the table"
         if known_ts < appointment.at_ts:
             return f"the relay log doesn't have the DDL after {known_ts}"
         return ""
 
     def _routed(self, table: Table) -> Table:
-        """Return the table under its downstream name. Raises _ChunkDeclined if it isn't a replica."""
+        """Return the table under its downstream name.
+
+        Raises _ChunkDeclined if it isn't a replica.
+        """
         filters, schema, name = self._rules.filters, table.schema_name, table.name
         if not filters.wants_table(schema, name):
             raise _ChunkDeclined(f"{table.full_name} isn't replicated: [filter] excludes it")
         if filters.ignored_row_kinds(schema, name) or filters.may_keep_rows(schema, name):
             raise _ChunkDeclined(
-                f"{table.full_name} isn't downstream as it is upstream: [filter] excludes some changes"
+                f"{table.full_name} isn't downstream as it is upstream: [filter] excludes some"
+                " changes"
             )
         try:
             target = self._rules.routes.target(schema, name)
@@ -171,11 +213,17 @@ class AlignedChunkApplier:
         if target.is_merged:
             goal = full_name(target.schema, target.table)
             raise _ChunkDeclined(f"{table.full_name} is merged with other tables in {goal}")
-        return table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        return (
+            table
+            if target.route is None
+            else replace(table, schema_name=target.schema, name=target.table)
+        )
 
     def _loads(self, ready: ChunkReady) -> Iterator[ChunkLoad]:
         for load in ready.loads:
-            yield ChunkLoad(LoadLayout.from_json(load.layout), self._read(load), load.rows, load.warnings)
+            yield ChunkLoad(
+                LoadLayout.from_json(load.layout), self._read(load), load.rows, load.warnings
+            )
 
     def _read(self, load: LoadFile) -> bytes:
         """Return a file's content. Raises RelayCorruptError."""
@@ -185,7 +233,9 @@ class AlignedChunkApplier:
         except FileNotFoundError:
             raise RelayCorruptError(f"{url} is gone: is something deleting files?") from None
         if (len(data), google_crc32c.value(data)) != (load.bytes, load.crc32c):
-            raise RelayCorruptError(f"{url} holds {len(data)} bytes of another content than was written")
+            raise RelayCorruptError(
+                f"{url} holds {len(data)} bytes of another content than was written"
+            )
         return data
 
 

@@ -113,8 +113,8 @@ class WindowBatch:
                 yield step
         if last is None or last.commit_ts != self.hi or last.kind != "commit":
             raise ChangeError(
-                f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at {self.hi}: the batch is"
-                " incomplete"
+                f"the steps prepared for ({self.after_ts}, {self.hi}] end without the commit at"
+                f" {self.hi}: the batch is incomplete"
             )
 
     def confirm(self, step: Step, *, begun: bool = False) -> None:
@@ -150,7 +150,9 @@ class WindowBatch:
 def check_not_paused(relay: ApplyLog, commit_ts: int) -> None:
     """Raise PausedByOperator if applying is paused, or is to end before `commit_ts`."""
     control = relay.control()
-    if control.apply_paused or (control.apply_until_ts is not None and control.apply_until_ts < commit_ts):
+    if control.apply_paused or (
+        control.apply_until_ts is not None and control.apply_until_ts < commit_ts
+    ):
         raise PausedByOperator(f"applying is paused by an operator before commit_ts {commit_ts}")
 
 

@@ -47,7 +47,11 @@ class _SearchAborted(Signal):
 
 
 def find_failing_transaction(
-    error: BaseException, batch: WindowBatch, relay: RelayLog, options: PrepareOptions, downstream: Downstream
+    error: BaseException,
+    batch: WindowBatch,
+    relay: RelayLog,
+    options: PrepareOptions,
+    downstream: Downstream,
 ) -> None:
     """Raise an ApplyError that names the transaction of `batch` which causes `error`.
 
@@ -55,7 +59,9 @@ def find_failing_transaction(
     nothing. The sink's own session must be closed, for its locks.
     """
     refused = isinstance(error, ApplyError)
-    if not isinstance(error, ApplyError | WorkerError | ValueError) or (refused and downstream.type != "mysql"):
+    if not isinstance(error, ApplyError | WorkerError | ValueError) or (
+        refused and downstream.type != "mysql"
+    ):
         return
     search = _Bisection(batch, relay, options, downstream if refused else None)
     try:
@@ -68,7 +74,8 @@ def find_failing_transaction(
     if found is not None:
         change, fault = found
         raise ApplyError(
-            _failure_text(change, fault, search.address), way_out=_skip_hint(change.commit_ts, search.address)
+            _failure_text(change, fault, search.address),
+            way_out=_skip_hint(change.commit_ts, search.address),
         ) from error
 
 
@@ -80,15 +87,17 @@ def _failure_text(change: RowChange, fault: BaseException, address: str) -> str:
     where = f" {address} rejects it" if address else " it can't be decoded or reduced"
     return (
         f"table {change.table}, key {key}, {change.kind} at commit_ts {change.commit_ts}"
-        f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts {change.start_ts}):{where}:"
-        f" {reason[:2000]}. Nothing of this transaction is downstream, all before it can be applied."
+        f" ({to_datetime(change.commit_ts):%Y-%m-%d %H:%M:%S} UTC, start_ts"
+        f" {change.start_ts}):{where}: {reason[:2000]}. Nothing of this transaction is downstream,"
+        " all before it can be applied."
     )
 
 
 def _skip_hint(commit_ts: int, address: str) -> str:
     return (
-        f"repair {f'the rows on {address}' if address else 'what is wrong'} and let the task go on; or leave the whole"
-        f" transaction out: `sluice txn skip {commit_ts}` (what is in it: `sluice relay show {commit_ts} --rows`)"
+        f"repair {f'the rows on {address}' if address else 'what is wrong'} and let the task go on;"
+        f" or leave the whole transaction out: `sluice txn skip {commit_ts}` (what is in it:"
+        f" `sluice relay show {commit_ts} --rows`)"
     )
 
 
@@ -98,7 +107,11 @@ def _key_values(key: Mapping[str, Any]) -> str:
 
 class _Bisection:
     def __init__(
-        self, batch: WindowBatch, relay: RelayLog, options: PrepareOptions, downstream: Downstream | None
+        self,
+        batch: WindowBatch,
+        relay: RelayLog,
+        options: PrepareOptions,
+        downstream: Downstream | None,
     ) -> None:
         """Try the changes in the database `downstream`, or only prepare them if it is None."""
         self._relay = relay
@@ -135,39 +148,54 @@ class _Bisection:
         at, fault = self._first_failing(places, fault)
         place, before = places[at], places[at - 1] if at else None
         start = (
-            before.rows if before is not None and before.window == place.window else self._start_position(place.window)
+            before.rows
+            if before is not None and before.window == place.window
+            else self._start_position(place.window)
         )
         rows = [_Position(place.window, count) for count in range(start + 1, place.rows + 1)]
         if len(rows) > 1:
             at, fault = self._first_failing(rows, fault)
             place = rows[at]
         raw = self._changes[place.window].slice(place.rows - 1, 1).to_pylist()[0]
-        table = SchemaTimeline.from_window(self._windows[place.window]).reads(raw["table_id"], raw["commit_ts"])
+        table = SchemaTimeline.from_window(self._windows[place.window]).reads(
+            raw["table_id"], raw["commit_ts"]
+        )
         return decode(raw, table), fault
 
     def _begin(self) -> None:
         """Start from the downstream's checkpoint."""
         if self._session is not None and self._downstream is not None:
             self._session.connect()
-            table = CheckpointTable.from_settings(self._session, self._downstream, self._batch.windows[0].cluster_id)
+            table = CheckpointTable.from_settings(
+                self._session, self._downstream, self._batch.windows[0].cluster_id
+            )
             if not table.writer_lock().try_acquire(self._session):
                 raise _SearchAborted("another process writes to the downstream")
             self._checkpoint = checkpoint = table.load()
             self._session.rollback()
             if checkpoint is not None:
-                self._safe, flight = checkpoint.needs_safe_mode, checkpoint.flight  # some of it may be downstream
+                # some of it may be downstream
+                self._safe, flight = checkpoint.needs_safe_mode, checkpoint.flight
                 self._in_flight = (
-                    InFlightPayload(flight.until, frozenset(flight.left_out)) if flight is not None else None
+                    InFlightPayload(flight.until, frozenset(flight.left_out))
+                    if flight is not None
+                    else None
                 )
                 self._after = max(self._after, checkpoint.commit_ts)
         self._windows = [window for window in self._batch.windows if window.hi > self._after]
         for window in self._windows:
             changes = self._relay.read([window]) if window.parts else PART_SCHEMA.empty_table()
             commit_ts = changes["commit_ts"].to_numpy()
-            self._changes.append(changes.slice(0, int(np.searchsorted(commit_ts, self._batch.hi, side="right"))))
+            self._changes.append(
+                changes.slice(0, int(np.searchsorted(commit_ts, self._batch.hi, side="right")))
+            )
 
     def _start_position(self, window: int) -> int:
-        return int(np.searchsorted(self._changes[window]["commit_ts"].to_numpy(), self._after, side="right"))
+        return int(
+            np.searchsorted(
+                self._changes[window]["commit_ts"].to_numpy(), self._after, side="right"
+            )
+        )
 
     def _positions(self) -> Iterator[_Position]:
         """Yield the positions at which transactions end."""
@@ -176,10 +204,17 @@ class _Bisection:
             if not len(commit_ts):
                 continue
             ends = np.flatnonzero(np.append(commit_ts[1:] != commit_ts[:-1], True)) + 1
-            yield from (_Position(number, int(end)) for end in ends if commit_ts[end - 1] > self._after)
+            yield from (
+                _Position(number, int(end)) for end in ends if commit_ts[end - 1] > self._after
+            )
 
-    def _first_failing(self, places: Sequence[_Position], fault: BaseException) -> tuple[int, BaseException]:
-        """Bisect for a place that fails while the one before it doesn't; the last fails with `fault`."""
+    def _first_failing(
+        self, places: Sequence[_Position], fault: BaseException
+    ) -> tuple[int, BaseException]:
+        """Bisect for a place that fails while the one before it doesn't.
+
+        The last fails with `fault`.
+        """
         good, bad = -1, len(places) - 1
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -194,7 +229,9 @@ class _Bisection:
         """Apply everything up to a place, roll it back, and return the error or None."""
         if time.monotonic() > self._until:
             raise _SearchAborted(f"it takes longer than {_SEARCH_TIMEOUT_S:.0f} s")
-        described = BatchPayload.from_windows(self._windows[: place.window + 1], self._after, self._batch.hi)
+        described = BatchPayload.from_windows(
+            self._windows[: place.window + 1], self._after, self._batch.hi
+        )
         described = replace(
             described.decided(self._overrides),
             safe=self._safe,
@@ -224,7 +261,8 @@ class _Bisection:
 
     def _write(self, described: BatchPayload, writer: WriteExecutor) -> None:
         for step in prepare_steps(self._relay.url, described, self._options):
-            if step.kind == "ddl":  # later steps can't be tried without it, and it was not what failed
+            # later steps can't be tried without it, and it was not what failed
+            if step.kind == "ddl":
                 return
             # `bytes` and `relax` commit; they have been executed if the steps after them were.
             if step.kind not in ("commit", "bytes", "relax"):

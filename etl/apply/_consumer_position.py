@@ -20,7 +20,10 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class ConsumerPosition:
-    """Record the position of one pipeline. Call `set_position` after each checkpoint, `close` at the end."""
+    """Record the position of one pipeline.
+
+    Call `set_position` after each checkpoint, `close` at the end.
+    """
 
     def __init__(self, relay: RelayLog, downstream: str) -> None:
         """Record the position under the downstream's name, `downstream`."""
@@ -36,7 +39,9 @@ class ConsumerPosition:
         if now < self._due or (self._thread is not None and self._thread.is_alive()):
             return
         self._due = now + _REPORT_INTERVAL_S
-        self._thread = threading.Thread(target=self._run, args=(checkpoint_ts,), name="relay-upkeep", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(checkpoint_ts,), name="relay-upkeep", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

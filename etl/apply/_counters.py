@@ -50,7 +50,9 @@ class ApplyCounters:
         whole = {"execute": (stages["send"] + stages["commit"] + stages["ddl"]) / 1000}
         ddl = {"ddl": stages["ddl"] / 1000} if report.ddls else {}
         counts = {"batches": 1, "windows": report.windows, "transactions": report.transactions}
-        self._recorder.count(counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000})
+        self._recorder.count(
+            counts, {**parts, **whole, **ddl, "delay": max(0.0, report.lag_ms) / 1000}
+        )
         self._recorder.observe_lag(max(0.0, report.lag_ms))
 
     def record_failure(self, error: Exception) -> None:

@@ -27,13 +27,17 @@ log = logging.getLogger("sluice.apply")
 
 
 def advance_past_executed_ddl(
-    sink: DrainerTakeover, checkpoint: Checkpoint, relay: RelayLog, wait: Callable[[], bool], rules: ReplicationRules
+    sink: DrainerTakeover,
+    checkpoint: Checkpoint,
+    relay: RelayLog,
+    wait: Callable[[], bool],
+    rules: ReplicationRules,
 ) -> Checkpoint:
     """Return the checkpoint moved past all that is certainly downstream, and safe mode's end.
 
-    Waits until all that may be downstream is landed, as a DDL that isn't landed may have run. `wait`
-    sleeps a little and returns whether to continue. Raises DdlError for a DDL that may have run and
-    does harm when it runs again, and WaitStopped.
+    Waits until all that may be downstream is landed, as a DDL that isn't landed may have run.
+    `wait` sleeps a little and returns whether to continue. Raises DdlError for a DDL that may have
+    run and does harm when it runs again, and WaitStopped.
     """
     ddls = list(_pending_ddls(relay, checkpoint, wait, rules))
 
@@ -58,7 +62,8 @@ def _pending_ddls(
         if window is None:
             if not said:
                 log.info(
-                    "waiting until everything through commit_ts %s is landed, to find which DDL has run downstream",
+                    "waiting until everything through commit_ts %s is landed, to find which DDL has"
+                    " run downstream",
                     through,
                 )
                 said = True
@@ -69,7 +74,9 @@ def _pending_ddls(
         tables |= schema.tables
         for ddl in schema.ddls:
             if after < ddl.commit_ts <= through and ddl.commit_ts not in rules.ignored_ts:
-                before = {i: table for i in ddl.effect.tables if (table := tables.get(i)) is not None}
+                before = {
+                    i: table for i in ddl.effect.tables if (table := tables.get(i)) is not None
+                }
                 with contextlib.suppress(ScopeError):  # raised again when the DDL is applied
                     scoped = scope_ddl(ddl, before, rules.filters, rules.routes)
                     if scoped.ddl is not None:

@@ -22,7 +22,9 @@ from sluice.tidb.codec.row import column_ids
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
-_COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_COLUMNS = (
+    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,16 @@ class TableLocation:
 
     def conditions(self, columns: Sequence[Column], images: Images) -> list[bytes]:
         """Return one condition a row: true for rows with these values in the columns that exist."""
-        there = [(replace(c, name=self.columns[c.id]), images[c.name]) for c in columns if c.id in self.columns]
+        there = [
+            (replace(c, name=self.columns[c.id]), images[c.name])
+            for c in columns
+            if c.id in self.columns
+        ]
         if not there:
             return [b"TRUE"] * len(next(iter(images.values())))
-        found: list[bytes] = row_conditions([c for c, _ in there], [image for _, image in there]).to_pylist()
+        found: list[bytes] = row_conditions(
+            [c for c, _ in there], [image for _, image in there]
+        ).to_pylist()
         return found
 
 
@@ -72,7 +80,8 @@ class ExpectedRow:
     def description(self) -> str:
         """Table and key, for messages."""
         key = ", ".join(
-            f"{c.name}={display_text(self.images[c.name], self.at)!r:.60}" for c in lookup_key_columns(self.table)
+            f"{c.name}={display_text(self.images[c.name], self.at)!r:.60}"
+            for c in lookup_key_columns(self.table)
         )
         return f"{self.table.full_name}, {f'key {key}' if key else 'a table without a key'}"
 
@@ -80,12 +89,17 @@ class ExpectedRow:
 class TableLocations:
     """Locate tables downstream after the DDL that leaves `tables` (None: dropped) has run."""
 
-    def __init__(self, session: MySQLSession, rules: ReplicationRules, tables: Mapping[int, Table | None]) -> None:
+    def __init__(
+        self, session: MySQLSession, rules: ReplicationRules, tables: Mapping[int, Table | None]
+    ) -> None:
         self._session, self._rules, self._tables = session, rules, tables
         self._known: dict[int, TableLocation | None] = {}
 
     def locate(self, table: Table) -> TableLocation | None:
-        """Locate `table`, given as of any moment before; None if it was dropped with all its rows."""
+        """Locate `table`, given as of any moment before.
+
+        None if it was dropped with all its rows.
+        """
         if table.id not in self._known:
             last = self._tables.get(table.id, table)
             self._known[table.id] = self._load(last) if last is not None else None
@@ -93,7 +107,10 @@ class TableLocations:
 
     def _load(self, table: Table) -> TableLocation:
         goal = self._rules.routes.target(table.schema_name, table.name)
-        there = {folded(str(name)) for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))}
+        there = {
+            folded(str(name))
+            for (name,) in self._session.query(_COLUMNS, (goal.schema, goal.table))
+        }
         names = {column.id: column.name for column in table.columns if folded(column.name) in there}
         return TableLocation(f"{quote_name(goal.schema)}.{quote_name(goal.table)}", names)
 
@@ -102,7 +119,12 @@ class ExpectedRows:
     """Compute the rows that windows leave, given in order, and the DDL that drops partitions."""
 
     def __init__(
-        self, relay: RelayLog, rules: ReplicationRules, places: TableLocations, after: int, until: int
+        self,
+        relay: RelayLog,
+        rules: ReplicationRules,
+        places: TableLocations,
+        after: int,
+        until: int,
     ) -> None:
         """Compute what commits after `after` through `until` (TSO) leave."""
         self._relay, self._rules, self._locations = relay, rules, places
@@ -123,7 +145,9 @@ class ExpectedRows:
             self._record_move(move_of(past))
         changes = self._relay.read([window])
         decided = self._relay.decisions.list(window.lo)
-        skipped = {each.commit_ts for each in decided if each.action == SKIP} | self._rules.ignored_ts
+        skipped = {
+            each.commit_ts for each in decided if each.action == SKIP
+        } | self._rules.ignored_ts
         stamps, done = changes["commit_ts"].to_numpy(), 0
         for ddl in schema.ddls:
             before = int(np.searchsorted(stamps, ddl.commit_ts))
@@ -145,14 +169,23 @@ class ExpectedRows:
     ) -> list[tuple[int, ExpectedRow | PartitionMove]]:
         changes = relocate(changes, [self._moves[version] for version in sorted(self._moves)])
         alike: dict[int, tuple[Table, TableLocation, list[int]]] = {}
-        rest = zip(*(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts")), strict=True)
+        rest = zip(
+            *(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts")), strict=True
+        )
         for at, (table_id, kind, commit_ts) in enumerate(rest):
-            if not self._after < commit_ts <= self._until or commit_ts in skipped or is_internal_table(table_id):
+            if (
+                not self._after < commit_ts <= self._until
+                or commit_ts in skipped
+                or is_internal_table(table_id)
+            ):
                 continue
             table = known.find(table_id, commit_ts)
             if table is None:
                 if table_id not in self._dropped:
-                    raise ChangeError(f"commit_ts {commit_ts} changes table id {table_id}, which no window describes")
+                    raise ChangeError(
+                        f"commit_ts {commit_ts} changes table id {table_id}, which no window"
+                        " describes"
+                    )
                 continue
             place = None if self._is_excluded(table, kind) else self._locations.locate(table)
             if place is not None:
@@ -160,25 +193,33 @@ class ExpectedRows:
         found: list[tuple[int, int, list[ExpectedRow]]] = []
         for table, place, wanted in alike.values():
             raw = RawChanges.from_table(changes.take(pa.array(wanted)))
-            found += zip(wanted, raw.commit_ts.tolist(), _rows_left_by(table, place, raw), strict=True)
+            found += zip(
+                wanted, raw.commit_ts.tolist(), _rows_left_by(table, place, raw), strict=True
+            )
         found.sort(key=lambda entry: entry[0])
         return [(commit_ts, one) for _, commit_ts, several in found for one in several]
 
     def _is_excluded(self, table: Table, kind: int) -> bool:
         wanted = self._rules.filters.wants_table(table.schema_name, table.name)
-        return not wanted or kind in self._rules.filters.ignored_row_kinds(table.schema_name, table.name)
+        return not wanted or kind in self._rules.filters.ignored_row_kinds(
+            table.schema_name, table.name
+        )
 
 
 def _rows_left_by(table: Table, place: TableLocation, raw: RawChanges) -> list[list[ExpectedRow]]:
     """Return the rows that each change of a table leaves, under the keys that it concerns."""
-    olds, news = (iter(_sides(table, place, images)) for images in decode(table, raw.kinds, raw.own_rows))
+    olds, news = (
+        iter(_sides(table, place, images)) for images in decode(table, raw.kinds, raw.own_rows)
+    )
     found: list[list[ExpectedRow]] = []
     for number, kind in enumerate(raw.kinds.tolist()):
         old = next(olds) if kind != INSERT else None
         new = next(news) if kind != DELETE else None
         entries = []
         if old is not None and (new is None or new.downstream_identity != old.downstream_identity):
-            is_known = old.key is not None or _has_all_columns(table, kind, raw.rows[number].as_py())
+            is_known = old.key is not None or _has_all_columns(
+                table, kind, raw.rows[number].as_py()
+            )
             entries.append(replace(old, image=None, removed=old.image if is_known else None))
         if new is not None:
             entries.append(new)
@@ -188,7 +229,9 @@ def _rows_left_by(table: Table, place: TableLocation, raw: RawChanges) -> list[l
 
 def _has_all_columns(table: Table, kind: int, row: bytes) -> bool:
     """Return whether a change's old image has every column; one that TiDB is dropping is absent."""
-    return {c.id for c in table.stored_columns} <= set(column_ids(row, images=2 if kind == UPDATE else 1))
+    return {c.id for c in table.stored_columns} <= set(
+        column_ids(row, images=2 if kind == UPDATE else 1)
+    )
 
 
 def _sides(table: Table, place: TableLocation, images: Images) -> list[ExpectedRow]:
@@ -198,14 +241,21 @@ def _sides(table: Table, place: TableLocation, images: Images) -> list[ExpectedR
     key = lookup_key_columns(table)
     looks = place.conditions([c for c in table.stored_columns if not c.generated], images)
     is_found = bool(key) and all(column.id in place.columns for column in key)
-    keys: Sequence[bytes | None] = place.conditions(key, images) if is_found else [None] * len(looks)
+    keys: Sequence[bytes | None] = (
+        place.conditions(key, images) if is_found else [None] * len(looks)
+    )
     whos: list[tuple[Any, ...]]
     if names := identity(table):
-        whos = [(table.id, *each) for each in zip(*(images[name].to_pylist() for name in names), strict=True)]
+        whos = [
+            (table.id, *each)
+            for each in zip(*(images[name].to_pylist() for name in names), strict=True)
+        ]
     else:
         whos = [(table.id, each) for each in looks]
     sames = [(place.name, each) for each in keys] if is_found else whos
     return [
         ExpectedRow(same, who, place, key_condition, look, None, table, images, at)
-        for at, (same, who, key_condition, look) in enumerate(zip(sames, whos, keys, looks, strict=True))
+        for at, (same, who, key_condition, look) in enumerate(
+            zip(sames, whos, keys, looks, strict=True)
+        )
     ]

@@ -22,8 +22,8 @@ _LOG_INTERVAL_S, _LOG_EVERY_CHANGES = 5.0, 10_000
 class BatchReport:
     """A batch of windows that was written.
 
-    `stages_ms` has read, decode, reduce and format inside the preparing job; prepare, the whole job;
-    wait, how long the writer was idle for it; send, ddl and commit downstream.
+    `stages_ms` has read, decode, reduce and format inside the preparing job; prepare, the whole
+    job; wait, how long the writer was idle for it; send, ddl and commit downstream.
     """
 
     lo: int
@@ -118,9 +118,14 @@ class ApplyProgressLog:
         self.maybe_log()
 
     def maybe_log(self, *, last: bool = False) -> None:
-        """Log if it is time, or for the `last` time. `lag_ms` is the largest, all else is summed."""
+        """Log if it is time, or for the `last` time.
+
+        `lag_ms` is the largest, all else is summed.
+        """
         now, reports = time.monotonic(), self._reports
-        if not reports or not (last or self._changes >= _LOG_EVERY_CHANGES or now >= self._since + _LOG_INTERVAL_S):
+        if not reports or not (
+            last or self._changes >= _LOG_EVERY_CHANGES or now >= self._since + _LOG_INTERVAL_S
+        ):
             return
         stages: dict[str, float] = {}
         for report in reports:

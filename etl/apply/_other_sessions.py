@@ -34,9 +34,16 @@ class OtherSessionWatcher:
     """Check from a thread and a session of its own, until closed. Errors never stop applying."""
 
     def __init__(
-        self, downstream: Downstream, routes: Routes, measures: CounterStore, on_found: Callable[[], None]
+        self,
+        downstream: Downstream,
+        routes: Routes,
+        measures: CounterStore,
+        on_found: Callable[[], None],
     ) -> None:
-        """Start the thread. `measures` has the applied tables; `on_found` is called once a session."""
+        """Start the thread.
+
+        `measures` has the applied tables; `on_found` is called once a session.
+        """
         self._session = MySQLSession(downstream)
         self._routes = routes
         self._measures = measures
@@ -76,14 +83,16 @@ class OtherSessionWatcher:
         self._known.add((other.number, other.user))
         self._on_found()
         log.warning(
-            "another writer is at work downstream, which makes rows differ: %s; unless it is intended, end it, then run"
-            " `sluice verify` to see what it changed",
+            "another writer is at work downstream, which makes rows differ: %s; unless it is"
+            " intended, end it, then run `sluice verify` to see what it changed",
             other.text,
         )
 
     def _is_replicated(self, database: str) -> bool:
         """Return whether this pipeline has written rows into `database`, unlike a restore's ones."""
-        return folded(database) in {folded(self._goal(name)) for name in self._measures.tables() if names_table(name)}
+        return folded(database) in {
+            folded(self._goal(name)) for name in self._measures.tables() if names_table(name)
+        }
 
     def _goal(self, name: str) -> str:
         schema, table = TableName.parse(name)

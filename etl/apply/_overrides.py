@@ -25,19 +25,23 @@ def check_blocked(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
         log.warning("continuing as operators decided, after: %s", flight.refused.text)
         return
     raise ApplyError(
-        f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before, when"
-        " others of them were written already, and no operator has decided since:"
+        f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before,"
+        " when others of them were written already, and no operator has decided since:"
         f" {flight.refused.text.rstrip('.')}.",
-        way_out="leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row of these"
-        " changes written as it is upstream, whatever is there:"
-        f" `sluice accept {flight.refused.token}`",
+        way_out=(
+            "leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row of these"
+            " changes written as it is upstream, whatever is there:"
+            f" `sluice accept {flight.refused.token}`"
+        ),
     )
 
 
 def _has_new_overrides(after_ts: int, flight: InFlight, relay: RelayLog) -> bool:
     assert flight.refused is not None
     decided = {override.commit_ts for override in relay.decisions.list(after_ts, flight.until)}
-    return decided != set(flight.refused.decided) or relay.control().accepted == flight.refused.token
+    return (
+        decided != set(flight.refused.decided) or relay.control().accepted == flight.refused.token
+    )
 
 
 def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
@@ -46,7 +50,9 @@ def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
     From that `settle_overrides`, and operators who hold the checkpoint, know whether an override
     came in time.
     """
-    relay.decisions.mark_begun([each for each in batch.overrides if each.commit_ts <= step.commit_ts])
+    relay.decisions.mark_begun(
+        [each for each in batch.overrides if each.commit_ts <= step.commit_ts]
+    )
 
 
 def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:

@@ -77,7 +77,8 @@ class BatchPrefetcher:
         return self._changes_since
 
     def items(self, over: Callable[[], bool]) -> Iterator[WindowBatch | AlignedChunk]:
-        """Yield batches in order until `over`, and each aligned chunk after the batch that ends at it.
+        """Yield batches in order until `over`, and each aligned chunk after the batch that ends at
+        it.
 
         The caller consumes a batch's steps before it asks for the next item.
         """
@@ -136,7 +137,9 @@ class BatchPrefetcher:
                         batch.prepare_s += time.perf_counter() - started
                         if steps is None:
                             break
-                        self._queue.put(steps, sum(_STEP_OVERHEAD_BYTES + len(step.payload) for step in steps))
+                        self._queue.put(
+                            steps, sum(_STEP_OVERHEAD_BYTES + len(step.payload) for step in steps)
+                        )
                 self._queue.put(END_OF_BATCH)
                 position = hi
                 for appointment in agenda.pending:
@@ -159,7 +162,9 @@ class BatchPrefetcher:
             yield from to_batches(iter([Step(CommitDetail(windows[-1].schema_version), batch.hi)]))
 
     def _describe(self, batch: WindowBatch) -> BatchPayload:
-        described = BatchPayload.from_windows(batch.windows, batch.after_ts, batch.hi).decided(batch.overrides)
+        described = BatchPayload.from_windows(batch.windows, batch.after_ts, batch.hi).decided(
+            batch.overrides
+        )
         flight = self._checkpoint.flight
         is_begun = flight is not None and batch.after_ts < flight.until
         safe = batch.after_ts < self._checkpoint.safe_until
@@ -167,21 +172,30 @@ class BatchPrefetcher:
             described,
             safe=safe,
             mended=batch.tables_under_repair,
-            flight=InFlightPayload(flight.until, frozenset(flight.left_out))
-            if flight is not None and is_begun
-            else None,
+            flight=(
+                InFlightPayload(flight.until, frozenset(flight.left_out))
+                if flight is not None and is_begun
+                else None
+            ),
             behind=self._parts_since_ddl_start(described.windows),
             counted_before=self._recount_ranges(described.windows[0]),
-            cut_tables=None if safe or is_begun or self._is_remote_store else self._limits.cut_tables,
+            cut_tables=(
+                None if safe or is_begun or self._is_remote_store else self._limits.cut_tables
+            ),
         )
 
-    def _parts_since_ddl_start(self, windows: Sequence[WindowPayload]) -> dict[int, tuple[tuple[Part, ...], ...]]:
-        """Return, by commit_ts of DDL that began before its window, the parts of the windows between.
+    def _parts_since_ddl_start(
+        self, windows: Sequence[WindowPayload]
+    ) -> dict[int, tuple[tuple[Part, ...], ...]]:
+        """Return, by commit_ts of DDL that began before its window, the parts of the windows
+        between.
 
         Older windows may be removed; they hold nothing of the DDL then.
         """
         return {
-            commit_ts: tuple(w.parts for w in self._relay.windows(ts, window.lo) if w.lo < window.lo)
+            commit_ts: tuple(
+                w.parts for w in self._relay.windows(ts, window.lo) if w.lo < window.lo
+            )
             for window in windows
             for commit_ts, ts in window.ddl_started_before().items()
         }
@@ -190,7 +204,9 @@ class BatchPrefetcher:
         """Return the ranges that `prepare` counts again: from a DDL job to where `window` begins."""
         found = []
         for job_id, began_ts in window.recount_from().items():
-            windows = [w for w in self._relay.windows(began_ts, window.after_ts) if w.lo < window.after_ts]
+            windows = [
+                w for w in self._relay.windows(began_ts, window.after_ts) if w.lo < window.after_ts
+            ]
             at = next(
                 (
                     (i, ddl.commit_ts)

@@ -27,7 +27,9 @@ class SparkPreparer:
     """
 
     def __init__(self, place: SessionTarget, options: PrepareOptions) -> None:
-        self._function = ResilientFunction(place, PrepareWindows(place.url, options), (_TASK_SCHEMA, STEP_SCHEMA))
+        self._function = ResilientFunction(
+            place, PrepareWindows(place.url, options), (_TASK_SCHEMA, STEP_SCHEMA)
+        )
 
     def warm_up(self) -> None:
         """Connect and run an empty job: the first job spends seconds on workers and classes.
@@ -39,7 +41,10 @@ class SparkPreparer:
                 pass
 
     def __call__(self, windows: BatchPayload) -> Iterator[pa.RecordBatch]:
-        """Yield record batches in STEP_SCHEMA as they come. Raises SparkError (or its WorkerError)."""
+        """Yield record batches in STEP_SCHEMA as they come.
+
+        Raises SparkError (or its WorkerError).
+        """
         self._function.connect(_CONNECT_TIMEOUT_S)
         tasks = pa.table({"windows": [windows.to_text()]})
         is_small = windows.bytes <= LOCAL_FALLBACK_BYTES and windows.changes <= _MAX_LOCAL_CHANGES

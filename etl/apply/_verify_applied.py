@@ -44,15 +44,24 @@ class _RowState:
 
 
 def first_unapplied_row(
-    session: MySQLSession, relay: RelayLog, rules: ReplicationRules, checkpoint: Checkpoint, through: int
+    session: MySQLSession,
+    relay: RelayLog,
+    rules: ReplicationRules,
+    checkpoint: Checkpoint,
+    through: int,
 ) -> str:
-    """Return the first row that isn't as changes after `checkpoint` through `through` leave it, or "".
+    """Return the first row that isn't as changes after `checkpoint` through `through` leave it, or
+    "".
 
     Changes through the checkpoint's `safe_until` may be downstream, too.
     """
     after, until = checkpoint.commit_ts, checkpoint.safe_until
     expected = ExpectedRows(
-        relay, rules, TableLocations(session, rules, _tables_after_ddl(relay, after, through)), after, until
+        relay,
+        rules,
+        TableLocations(session, rules, _tables_after_ddl(relay, after, through)),
+        after,
+        until,
     )
     rows: dict[tuple[Any, ...], _RowState] = {}
     for window in relay.windows(after, until):
@@ -77,7 +86,10 @@ def _tables_after_ddl(relay: RelayLog, after: int, through: int) -> dict[int, Ta
 
 
 def _record_rows(
-    rows: dict[tuple[Any, ...], _RowState], commit_ts: int, left: ExpectedRow | PartitionMove, through: int
+    rows: dict[tuple[Any, ...], _RowState],
+    commit_ts: int,
+    left: ExpectedRow | PartitionMove,
+    through: int,
 ) -> None:
     if isinstance(left, PartitionMove):
         for row in rows.values():
@@ -108,7 +120,9 @@ def _matches(session: MySQLSession, row: _RowState) -> bool:
 
 def _count_rows(session: MySQLSession, place: TableLocation, conditions: Sequence[bytes]) -> int:
     either = b") OR (".join(conditions)
-    return int(session.query(b"SELECT COUNT(*) FROM %b WHERE (%b)" % (place.name.encode(), either))[0][0])
+    return int(
+        session.query(b"SELECT COUNT(*) FROM %b WHERE (%b)" % (place.name.encode(), either))[0][0]
+    )
 
 
 def _describe(row: _RowState) -> str:

@@ -47,8 +47,8 @@ class WindowSelector:
     ) -> None:
         """Select no window after `until_ts` (TSO).
 
-        The first batch ends where `flight`, the in-flight batch, does: limits and orders of operators
-        don't count for it.
+        The first batch ends where `flight`, the in-flight batch, does: limits and orders of
+        operators don't count for it.
         """
         self._relay = relay
         self._limits = limits
@@ -104,7 +104,11 @@ class WindowSelector:
 
     def chunks_at(self, position: int) -> list[AlignedChunk]:
         """Return the aligned chunks at `position` (TSO); waits while applying is paused."""
-        found = [one for one in self._relay.aligned_chunks.agenda(position).pending if one.at_ts == position]
+        found = [
+            one
+            for one in self._relay.aligned_chunks.agenda(position).pending
+            if one.at_ts == position
+        ]
         while found and not self._may_continue(position - 1):
             if self._stopped.wait(_POLL_INTERVAL_S):
                 return []
@@ -144,8 +148,8 @@ class WindowSelector:
     def _wait_for_in_flight(self, position: int) -> None:
         if not self._is_wait_logged:
             log.warning(
-                "an in-flight batch reaches to commit_ts %s, but only changes through %s are landed; waiting for the"
-                " rest to be landed again",
+                "an in-flight batch reaches to commit_ts %s, but only changes through %s are"
+                " landed; waiting for the rest to be landed again",
                 self._first_hi,
                 position,
             )
@@ -156,10 +160,18 @@ class WindowSelector:
         if self._cut is not None and self._cut.lo < position < self._cut.hi:
             return self._cut
         missed, at = self._missed_window
-        if self._is_remote_store and position == missed and time.monotonic() < at + _REMOTE_POLL_INTERVAL_S:
+        if (
+            self._is_remote_store
+            and position == missed
+            and time.monotonic() < at + _REMOTE_POLL_INTERVAL_S
+        ):
             return None
         following, seen_at = self._following
-        if following is not None and following.lo == position and time.monotonic() < seen_at + _WINDOW_CACHE_TTL_S:
+        if (
+            following is not None
+            and following.lo == position
+            and time.monotonic() < seen_at + _WINDOW_CACHE_TTL_S
+        ):
             return following
         window = self._relay.next(position)
         self._missed_window = position, time.monotonic()
@@ -169,24 +181,41 @@ class WindowSelector:
         window = self._relay.find(position)
         if window is not None and window.lo > position:
             raise RelayGapError(
-                f"{self._relay.url}: the checkpoint is at {position}, but the next landed window begins at {window.lo}:"
-                " what lies between was removed or never landed",
-                way_out="land it again, or copy the downstream anew as of a later time and set its checkpoint",
+                f"{self._relay.url}: the checkpoint is at {position}, but the next landed window"
+                f" begins at {window.lo}: what lies between was removed or never landed",
+                way_out=(
+                    "land it again, or copy the downstream anew as of a later time and set its"
+                    " checkpoint"
+                ),
             )
         self._at_boundary = position if window is None else -1
         return window
 
     def _may_continue(self, position: int) -> bool:
-        """Return whether orders allow applying beyond `position`; they are read again periodically."""
+        """Return whether orders allow applying beyond `position`.
+
+        They are read again periodically.
+        """
         now = time.monotonic()
         if now >= self._control_due:
-            self._control_due = now + (_REMOTE_CONTROL_INTERVAL_S if self._is_remote_store else _CONTROL_INTERVAL_S)
+            self._control_due = now + (
+                _REMOTE_CONTROL_INTERVAL_S if self._is_remote_store else _CONTROL_INTERVAL_S
+            )
             control = self._relay.control()
-            until = min((ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None), default=None)
+            until = min(
+                (ts for ts in (control.apply_until_ts, self._until_ts) if ts is not None),
+                default=None,
+            )
             if (control.apply_paused, until) != (self._paused, self._until):
                 log.info(
                     "applying %s",
-                    "is paused" if control.apply_paused else "is resumed" if until is None else f"runs through {until}",
+                    (
+                        "is paused"
+                        if control.apply_paused
+                        else "is resumed"
+                        if until is None
+                        else f"runs through {until}"
+                    ),
                 )
             self._paused, self._until = control.apply_paused, until
         return not self._paused and position < self._end()
@@ -198,7 +227,9 @@ class WindowSelector:
         return _MAX_TS if self._until is None else self._until
 
     def _schedule_find(self) -> None:
-        self._find_due = time.monotonic() + (_REMOTE_FIND_INTERVAL_S if self._is_remote_store else _FIND_INTERVAL_S)
+        self._find_due = time.monotonic() + (
+            _REMOTE_FIND_INTERVAL_S if self._is_remote_store else _FIND_INTERVAL_S
+        )
 
     def _is_boundary(self, position: int) -> bool:
         """Return whether `position` is a known end of a window, so that the next must begin there.

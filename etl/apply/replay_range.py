@@ -22,7 +22,15 @@ from sluice.etl.downstream import Checkpoint
 from sluice.etl.downstream.sinks import Sink
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Apply
-from sluice.relay import AlignedChunk, AlignedChunks, Control, Overrides, PendingChunks, WindowLog, WindowRecord
+from sluice.relay import (
+    AlignedChunk,
+    AlignedChunks,
+    Control,
+    Overrides,
+    PendingChunks,
+    WindowLog,
+    WindowRecord,
+)
 
 __all__ = ["OutsideReplayRange", "ReplayRange", "apply_range"]
 
@@ -145,7 +153,9 @@ class _ReplayLoop:
     def _apply(self) -> None:
         self._prefetcher = None
         checkpoint = self._recover()
-        self._prefetcher = BatchPrefetcher(self._relay, self._prepare, self._limits, checkpoint, self._range.until_ts)
+        self._prefetcher = BatchPrefetcher(
+            self._relay, self._prepare, self._limits, checkpoint, self._range.until_ts
+        )
         for batch in self._prefetcher.items(self._is_over):
             if isinstance(batch, AlignedChunk):
                 continue
@@ -153,14 +163,17 @@ class _ReplayLoop:
             report = report_of(batch, written)
             self._summary.add(report, written.warnings)
             self._backoff.over()
-            self._on_batch(report, sum(part.bytes for window in batch.windows for part in window.parts))
+            self._on_batch(
+                report, sum(part.bytes for window in batch.windows for part in window.parts)
+            )
 
     def _recover(self) -> Checkpoint:
         past = self._range
         found = self._sink.recover() or Checkpoint(past.after_ts)
         if not past.after_ts <= found.commit_ts <= past.until_ts:
             raise OutsideReplayRange(
-                f"{self._sink.address} is at {found.commit_ts}, which isn't between {past.after_ts} and {past.until_ts}"
+                f"{self._sink.address} is at {found.commit_ts}, which isn't between {past.after_ts}"
+                f" and {past.until_ts}"
             )
         self._summary.checkpoint = found.commit_ts
         return found

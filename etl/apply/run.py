@@ -19,7 +19,13 @@ from sluice.errors import ours
 from sluice.etl.apply import _overrides
 from sluice.etl.apply._adaptive_limits import AdaptiveLimits
 from sluice.etl.apply._aligned_chunks import AlignedChunkApplier
-from sluice.etl.apply._batch import OverridesChanged, PausedByOperator, WaitStopped, WindowBatch, check_not_paused
+from sluice.etl.apply._batch import (
+    OverridesChanged,
+    PausedByOperator,
+    WaitStopped,
+    WindowBatch,
+    check_not_paused,
+)
 from sluice.etl.apply._bisect import find_failing_transaction
 from sluice.etl.apply._consumer_position import ConsumerPosition
 from sluice.etl.apply._counters import ApplyCounters
@@ -79,12 +85,14 @@ def run_apply(  # noqa: PLR0913 independent options, passed by name
     summary: ApplySummary | None = None,
     writing: AbstractContextManager[object] = contextlib.nullcontext(),  # noqa: B008 it has no state
 ) -> ApplySummary:
-    """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is exactly at `until_ts`.
+    """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is
+    exactly at `until_ts`.
 
-    `prepare` is the Spark job by default. `summary` is filled during the run and returned. `writing`
-    is entered while a batch is written. Connection loss, deadlocks and lock waits are retried from
-    the checkpoint. Raises ApplyError, DdlError, CheckpointMovedError, OtherWriterError,
-    CheckpointError, DownstreamError if it is permanent, relay errors, and what `prepare` raises.
+    `prepare` is the Spark job by default. `summary` is filled during the run and returned.
+    `writing` is entered while a batch is written. Connection loss, deadlocks and lock waits are
+    retried from the checkpoint. Raises ApplyError, DdlError, CheckpointMovedError,
+    OtherWriterError, CheckpointError, DownstreamError if it is permanent, relay errors, and what
+    `prepare` raises.
     """
     limits = _RunLimits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:
@@ -96,7 +104,9 @@ def run_apply(  # noqa: PLR0913 independent options, passed by name
         summary = summary or ApplySummary()
         if first is None:
             return summary
-        with contextlib.closing(_ApplyLoop(settings, first, prepare, limits, on_batch, summary, writing)) as loop:
+        with contextlib.closing(
+            _ApplyLoop(settings, first, prepare, limits, on_batch, summary, writing)
+        ) as loop:
             return loop.run()
     finally:
         if isinstance(prepare, ConnectedPreparer):
@@ -118,7 +128,9 @@ def prepare_options(settings: Settings) -> PrepareOptions:
 class _RunLimits:
     """Limits at which a run ends."""
 
-    def __init__(self, run_seconds: float | None, stop: threading.Event, until_ts: int | None) -> None:
+    def __init__(
+        self, run_seconds: float | None, stop: threading.Event, until_ts: int | None
+    ) -> None:
         self._end = None if run_seconds is None else time.monotonic() + run_seconds
         self.stop = stop
         self.until_ts = until_ts
@@ -126,7 +138,11 @@ class _RunLimits:
     def is_over(self, checkpoint_ts: int = 0) -> bool:
         """Return whether the run ends with the checkpoint at `checkpoint_ts`."""
         reached = self.until_ts is not None and checkpoint_ts >= self.until_ts
-        return self.stop.is_set() or reached or (self._end is not None and time.monotonic() >= self._end)
+        return (
+            self.stop.is_set()
+            or reached
+            or (self._end is not None and time.monotonic() >= self._end)
+        )
 
 
 class _ApplyLoop:
@@ -155,7 +171,9 @@ class _ApplyLoop:
         self._sink = open_sink(settings, first.cluster_id)
         if isinstance(self._sink, DrainerTakeover):
             self._sink.set_guard(self._ownership)
-        self._aligned_chunks = AlignedChunkApplier(self._relay, settings.rules, settings.apply.appointment_wait_ms)
+        self._aligned_chunks = AlignedChunkApplier(
+            self._relay, settings.rules, settings.apply.appointment_wait_ms
+        )
         self._counters = ApplyCounters(self._relay, pipeline.downstream)
         self._other_sessions = (
             OtherSessionWatcher(
@@ -192,7 +210,9 @@ class _ApplyLoop:
                     self._on_permanent_error(error)
                     raise
                 self._summary.retries += 1
-                self._limits.stop.wait(self._backoff.after(cause, f"at checkpoint {self._summary.checkpoint}"))
+                self._limits.stop.wait(
+                    self._backoff.after(cause, f"at checkpoint {self._summary.checkpoint}")
+                )
             finally:
                 if self._prefetcher is not None:
                     self._prefetcher.stop()
@@ -212,7 +232,9 @@ class _ApplyLoop:
         self._prefetcher = self._batch = None
         target, cluster_id = self._settings.target, self._first_window.cluster_id
         require_bootstrap_done(
-            self._relay, self._pipeline.downstream, lambda: read_checkpoint(target, cluster_id) is not None
+            self._relay,
+            self._pipeline.downstream,
+            lambda: read_checkpoint(target, cluster_id) is not None,
         )
         self._ownership.check()
         checkpoint = self._recover()
@@ -232,14 +254,21 @@ class _ApplyLoop:
         """Return the checkpoint to continue from, or the relay log's beginning without one."""
         sink = self._sink
         checkpoint = sink.recover()
-        if checkpoint is not None and checkpoint.needs_safe_mode and isinstance(sink, DrainerTakeover):
-            checkpoint = advance_past_executed_ddl(sink, checkpoint, self._relay, self._wait, self._settings.rules)
+        if (
+            checkpoint is not None
+            and checkpoint.needs_safe_mode
+            and isinstance(sink, DrainerTakeover)
+        ):
+            checkpoint = advance_past_executed_ddl(
+                sink, checkpoint, self._relay, self._wait, self._settings.rules
+            )
         start = checkpoint or Checkpoint(self._first_window.lo)
         self._summary.checkpoint = start.commit_ts
         self._counters.set_position(start.commit_ts)
         _log_start_position(checkpoint, self._first_window, sink)
         self._ownership.set_position(
-            start.commit_ts, wrote=checkpoint is not None and checkpoint.owner == self._ownership.pipeline
+            start.commit_ts,
+            wrote=checkpoint is not None and checkpoint.owner == self._ownership.pipeline,
         )
         _overrides.check_blocked(checkpoint, self._relay)
         if start.flight is not None:
@@ -253,7 +282,8 @@ class _ApplyLoop:
 
         idle_s, began = batch.idle_s, time.perf_counter()
         written = self._sink.run(
-            self._counters.count_steps(self._with_ownership_check(batch.steps(self._limits.stop))), confirm
+            self._counters.count_steps(self._with_ownership_check(batch.steps(self._limits.stop))),
+            confirm,
         )
         busy_s = time.perf_counter() - began - (batch.idle_s - idle_s)
         self._adaptive_limits.observe(batch.windows, busy_s, written.round_trip_s)
@@ -279,7 +309,9 @@ class _ApplyLoop:
             self._ownership.check()
             check_not_paused(self._relay, step.commit_ts)
 
-        self._aligned_chunks.apply(chunk, self._sink, lambda: prefetcher.changes_since, should_continue, confirm)
+        self._aligned_chunks.apply(
+            chunk, self._sink, lambda: prefetcher.changes_since, should_continue, confirm
+        )
         self._backoff.over()
 
     def _on_permanent_error(self, error: Exception) -> None:
@@ -289,12 +321,21 @@ class _ApplyLoop:
         transaction can be found, raises an ApplyError that names it.
         """
         sink, batch = self._sink, self._batch
-        if isinstance(error, ApplyError) and error.found and batch is not None and isinstance(sink, RemembersBlocked):
+        if (
+            isinstance(error, ApplyError)
+            and error.found
+            and batch is not None
+            and isinstance(sink, RemembersBlocked)
+        ):
             sink.remember_blocked(str(error), [override.commit_ts for override in batch.overrides])
         sink.close()
         if batch is not None:
             find_failing_transaction(
-                error, batch, self._relay, prepare_options(self._settings), self._settings.downstream
+                error,
+                batch,
+                self._relay,
+                prepare_options(self._settings),
+                self._settings.downstream,
             )
 
     def _with_ownership_check(self, steps: Iterable[Step]) -> Iterator[Step]:
@@ -326,13 +367,17 @@ def _wait_for_first_window(relay: RelayLog, limits: _RunLimits) -> WindowRecord 
 
 def _log_start_position(checkpoint: Checkpoint | None, first: WindowRecord, sink: Sink) -> None:
     if checkpoint is None:
-        log.info("no checkpoint on %s: starting at the relay log's beginning, commit_ts=%s", sink.address, first.lo)
+        log.info(
+            "no checkpoint on %s: starting at the relay log's beginning, commit_ts=%s",
+            sink.address,
+            first.lo,
+        )
     else:
         log.info("continuing from checkpoint %s on %s", checkpoint.commit_ts, sink.address)
         if checkpoint.needs_safe_mode:
             log.warning(
-                "safe mode: changes after commit_ts %s through %s may be downstream already; they replace what is"
-                " there, unchecked",
+                "safe mode: changes after commit_ts %s through %s may be downstream already; they"
+                " replace what is there, unchecked",
                 checkpoint.commit_ts,
                 checkpoint.safe_until,
             )

@@ -1,8 +1,8 @@
 """What the server at the other end is and can do, told from its version and a few of its variables.
 
-MariaDB 10.11 and MySQL 9.7 are run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation, TiDB by what was
-measured on 6.6: every line of docs/reference/servers.md, is a field here. Nothing else asks for a product's
-name.
+MariaDB 10.11 and MySQL 9.7 are run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation,
+TiDB by what was measured on 6.6: every line of docs/reference/servers.md, is a field here. Nothing
+else asks for a product's name.
 """
 
 from __future__ import annotations
@@ -42,12 +42,15 @@ class Dialect:
     has_local_infile: bool = True
     """Whether the server takes LOAD DATA LOCAL at all (``local_infile``)."""
     row_format: str = ""
-    """What a table's options say of its row format: nothing, unless the server's default holds short keys only."""
+    """What a table's options say of its row format: nothing, unless the server's default holds
+    short keys only.
+    """
 
     @classmethod
     def from_version(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
-        """Return the dialect of a server that calls itself `version` (``VERSION()``, or the handshake's);
-        `variables`: ``local_infile`` and ``innodb_default_row_format``, where known. Raises UnknownServerError.
+        """Return the dialect of a server that calls itself `version` (``VERSION()``, or the
+        handshake's); `variables`: ``local_infile`` and ``innodb_default_row_format``, where known.
+        Raises UnknownServerError.
         """
         given = {name.lower(): str(value) for name, value in (variables or {}).items()}
         product, found = _identify_product(version)
@@ -56,9 +59,11 @@ class Dialect:
             found,
             version,
             given.get("local_infile", "1").upper() in ("1", "ON"),
-            " ROW_FORMAT=DYNAMIC"
-            if given.get("innodb_default_row_format", "").lower() in _SHORT_KEY_ROW_FORMATS
-            else "",
+            (
+                " ROW_FORMAT=DYNAMIC"
+                if given.get("innodb_default_row_format", "").lower() in _SHORT_KEY_ROW_FORMATS
+                else ""
+            ),
         )
 
     @property
@@ -70,26 +75,30 @@ class Dialect:
 
     @property
     def supports_transactional_load(self) -> bool:
-        """Return whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other statement.
+        """Return whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other
+        statement.
 
-        TiDB before 7.6 commits the open transaction with it, so there, and where the server refuses it, rows go as
-        REPLACE statements.
+        TiDB before 7.6 commits the open transaction with it, so there, and where the server refuses
+        it, rows go as REPLACE statements.
         """
         return self.has_local_infile and not self.is_tidb
 
     @property
     def supports_pipelining(self) -> bool:
-        """Return whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in front of them are
-        answered. MariaDB and MySQL take them; an Aurora that calls itself 5.7 is known to hang.
+        """Return whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in
+        front of them are answered. MariaDB and MySQL take them; an Aurora that calls itself 5.7 is
+        known to hang.
         """
-        return self.supports_transactional_load and (self.product == MARIADB_PRODUCT or self.version >= (8, 0, 0))
+        return self.supports_transactional_load and (
+            self.product == MARIADB_PRODUCT or self.version >= (8, 0, 0)
+        )
 
     # Sessions
 
     @property
     def rounds_time_by_mode(self) -> bool:
-        """Return whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as TiDB does; the
-        others always do.
+        """Return whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as
+        TiDB does; the others always do.
         """
         return self.product == MARIADB_PRODUCT
 
@@ -100,13 +109,17 @@ class Dialect:
 
     @property
     def has_user_locks(self) -> bool:
-        """Return whether GET_LOCK and RELEASE_LOCK mean something; in TiDB before 6.2 they did nothing."""
+        """Return whether GET_LOCK and RELEASE_LOCK mean something.
+
+        In TiDB before 6.2 they did nothing.
+        """
         return not self.is_tidb or self.version >= (6, 2, 0)
 
     @property
     def shared_lock_clause(self) -> str:
-        """Return what goes behind a SELECT so that its rows can't change until the transaction ends; several sessions
-        may hold that at a time. In TiDB it locks nothing, so there only one may.
+        """Return what goes behind a SELECT so that its rows can't change until the transaction
+        ends; several sessions may hold that at a time. In TiDB it locks nothing, so there only one
+        may.
         """
         return "FOR UPDATE" if self.is_tidb else "LOCK IN SHARE MODE"
 
@@ -126,24 +139,27 @@ class Dialect:
 
     @property
     def table_ids(self) -> str:
-        """Return a query for (schema/name, id) of tables that keeps apart which is which after a swap; ``{prefixes}``
-        stands for a condition on the column NAME, ``schema/table``.
+        """Return a query for (schema/name, id) of tables that keeps apart which is which after a
+        swap; ``{prefixes}`` stands for a condition on the column NAME, ``schema/table``.
         """
         if self.is_tidb:
             return (
-                "SELECT NAME, TIDB_TABLE_ID FROM (SELECT CONCAT(TABLE_SCHEMA, '/', TABLE_NAME) AS NAME, TIDB_TABLE_ID"
-                " FROM information_schema.TABLES) ids WHERE {prefixes} ORDER BY 1"
+                "SELECT NAME, TIDB_TABLE_ID FROM (SELECT CONCAT(TABLE_SCHEMA, '/', TABLE_NAME) AS"
+                " NAME, TIDB_TABLE_ID FROM information_schema.TABLES) ids WHERE {prefixes} ORDER"
+                " BY 1"
             )
         old = self.product == MARIADB_PRODUCT or self.version < (8, 0, 0)
         return (
-            f"SELECT NAME, TABLE_ID FROM information_schema.{'INNODB_SYS_TABLES' if old else 'INNODB_TABLES'} WHERE"
+            "SELECT NAME, TABLE_ID FROM"
+            f" information_schema.{'INNODB_SYS_TABLES' if old else 'INNODB_TABLES'} WHERE"
             " {prefixes} ORDER BY 1"
         )
 
     # DDL
 
     def collation(self, collation: str) -> str:
-        """Return a collation of TiDB's, or `sluice.tidb.old_collations`', under the name the server has for it.
+        """Return a collation of TiDB's, or `sluice.tidb.old_collations`', under the name the server
+        has for it.
 
         The only binary one without padding in MySQL, from 8.0 on, is utf8mb4's.
         """
@@ -155,15 +171,20 @@ class Dialect:
 
     @property
     def has_all_names(self) -> bool:
-        """Return whether a name may hold characters beyond U+FFFF. MariaDB refuses them, MySQL writes ? in their
-        place.
+        """Return whether a name may hold characters beyond U+FFFF.
+
+        MariaDB refuses them, MySQL writes ? in their place.
         """
         return self.is_tidb
 
     @property
     def index_visibility(self) -> tuple[str, str]:
         """Return the words for VISIBLE and INVISIBLE of an index."""
-        return ("NOT IGNORED", "IGNORED") if self.product == MARIADB_PRODUCT else ("VISIBLE", "INVISIBLE")
+        return (
+            ("NOT IGNORED", "IGNORED")
+            if self.product == MARIADB_PRODUCT
+            else ("VISIBLE", "INVISIBLE")
+        )
 
     @property
     def has_sequences(self) -> bool:
@@ -172,7 +193,9 @@ class Dialect:
 
     @property
     def hashes_long_keys(self) -> bool:
-        """Return whether a unique index, though no primary key, may be longer than a key: MariaDB keeps its hashes."""
+        """Return whether a unique index, though no primary key, may be longer than a key: MariaDB
+        keeps its hashes.
+        """
         return self.product == MARIADB_PRODUCT and self.version >= (10, 4, 0)
 
     @property
@@ -182,23 +205,30 @@ class Dialect:
 
     @property
     def exchanges_partitions(self) -> bool:
-        """Return whether EXCHANGE PARTITION can be relied on; MariaDB's never ended when the ordinary table held rows
-        (10.11).
+        """Return whether EXCHANGE PARTITION can be relied on.
+
+        MariaDB's never ended when the ordinary table held rows (10.11).
         """
         return self.product != MARIADB_PRODUCT
 
     @property
     def has_json_type(self) -> bool:
-        """Return whether JSON is a type of its own, which no text equals, and not LONGTEXT under another name."""
+        """Return whether JSON is a type of its own, which no text equals, and not LONGTEXT under
+        another name.
+        """
         return self.product != MARIADB_PRODUCT
 
     @property
     def running_ddl(self) -> str:
-        """Return a query for (state, schema) of DDL, what is under way first, where a statement goes on after its
-        session has ended; else "".
+        """Return a query for (state, schema) of DDL, what is under way first, where a statement
+        goes on after its session has ended; else "".
         """
-        # The parts of a statement that changed several things stay "done" for ever; the whole becomes "synced".
-        query = "SELECT STATE, DB_NAME FROM information_schema.DDL_JOBS WHERE JOB_TYPE NOT LIKE '%subjob%' LIMIT 50"
+        # The parts of a statement that changed several things stay "done" for ever; the whole
+        # becomes "synced".
+        query = (
+            "SELECT STATE, DB_NAME FROM information_schema.DDL_JOBS WHERE JOB_TYPE NOT LIKE"
+            " '%subjob%' LIMIT 50"
+        )
         return query if self.is_tidb else ""
 
     @property
@@ -214,7 +244,8 @@ def _identify_product(version: str) -> tuple[str, tuple[int, int, int]]:
     lower = version.lower()
     if "tidb" in lower:
         match, product = _TIDB_VERSION.search(version), TIDB_PRODUCT
-        if match is None:  # a build without a number of its own: nothing that came later is relied on
+        # a build without a number of its own: nothing that came later is relied on
+        if match is None:
             return product, (0, 0, 0)
     elif "mariadb" in lower:  # "5.5.5-" in front is for replicas of old
         match, product = _VERSION.match(version.removeprefix("5.5.5-")), MARIADB_PRODUCT

@@ -1,8 +1,9 @@
-"""Convert the schemas in a window record between the relay log's JSON and TiDB's types, and replay them.
+"""Convert the schemas in a window record between the relay log's JSON and TiDB's types, and replay
+them.
 
-The relay log stores these parts of a record unread, since it knows nothing of TiDB. Landing writes them; planning, the
-takeover and all that reads the past read them. `SchemaTimeline` answers within one window, `SchemaReplay` across
-windows.
+The relay log stores these parts of a record unread, since it knows nothing of TiDB. Landing writes
+them; planning, the takeover and all that reads the past read them. `SchemaTimeline` answers within
+one window, `SchemaReplay` across windows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from sluice.tidb.id_maps import tables_by_id, to_json
 from sluice.tidb.schema import Schema, Table
 
 T = TypeVar("T", Schema, Table)
-_RECORD_KEYS = ("tables", "ddls", "truncated_tables", "schema_version", "moved", "relaxed", "doubled")
+_RECORD_KEYS = (
+    "tables",
+    "ddls",
+    "truncated_tables",
+    "schema_version",
+    "moved",
+    "relaxed",
+    "doubled",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,8 @@ class RecordedSchema:
     """The tables of a window, and the DDL in it."""
 
     tables: Mapping[int, Table | None]
-    """As of lo: every table whose rows are inside or that a DDL inside touches, if it existed then."""
+    """As of lo: every table whose rows are inside or that a DDL inside touches, if it existed then.
+    """
     ddls: tuple[DdlJob, ...]
     """Ascending commit_ts."""
     truncated_tables: tuple[int, ...]
@@ -35,11 +45,13 @@ class RecordedSchema:
     moved: tuple[FinishedRowMove, ...] = ()
     """DDL before lo that some of the rows inside don't know of."""
     relaxed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Tables that have unique indexes, by id, which the upstream enforces no longer; () where it does, but for rows of
-    partitions that are about to be dropped."""
+    """Tables that have unique indexes, by id, which the upstream enforces no longer; () where it
+    does, but for rows of partitions that are about to be dropped.
+    """
     doubled: Mapping[int, bool] = field(default_factory=dict)
-    """By table id, for tables that a job reorganizes behind the window: whether TiDB has written rows twice under
-    different hidden row ids."""
+    """By table id, for tables that a job reorganizes behind the window: whether TiDB has written
+    rows twice under different hidden row ids.
+    """
 
     @classmethod
     def from_window(cls, window: WindowRecord) -> RecordedSchema:
@@ -60,7 +72,9 @@ class RecordedSchema:
         return replace(
             self,
             ddls=tuple(ddl for ddl in self.ddls if ddl.commit_ts <= hi),
-            schema_version=max([min(later) - 1, *(ddl.schema_version for ddl in self.ddls if ddl.commit_ts <= hi)]),
+            schema_version=max(
+                [min(later) - 1, *(ddl.schema_version for ddl in self.ddls if ddl.commit_ts <= hi)]
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +104,10 @@ class RecordedSchema:
 
 
 class SchemaTimeline:
-    """The tables of a window as they were at any commit timestamp in it. Tables are parsed when they are looked at."""
+    """The tables of a window as they were at any commit timestamp in it.
+
+    Tables are parsed when they are looked at.
+    """
 
     def __init__(self, schema: RecordedSchema) -> None:
         self._moved = [move.before for move in schema.moved]
@@ -103,7 +120,10 @@ class SchemaTimeline:
         return cls(RecordedSchema.from_window(window))
 
     def find(self, table_id: int, commit_ts: int) -> Table | None:
-        """Return the table that rows committed at `commit_ts` belong to; None if the window doesn't say."""
+        """Return the table that rows committed at `commit_ts` belong to.
+
+        None if the window doesn't say.
+        """
         found = None
         for after_ts, tables in self._steps:
             if after_ts < commit_ts and table_id in tables:
@@ -111,9 +131,12 @@ class SchemaTimeline:
         return found
 
     def reads(self, table_id: int, commit_ts: int) -> Table | None:
-        """Return the table by which rows committed at `commit_ts` are read; None if the window doesn't say.
+        """Return the table by which rows committed at `commit_ts` are read.
 
-        Rows that come behind the DDL that took the id of their table away are read by the last one with that id.
+        None if the window doesn't say.
+
+        Rows that come behind the DDL that took the id of their table away are read by the last one
+        with that id.
         """
         found = None
         for tables in self._moved:
@@ -124,7 +147,10 @@ class SchemaTimeline:
         return found
 
     def before(self, ddl: DdlJob) -> dict[int, Table]:
-        """Return the tables that a DDL of the window changes as they were, by id; without those that weren't there."""
+        """Return the tables that a DDL of the window changes as they were, by id.
+
+        Without those that weren't there.
+        """
         found = ((table_id, self.find(table_id, ddl.commit_ts)) for table_id in ddl.effect.tables)
         return {table_id: table for table_id, table in found if table is not None}
 
@@ -136,12 +162,17 @@ class SchemaTimeline:
 class SchemaReplay:
     """Move a schema on from a timestamp, window by window and DDL by DDL.
 
-    The caller takes windows in the order of the log: `enter`, then `advance`. A window may begin before the position.
-    Only DDL changes a table that is known: descriptions of it in later windows don't count.
+    The caller takes windows in the order of the log: `enter`, then `advance`. A window may begin
+    before the position. Only DDL changes a table that is known: descriptions of it in later windows
+    don't count.
     """
 
     def __init__(
-        self, since: int, tables: Iterable[Table] = (), schemas: Iterable[Schema] = (), schema_version: int = 0
+        self,
+        since: int,
+        tables: Iterable[Table] = (),
+        schemas: Iterable[Schema] = (),
+        schema_version: int = 0,
     ) -> None:
         """Begin with the tables and databases that are known as of `since` (TSO)."""
         self.at = since
@@ -149,13 +180,19 @@ class SchemaReplay:
         self.tables = {table.id: table for table in tables}
         """The tables, views and sequences there are at the position, by id."""
         self.schemas = {schema.id: schema for schema in schemas}
-        """The databases there are at the position, of those that were known or that DDL changed, by id."""
+        """The databases there are at the position, of those that were known or that DDL changed, by
+        id.
+        """
         self.schema_version = schema_version
         self.unknown: dict[int, Table] = {}
-        """Tables that were there though the caller didn't know them, as windows first described them, by id."""
+        """Tables that were there though the caller didn't know them, as windows first described
+        them, by id.
+        """
 
     def enter(self, schema: RecordedSchema) -> None:
-        """Take in the tables that a window describes and that aren't known, as they are at the position."""
+        """Take in the tables that a window describes and that aren't known, as they are at the
+        position.
+        """
         described = dict(schema.tables)
         for ddl in schema.ddls:
             if ddl.commit_ts <= self.at:
@@ -165,13 +202,17 @@ class SchemaReplay:
                 self.unknown[table_id] = self.tables[table_id] = table
 
     def advance(self, ddls: Iterable[DdlJob], until: int) -> Iterator[DdlJob]:
-        """Apply the DDL behind the position through `until` (TSO), and yield each one with `before`.
+        """Apply the DDL behind the position through `until` (TSO), and yield each one with
+        `before`.
 
-        While the caller has a DDL, the position is in front of it. DDL that the caller doesn't take isn't applied.
+        While the caller has a DDL, the position is in front of it. DDL that the caller doesn't take
+        isn't applied.
         """
         for ddl in ddls:
             if self.at < ddl.commit_ts <= until:
-                yield replace(ddl, before={i: self.tables[i] for i in ddl.effect.tables if i in self.tables})
+                yield replace(
+                    ddl, before={i: self.tables[i] for i in ddl.effect.tables if i in self.tables}
+                )
                 _update(self.tables, ddl.effect.tables)
                 _update(self.schemas, ddl.effect.schemas)
                 self.schema_version = max(self.schema_version, ddl.schema_version)

@@ -21,7 +21,9 @@ _SHOWN_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row change. `key`, `old` and `new` hold values by column name, None where the kind has none; `others`: the
+    """One row change.
+
+    `key`, `old` and `new` hold values by column name, None where the kind has none; `others`: the
     values of further unique keys; `fault` says why the row can't be decoded.
     """
 
@@ -46,28 +48,40 @@ def decode(raw: Mapping[str, Any], table: Table | None) -> RowChange:
         try:
             old, new = _images(table, kind, raw["row"])
         except ValueError as error:
-            shown = raw["row"][:_SHOWN_BYTES].hex() + ("…" if len(raw["row"]) > _SHOWN_BYTES else "")
+            shown = raw["row"][:_SHOWN_BYTES].hex() + (
+                "…" if len(raw["row"]) > _SHOWN_BYTES else ""
+            )
             fault = f"{error}; {len(raw['row'])} bytes: {shown}"
     image = old or new or {}
     names = key_columns(table) if table else ()
-    further = [name for key in (table.unique_keys() if table else []) for name in key if name not in names]
+    further = [
+        name for key in (table.unique_keys() if table else []) for name in key if name not in names
+    ]
     return RowChange(
-        raw["commit_ts"], raw["start_ts"], raw["position"],
-        table.full_name if table else unknown_table(raw["table_id"]), KINDS.get(kind, f"kind {kind}"),
-        {name: image[name] for name in names if name in image}, old, new, fault,
+        raw["commit_ts"],
+        raw["start_ts"],
+        raw["position"],
+        table.full_name if table else unknown_table(raw["table_id"]),
+        KINDS.get(kind, f"kind {kind}"),
+        {name: image[name] for name in names if name in image},
+        old,
+        new,
+        fault,
         {name: (new or image)[name] for name in further if name in image},
-    )  # fmt: skip
+    )
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
-    """Return what rows of a table are known by: the primary key, else the first unique key, else TiDB's hidden row
-    id.
+    """Return what rows of a table are known by: the primary key, else the first unique key, else
+    TiDB's hidden row id.
     """
     keys = table.unique_keys()
     return tuple(keys[0]) if keys else (ROWID_NAME,)
 
 
-def _images(table: Table, kind: int, row: bytes) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def _images(
+    table: Table, kind: int, row: bytes
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     rows = pa.array([row], pa.large_binary())
     if kind == INSERT:
         return None, _values(decode_inserts(table, rows))
@@ -79,7 +93,10 @@ def _images(table: Table, kind: int, row: bytes) -> tuple[dict[str, Any] | None,
 
 def _values(batch: pa.RecordBatch) -> dict[str, Any]:
     """Return the one row of a batch."""
-    return {name: display_text(column, 0) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    return {
+        name: display_text(column, 0)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
 
 
 def unknown_table(table_id: int) -> str:

@@ -28,7 +28,8 @@ PACKET_TOO_LARGE: Final = 1153
 UNKNOWN_VARIABLE: Final = 1193
 LOCK_WAIT_TIMEOUT: Final = 1205
 LOCK_TABLE_FULL: Final = 1206
-"""Of all locks of the server. InnoDB has rolled the whole transaction back then, as at a deadlock."""
+"""Of all locks of the server. InnoDB has rolled the whole transaction back then, as at a deadlock.
+"""
 DEADLOCK: Final = 1213
 LACKS_PRIVILEGE: Final = 1227
 UNFIT: Final = 1231
@@ -57,18 +58,24 @@ IN_FOREIGN_KEY: Final = frozenset({1553, 1828, 1829, 1832, 1833, 1834})
 ROW_TOO_WIDE: Final = 1118
 TOO_LONG: Final = frozenset({1071, 1074, ROW_TOO_WIDE})
 """A key, a column, a row."""
-UNFIT_VALUE: Final = frozenset({1264, 1265, INCORRECT_TIME, INCORRECT_VALUE, 1406, 1411, 1441, 1690})
+UNFIT_VALUE: Final = frozenset(
+    {1264, 1265, INCORRECT_TIME, INCORRECT_VALUE, 1406, 1411, 1441, 1690}
+)
 """Values that a column's type can't hold."""
 # fmt: off
 TRANSIENT: Final = frozenset(
     {
         0,  # the client knows no number: the connection broke
-        1040, 1042, 1043, UNKNOWN_COMMAND, 1053, 1077, 1079, 1080,  # too many connections, starting, shutting down
-        1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3032, 4031,  # connection or query ended by net or server
-        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, LOCK_TABLE_FULL, DEADLOCK, TABLE_DEF_CHANGED,  # others were in the way
+        # too many connections, starting, shutting down
+        1040, 1042, 1043, UNKNOWN_COMMAND, 1053, 1077, 1079, 1080,
+        # connection or query ended by net or server
+        1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3032, 4031,
+        # others were in the way
+        RECORD_CHANGED, LOCK_WAIT_TIMEOUT, LOCK_TABLE_FULL, DEADLOCK, TABLE_DEF_CHANGED,
         OPTION_PREVENTS, 1836,  # read-only for now
         2002, 2003, SERVER_GONE, 2013, 2014, 2027, 2055,
-        8002, 8005, 8022, 8027, 8028, 8229,  # write conflict, schema changed meanwhile, locks expired
+        # write conflict, schema changed meanwhile, locks expired
+        8002, 8005, 8022, 8027, 8028, 8229,
         9001, 9002, 9003, 9005, 9007,  # PD or TiKV slow, busy or away, write conflict
     }
 )

@@ -1,4 +1,5 @@
-"""Rows that aren't in the binlog: where they come from, in which chunks, and how they are brought downstream once.
+"""Rows that aren't in the binlog: where they come from, in which chunks, and how they are brought
+downstream once.
 
 What only the client needs is imported on first use: Spark's workers come through this door, too.
 """
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
     from sluice.etl.copy.form import request_from_form
     from sluice.etl.copy.plan import CopyPlan
     from sluice.etl.copy.request import BootstrapRequest
-    from sluice.etl.copy.run import cancel_bootstrap, plan_bootstrap, resume_bootstrap, run_bootstrap
+    from sluice.etl.copy.run import (
+        cancel_bootstrap,
+        plan_bootstrap,
+        resume_bootstrap,
+        run_bootstrap,
+    )
 
 __all__ = [
     "BootstrapRequest",

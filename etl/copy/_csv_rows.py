@@ -1,10 +1,11 @@
 """The rows of a Dumpling `.csv` file, and how one tells what separates its fields.
 
-Dumpling writes nowhere which ``--csv-separator``, ``--csv-delimiter`` and ``--csv-line-terminator`` it was given. The
-header line, if there is one, tells: the names of the columns are known, and what is between them, around them and
-behind them is what it is. With backslash escapes (the default) NUL, newline, return and backslash are escaped in every
-value, besides them the delimiter, or where there is none the first byte of the separator; without
-(``--escape-backslash=false``) the delimiter is doubled. NULL is ``\\N`` outside of delimiters.
+Dumpling writes nowhere which ``--csv-separator``, ``--csv-delimiter`` and ``--csv-line-terminator``
+it was given. The header line, if there is one, tells: the names of the columns are known, and what
+is between them, around them and behind them is what it is. With backslash escapes (the default)
+NUL, newline, return and backslash are escaped in every value, besides them the delimiter, or where
+there is none the first byte of the separator; without (``--escape-backslash=false``) the delimiter
+is doubled. NULL is ``\\N`` outside of delimiters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from sluice.etl.copy._fields import Bytes, FieldPositions, Ints, positions_outside_quotes, special_byte_table
+from sluice.etl.copy._fields import (
+    Bytes,
+    FieldPositions,
+    Ints,
+    positions_outside_quotes,
+    special_byte_table,
+)
 from sluice.etl.copy._sql_rows import RowStats
 from sluice.etl.copy.errors import CopyError, DumpError
 
@@ -48,55 +55,69 @@ class CsvFormat:
         """Raises CopyError for what can't be read without guessing."""
         for name, text in (("separator", self.separator), ("line terminator", self.terminator)):
             if text == "":
-                raise CopyError(f"the {name} of CSV files can't be empty: rows could not be told apart")
+                raise CopyError(
+                    f"the {name} of CSV files can't be empty: rows could not be told apart"
+                )
         if self.delimiter is not None and len(self.delimiter.encode()) > 1:
             raise CopyError(
-                f"a CSV delimiter of several bytes, {self.delimiter!r}: Dumpling escapes its first byte only, so values"
-                " that hold it can't be told from its end. Dump again with one of one byte"
+                f"a CSV delimiter of several bytes, {self.delimiter!r}: Dumpling escapes its first"
+                " byte only, so values that hold it can't be told from its end. Dump again with"
+                " one of one byte"
             )
         if self.delimiter == "" and not self.escapes:
             raise CopyError(
-                "CSV files without delimiter and without backslash escapes: a value that holds the separator can't be"
-                " told from two values. Dump again with one of the two"
+                "CSV files without delimiter and without backslash escapes: a value that holds the"
+                " separator can't be told from two values. Dump again with one of the two"
             )
         if self.delimiter == "" and self.null != "\\N":
             raise CopyError(
-                f"CSV files without delimiter in which NULL is {self.null!r}: it can't be told from the text"
-                f" {self.null!r}. Dump again with a delimiter, or without --csv-null-value"
+                f"CSV files without delimiter in which NULL is {self.null!r}: it can't be told from"
+                f" the text {self.null!r}. Dump again with a delimiter, or without --csv-null-value"
             )
 
     def header_line(self, columns: Sequence[str]) -> bytes:
         """The header as Dumpling writes it."""
-        assert self.separator is not None and self.delimiter is not None and self.terminator is not None
+        assert (
+            self.separator is not None
+            and self.delimiter is not None
+            and self.terminator is not None
+        )
         quote, separator = self.delimiter.encode(), self.separator.encode()
         names = [
-            _escaped(name.encode("utf-8", "surrogateescape"), quote, separator, escapes=self.escapes)
+            _escaped(
+                name.encode("utf-8", "surrogateescape"), quote, separator, escapes=self.escapes
+            )
             for name in columns
         ]
         return separator.join(quote + name + quote for name in names) + self.terminator.encode()
 
 
 def detect_format(file: str, head: bytes, columns: Sequence[str], given: CsvFormat) -> CsvFormat:
-    """`given` with what it leaves open taken from the header at the beginning of `head`. Raises DumpError when the
-    header doesn't tell, or tells something else than what is given.
+    """`given` with what it leaves open taken from the header at the beginning of `head`.
+
+    Raises DumpError when the header doesn't tell, or tells something else than what is given.
     """
     given.check()
     if given.is_known:
         return given
     if not given.header:
         raise CopyError(
-            "CSV files without a header don't say how they are separated: give the separator, the delimiter and the"
-            " line terminator that Dumpling was given"
+            "CSV files without a header don't say how they are separated: give the separator, the"
+            " delimiter and the line terminator that Dumpling was given"
         )
-    found = {form for form in _candidates(head, columns, given) if head.startswith(form.header_line(columns))}
+    found = {
+        form
+        for form in _candidates(head, columns, given)
+        if head.startswith(form.header_line(columns))
+    }
     if len(found) != 1:
         shown = head[:200].decode("utf-8", "backslashreplace")
         raise DumpError(
             file,
             0,
-            f"the header doesn't say how fields are separated ({len(found)} ways are possible), columns"
-            f" {', '.join(columns)} are expected: {shown!r}. Say so: separator, delimiter and line terminator as"
-            " Dumpling was given them, or that there is no header",
+            f"the header doesn't say how fields are separated ({len(found)} ways are possible),"
+            f" columns {', '.join(columns)} are expected: {shown!r}. Say so: separator, delimiter"
+            " and line terminator as Dumpling was given them, or that there is no header",
         )
     form = found.pop()
     form.check()
@@ -112,7 +133,9 @@ def _candidates(head: bytes, columns: Sequence[str], given: CsvFormat) -> Iterat
         if not head.startswith(begin):
             continue
         for separator in _separators(head, len(begin), quote, columns, given):
-            for terminator in _TERMINATORS if given.terminator is None else (given.terminator.encode(),):
+            for terminator in (
+                _TERMINATORS if given.terminator is None else (given.terminator.encode(),)
+            ):
                 try:
                     form = replace(
                         given,
@@ -125,7 +148,9 @@ def _candidates(head: bytes, columns: Sequence[str], given: CsvFormat) -> Iterat
                 yield form
 
 
-def _separators(head: bytes, at: int, quote: bytes, columns: Sequence[str], given: CsvFormat) -> Iterator[bytes]:
+def _separators(
+    head: bytes, at: int, quote: bytes, columns: Sequence[str], given: CsvFormat
+) -> Iterator[bytes]:
     if given.separator is not None:
         yield given.separator.encode()
         return
@@ -154,7 +179,10 @@ def _escaped(value: bytes, quote: bytes, separator: bytes, *, escapes: bool) -> 
 
 @dataclass(slots=True)
 class CsvRows:
-    """Takes a file's text in pieces and gives its rows piece by piece. `at_header`: the text begins with the header."""
+    """Takes a file's text in pieces and gives its rows piece by piece.
+
+    `at_header`: the text begins with the header.
+    """
 
     file: str
     columns: Sequence[str]
@@ -165,8 +193,8 @@ class CsvRows:
     _rest: bytes = b""
 
     def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
-        """(columns, fields, offset of the fields' data in the file) of the rows that end in this piece. Raises
-        DumpError.
+        """(columns, fields, offset of the fields' data in the file) of the rows that end in this
+        piece. Raises DumpError.
         """
         text = self._rest + piece
         if self.at_header:
@@ -177,7 +205,9 @@ class CsvRows:
             if not text.startswith(header):
                 shown = text[: len(header) + _MAX_SHOWN_CHARS].decode("utf-8", "backslashreplace")
                 raise DumpError(
-                    self.file, 0, f"the header {header.decode('utf-8', 'replace')!r} is expected: {shown!r}"
+                    self.file,
+                    0,
+                    f"the header {header.decode('utf-8', 'replace')!r} is expected: {shown!r}",
                 )
             self.at_header = False
             self.offset += len(header)
@@ -202,8 +232,8 @@ class CsvRows:
             raise DumpError(
                 self.file,
                 self.offset + len(self._rest),
-                "the file ends in the middle of a row: it is cut off, or its line terminator is another one than"
-                f" {self.form.terminator!r}",
+                "the file ends in the middle of a row: it is cut off, or its line terminator is"
+                f" another one than {self.form.terminator!r}",
             )
 
     def _delimiter_positions(self, data: Bytes) -> tuple[Ints, np.ndarray]:
@@ -211,9 +241,19 @@ class CsvRows:
         form = self.form
         separator, terminator = (form.separator or "").encode(), (form.terminator or "").encode()
         quote = ord(form.delimiter) if form.delimiter else -1
-        special = separator[:1] + terminator[:1] + (form.delimiter or "").encode() + (b"\\" if form.escapes else b"")
-        at = positions_outside_quotes(data, special_byte_table(special), quote, escapes=form.escapes)
-        ends, separates = _starts_with_at(data, at, terminator), _starts_with_at(data, at, separator)
+        special = (
+            separator[:1]
+            + terminator[:1]
+            + (form.delimiter or "").encode()
+            + (b"\\" if form.escapes else b"")
+        )
+        at = positions_outside_quotes(
+            data, special_byte_table(special), quote, escapes=form.escapes
+        )
+        ends, separates = (
+            _starts_with_at(data, at, terminator),
+            _starts_with_at(data, at, separator),
+        )
         found = ends | separates
         at, ends = at[found], ends[found]
         if len(separator) > 1 or len(terminator) > 1:
@@ -231,7 +271,8 @@ class CsvRows:
             raise DumpError(
                 self.file,
                 self.offset + row,
-                f"the row has {count} fields, {columns} columns are expected ({', '.join(self.columns)}): {shown!r}",
+                f"the row has {count} fields, {columns} columns are expected"
+                f" ({', '.join(self.columns)}): {shown!r}",
             )
         end = marks.reshape(rows, columns)
         start = np.empty_like(end)
@@ -250,7 +291,9 @@ def _starts_with_at(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
     return found
 
 
-def _without_overlaps(at: Ints, ends: np.ndarray, separator: int, terminator: int) -> tuple[Ints, np.ndarray]:
+def _without_overlaps(
+    at: Ints, ends: np.ndarray, separator: int, terminator: int
+) -> tuple[Ints, np.ndarray]:
     """Without what begins inside of the mark before it."""
     size = np.where(ends, terminator, separator)
     if len(at) < 2 or (at[1:] >= at[:-1] + size[:-1]).all():

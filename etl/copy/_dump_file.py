@@ -1,8 +1,11 @@
-"""The bytes of one file of a dump, in pieces, decompressed; and where a large plain file may be cut.
+"""The bytes of one file of a dump, in pieces, decompressed.
 
-``.gz`` is gzip, ``.zst`` Zstandard, ``.snappy`` (also ``.snz``) the framing format of Snappy: chunks of a type byte, a
-length of three bytes (little-endian), and for data a masked CRC-32C of four bytes before the rest,
-https://github.com/google/snappy/blob/main/framing_format.txt. A file that is cut off is an error, never its end.
+And where a large plain file may be cut.
+
+``.gz`` is gzip, ``.zst`` Zstandard, ``.snappy`` (also ``.snz``) the framing format of Snappy:
+chunks of a type byte, a length of three bytes (little-endian), and for data a masked CRC-32C of
+four bytes before the rest, https://github.com/google/snappy/blob/main/framing_format.txt. A file
+that is cut off is an error, never its end.
 """
 
 from __future__ import annotations
@@ -26,14 +29,21 @@ _TRUNCATED_HINT = "the file is cut off: copy it again, or dump again"
 def compression(name: str) -> str:
     """The compression that a file's name tells: "gzip", "zstd", "snappy" or "" for none."""
     suffix = name.rpartition(".")[2].lower()
-    return {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "snappy": "snappy", "snz": "snappy"}.get(
-        suffix, ""
-    )
+    return {
+        "gz": "gzip",
+        "gzip": "gzip",
+        "zst": "zstd",
+        "zstd": "zstd",
+        "snappy": "snappy",
+        "snz": "snappy",
+    }.get(suffix, "")
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Which bytes of a file, of `size` bytes when it was listed: to `hi` of a plain file, None: to its end."""
+    """Which bytes of a file, of `size` bytes when it was listed: to `hi` of a plain file, None: to
+    its end.
+    """
 
     lo: int = 0
     hi: int | None = None
@@ -45,7 +55,9 @@ class ByteRange:
         return self.hi is None or self.hi == self.size
 
 
-def read_decompressed(storage: Storage, name: str, span: ByteRange | None = None) -> Iterator[bytes]:
+def read_decompressed(
+    storage: Storage, name: str, span: ByteRange | None = None
+) -> Iterator[bytes]:
     """The content of a file, or of a span of it, decompressed. Raises DumpError, OSError."""
     how = compression(name)
     raw = _read_raw(storage, name, span or ByteRange())
@@ -53,7 +65,10 @@ def read_decompressed(storage: Storage, name: str, span: ByteRange | None = None
 
 
 def read_head(storage: Storage, name: str, size: int) -> bytes:
-    """The first bytes of the content, at least `size` if there are as many. Raises DumpError, OSError."""
+    """The first bytes of the content, at least `size` if there are as many.
+
+    Raises DumpError, OSError.
+    """
     found = b""
     for piece in read_decompressed(storage, name):
         found += piece
@@ -62,9 +77,11 @@ def read_head(storage: Storage, name: str, size: int) -> bytes:
     return found
 
 
-def split_points(storage: Storage, name: str, size: int, ends: tuple[bytes, ...], most: int) -> list[tuple[int, int]]:
-    """Ranges of about `most` bytes that cover a plain file of `size` bytes, each but the first beginning behind one of
-    the texts `ends`, which are ends of rows wherever they stand.
+def split_points(
+    storage: Storage, name: str, size: int, ends: tuple[bytes, ...], most: int
+) -> list[tuple[int, int]]:
+    """Ranges of about `most` bytes that cover a plain file of `size` bytes, each but the first
+    beginning behind one of the texts `ends`, which are ends of rows wherever they stand.
     """
     bounds = [0]
     with storage.open(name) as file:
@@ -76,7 +93,9 @@ def split_points(storage: Storage, name: str, size: int, ends: tuple[bytes, ...]
     return list(zip(bounds, [*bounds[1:], size], strict=True))
 
 
-def _find_end_behind(file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]) -> int | None:
+def _find_end_behind(
+    file: pa.NativeFile, at: int, size: int, ends: tuple[bytes, ...]
+) -> int | None:
     window = b""
     file.seek(at)
     while at + len(window) < size:
@@ -92,12 +111,17 @@ def _read_raw(storage: Storage, name: str, span: ByteRange) -> Iterator[bytes]:
     try:
         opened = storage.open(name)
     except FileNotFoundError:
-        raise DumpError(name, None, "the file is gone: put it back, it belongs to what was planned") from None
+        raise DumpError(
+            name, None, "the file is gone: put it back, it belongs to what was planned"
+        ) from None
     with opened as file:
         size = file.size()
         if span.size not in (None, size):
             raise DumpError(
-                name, None, f"the file has {size} bytes, {span.size} when the copy was planned. {_TRUNCATED_HINT}"
+                name,
+                None,
+                f"the file has {size} bytes, {span.size} when the copy was planned."
+                f" {_TRUNCATED_HINT}",
             )
         file.seek(span.lo)
         left = (size if span.hi is None else span.hi) - span.lo
@@ -187,11 +211,17 @@ def _unsnappy(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:
             at += 4 + size
             if kind in (0, 1):
                 try:
-                    out = codec.decompress(body[4:], _uncompressed(body[4:]), asbytes=True) if kind == 0 else body[4:]
+                    out = (
+                        codec.decompress(body[4:], _uncompressed(body[4:]), asbytes=True)
+                        if kind == 0
+                        else body[4:]
+                    )
                 except (OSError, ValueError) as error:
                     raise DumpError(name, done, f"it isn't Snappy from here on: {error}") from error
                 crc = google_crc32c.value(out)
-                if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != int.from_bytes(body[:4], "little"):
+                if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != int.from_bytes(
+                    body[:4], "little"
+                ):
                     raise DumpError(name, done, "its checksum is wrong from here on")
                 done += len(out)
                 yield out

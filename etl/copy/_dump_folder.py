@@ -7,8 +7,8 @@
     <db>.<sequence>-schema-sequence.sql      CREATE SEQUENCE
     <db>.<table>.<digits>.sql|csv            rows
 
-All but `metadata` may end in ``.gz``, ``.zst`` or ``.snappy``. Names are percent-encoded where a file name needs it, a
-dot always. Numbers have gaps; a table without rows has no file of rows.
+All but `metadata` may end in ``.gz``, ``.zst`` or ``.snappy``. Names are percent-encoded where a
+file name needs it, a dot always. Numbers have gaps; a table without rows has no file of rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _DATA = re.compile(rf"([^.]+)\.([^.]+)\.(\d+)\.(sql|csv){_COMPRESSED}", re.DOTAL
 _SCHEMA = re.compile(rf"([^.]+)\.([^.]+)-schema(-view|-sequence)?\.sql{_COMPRESSED}", re.DOTALL)
 _DATABASE = re.compile(rf"([^.]+)-schema-create\.sql{_COMPRESSED}", re.DOTALL)
 _LOOKS_LIKE_DATA = re.compile(rf".*\.(?:sql|csv|parquet){_COMPRESSED}", re.DOTALL)
-_POSITION = re.compile(r"SHOW MASTER STATUS:\s*\n(?:\s+\w+:.*\n)*?\s+Log: *(?P<log>\S*)\s*\n\s+Pos: *(?P<pos>\S*)")
+_POSITION = re.compile(
+    r"SHOW MASTER STATUS:\s*\n(?:\s+\w+:.*\n)*?\s+Log: *(?P<log>\S*)\s*\n\s+Pos: *(?P<pos>\S*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,10 @@ class DumpListing:
 
 
 def list_folder(url: str, sizes: Mapping[str, int]) -> DumpListing:
-    """Sort a folder's files, given with their sizes in bytes. Raises CopyError for a file of rows whose name nothing
-    tells, and for rows that would be copied twice.
+    """Sort a folder's files, given with their sizes in bytes.
+
+    Raises CopyError for a file of rows whose name nothing tells, and for rows that would be copied
+    twice.
     """
     found = DumpListing()
     strange = []
@@ -83,23 +87,29 @@ def list_folder(url: str, sizes: Mapping[str, int]) -> DumpListing:
             strange.append(name)
     if strange:
         raise CopyError(
-            f"{url}: what {', '.join(sorted(strange)[:5])}{' …' if len(strange) > 5 else ''} holds can't be told from"
-            " the name: files of rows are called <database>.<table>.<number>.sql or .csv, as Dumpling calls them. Take"
-            " what doesn't belong to the dump out of the folder"
+            f"{url}: what {', '.join(sorted(strange)[:5])}{' …' if len(strange) > 5 else ''} holds"
+            " can't be told from the name: files of rows are called"
+            " <database>.<table>.<number>.sql or .csv, as Dumpling calls them. Take what doesn't"
+            " belong to the dump out of the folder"
         )
     for (schema, table), files in found.rows.items():
         files.sort(key=lambda file: (file.number, file.name))
-        if len({file.form for file in files}) > 1 or len({file.number for file in files}) < len(files):
+        if len({file.form for file in files}) > 1 or len({file.number for file in files}) < len(
+            files
+        ):
             names = ", ".join(file.name for file in files[:6])
             raise CopyError(
-                f"{url}: the rows of {full_name(schema, table)} are there twice, or from two dumps: {names}. A dump"
-                " needs a folder of its own"
+                f"{url}: the rows of {full_name(schema, table)} are there twice, or from two dumps:"
+                f" {names}. A dump needs a folder of its own"
             )
     return found
 
 
 def read_position(url: str, names: Iterable[str], metadata: bytes | None) -> int:
-    """The TSO as of which everything was dumped. Raises CopyError when `metadata`, the file's content, doesn't tell."""
+    """The TSO as of which everything was dumped.
+
+    Raises CopyError when `metadata`, the file's content, doesn't tell.
+    """
     file = f"{url}/{METADATA}"
     if metadata is None:
         partial = any(name.startswith(METADATA) for name in names)
@@ -117,13 +127,18 @@ def read_position(url: str, names: Iterable[str], metadata: bytes | None) -> int
         raise DumpError(
             file,
             len(metadata),
-            "it has no position, or no end: Dumpling did not finish, or the file is cut off. Dump again",
+            "it has no position, or no end: Dumpling did not finish, or the file is cut off. Dump"
+            " again",
         )
-    if match["log"] != "tidb-binlog" or not match["pos"].isdigit() or tso.physical_ms(int(match["pos"])) == 0:
+    if (
+        match["log"] != "tidb-binlog"
+        or not match["pos"].isdigit()
+        or tso.physical_ms(int(match["pos"])) == 0
+    ):
         raise DumpError(
             file,
             match.start("log"),
-            f"the position {match['log']!r} {match['pos']!r} is no TSO of TiDB: was it another kind of server that was"
-            " dumped?",
+            f"the position {match['log']!r} {match['pos']!r} is no TSO of TiDB: was it another kind"
+            " of server that was dumped?",
         )
     return int(match["pos"])

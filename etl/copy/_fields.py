@@ -1,8 +1,8 @@
 """Where the fields of rows lie in a block of text, found for all rows at once.
 
-Bytes with a meaning are looked up in one pass. A backslash takes the meaning of the byte behind it, so of a run of
-backslashes every other one counts. Between quotes nothing counts: a byte with an odd number of quotes before it is
-inside. Doubled quotes come out right by themselves.
+Bytes with a meaning are looked up in one pass. A backslash takes the meaning of the byte behind it,
+so of a run of backslashes every other one counts. Between quotes nothing counts: a byte with an odd
+number of quotes before it is inside. Doubled quotes come out right by themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ BACKSLASH = ord("\\")
 
 @dataclass(frozen=True, slots=True)
 class FieldPositions:
-    """The fields of `len(start)` rows: positions in `data`, [row, column]; the quotes around a field are in it."""
+    """The fields of `len(start)` rows: positions in `data`, [row, column].
+
+    The quotes around a field are in it.
+    """
 
     data: Bytes
     start: Ints
@@ -49,8 +52,9 @@ def active_escapes(backslashes: Ints) -> Ints:
 
 
 def positions_outside_quotes(data: Bytes, table: Mask, quote: int, *, escapes: bool) -> Ints:
-    """Positions of the bytes of `table` that are neither escaped nor between quotes, ascending; quotes and backslashes
-    left out. `quote` -1: there are no quotes. `escapes`: a backslash is one.
+    """Positions of the bytes of `table` that are neither escaped nor between quotes, ascending.
+
+    Quotes and backslashes left out. `quote` -1: there are no quotes. `escapes`: a backslash is one.
     """
     at = np.flatnonzero(table[data])
     kind = data[at]

@@ -1,5 +1,7 @@
-"""Where to cut between two keys, so that about as many rows are on either side. Of the rows between nothing is known:
-numbers, bytes and times are cut where even ones would be, text by the codes of its first characters that differ.
+"""Where to cut between two keys, so that about as many rows are on either side.
+
+Of the rows between nothing is known: numbers, bytes and times are cut where even ones would be,
+text by the codes of its first characters that differ.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ Key = Sequence[bytes | None]
 
 
 def split_between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> list[list[str]]:
-    """Places that cut what is between two keys into `parts`, as literals of the first column that differs and of those
-    before it. They are nobody's keys, and in a collation's order may be anywhere; fewer where nothing is between.
+    """Places that cut what is between two keys into `parts`, as literals of the first column that
+    differs and of those before it. They are nobody's keys, and in a collation's order may be
+    anywhere; fewer where nothing is between.
     """
     at = next((n for n in range(len(key)) if low[n] != high[n]), None)
     if at is None:
         return []
     try:
-        same = [column.literal(value or b"") for column, value in zip(key[:at], low[:at], strict=True)]
+        same = [
+            column.literal(value or b"") for column, value in zip(key[:at], low[:at], strict=True)
+        ]
         values = _values(key[at].kind, low[at] or b"", high[at] or b"", parts)
         return [[*same, key[at].literal(value)] for value in values]
     except (UnicodeDecodeError, ValueError):
@@ -34,8 +39,14 @@ def split_between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> 
 
 
 def key_equals(key: Sequence[KeyColumn], row: Key) -> str:
-    """The condition that takes the row with this key. Raises UnicodeDecodeError if no literal says it."""
-    parts = [f"{column.quoted} = {column.literal(value or b'')}" for column, value in zip(key, row, strict=True)]
+    """The condition that takes the row with this key.
+
+    Raises UnicodeDecodeError if no literal says it.
+    """
+    parts = [
+        f"{column.quoted} = {column.literal(value or b'')}"
+        for column, value in zip(key, row, strict=True)
+    ]
     return f"({' AND '.join(parts)})"
 
 
@@ -47,15 +58,26 @@ def _values(kind: str, low: bytes, high: bytes, parts: int) -> list[bytes]:
     if kind in ("date", "datetime", "timestamp"):
         first, last = (datetime.fromisoformat(value.decode()) for value in (low, high))
         moments = [first + (last - first) * n / parts for n in range(1, parts)]
-        return [moment.isoformat(" ", "seconds")[: 10 if kind == "date" else None].encode() for moment in moments]
+        return [
+            moment.isoformat(" ", "seconds")[: 10 if kind == "date" else None].encode()
+            for moment in moments
+        ]
     if kind == "binary":
         return [bytes(codes) for codes in _between_codes(list(low), list(high), 256, parts)]
-    codes = _between_codes([ord(c) for c in low.decode()], [ord(c) for c in high.decode()], 0, parts)
-    return ["".join(chr(c) if c not in _SURROGATES else "\ud7ff" for c in text).encode() for text in codes]
+    codes = _between_codes(
+        [ord(c) for c in low.decode()], [ord(c) for c in high.decode()], 0, parts
+    )
+    return [
+        "".join(chr(c) if c not in _SURROGATES else "\ud7ff" for c in text).encode()
+        for text in codes
+    ]
 
 
 def _between_codes(low: list[int], high: list[int], base: int, parts: int) -> list[list[int]]:
-    """Sequences between two: what both begin with, and some more. `base` 0: one more than the largest code."""
+    """Sequences between two: what both begin with, and some more.
+
+    `base` 0: one more than the largest code.
+    """
     same = next((n for n, (a, b) in enumerate(zip(low, high)) if a != b), min(len(low), len(high)))
     rest = [codes[same : same + _DIGITS] for codes in (low, high)]
     base = base or max(128, *(code + 1 for codes in rest for code in codes))

@@ -6,10 +6,11 @@
     (1,'it\\'s'),
     (NULL,x'00ff');
 
-A statement holds many rows, each in a line of its own; the list of columns is there when some are generated. In strings
-Dumpling escapes NUL, newline, return, backslash, both quotes and ^Z by a backslash, or with
-``--escape-backslash=false`` doubles the single quote and nothing else. Statements are taken apart in whole; one whose
-rows don't look like this is read row by row and counted.
+A statement holds many rows, each in a line of its own; the list of columns is there when some are
+generated. In strings Dumpling escapes NUL, newline, return, backslash, both quotes and ^Z by a
+backslash, or with ``--escape-backslash=false`` doubles the single quote and nothing else.
+Statements are taken apart in whole; one whose rows don't look like this is read row by row and
+counted.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sluice.etl.copy._fields import FieldPositions, Ints, positions_outside_quotes, special_byte_table
+from sluice.etl.copy._fields import (
+    FieldPositions,
+    Ints,
+    positions_outside_quotes,
+    special_byte_table,
+)
 from sluice.etl.copy.errors import DumpError
 
 _QUOTE, _COMMA, _NEWLINE = ord("'"), ord(","), ord("\n")
 _END = b");\n"
-_SPECIAL = {escapes: special_byte_table(b"',\n" + (b"\\" if escapes else b"")) for escapes in (True, False)}
+_SPECIAL = {
+    escapes: special_byte_table(b"',\n" + (b"\\" if escapes else b"")) for escapes in (True, False)
+}
 _INSERT = re.compile(
-    rb"\s*INSERT INTO `(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)?\s*(\([^\n]*\))?\s*VALUES(?:[ \t\r]*\n|[ \t]*(?=\())"
+    rb"\s*INSERT INTO `(?:[^`]|``)+`(?:\.`(?:[^`]|``)+`)?\s*(\([^\n]*\))?\s*VALUES(?:[ \t\r]*\n|["
+    rb" \t]*(?=\())"
 )
 _NAME = re.compile(rb"`((?:[^`]|``)+)`")
 _MAX_SHOWN_CHARS = 60
@@ -35,7 +44,10 @@ _MAX_SHOWN_CHARS = 60
 
 @dataclass(slots=True)
 class RowStats:
-    """How rows were found, summed over calls. `singly`: one after the other, as they had an odd shape."""
+    """How rows were found, summed over calls.
+
+    `singly`: one after the other, as they had an odd shape.
+    """
 
     rows: int = 0
     singly: int = 0
@@ -43,8 +55,10 @@ class RowStats:
 
 @dataclass(slots=True)
 class SqlRows:
-    """Takes a file's text in pieces and gives its rows statement by statement. `columns`: those of a statement that
-    names none. `in_rows`: the text begins behind a row, of a statement that may go on.
+    """Takes a file's text in pieces and gives its rows statement by statement.
+
+    `columns`: those of a statement that names none. `in_rows`: the text begins behind a row, of a
+    statement that may go on.
     """
 
     file: str
@@ -58,8 +72,8 @@ class SqlRows:
     _named: Sequence[str] | None = None
 
     def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
-        """(columns, fields, offset of the fields' data in the file) of the rows that end in this piece. Raises
-        DumpError.
+        """(columns, fields, offset of the fields' data in the file) of the rows that end in this
+        piece. Raises DumpError.
         """
         text = self._rest + piece
         at = 0
@@ -88,11 +102,15 @@ class SqlRows:
             raise DumpError(
                 self.file,
                 self.offset + len(self._rest),
-                "the file ends in the middle of a statement: it is cut off. Dump again, or copy the file again",
+                "the file ends in the middle of a statement: it is cut off. Dump again, or copy the"
+                " file again",
             )
 
     def _head(self, text: bytes, at: int) -> int | None:
-        """The position behind the line at `at`, which is between statements; None if it isn't whole."""
+        """The position behind the line at `at`, which is between statements.
+
+        None if it isn't whole.
+        """
         if text[at : at + 1].isspace():
             return at + 1
         if text.startswith(b"/*", at) or text.startswith(b"--", at) or text.startswith(b"SET ", at):
@@ -110,19 +128,24 @@ class SqlRows:
         self.in_rows = True
         return match.end()
 
-    def _rows(self, text: bytes, at: int) -> tuple[int, tuple[Sequence[str], FieldPositions, int] | None]:
+    def _rows(
+        self, text: bytes, at: int
+    ) -> tuple[int, tuple[Sequence[str], FieldPositions, int] | None]:
         """(the position behind the rows from `at` on that are whole, the rows)."""
         search = at
         while True:
             found = text.find(_END, search)
             stop = len(text) if found < 0 else found + len(_END)
             data = np.frombuffer(text, np.uint8, stop - at, at)
-            marks = positions_outside_quotes(data, _SPECIAL[self.escapes], _QUOTE, escapes=self.escapes)
+            marks = positions_outside_quotes(
+                data, _SPECIAL[self.escapes], _QUOTE, escapes=self.escapes
+            )
             behind = _statement_end(data, marks)
             if behind is not None:
                 data, marks = data[:behind], marks[marks < behind]
             elif found >= 0:
-                # All of them were inside of strings. The next look takes twice as much, or many would be quadratic.
+                # All of them were inside of strings. The next look takes twice as much, or many
+                # would be quadratic.
                 search = at + 2 * len(data)
                 continue
             break
@@ -156,7 +179,9 @@ class SqlRows:
             while text[at] in b"(,":
                 match = value.match(text, at + 1)
                 if match is None:
-                    raise self._error(at + 1, text, base, "there is no value here that Dumpling would write")
+                    raise self._error(
+                        at + 1, text, base, "there is no value here that Dumpling would write"
+                    )
                 start.append(match.start(1))
                 end.append(match.end(1))
                 count, at = count + 1, match.end()
@@ -165,7 +190,9 @@ class SqlRows:
             if text[at] != ord(")") or text[at + 1 : at + 2] not in (b",", b";"):
                 raise self._error(at, text, base, "a comma or the end of the row is expected here")
             if count != columns:
-                raise self._error(row, text, base, f"the row has {count} values, the table {columns} columns")
+                raise self._error(
+                    row, text, base, f"the row has {count} values, the table {columns} columns"
+                )
             at += 2
         self.stats.singly += len(start) // columns
         shape = (len(start) // columns, columns)

@@ -1,8 +1,10 @@
-"""Fields of a dump as Arrow columns, in the types and texts that `sluice.tidb.rows` decodes binlog rows into.
+"""Fields of a dump as Arrow columns, in the types and texts that `sluice.tidb.rows` decodes binlog
+rows into.
 
-What stands in a dump is TiDB's own text of a value, so nearly all of it is taken as it is: quotes and escapes go, hex
-digits become bytes, numbers are read. Whole columns at a time; what differs from value to value within a column (hex
-beside quoted text) goes value by value, which nothing that Dumpling writes needs.
+What stands in a dump is TiDB's own text of a value, so nearly all of it is taken as it is: quotes
+and escapes go, hex digits become bytes, numbers are read. Whole columns at a time; what differs
+from value to value within a column (hex beside quoted text) goes value by value, which nothing that
+Dumpling writes needs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import Signal
-from sluice.etl.copy._fields import BACKSLASH, Bytes, FieldPositions, Ints, Mask, active_escapes, special_byte_table
+from sluice.etl.copy._fields import (
+    BACKSLASH,
+    Bytes,
+    FieldPositions,
+    Ints,
+    Mask,
+    active_escapes,
+    special_byte_table,
+)
 from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.column_types import FLAG_ZEROFILL
 from sluice.tidb.schema import Column
@@ -29,7 +39,10 @@ _UNQUOTED_KINDS = (*_NUMBERS, "decimal")
 _TIMES = ("date", "datetime", "timestamp", "time")
 _ALLOWED = {
     kind: np.isin(np.arange(256), list(characters))
-    for kind, characters in (("decimal", b"0123456789.-"), *((kind, b"0123456789-:. ") for kind in _TIMES))
+    for kind, characters in (
+        ("decimal", b"0123456789.-"),
+        *((kind, b"0123456789-:. ") for kind in _TIMES),
+    )
 }
 _MAX_SHOWN_CHARS = 60
 
@@ -46,10 +59,11 @@ class ValueRefused(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ValueSyntax:
-    """How a file spells values. `quote`: around strings, -1 for none. `null`: how NULL is spelled. `hex`: bytes may
-    come as x'...'. `letters`: what Dumpling writes behind a backslash; empty: nothing is escaped, a quote inside is
-    doubled.
-    `escaped`: what never stands in a value by itself.
+    """How a file spells values.
+
+    `quote`: around strings, -1 for none. `null`: how NULL is spelled. `hex`: bytes may come as
+    x'...'. `letters`: what Dumpling writes behind a backslash; empty: nothing is escaped, a quote
+    inside is doubled. `escaped`: what never stands in a value by itself.
     """
 
     quote: int
@@ -72,20 +86,31 @@ def csv_syntax(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool
     return ValueSyntax(quote, null, letters=b"0nr\\" + special, escaped=b"\0\n\r" + special)
 
 
-def column_array(column: Column, fields: FieldPositions, index: int, spelling: ValueSyntax) -> pa.Array:
+def column_array(
+    column: Column, fields: FieldPositions, index: int, spelling: ValueSyntax
+) -> pa.Array:
     """The values of the field `index` of all rows, as `column` has them. Raises ValueRefused."""
-    start, end = np.ascontiguousarray(fields.start[:, index]), np.ascontiguousarray(fields.end[:, index])
+    start, end = (
+        np.ascontiguousarray(fields.start[:, index]),
+        np.ascontiguousarray(fields.end[:, index]),
+    )
     data = fields.data
     null = _nulls(data, start, end, spelling.null)
     first = data[np.minimum(start, len(data) - 1)]
-    quoted = (first == spelling.quote) & (end > start) if spelling.quote >= 0 else np.zeros(len(start), np.bool_)
+    quoted = (
+        (first == spelling.quote) & (end > start)
+        if spelling.quote >= 0
+        else np.zeros(len(start), np.bool_)
+    )
     hexed = _hex_mask(data, start, end, first, spelling) & ~null
     row = _unclosed(data, start, end, quoted | hexed, spelling.quote)
     if row is not None:
         raise ValueRefused(row, column.name, "the quotes around it aren't closed")
     bare = ~(quoted | hexed | null)
     if spelling.quote >= 0 and column.kind not in _UNQUOTED_KINDS and bare.any():
-        raise ValueRefused(int(np.flatnonzero(bare)[0]), column.name, f"a {column.kind} without quotes around it")
+        raise ValueRefused(
+            int(np.flatnonzero(bare)[0]), column.name, f"a {column.kind} without quotes around it"
+        )
     raw = _gather(data, start + quoted + 2 * hexed, end - (quoted | hexed), null)
     if hexed.any():
         raw = _unhexed(raw, hexed, null)
@@ -122,8 +147,8 @@ def _unclosed(data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> 
 
 
 def _gather(data: Bytes, start: Ints, end: Ints, null: Mask) -> pa.LargeBinaryArray:
-    """The bytes from `start` to `end`, in one pass of Arrow's own copy: the block seen as gap, value, gap, value, ...
-    of which the values are taken.
+    """The bytes from `start` to `end`, in one pass of Arrow's own copy: the block seen as gap,
+    value, gap, value, ... of which the values are taken.
     """
     count = len(start)
     end = np.where(null, start, end)
@@ -131,7 +156,9 @@ def _gather(data: Bytes, start: Ints, end: Ints, null: Mask) -> pa.LargeBinaryAr
     offsets[:1] = start[:1] if count else 0
     offsets[1::2], offsets[2::2] = start, end
     both = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+        pa.large_binary(),
+        2 * count,
+        [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))],
     )
     taken = both.take(pa.array(np.arange(1, 2 * count, 2)))
     return _binary(taken, null)
@@ -141,7 +168,9 @@ def _binary(array: pa.Array, null: Mask) -> pa.LargeBinaryArray:
     _, offsets, data = array.buffers()
     validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
     return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(array), [validity, offsets, data if data is not None else pa.py_buffer(b"")]
+        pa.large_binary(),
+        len(array),
+        [validity, offsets, data if data is not None else pa.py_buffer(b"")],
     )
 
 
@@ -152,13 +181,19 @@ def _parts(array: pa.LargeBinaryArray) -> tuple[pa.Buffer | None, Ints, Bytes]:
     return validity, found, np.frombuffer(data, np.uint8, int(found[-1]))
 
 
-def _binary_array(validity: pa.Buffer | None, offsets: Ints, data: Bytes | bytes) -> pa.LargeBinaryArray:
+def _binary_array(
+    validity: pa.Buffer | None, offsets: Ints, data: Bytes | bytes
+) -> pa.LargeBinaryArray:
     return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(offsets) - 1, [validity, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)]
+        pa.large_binary(),
+        len(offsets) - 1,
+        [validity, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)],
     )
 
 
-def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: ValueSyntax) -> pa.LargeBinaryArray:
+def _unescaped(
+    column: Column, array: pa.LargeBinaryArray, spelling: ValueSyntax
+) -> pa.LargeBinaryArray:
     """Without the bytes that only tell what the next one means."""
     if not spelling.letters and spelling.quote < 0:
         return array
@@ -185,7 +220,9 @@ def _unescaped(column: Column, array: pa.LargeBinaryArray, spelling: ValueSyntax
 
 
 def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: ValueSyntax) -> Ints:
-    """Dumpling writes some bytes in one way only: where something is written in another way, by another rule."""
+    """Dumpling writes some bytes in one way only: where something is written in another way, by
+    another rule.
+    """
     follows = data[at + 1]
     if not spelling.letters:
         unlike: Ints = at[follows != spelling.quote]
@@ -197,7 +234,9 @@ def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: ValueSyntax) 
     return np.concatenate((wrong, special[alone[special]]))
 
 
-def _escaped_otherwise(column: Column, offsets: Ints, data: Bytes, place: int, spelling: ValueSyntax) -> ValueRefused:
+def _escaped_otherwise(
+    column: Column, offsets: Ints, data: Bytes, place: int, spelling: ValueSyntax
+) -> ValueRefused:
     if spelling.letters:
         hint = "if Dumpling was given --escape-backslash=false, say so"
     else:
@@ -217,7 +256,10 @@ def _unhexed(array: pa.LargeBinaryArray, hexed: Mask, null: Mask) -> pa.LargeBin
             except binascii.Error:
                 pass
     return pa.array(
-        [_unhex(row, value) if is_hex else value for row, (value, is_hex) in enumerate(zip(array.to_pylist(), hexed))],
+        [
+            _unhex(row, value) if is_hex else value
+            for row, (value, is_hex) in enumerate(zip(array.to_pylist(), hexed))
+        ],
         pa.large_binary(),
     )
 
@@ -229,7 +271,9 @@ def _unhex(row: int, value: bytes) -> bytes:
         raise ValueRefused(row, "", "it isn't hex") from None
 
 
-def _decode_mixed(array: pa.LargeBinaryArray, hexed: Mask, spelling: ValueSyntax) -> pa.LargeBinaryArray:
+def _decode_mixed(
+    array: pa.LargeBinaryArray, hexed: Mask, spelling: ValueSyntax
+) -> pa.LargeBinaryArray:
     """Some values came as hex, the others are still escaped."""
     return pa.array(
         [
@@ -256,7 +300,10 @@ def _decode_value(value: bytes, spelling: ValueSyntax) -> bytes:
 
 
 def typed_array(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
-    """Values as TiDB prints them, binary ones as their bytes, in the type of the column. Raises ValueRefused."""
+    """Values as TiDB prints them, binary ones as their bytes, in the type of the column.
+
+    Raises ValueRefused.
+    """
     kind = column.kind
     if kind == "binary":
         return raw
@@ -266,7 +313,9 @@ def typed_array(column: Column, raw: pa.LargeBinaryArray) -> pa.Array:
         try:
             return pc.cast(raw.cast(pa.large_string()), arrow_type(column))
         except pa.ArrowInvalid:
-            raise _refused(column, raw, f"it is no {kind}{' unsigned' if column.unsigned else ''}") from None
+            raise _refused(
+                column, raw, f"it is no {kind}{' unsigned' if column.unsigned else ''}"
+            ) from None
     if kind in _ALLOWED:
         _, offsets, data = _parts(raw)
         wrong = ~_ALLOWED[kind][data]

@@ -15,8 +15,9 @@ __all__ = ["batch_of"]
 
 
 def batch_of(columns: Sequence[Column], block: RowBlock) -> pa.RecordBatch:
-    """The rows of a block whose first columns are these. Raises ValueError, which names the column, for a value that
-    can't be one of it.
+    """The rows of a block whose first columns are these.
+
+    Raises ValueError, which names the column, for a value that can't be one of it.
     """
     arrays = []
     for number, column in enumerate(columns):

@@ -1,6 +1,8 @@
-"""An empty database becomes a replica: databases and tables, rows, indexes, foreign keys, views, last the checkpoint.
+"""An empty database becomes a replica: databases and tables, rows, indexes, foreign keys, views,
+last the checkpoint.
 
-Here a bootstrap is planned and becomes a job; how that is run stands in `sluice.etl.copy.bootstrap_run`.
+Here a bootstrap is planned and becomes a job; how that is run stands in
+`sluice.etl.copy.bootstrap_run`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class BootstrapPlanner:
         cluster_id: int,
         globs: Sequence[str] = (),
     ) -> None:
-        """`definitions`: the upstream's schema at the source's position. `globs`: as `make_copy_plan` has it."""
+        """`definitions`: the upstream's schema at the source's position.
+
+        `globs`: as `make_copy_plan` has it.
+        """
         self._settings = settings
         self._source = source
         self._definitions = definitions
@@ -50,14 +55,18 @@ class BootstrapPlanner:
         self._relay = settings.open_relay()
         self._jobs = Jobs.for_pipeline(self._relay)
         self._session = MySQLSession(settings.downstream)
-        self._checkpoint = CheckpointTable.from_settings(self._session, settings.downstream, cluster_id)
+        self._checkpoint = CheckpointTable.from_settings(
+            self._session, settings.downstream, cluster_id
+        )
         self._lock = self._checkpoint.writer_lock()
         self.watch = PreconditionMonitor()
         """Looked at while rows are copied, and before the checkpoint is written."""
 
     def plan(self, into: Sequence[str] = ()) -> CopyPlan:
-        """What `run` would do, and in `problems` what hinders it. Nothing is written. `into`: databases downstream that
-        may hold other tables. Raises CopyError, DownstreamError.
+        """What `run` would do, and in `problems` what hinders it.
+
+        Nothing is written. `into`: databases downstream that may hold other tables. Raises
+        CopyError, DownstreamError.
         """
         begun = self._jobs.find_open(KIND)
         if begun is not None and (kept := begun.plan()) is not None:
@@ -66,17 +75,25 @@ class BootstrapPlanner:
         if done is not None and (kept := done.plan()) is not None and self._is_replica():
             return replace(CopyPlan.from_json(kept), problems=(self._done(done),))
         made = make_copy_plan(
-            self._source, self._definitions, self._settings.filters, self._settings.routes, self._globs
-        )  # fmt: skip
+            self._source,
+            self._definitions,
+            self._settings.filters,
+            self._settings.routes,
+            self._globs,
+        )
         self._session.connect()
         try:
             hindered = downstream_problems(self._session, self._checkpoint, made, into)
         finally:
             self._session.close()
-        return replace(made, problems=(*made.problems, *hindered, *relay_problems(self._relay, made.ts)))
+        return replace(
+            made, problems=(*made.problems, *hindered, *relay_problems(self._relay, made.ts))
+        )
 
     def _is_replica(self) -> bool:
-        """Whether the downstream has a checkpoint: what a bootstrap has made may have been lost since."""
+        """Whether the downstream has a checkpoint: what a bootstrap has made may have been lost
+        since.
+        """
         self._session.connect()
         try:
             return self._checkpoint.exists() and self._checkpoint.load() is not None
@@ -85,22 +102,23 @@ class BootstrapPlanner:
 
     def _done(self, job: Job) -> str:
         return (
-            f"the bootstrap of {self._relay.url} is done: its result lies in jobs/{job.id}/result.json. To begin anew,"
-            " empty the downstream, checkpoint and all"
+            f"the bootstrap of {self._relay.url} is done: its result lies in"
+            f" jobs/{job.id}/result.json. To begin anew, empty the downstream, checkpoint and all"
         )
 
     def begin(self, into: Sequence[str] = (), by: str = "") -> Job:
-        """The job, with its plan, durably written down before anything is written downstream; that of a process before
-        this one if it was asked for the same. Raises CopyError for what hinders it, JobOverlapError.
+        """The job, with its plan, durably written down before anything is written downstream.
+
+        That of a process before this one if it was asked for the same. Raises CopyError for what
+        hinders it, JobOverlapError.
         """
         asked = BootstrapSpec(self._source.spec(), self._globs, tuple(into))
         job = self._jobs.find_open(KIND)
         if job is not None and job.spec.asked != asked.to_json():
             raise CopyError(
-                f"the job {job.id} of {self._relay.url} was begun for something else, and isn't done:"
-                f" {BootstrapSpec.from_json(job.spec.asked)}. Go on with that one (`sluice jobs resume {job.id}`), or"
-                f" give it"
-                f" up: `sluice jobs cancel {job.id}`"
+                f"the job {job.id} of {self._relay.url} was begun for something else, and isn't"
+                f" done: {BootstrapSpec.from_json(job.spec.asked)}. Go on with that one (`sluice"
+                f" jobs resume {job.id}`), or give it up: `sluice jobs cancel {job.id}`"
             )
         plan = self.plan(into)
         if plan.problems:
@@ -111,7 +129,9 @@ class BootstrapPlanner:
         job.save_plan(plan.to_json())
         if len(self._relay.all_pipelines()) > 1:  # the others go on, and so does retention
             where = self._settings.downstream_name
-            Consumers(self._relay).note(consumer_name(where), plan.ts, f"the copy that {job.id} makes of {where}")
+            Consumers(self._relay).note(
+                consumer_name(where), plan.ts, f"the copy that {job.id} makes of {where}"
+            )
         return job
 
     def run(
@@ -120,7 +140,10 @@ class BootstrapPlanner:
         into: Sequence[str] = (),
         on_progress: Callable[[CopyProgressCounts], None] | None = None,
     ) -> BootstrapSummary:
-        """Do it, or go on with it where a process before this one ended. Raises as `begin` and `BootstrapRun`."""
+        """Do it, or go on with it where a process before this one ended.
+
+        Raises as `begin` and `BootstrapRun`.
+        """
         job = self.begin(into)
         with job.run(Runner("a bootstrap")) as run:
             return self.run_of(job, run, on_progress).whole(make)
@@ -138,4 +161,11 @@ class BootstrapPlanner:
 
 def find_finished_job(jobs: Jobs) -> Job | None:
     """The last bootstrap that is done; None if there is none."""
-    return next((job for job in reversed(jobs.list()) if job.spec.kind == KIND and job.entry().state == DONE), None)
+    return next(
+        (
+            job
+            for job in reversed(jobs.list())
+            if job.spec.kind == KIND and job.entry().state == DONE
+        ),
+        None,
+    )

@@ -1,5 +1,6 @@
-"""A run of a bootstrap's job: what is done downstream, in one process or in several. What it has in common with other
-copies stands in `sluice.etl.copy.copy_run`.
+"""A run of a bootstrap's job: what is done downstream, in one process or in several.
+
+What it has in common with other copies stands in `sluice.etl.copy.copy_run`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = ["BootstrapRun", "BootstrapSummary", "CopyProgressCounts"]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSummary:
-    """What was done. `ts`: the checkpoint. `rows` and `bytes` count what this process copied, `rows_there` all.
+    """What was done.
+
+    `ts`: the checkpoint. `rows` and `bytes` count what this process copied, `rows_there` all.
     `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left downstream.
     """
 
@@ -38,13 +41,17 @@ class BootstrapSummary:
 
 
 class BootstrapRun(CopyJob):
-    """A run of a bootstrap's job: `prepare`, then `copy`, by one or by several processes, then `finish`, or all three
-    as `whole`. Each raises LeaseLostError, CopyError for what hinders it, DdlError, DownstreamError, and what `make`
-    raises.
+    """A run of a bootstrap's job: `prepare`, then `copy`, by one or by several processes, then
+    `finish`, or all three as `whole`. Each raises LeaseLostError, CopyError for what hinders it,
+    DdlError, DownstreamError, and what `make` raises.
     """
 
     def __init__(
-        self, place: CopyTarget, job: Job, run: JobRun, on_progress: Callable[[CopyProgressCounts], None]
+        self,
+        place: CopyTarget,
+        job: Job,
+        run: JobRun,
+        on_progress: Callable[[CopyProgressCounts], None],
     ) -> None:
         what = CopyPlan.from_json(_saved_plan(job)), BootstrapSpec.from_json(job.spec.asked)
         super().__init__(place, what, job, run, on_progress)
@@ -71,7 +78,9 @@ class BootstrapRun(CopyJob):
         return True
 
     def copy(self, make: MakeLoads, share: int, shares: int) -> CopyProgressCounts:
-        """Copy one share of the chunks, then what is left of the others, up to where the run is ordered to stop."""
+        """Copy one share of the chunks, then what is left of the others, up to where the run is
+        ordered to stop.
+        """
         try:
             self._set_activity("copying rows")
             self._session.connect()
@@ -98,7 +107,9 @@ class BootstrapRun(CopyJob):
     # Ending
 
     def _first_checkpoint(self) -> Checkpoint:
-        """Where this pipeline wrote before, to a replica that was lost, the row names it: nobody else wrote it."""
+        """Where this pipeline wrote before, to a replica that was lost, the row names it: nobody
+        else wrote it.
+        """
         checkpoint = super()._first_checkpoint()
         owned = self._settings.open_relay().ownership()
         if owned is None or owned.downstream != self._settings.downstream_name:
@@ -115,7 +126,10 @@ class BootstrapRun(CopyJob):
         return summary
 
     def _compare(self) -> None:
-        """Compare with TiDB before the checkpoint is written. Raises CopyError if the source isn't whole."""
+        """Compare with TiDB before the checkpoint is written.
+
+        Raises CopyError if the source isn't whole.
+        """
         if self._copied.has_ended(self._session):
             return
         there = self._copied.rows(self._session)
@@ -124,8 +138,8 @@ class BootstrapRun(CopyJob):
         source, upstream = self._asked.source, self._settings.upstream
         if why := compare_with_tidb(self.plan, source, upstream, copied, self._set_activity):
             self.tables.warnings.append(
-                f"the rows that were copied could not be compared with TiDB's at {self.plan.ts}: {why}. Compare both"
-                " sides once replication has caught up: `sluice verify`"
+                f"the rows that were copied could not be compared with TiDB's at {self.plan.ts}:"
+                f" {why}. Compare both sides once replication has caught up: `sluice verify`"
             )
 
     def _stop(self) -> BootstrapSummary:
@@ -156,7 +170,11 @@ class BootstrapRun(CopyJob):
         self._copied.forget(self._session)
         self._session.commit()
         summary = replace(self._summary(CANCELLED), rows_there=0, left=tuple(left))
-        way_out = "look at these tables, and remove what nobody needs, before a bootstrap begins anew" if left else ""
+        way_out = (
+            "look at these tables, and remove what nobody needs, before a bootstrap begins anew"
+            if left
+            else ""
+        )
         self._run.end(CANCELLED, said="; ".join(left), way_out=way_out, result=asdict(summary))
         return summary
 

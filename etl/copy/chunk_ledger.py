@@ -3,10 +3,11 @@
     tidb_binlog.sluice_copied(job VARCHAR(64), chunk INT, source VARCHAR(512), copied_rows BIGINT,
                               PRIMARY KEY (job, chunk))
 
-All chunks are listed before the first one is copied, by the process that holds the writer's lock; `copied_rows` is -1
-then. A chunk's row is changed in the transaction that writes the chunk's rows: either both are there or none. Of two
-transactions that write the same chunk the second finds it copied, and nothing of it stays. Once the copy is over its
-rows go: who was stopped in the middle of it and wakes up finds nothing that it may copy.
+All chunks are listed before the first one is copied, by the process that holds the writer's lock;
+`copied_rows` is -1 then. A chunk's row is changed in the transaction that writes the chunk's rows:
+either both are there or none. Of two transactions that write the same chunk the second finds it
+copied, and nothing of it stays. Once the copy is over its rows go: who was stopped in the middle of
+it and wakes up finds nothing that it may copy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _ROWS_A_STATEMENT = 500
 
 
 class ChunkLedger:
-    """The rows of one job. Every method runs in the session's current transaction and raises DownstreamError."""
+    """The rows of one job.
+
+    Every method runs in the session's current transaction and raises DownstreamError.
+    """
 
     def __init__(self, schema: str, job: str) -> None:
         self._table = f"{quote_name(schema)}.`sluice_copied`"
@@ -31,14 +35,14 @@ class ChunkLedger:
     def create(self, session: MySQLSession) -> None:
         """Create the table unless it exists; the checkpoint's schema is there."""
         session.execute(
-            f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT NULL, chunk INT NOT"
-            " NULL, source VARCHAR(512) CHARACTER SET utf8mb4 NOT NULL, copied_rows BIGINT NOT NULL, PRIMARY KEY (job,"
-            " chunk)) ENGINE=InnoDB"
+            f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT"
+            " NULL, chunk INT NOT NULL, source VARCHAR(512) CHARACTER SET utf8mb4 NOT NULL,"
+            " copied_rows BIGINT NOT NULL, PRIMARY KEY (job, chunk)) ENGINE=InnoDB"
         )
 
     def list(self, session: MySQLSession, sources: Mapping[int, str]) -> None:
-        """Chunks that are to be copied, each with the text that says where it is, all in one transaction. Nothing if
-        they are listed already.
+        """Chunks that are to be copied, each with the text that says where it is, all in one
+        transaction. Nothing if they are listed already.
         """
         if session.query(f"SELECT 1 FROM {self._table} WHERE job = %s LIMIT 1", (self._job,)):
             return
@@ -50,21 +54,26 @@ class ChunkLedger:
             session.execute(fill_placeholders(f"INSERT INTO {self._table} VALUES {places}", values))
 
     def claim(self, session: MySQLSession, chunk: int) -> bool:
-        """Have this transaction write the chunk; False if it is there already. Waits for a transaction that is writing
-        it. Raises CopyError if the chunk isn't listed: the copy is over.
+        """Have this transaction write the chunk; False if it is there already.
+
+        Waits for a transaction that is writing it. Raises CopyError if the chunk isn't listed: the
+        copy is over.
         """
         if session.execute(
             fill_placeholders(
-                f"UPDATE {self._table} SET copied_rows = 0 WHERE job = %s AND chunk = %s AND copied_rows < 0",
+                f"UPDATE {self._table} SET copied_rows = 0 WHERE job = %s AND chunk = %s AND"
+                " copied_rows < 0",
                 (self._job, chunk),
             )
         ):
             return True
-        found = session.query(f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s", (self._job, chunk))
+        found = session.query(
+            f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s", (self._job, chunk)
+        )
         if not found:
             raise CopyError(
-                f"chunk {chunk} of {self._job} is in no list of {session.address} any more: another process has ended"
-                " this copy, and nothing more is written by this one"
+                f"chunk {chunk} of {self._job} is in no list of {session.address} any more: another"
+                " process has ended this copy, and nothing more is written by this one"
             )
         return False
 
@@ -80,7 +89,8 @@ class ChunkLedger:
     def rows(self, session: MySQLSession) -> dict[int, int]:
         """How many rows each chunk that is downstream has."""
         found = session.query(
-            f"SELECT chunk, copied_rows FROM {self._table} WHERE job = %s AND chunk >= 0 AND copied_rows >= 0",
+            f"SELECT chunk, copied_rows FROM {self._table} WHERE job = %s AND chunk >= 0 AND"
+            " copied_rows >= 0",
             (self._job,),
         )
         return {int(chunk): int(rows) for chunk, rows in found}
@@ -88,23 +98,35 @@ class ChunkLedger:
     def end(self, session: MySQLSession) -> None:
         """Have this transaction end the copy. Raises DownstreamError if it has ended."""
         session.execute(
-            fill_placeholders(f"INSERT INTO {self._table} VALUES (%s, %s, 'checkpoint', 0)", (self._job, _END_MARKER))
+            fill_placeholders(
+                f"INSERT INTO {self._table} VALUES (%s, %s, 'checkpoint', 0)",
+                (self._job, _END_MARKER),
+            )
         )
 
     def has_ended(self, session: MySQLSession) -> bool:
         """Whether `end` was committed."""
         return bool(
-            session.query(f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s", (self._job, _END_MARKER))
+            session.query(
+                f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s",
+                (self._job, _END_MARKER),
+            )
         )
 
     def give_up(self, session: MySQLSession) -> None:
-        """Have nobody copy a chunk any more; what is copied stays listed. Waits for transactions that copy one."""
+        """Have nobody copy a chunk any more; what is copied stays listed.
+
+        Waits for transactions that copy one.
+        """
         session.execute(
             fill_placeholders(
-                f"DELETE FROM {self._table} WHERE job = %s AND chunk >= 0 AND copied_rows < 0", (self._job,)
+                f"DELETE FROM {self._table} WHERE job = %s AND chunk >= 0 AND copied_rows < 0",
+                (self._job,),
             )
         )
 
     def forget(self, session: MySQLSession) -> None:
         """Remove the job's rows: it is over."""
-        session.execute(fill_placeholders(f"DELETE FROM {self._table} WHERE job = %s", (self._job,)))
+        session.execute(
+            fill_placeholders(f"DELETE FROM {self._table} WHERE job = %s", (self._job,))
+        )

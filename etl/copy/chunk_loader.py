@@ -1,7 +1,8 @@
-"""Writes chunks downstream: several sessions side by side, each chunk in one transaction, each exactly once.
+"""Writes chunks downstream: several sessions side by side, each chunk in one transaction, each
+exactly once.
 
-While one session writes what it has got, others wait for theirs to be read, so reading and writing overlap without
-more than a chunk a session in memory.
+While one session writes what it has got, others wait for theirs to be read, so reading and writing
+overlap without more than a chunk a session in memory.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ _CLOSE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class CopiedChunk:
-    """A chunk that is downstream: its number, its table upstream, rows, their bytes as text, and what the plan took
-    these for; the seconds that its session waited for its rows, and spent writing them. `found_there`: it was
-    downstream already, another process has copied it, or this one, before it lost its connection.
+    """A chunk that is downstream: its number, its table upstream, rows, their bytes as text, and
+    what the plan took these for; the seconds that its session waited for its rows, and spent
+    writing them. `found_there`: it was downstream already, another process has copied it, or this
+    one, before it lost its connection.
     """
 
     number: int
@@ -59,7 +61,12 @@ class ChunkLoader:
     """Copies the chunks of a plan."""
 
     def __init__(
-        self, downstream: Downstream, plan: CopyPlan, copied: ChunkLedger, make: MakeLoads, sessions: int
+        self,
+        downstream: Downstream,
+        plan: CopyPlan,
+        copied: ChunkLedger,
+        make: MakeLoads,
+        sessions: int,
     ) -> None:
         """`make` is called by `sessions` threads."""
         self._downstream = downstream
@@ -80,9 +87,11 @@ class ChunkLoader:
         hold: Callable[[MySQLSession, int], None],
         go_on: Callable[[], bool] = lambda: True,
     ) -> Iterator[CopiedChunk]:
-        """Copy these chunks; they come as they are committed. `hold(session, n)` marks the n-th session as one of this
-        process; no chunk is begun once `go_on()` is false. Raises CopyError, DownstreamError, what `make` and `go_on`
-        raise; nothing of the chunk that failed stays.
+        """Copy these chunks; they come as they are committed.
+
+        `hold(session, n)` marks the n-th session as one of this process; no chunk is begun once
+        `go_on()` is false. Raises CopyError, DownstreamError, what `make` and `go_on` raise;
+        nothing of the chunk that failed stays.
         """
         self._should_continue = go_on
         waiting: SimpleQueue[int] = SimpleQueue()
@@ -90,7 +99,12 @@ class ChunkLoader:
             waiting.put(number)
         found: SimpleQueue[CopiedChunk | BaseException | None] = SimpleQueue()
         threads = [
-            threading.Thread(target=self._work, args=(n + 1, waiting, found, hold), name=f"copy-{n + 1}", daemon=True)
+            threading.Thread(
+                target=self._work,
+                args=(n + 1, waiting, found, hold),
+                name=f"copy-{n + 1}",
+                daemon=True,
+            )
             for n in range(min(self._sessions, max(len(numbers), 1)))
         ]
         for thread in threads:
@@ -110,8 +124,10 @@ class ChunkLoader:
             self._end(threads)
 
     def _end(self, threads: list[threading.Thread]) -> None:
-        """Return when no thread writes any more. One that waits for Spark, or for the server, may do so for long: it
-        loses its session, and what it wrote in it.
+        """Return when no thread writes any more.
+
+        One that waits for Spark, or for the server, may do so for long: it loses its session, and
+        what it wrote in it.
         """
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         for thread in threads:
@@ -142,8 +158,13 @@ class ChunkLoader:
             session.close()
             self._open.discard(session)
 
-    def _with_retries(self, session: MySQLSession, number: int, hold: Callable[[], None]) -> CopiedChunk:
-        """Copy a chunk; again after what passes by itself. Whether a commit went through, the chunk's row tells."""
+    def _with_retries(
+        self, session: MySQLSession, number: int, hold: Callable[[], None]
+    ) -> CopiedChunk:
+        """Copy a chunk; again after what passes by itself.
+
+        Whether a commit went through, the chunk's row tells.
+        """
         waiting = RetryBackoff(log, f"copying chunk {number}")
         for attempt in range(_MAX_ATTEMPTS):
             try:
@@ -170,20 +191,27 @@ class ChunkLoader:
             session.rollback()  # an ALTER TABLE would commit what is there of the chunk
             changed += self._hold_bytes(session, planned, done)
 
-    def _hold_bytes(self, session: MySQLSession, planned: PlannedTable, columns: set[str]) -> list[str]:
+    def _hold_bytes(
+        self, session: MySQLSession, planned: PlannedTable, columns: set[str]
+    ) -> list[str]:
         with self._changing:
             held = self._held.setdefault(planned.target, set())
             if columns <= held:
                 return []
             detail = HoldAsBytes(tuple(sorted(columns)), self._plan.ts)
-            warnings = hold_as_bytes(session, Step(detail, self._plan.ts, planned.schema, planned.name))
+            warnings = hold_as_bytes(
+                session, Step(detail, self._plan.ts, planned.schema, planned.name)
+            )
             held |= columns
             return warnings
 
     def _copy_once(
         self, session: MySQLSession, number: int, chunk: SourceChunk, planned: PlannedTable
     ) -> CopiedChunk | set[str]:
-        """Write a chunk and commit; or return the columns of text that have to hold bytes before that."""
+        """Write a chunk and commit.
+
+        Or return the columns of text that have to hold bytes before that.
+        """
         text = {column.name for column in planned.table.columns if column.kind == "text"}
         session.begin()
         if not self._copied.claim(session, number):
@@ -192,19 +220,27 @@ class ChunkLoader:
         rows, size, written_s, began = 0, 0, 0.0, time.perf_counter()
         target = f"{quote_name(planned.schema)}.{quote_name(planned.name)}"
         for batch in self._make(chunk, planned.table):
-            for layout, count, warnings, payload in zip(*(column for column in batch.columns), strict=True):
+            for layout, count, warnings, payload in zip(
+                *(column for column in batch.columns), strict=True
+            ):
                 sent = time.perf_counter()
                 form = LoadLayout.from_json(json.loads(layout.as_py()))
                 if form.generated:
                     there = self._generated_downstream(session, planned)
-                    form = replace(form, left_out=tuple(n for n in form.generated if folded(n) in there))
+                    form = replace(
+                        form, left_out=tuple(n for n in form.generated if folded(n) in there)
+                    )
                 bytes_in = text & set(form.hex) - set(form.left_out)
                 if columns := bytes_in - self._held.get(planned.target, set()):
                     return columns
                 try:
-                    outcome = session.load(target, form, payload.as_buffer(), strict=not warnings.as_py())
+                    outcome = session.load(
+                        target, form, payload.as_buffer(), strict=not warnings.as_py()
+                    )
                 except DownstreamError as error:
-                    raise DownstreamError(error.code, f"copying {chunk.full_name}: {error.message}") from error
+                    raise DownstreamError(
+                        error.code, f"copying {chunk.full_name}: {error.message}"
+                    ) from error
                 self._check(session, planned, outcome, (count.as_py(), warnings.as_py()))
                 rows += count.as_py()
                 size += payload.as_buffer().size
@@ -225,18 +261,31 @@ class ChunkLoader:
         return self._computed[planned.target]
 
     def _check(
-        self, session: MySQLSession, planned: PlannedTable, outcome: LoadOutcome, expected: tuple[int, int]
+        self,
+        session: MySQLSession,
+        planned: PlannedTable,
+        outcome: LoadOutcome,
+        expected: tuple[int, int],
     ) -> None:
         rows, warnings = expected
-        wanted = LoadOutcome(-1, rows, 0, warnings) if outcome.records < 0 else LoadOutcome(rows, 0, 0, warnings)
+        wanted = (
+            LoadOutcome(-1, rows, 0, warnings)
+            if outcome.records < 0
+            else LoadOutcome(rows, 0, 0, warnings)
+        )
         if outcome == wanted:
             return
-        told = "; ".join(message for _, _, message in session.warnings()[:5]) if outcome.warnings else ""
+        told = (
+            "; ".join(message for _, _, message in session.warnings()[:5])
+            if outcome.warnings
+            else ""
+        )
         what = f"{outcome}, {wanted} expected"
         if outcome.deleted and outcome.records >= 0:
             what = (
-                f"{outcome.deleted} of {rows} rows have a key that another row has there: text that differs upstream"
-                " may be the same under the downstream's collation, or tables that are merged have the same keys"
+                f"{outcome.deleted} of {rows} rows have a key that another row has there: text that"
+                " differs upstream may be the same under the downstream's collation, or tables"
+                " that are merged have the same keys"
             )
         raise CopyError(
             f"{planned.table.full_name} to {planned.target} on {session.address}: {what}"
@@ -245,10 +294,13 @@ class ChunkLoader:
 
 
 def generated_downstream(session: MySQLSession, planned: PlannedTable) -> frozenset[str]:
-    """Return the columns that the downstream's table computes by itself, in lower case. Raises DownstreamError."""
+    """Return the columns that the downstream's table computes by itself, in lower case.
+
+    Raises DownstreamError.
+    """
     rows = session.query(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-        " COALESCE(GENERATION_EXPRESSION, '') <> ''",
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
+        " = %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
         (planned.schema, planned.name),
     )
     return frozenset(folded(str(name)) for (name,) in rows)

@@ -1,9 +1,11 @@
-"""Rows brought downstream by a job, as of the moment at which its source is: what copies of every kind have in common.
+"""Rows brought downstream by a job, as of the moment at which its source is: what copies of every
+kind have in common.
 
-The order makes every moment safe to be killed in. The plan is kept before anything is written downstream; a table that
-is there already is taken as made; a chunk is there with its row or not at all; what indexes are missing is seen. The
-checkpoint comes last, in the transaction that finds every chunk there: until then nothing replicates, from then on
-applying begins at the source's position.
+The order makes every moment safe to be killed in. The plan is kept before anything is written
+downstream; a table that is there already is taken as made; a chunk is there with its row or not at
+all; what indexes are missing is seen. The checkpoint comes last, in the transaction that finds
+every chunk there: until then nothing replicates, from then on applying begins at the source's
+position.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ CopyTarget = tuple[Settings, SourceSchema, CheckpointTable, MySQLSession]
 
 @dataclass(slots=True)
 class CopyProgressCounts:
-    """How far a copy is. `bytes` are those of the rows that this process copied; `planned_bytes`: of `bytes_in_all`,
+    """How far a copy is.
+
+    `bytes` are those of the rows that this process copied; `planned_bytes`: of `bytes_in_all`,
     which the plan estimates, what is done; `began_s`: a `time.monotonic()`.
     """
 
@@ -70,8 +74,10 @@ class CopyProgressCounts:
 
 
 class CopyJob:
-    """What a run of a copy's job does, step by step. Each raises StopRequested where the run is to end, LeaseLostError,
-    CopyError for what hinders it, DdlError, DownstreamError, and what `make` raises.
+    """What a run of a copy's job does, step by step.
+
+    Each raises StopRequested where the run is to end, LeaseLostError, CopyError for what hinders
+    it, DdlError, DownstreamError, and what `make` raises.
     """
 
     def __init__(
@@ -89,7 +95,9 @@ class CopyJob:
         self._on_progress = on_progress
         rules = self._settings.filters, self._settings.routes
         self.tables = TableCreator(self._session, rules, self.plan, self._asked)
-        self._copied = ChunkLedger(self._settings.downstream.checkpoint_schema, f"{job.spec.kind}-{job.spec.token}")
+        self._copied = ChunkLedger(
+            self._settings.downstream.checkpoint_schema, f"{job.spec.kind}-{job.spec.token}"
+        )
         self._lock = self._checkpoint.writer_lock()
         self.watch = PreconditionMonitor()
         self.progress = CopyProgressCounts(self.plan.bytes, len(self.plan.chunks))
@@ -123,9 +131,10 @@ class CopyJob:
             if time.monotonic() > deadline:
                 holder = self._lock.holder(self._session)
                 raise CopyError(
-                    f"another process writes to {self._session.address} as this pipeline"
-                    f"{f', in connection {holder[0]}' if holder else ''}: a bootstrap that runs, or applying. If it is"
-                    f" none of yours any more: KILL {holder[0] if holder else 'that connection'} there"
+                    f"another process writes to {self._session.address} as this"
+                    f" pipeline{f', in connection {holder[0]}' if holder else ''}: a bootstrap that"
+                    " runs, or applying. If it is none of yours any more: KILL"
+                    f" {holder[0] if holder else 'that connection'} there"
                 )
             time.sleep(0.1)
         self._lock.acquire(self._session, LOCK_TIMEOUT_S)  # and nobody beside
@@ -135,7 +144,10 @@ class CopyJob:
         """From here on sessions may copy, until the checkpoint is there."""
         self._session.begin()
         if self._checkpoint.load(wait=True) is not None:
-            raise CopyError(f"{self._session.address} has a checkpoint by now: another process has ended this copy")
+            raise CopyError(
+                f"{self._session.address} has a checkpoint by now: another process has ended this"
+                " copy"
+            )
         self._copied.list(self._session, dict(enumerate(map(str, self.plan.chunks))))
         self._session.commit()
 
@@ -146,8 +158,14 @@ class CopyJob:
         found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}
         for number, chunk in enumerate(self.plan.chunks):
             before = found[chunk.full_name]
-            done = before.done + JobCounts(there[number], 0, 1, chunk.bytes) if number in there else before.done
-            found[chunk.full_name] = TableProgress(done, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1)
+            done = (
+                before.done + JobCounts(there[number], 0, 1, chunk.bytes)
+                if number in there
+                else before.done
+            )
+            found[chunk.full_name] = TableProgress(
+                done, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1
+            )
         return found
 
     # Copying
@@ -166,7 +184,9 @@ class CopyJob:
         sessions = -(-self._settings.apply.worker_count // shares)
         loader = ChunkLoader(self._settings.downstream, self.plan, self._copied, make, sessions)
         for done in loader.run(
-            mine, lambda session, n: self._lock.hold(session, share * sessions + n), self._run.should_continue
+            mine,
+            lambda session, n: self._lock.hold(session, share * sessions + n),
+            self._run.should_continue,
         ):
             if not done.was_present or shares == 1:
                 self._run.did(done.table, JobCounts(done.rows, done.bytes, 1, done.planned_bytes))
@@ -180,8 +200,9 @@ class CopyJob:
     # Ending
 
     def _complete(self) -> None:
-        """Indexes and what else comes after rows. Find every chunk there, and the tables with as many rows; write the
-        checkpoint with it.
+        """Indexes and what else comes after rows.
+
+        Find every chunk there, and the tables with as many rows; write the checkpoint with it.
         """
         if not self._copied.has_ended(self._session):
             self.tables.add_indexes(self._definitions, self._set_activity)
@@ -194,16 +215,21 @@ class CopyJob:
         there = self._copied.rows(self._session)
         missing = set(range(len(self.plan.chunks))) - there.keys()
         if missing:
-            raise CopyError(f"{len(missing)} chunks are not downstream, the first is {min(missing)}: begin again")
+            raise CopyError(
+                f"{len(missing)} chunks are not downstream, the first is {min(missing)}: begin"
+                " again"
+            )
         expected = self.tables.expected(there)
-        for schema, name in sorted({(planned.schema, planned.name) for planned in self.plan.tables}):
+        for schema, name in sorted(
+            {(planned.schema, planned.name) for planned in self.plan.tables}
+        ):
             found = count_rows(self._session, schema, name)
             if found != expected.get((schema, name), 0):
                 raise CopyError(
                     f"{full_name(schema, name)} on {self._session.address} has {found} rows,"
-                    f" {expected.get((schema, name), 0)}"
-                    " were copied: somebody else wrote there. `sluice jobs cancel` gives this copy up; empty the"
-                    " downstream then, and begin anew"
+                    f" {expected.get((schema, name), 0)} were copied: somebody else wrote there."
+                    " `sluice jobs cancel` gives this copy up; empty the downstream then, and"
+                    " begin anew"
                 )
         if problems := relay_problems(self._settings.open_relay(), self.plan.ts):
             raise CopyError(problems[0])
@@ -212,7 +238,11 @@ class CopyJob:
         self._copied.end(self._session)
         self._checkpoint.save(self._first_checkpoint(), first=True)
         self._session.commit()
-        log.info("the downstream is complete through %d (%s)", self.plan.ts, tso.to_datetime(self.plan.ts))
+        log.info(
+            "the downstream is complete through %d (%s)",
+            self.plan.ts,
+            tso.to_datetime(self.plan.ts),
+        )
 
     def _first_checkpoint(self) -> Checkpoint:
         """The row that says from where on this is a replica."""

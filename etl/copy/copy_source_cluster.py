@@ -1,5 +1,5 @@
-"""The upstream of a copy: its schema at the source's position, pumps that still have what was committed since, and a
-place among the drainers, so that they keep it.
+"""The upstream of a copy: its schema at the source's position, pumps that still have what was
+committed since, and a place among the drainers, so that they keep it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import Self
 from sluice.etl.copy.definitions import SourceSchema, read_source_schema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.preconditions import check_binlogs_retained
-from sluice.etl.downstream.ownership import PipelineIdentity, RegistryHeartbeat, describe_drainer, other_writers
+from sluice.etl.downstream.ownership import (
+    PipelineIdentity,
+    RegistryHeartbeat,
+    describe_drainer,
+    other_writers,
+)
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.settings import Upstream, Window
@@ -26,7 +31,9 @@ log = logging.getLogger("sluice.copy")
 
 _REGISTRATION_TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 90.0
-"""How long a copy waits to know whether it may begin. Nothing is lost by waiting, and by beginning again neither."""
+"""How long a copy waits to know whether it may begin. Nothing is lost by waiting, and by beginning
+again neither.
+"""
 
 
 class SourceCluster:
@@ -53,20 +60,23 @@ class SourceCluster:
         """The schema at `ts`. Raises CopyError if there was none."""
         if ts > self.pd.tso():
             raise CopyError(
-                f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's clock has not"
-                " reached: is it of another cluster?"
+                f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's"
+                " clock has not reached: is it of another cluster?"
             )
         return read_source_schema(self.pd, self.tikv, ts, self._settings.new_collations)
 
     def problems(self, ts: int, pipeline: PipelineIdentity, window: Window) -> list[str]:
-        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size. Raises CopyError, which
-        is transient, if nothing lasting hinders it and that can't be known now.
+        """Why the pipeline can't begin at `ts` to replicate, in windows of at most that size.
+
+        Raises CopyError, which is transient, if nothing lasting hinders it and that can't be known
+        now.
         """
         found = [
-            f"{describe_drainer(drainer)}, and may write to the same downstream: stop it first, or name it in"
-            f" [upstream]"
-            " unrelated-drainers"
-            for drainer in other_writers(pipeline, self._settings.unrelated_drainers, self.registry.drainers())
+            f"{describe_drainer(drainer)}, and may write to the same downstream: stop it first, or"
+            " name it in [upstream] unrelated-drainers"
+            for drainer in other_writers(
+                pipeline, self._settings.unrelated_drainers, self.registry.drainers()
+            )
         ]
         try:
             with closing(self.planner(window)) as planner:
@@ -80,8 +90,9 @@ class SourceCluster:
     def wait_until_ready(
         self, ts: int, pipeline: PipelineIdentity, window: Window, wait_s: float = READY_TIMEOUT_S
     ) -> list[str]:
-        """As `problems`, but what can't be known is waited for: a pump starts, PD comes back. Raises CopyError as
-        `problems` after `wait_s` seconds.
+        """As `problems`, but what can't be known is waited for: a pump starts, PD comes back.
+
+        Raises CopyError as `problems` after `wait_s` seconds.
         """
         waiting = RetryBackoff(log, "the copy")
         deadline = time.monotonic() + wait_s
@@ -103,17 +114,20 @@ class SourceCluster:
 
     @contextmanager
     def registered(self, pipeline: PipelineIdentity, ts: int, window: Window) -> Iterator[None]:
-        """Have the registry say that the pipeline needs what was committed since `ts`, so that pumps keep it, also when
-        this has ended. Raises CopyError if they have it no longer, if that can't be known, or if the registry could not
-        be told.
+        """Have the registry say that the pipeline needs what was committed since `ts`, so that
+        pumps keep it, also when this has ended. Raises CopyError if they have it no longer, if that
+        can't be known, or if the registry could not be told.
         """
         entry = RegistryHeartbeat(pipeline, self.registry, self.tls, self.pd.tso, ts)
         try:
             deadline = time.monotonic() + _REGISTRATION_TIMEOUT_S
-            while (pipeline.id, ts) not in {(one.node_id, one.max_commit_ts) for one in self.registry.drainers()}:
+            while (pipeline.id, ts) not in {
+                (one.node_id, one.max_commit_ts) for one in self.registry.drainers()
+            }:
                 if time.monotonic() > deadline:
                     raise CopyError(
-                        f"the registry could not be told that {pipeline.id} needs what was committed since {ts}"
+                        f"the registry could not be told that {pipeline.id} needs what was"
+                        f" committed since {ts}"
                     )
                 time.sleep(0.05)
             # They are asked again now that they keep what is needed.
@@ -124,8 +138,9 @@ class SourceCluster:
             entry.close()
 
     def unregister(self, pipeline: PipelineIdentity) -> None:
-        """Have the registry say that the pipeline needs nothing more, if it knows it. Raises EtcdError, RegistryError,
-        PDError.
+        """Have the registry say that the pipeline needs nothing more, if it knows it.
+
+        Raises EtcdError, RegistryError, PDError.
         """
         for drainer in self.registry.drainers():
             if drainer.node_id == pipeline.id:

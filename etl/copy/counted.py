@@ -1,6 +1,8 @@
-"""Rows that were copied, compared with those that TiDB had at the source's position: how many, table by table.
+"""Rows that were copied, compared with those that TiDB had at the source's position: how many,
+table by table.
 
-A dump whose files were emptied, or cut where a statement ends, looks whole. Its source is TiDB, so TiDB is asked.
+A dump whose files were emptied, or cut where a statement ends, looks whole. Its source is TiDB, so
+TiDB is asked.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ __all__ = ["compare_with_tidb", "rows_by_table"]
 
 
 def rows_by_table(plan: CopyPlan, there: Mapping[int, int]) -> dict[int, int]:
-    """Return how many rows were copied of each table, by its place in the plan. `there`: rows by chunk."""
+    """Return how many rows were copied of each table, by its place in the plan.
+
+    `there`: rows by chunk.
+    """
     found = dict.fromkeys(range(len(plan.tables)), 0)
     for number, rows in there.items():
         found[plan.of_table[number]] += rows
@@ -32,8 +37,10 @@ def compare_with_tidb(
     copied: Mapping[int, int],
     doing: Callable[[str], None],
 ) -> str:
-    """Compare the rows that were copied with those that TiDB had at the plan's position, by number; return why that
-    could not be done, "" if it was. `source`: what `Source.spec` says. Raises CopyError if they differ.
+    """Compare the rows that were copied with those that TiDB had at the plan's position, by number.
+
+    Return why that could not be done, "" if it was. `source`: what `Source.spec` says. Raises
+    CopyError if they differ.
     """
     if source["kind"] == "base":
         return ""  # its manifest has the rows and the CRC-32C of each file, and these were compared
@@ -50,17 +57,25 @@ def compare_with_tidb(
         raise CopyError(
             f"the source doesn't hold what TiDB had at {plan.ts}: {', '.join(wrong[:5])}"
             f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}",
-            way_out="its files are emptied or cut off: `sluice jobs cancel` gives this copy up; dump again, then begin"
-            " anew",
+            way_out=(
+                "its files are emptied or cut off: `sluice jobs cancel` gives this copy up; dump"
+                " again, then begin anew"
+            ),
         )
     return ""
 
 
 def _address(source: Mapping[str, Any], upstream: Upstream) -> TidbAddress:
-    return TidbAddress.from_json(source["address"]) if "address" in source else TidbAddress.from_settings(upstream)
+    return (
+        TidbAddress.from_json(source["address"])
+        if "address" in source
+        else TidbAddress.from_settings(upstream)
+    )
 
 
-def _count_upstream_rows(plan: CopyPlan, address: TidbAddress, doing: Callable[[str], None]) -> dict[int, int]:
+def _count_upstream_rows(
+    plan: CopyPlan, address: TidbAddress, doing: Callable[[str], None]
+) -> dict[int, int]:
     """Return how many rows each table had, by its place in the plan. Raises CopyError."""
     found: dict[int, int] = {}
     with TidbSession(address) as session:

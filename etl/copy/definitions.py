@@ -1,4 +1,6 @@
-"""What the upstream's databases and tables were at a timestamp, from TiDB's DDL job history, as landing knows them."""
+"""What the upstream's databases and tables were at a timestamp, from TiDB's DDL job history, as
+landing knows them.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +37,30 @@ class SourceSchema:
             ts,
             history.schema_version,
             tuple(sorted(history.schemas.values(), key=lambda schema: schema.name)),
-            tuple(sorted(history.tables.values(), key=lambda table: (table.schema_name, table.name))),
+            tuple(
+                sorted(history.tables.values(), key=lambda table: (table.schema_name, table.name))
+            ),
         )
 
     def of_users(self) -> SourceSchema:
         """Without TiDB's own databases."""
         return replace(
             self,
-            schemas=tuple(schema for schema in self.schemas if schema.name.lower() not in SYSTEM_SCHEMAS),
-            tables=tuple(table for table in self.tables if table.schema_name.lower() not in SYSTEM_SCHEMAS),
+            schemas=tuple(
+                schema for schema in self.schemas if schema.name.lower() not in SYSTEM_SCHEMAS
+            ),
+            tables=tuple(
+                table for table in self.tables if table.schema_name.lower() not in SYSTEM_SCHEMAS
+            ),
         )
 
 
-def read_source_schema(pd: PDClient, tikv: TiKVClient, ts: int, new_collations: str) -> SourceSchema:
-    """The upstream's schema as of `ts`. `new_collations`: see `sluice.etl.settings`. Raises PDError, TiKVError,
-    HistoryError.
+def read_source_schema(
+    pd: PDClient, tikv: TiKVClient, ts: int, new_collations: str
+) -> SourceSchema:
+    """The upstream's schema as of `ts`.
+
+    `new_collations`: see `sluice.etl.settings`. Raises PDError, TiKVError, HistoryError.
     """
     now = pd.tso()
     jobs = CompactJobList.from_jobs(read_raw_ddl_jobs(tikv, now))
@@ -62,11 +73,19 @@ def read_source_schema(pd: PDClient, tikv: TiKVClient, ts: int, new_collations: 
 
 
 def _version(tikv: TiKVClient, jobs: CompactJobList, ts: int) -> int:
-    """The schema version at `ts`. TiKV may have collected what it was then; each finished job says when it ended."""
+    """The schema version at `ts`.
+
+    TiKV may have collected what it was then; each finished job says when it ended.
+    """
     by_jobs = jobs.version_at(ts)
     try:
         version = version_at(tikv, ts)
     except TiKVError as error:
-        log.warning("TiKV doesn't tell the schema version at %d, the DDL jobs say %d: %s", ts, by_jobs, error)
+        log.warning(
+            "TiKV doesn't tell the schema version at %d, the DDL jobs say %d: %s",
+            ts,
+            by_jobs,
+            error,
+        )
         return by_jobs
     return version or by_jobs

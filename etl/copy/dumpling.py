@@ -1,7 +1,8 @@
-"""A Dumpling folder as a source of rows: `.sql` or `.csv`, plain or compressed, local or in an object store.
+"""A Dumpling folder as a source of rows: `.sql` or `.csv`, plain or compressed, local or in an
+object store.
 
-A chunk is a file; a large plain one is cut where rows end. With backslash escapes no value holds a newline, so that
-each one ends a row, and a cut needs no look at what is before it.
+A chunk is a file; a large plain one is cut where rows end. With backslash escapes no value holds a
+newline, so that each one ends a row, and a cut needs no look at what is before it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,25 @@ from typing import Any, Self
 import pyarrow as pa
 
 from sluice.etl.copy._csv_rows import CsvFormat, CsvRows, detect_format
-from sluice.etl.copy._dump_file import ByteRange, compression, read_decompressed, read_head, split_points
+from sluice.etl.copy._dump_file import (
+    ByteRange,
+    compression,
+    read_decompressed,
+    read_head,
+    split_points,
+)
 from sluice.etl.copy._dump_folder import METADATA, DumpListing, list_folder, read_position
 from sluice.etl.copy._fields import FieldPositions
 from sluice.etl.copy._schema_file import check_schema_file
 from sluice.etl.copy._sql_rows import RowStats, SqlRows
-from sluice.etl.copy._values import SQL_DOUBLED_SYNTAX, SQL_SYNTAX, ValueRefused, ValueSyntax, column_array, csv_syntax
+from sluice.etl.copy._values import (
+    SQL_DOUBLED_SYNTAX,
+    SQL_SYNTAX,
+    ValueRefused,
+    ValueSyntax,
+    column_array,
+    csv_syntax,
+)
 from sluice.etl.copy.errors import CopyError, DumpError
 from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.relay import RelayError
@@ -35,8 +49,9 @@ _HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DumplingOptions:
-    """What a dump doesn't say of itself. `escapes`: backslash escapes, Dumpling's default. `chunk_bytes`: larger plain
-    files are cut.
+    """What a dump doesn't say of itself.
+
+    `escapes`: backslash escapes, Dumpling's default. `chunk_bytes`: larger plain files are cut.
     """
 
     csv: CsvFormat = field(default_factory=CsvFormat)
@@ -56,7 +71,9 @@ class DumplingOptions:
 class DumplingFolder:
     """The folder at a URL; see `sluice.etl.copy.source.RowSource`."""
 
-    def __init__(self, url: str, options: DumplingOptions, listing: DumpListing, position: int) -> None:
+    def __init__(
+        self, url: str, options: DumplingOptions, listing: DumpListing, position: int
+    ) -> None:
         self._url = url
         self._storage = _open(url)
         self._options = replace(options, csv=replace(options.csv, escapes=options.escapes))
@@ -75,11 +92,13 @@ class DumplingFolder:
         try:
             sizes = storage.sizes("")
         except NotADirectoryError:
-            raise CopyError(f"{url} is a file: give the folder that Dumpling wrote (its -o, or --output)") from None
+            raise CopyError(
+                f"{url} is a file: give the folder that Dumpling wrote (its -o, or --output)"
+            ) from None
         if not sizes:
             raise CopyError(
-                f"{url}: no such folder, or no files in it. Give the folder that Dumpling wrote; it must be reachable"
-                " under the same path from here and from Spark's workers"
+                f"{url}: no such folder, or no files in it. Give the folder that Dumpling wrote; it"
+                " must be reachable under the same path from here and from Spark's workers"
             )
         metadata = storage.read(METADATA) if METADATA in sizes else None
         position = read_position(url, sizes, metadata)
@@ -88,12 +107,17 @@ class DumplingFolder:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """In another process; nothing is looked up."""
-        return cls(spec["url"], DumplingOptions.from_json(spec["options"]), DumpListing(), spec["position"])
+        return cls(
+            spec["url"], DumplingOptions.from_json(spec["options"]), DumpListing(), spec["position"]
+        )
 
     def spec(self) -> dict[str, Any]:
         return {
-            "kind": "dumpling", "url": self._url, "options": self._options.to_json(), "position": self.position,
-        }  # fmt: skip
+            "kind": "dumpling",
+            "url": self._url,
+            "options": self._options.to_json(),
+            "position": self.position,
+        }
 
     def describe(self) -> str:
         return f"Dumpling folder {self._url}"
@@ -127,7 +151,9 @@ class DumplingFolder:
             if compression(file.name) or not ends or file.bytes <= self._options.chunk_bytes:
                 places.append((place, file.bytes))
                 continue
-            for lo, hi in split_points(self._storage, file.name, file.bytes, ends, self._options.chunk_bytes):
+            for lo, hi in split_points(
+                self._storage, file.name, file.bytes, ends, self._options.chunk_bytes
+            ):
                 places.append(({**place, "range": [lo, hi], "size": file.bytes}, hi - lo))
         return [
             SourceChunk(table.schema_name, table.name, number, place, size)
@@ -142,7 +168,9 @@ class DumplingFolder:
         return (form.terminator.encode(),) if form.terminator in ("\n", "\r\n") else ()
 
     def _detected_format(self, file: str, table: Table) -> CsvFormat:
-        """How a file of this table is separated: as others of the folder, if its header says nothing else."""
+        """How a file of this table is separated: as others of the folder, if its header says
+        nothing else.
+        """
         given = self._options.csv
         if given.is_known:
             return given
@@ -165,14 +193,31 @@ class DumplingFolder:
         rows: SqlRows | CsvRows
         if place["form"] == "sql":
             spelling = SQL_SYNTAX if self._options.escapes else SQL_DOUBLED_SYNTAX
-            rows = SqlRows(file, _names(table), self._options.escapes, in_rows=lo > 0, offset=lo, stats=self.stats)
+            rows = SqlRows(
+                file,
+                _names(table),
+                self._options.escapes,
+                in_rows=lo > 0,
+                offset=lo,
+                stats=self.stats,
+            )
         else:
             form = CsvFormat(**place["csv"])
             assert form.separator is not None and form.delimiter is not None
             spelling = csv_syntax(
-                form.delimiter.encode(), form.separator.encode(), form.null.encode(), escapes=form.escapes
+                form.delimiter.encode(),
+                form.separator.encode(),
+                form.null.encode(),
+                escapes=form.escapes,
             )
-            rows = CsvRows(file, _names(table), form, at_header=form.header and lo == 0, offset=lo, stats=self.stats)
+            rows = CsvRows(
+                file,
+                _names(table),
+                form,
+                at_header=form.header and lo == 0,
+                offset=lo,
+                stats=self.stats,
+            )
         for piece in read_decompressed(self._storage, file, span):
             for names, fields, offset in rows.feed(piece):
                 if len(fields.start):
@@ -192,7 +237,11 @@ def _names(table: Table) -> list[str]:
 
 
 def _batch(
-    table: Table, names: Sequence[str], fields: FieldPositions, where: tuple[str, int], spelling: ValueSyntax
+    table: Table,
+    names: Sequence[str],
+    fields: FieldPositions,
+    where: tuple[str, int],
+    spelling: ValueSyntax,
 ) -> pa.RecordBatch:
     """Fields, in the order of `names`, as a batch in the order of the table's columns."""
     file, offset = where
@@ -202,8 +251,8 @@ def _batch(
         raise DumpError(
             file,
             offset,
-            f"rows with the columns {', '.join(names)}; {table.full_name} has {', '.join(_names(table))} at the"
-            " dump's position",
+            f"rows with the columns {', '.join(names)}; {table.full_name} has"
+            f" {', '.join(_names(table))} at the dump's position",
         )
     arrays = []
     for column in columns:

@@ -6,11 +6,17 @@ from sluice.errors import RequestError
 
 
 class CopyError(RequestError):
-    """Copying can't begin, or can't go on; says why, and the way out. What is downstream so far is whole."""
+    """Copying can't begin, or can't go on; says why, and the way out.
+
+    What is downstream so far is whole.
+    """
 
 
 class DumpError(CopyError):
-    """A dump that can't be read. `file` and `offset` (bytes from its beginning, uncompressed) say where."""
+    """A dump that can't be read.
+
+    `file` and `offset` (bytes from its beginning, uncompressed) say where.
+    """
 
     def __init__(self, file: str, offset: int | None, found: str) -> None:
         super().__init__(f"{file}{'' if offset is None else f', byte {offset}'}: {found}")

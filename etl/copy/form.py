@@ -15,9 +15,9 @@ _ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
 
 
 def request_from_form(said: Mapping[str, Any], by: str) -> BootstrapRequest:
-    r"""The wish in a form's fields: `source`, `tables`, `into`, and of a dump's files `csv_separator`, `csv_delimiter`,
-    `csv_line_terminator` (None where the header tells; with \r, \n and \t for these), `csv_null_value`, `csv_header`,
-    `escape_backslash`.
+    r"""The wish in a form's fields: `source`, `tables`, `into`, and of a dump's files
+    `csv_separator`, `csv_delimiter`, `csv_line_terminator` (None where the header tells; with \r,
+    \n and \t for these), `csv_null_value`, `csv_header`, `escape_backslash`.
     """
     source = said["source"].strip()
     form = CsvFormat(

@@ -1,4 +1,6 @@
-"""TiDB's GC is held back while rows of the past are read: PD's service safe point, as Dumpling and TiCDC do it."""
+"""TiDB's GC is held back while rows of the past are read: PD's service safe point, as Dumpling and
+TiCDC do it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ SAFE_POINT_TTL_S = 1800
 
 
 class GcSafePoint:
-    """Keeps versions at `ts` (TSO) and later as long as it is open, and its time to live longer unless it is released.
-    `service`: who holds, in PD's list.
+    """Keeps versions at `ts` (TSO) and later as long as it is open, and its time to live longer
+    unless it is released. `service`: who holds, in PD's list.
     """
 
     def __init__(self, pd: PDClient, service: str, ts: int, ttl_s: int = SAFE_POINT_TTL_S) -> None:
@@ -39,7 +41,10 @@ class GcSafePoint:
         self._end()
 
     def release(self) -> None:
-        """Hold it no longer; else the hold ends when its time to live is over, and a copy may go on until then."""
+        """Hold it no longer.
+
+        Else the hold ends when its time to live is over, and a copy may go on until then.
+        """
         self._end()
         with contextlib.suppress(SluiceError):  # its TTL ends it
             self._pd.update_service_gc_safe_point(self._service, 0, self._ts)
@@ -48,8 +53,8 @@ class GcSafePoint:
         """Raises CopyError if the GC has passed the timestamp."""
         if self._is_lost:
             raise CopyError(
-                f"TiDB's GC has dropped what was at {self._ts}, which nobody held for a while: what is left to copy"
-                " can't be read any more",
+                f"TiDB's GC has dropped what was at {self._ts}, which nobody held for a while: what"
+                " is left to copy can't be read any more",
                 way_out="give this copy up (`sluice jobs cancel`), and begin anew",
             )
 
@@ -67,4 +72,6 @@ class GcSafePoint:
             try:
                 self._acquire()
             except SluiceError as error:
-                log.warning("the hold on TiDB's GC could not be renewed, the next try comes soon: %s", error)
+                log.warning(
+                    "the hold on TiDB's GC could not be renewed, the next try comes soon: %s", error
+                )

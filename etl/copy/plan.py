@@ -23,8 +23,10 @@ _ESTIMATED_BYTES_PER_S = 30_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table to be copied to `schema`.`name` downstream. `merged`: others are copied there, too. `brought`: the stored
-    generated columns whose values come with the rows.
+    """A table to be copied to `schema`.`name` downstream.
+
+    `merged`: others are copied there, too. `brought`: the stored generated columns whose values
+    come with the rows.
     """
 
     table: Table
@@ -42,9 +44,13 @@ class PlannedTable:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return {
-            "table": self.table.to_json(), "schema": self.schema, "name": self.name, "merged": self.merged,
-            "bytes": self.bytes, "brought": list(self.brought),
-        }  # fmt: skip
+            "table": self.table.to_json(),
+            "schema": self.schema,
+            "name": self.name,
+            "merged": self.merged,
+            "bytes": self.bytes,
+            "brought": list(self.brought),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> PlannedTable:
@@ -55,8 +61,8 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """Every chunk has its place in `chunks` for a number, and belongs to the table at that place of `of_table`.
-    `problems` hinder the copy; `notes` are for people to know.
+    """Every chunk has its place in `chunks` for a number, and belongs to the table at that place of
+    `of_table`. `problems` hinder the copy; `notes` are for people to know.
     """
 
     ts: int
@@ -81,45 +87,69 @@ class CopyPlan:
             goal = "" if planned.target == source else f" to {planned.target}"
             found.append(f"copy     {source}{goal}: {_extent_text(planned.bytes, counts[place])}")
         tables = "1 table" if len(self.tables) == 1 else f"{len(self.tables)} tables"
-        found.append(f"in all   {tables}: {_extent_text(sum(t.bytes for t in self.tables), len(self.chunks))}")
+        found.append(
+            f"in all   {tables}:"
+            f" {_extent_text(sum(t.bytes for t in self.tables), len(self.chunks))}"
+        )
         if self.bytes > _ESTIMATED_BYTES_PER_S:
             minutes, seconds = divmod(round(self.bytes / _ESTIMATED_BYTES_PER_S), 60)
             found.append(
-                f"takes    about {minutes} min {seconds} s at {_ESTIMATED_BYTES_PER_S // 1_000_000} MB/s, as two"
-                f" cores do it"
+                f"takes    about {minutes} min {seconds} s at {_ESTIMATED_BYTES_PER_S // 1_000_000}"
+                " MB/s, as two cores do it"
             )
-        return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
+        return [
+            *found,
+            *(f"note     {one}" for one in self.notes),
+            *(f"stops    {one}" for one in self.problems),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return {
-            "ts": self.ts, "schema_version": self.schema_version, "tables": [t.to_json() for t in self.tables],
-            "chunks": [c.to_json() for c in self.chunks], "of_table": list(self.of_table),
-            "problems": list(self.problems), "notes": list(self.notes),
-        }  # fmt: skip
+            "ts": self.ts,
+            "schema_version": self.schema_version,
+            "tables": [t.to_json() for t in self.tables],
+            "chunks": [c.to_json() for c in self.chunks],
+            "of_table": list(self.of_table),
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CopyPlan:
         """The inverse of `to_json`."""
         return cls(
-            document["ts"], document["schema_version"], tuple(map(PlannedTable.from_json, document["tables"])),
-            tuple(map(SourceChunk.from_json, document["chunks"])), tuple(document["of_table"]),
-            tuple(document["problems"]), tuple(document["notes"]),
-        )  # fmt: skip
+            document["ts"],
+            document["schema_version"],
+            tuple(map(PlannedTable.from_json, document["tables"])),
+            tuple(map(SourceChunk.from_json, document["chunks"])),
+            tuple(document["of_table"]),
+            tuple(document["problems"]),
+            tuple(document["notes"]),
+        )
 
 
 def make_copy_plan(
-    source: RowSource, definitions: SourceSchema, filters: Filter, routes: Routes, globs: Sequence[str] = ()
+    source: RowSource,
+    definitions: SourceSchema,
+    filters: Filter,
+    routes: Routes,
+    globs: Sequence[str] = (),
 ) -> CopyPlan:
-    """What copying all that the rules want, or of it what matches one of `globs` (``schema.table``), takes. Raises
-    CopyError when not even that can be known.
+    """What copying all that the rules want, or of it what matches one of `globs`
+    (``schema.table``), takes. Raises CopyError when not even that can be known.
     """
     return _CopyPlanner(source, definitions, filters, routes, globs).plan()
 
 
 class _CopyPlanner:
     def __init__(
-        self, source: RowSource, definitions: SourceSchema, filters: Filter, routes: Routes, globs: Sequence[str]
+        self,
+        source: RowSource,
+        definitions: SourceSchema,
+        filters: Filter,
+        routes: Routes,
+        globs: Sequence[str],
     ) -> None:
         self._source = source
         self._definitions = definitions
@@ -131,48 +161,65 @@ class _CopyPlanner:
         self._notes: list[str] = []
 
     def plan(self) -> CopyPlan:
-        wanted = [t for t in self._definitions.tables if self._filters.wants_table(t.schema_name, t.name)]
+        wanted = [
+            t for t in self._definitions.tables if self._filters.wants_table(t.schema_name, t.name)
+        ]
         there = [t for t in wanted if t.is_base_table]
         self._check_missing(there)
         self._check_unknown()
         if others := [t.full_name for t in wanted if not t.is_base_table]:
-            self._notes.append(f"views and sequences are made as the upstream has them: {', '.join(others)}")
+            self._notes.append(
+                f"views and sequences are made as the upstream has them: {', '.join(others)}"
+            )
         dumped = self._source.spec()["kind"] == "dumpling"
         if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):
-            self._notes.append("TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made")
+            self._notes.append(
+                "TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made"
+            )
         chosen = [t for t in there if t.full_name in self._held and self._matches(t.full_name)]
         for glob in self._globs:
             if not any(fits(t.full_name, glob) for t in chosen):
-                self._problems.append(f"--table {glob}: no table of the source that the rules want has such a name")
+                self._problems.append(
+                    f"--table {glob}: no table of the source that the rules want has such a name"
+                )
         if not chosen and not self._problems:
             self._problems.append(
-                f"{self._source.describe()} holds no table that the rules want: there is nothing to copy"
+                f"{self._source.describe()} holds no table that the rules want: there is nothing to"
+                " copy"
             )
         tables = [planned for table in chosen if (planned := self._planned(table)) is not None]
         chunks, of_table = self._chunks(tables)
         return CopyPlan(
-            self._definitions.ts, self._definitions.schema_version, tuple(tables), tuple(chunks), tuple(of_table),
-            tuple(self._problems), tuple(self._notes),
-        )  # fmt: skip
+            self._definitions.ts,
+            self._definitions.schema_version,
+            tuple(tables),
+            tuple(chunks),
+            tuple(of_table),
+            tuple(self._problems),
+            tuple(self._notes),
+        )
 
     def _matches(self, name: str) -> bool:
         return not self._globs or any(fits(name, glob) for glob in self._globs)
 
     def _check_missing(self, wanted: Sequence[Table]) -> None:
-        missing = [t.full_name for t in wanted if t.full_name not in self._held and self._matches(t.full_name)]
+        missing = [
+            t.full_name
+            for t in wanted
+            if t.full_name not in self._held and self._matches(t.full_name)
+        ]
         if missing:
             self._problems.append(
-                f"{self._source.describe()} doesn't hold {_abbreviate(missing)}, which the rules want downstream:"
-                f" replication"
-                " would meet rows of tables that aren't there. Leave them out with [filter] (ignore-table,"
-                " ignore-schemas, replicate-do-db), or dump all of them"
+                f"{self._source.describe()} doesn't hold {_abbreviate(missing)}, which the rules"
+                " want downstream: replication would meet rows of tables that aren't there. Leave"
+                " them out with [filter] (ignore-table, ignore-schemas, replicate-do-db), or dump"
+                " all of them"
             )
         left = [t.full_name for t in wanted if not self._matches(t.full_name)]
         if left:
             self._notes.append(
-                f"not copied, as no --table names them: {_abbreviate(left)}. Replication will stop at their first row"
-                f" unless"
-                " [filter] leaves them out, or they are there already"
+                f"not copied, as no --table names them: {_abbreviate(left)}. Replication will stop"
+                " at their first row unless [filter] leaves them out, or they are there already"
             )
 
     def _check_unknown(self) -> None:
@@ -184,8 +231,8 @@ class _CopyPlanner:
         ]
         if unknown:
             self._problems.append(
-                f"the upstream had no {_abbreviate(unknown)} at {self._definitions.ts}: is {self._source.describe()} of"
-                " another cluster?"
+                f"the upstream had no {_abbreviate(unknown)} at {self._definitions.ts}: is"
+                f" {self._source.describe()} of another cluster?"
             )
 
     def _planned(self, table: Table) -> PlannedTable | None:
@@ -203,7 +250,9 @@ class _CopyPlanner:
         chunks: list[SourceChunk] = []
         of_table: list[int] = []
         # Wide tables first: what separates their fields, narrow ones may not tell.
-        for place in sorted(range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)):
+        for place in sorted(
+            range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)
+        ):
             planned = tables[place]
             try:
                 found = self._source.chunks(planned.table)
@@ -211,9 +260,9 @@ class _CopyPlanner:
                 self._problems.append(str(error))
                 continue
             self._notes += [
-                f"{chunk.full_name}: {chunk.place.get('file', 'a range of its key')} is one chunk of"
-                f" about {chunk.bytes / 1e6:,.0f} MB, so"
-                " one transaction downstream: smaller files (dumpling -F 256MiB), or plain ones, are safer"
+                f"{chunk.full_name}: {chunk.place.get('file', 'a range of its key')} is one chunk"
+                f" of about {chunk.bytes / 1e6:,.0f} MB, so one transaction downstream: smaller"
+                " files (dumpling -F 256MiB), or plain ones, are safer"
                 for chunk in found
                 if chunk.bytes > _LARGE_CHUNK_BYTES
             ]
@@ -221,15 +270,23 @@ class _CopyPlanner:
                 tables[place] = replace(tables[place], bytes=sum(chunk.bytes for chunk in found))
             chunks += found
             of_table += [place] * len(found)
-            if found and (lacking := [n for n in zone_dependent_columns(planned.table) if n not in planned.brought]):
+            if found and (
+                lacking := [
+                    n for n in zone_dependent_columns(planned.table) if n not in planned.brought
+                ]
+            ):
                 self._problems.append(without_values(planned.table, lacking))
         return chunks, of_table
 
 
 def _extent_text(size: int, chunks: int) -> str:
-    """How much there is to copy. TiDB without statistics tells no sizes, and a table may have no rows."""
+    """How much there is to copy.
+
+    TiDB without statistics tells no sizes, and a table may have no rows.
+    """
     unit, power = next(
-        ((unit, power) for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)) if size >= 10**power), ("B", 0)
+        ((unit, power) for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)) if size >= 10**power),
+        ("B", 0),
     )
     shown = f"{size / 10**power:,.1f}" if power else f"{size}"
     in_chunks = f"{chunks} chunk{'' if chunks == 1 else 's'}"
@@ -239,9 +296,9 @@ def _extent_text(size: int, chunks: int) -> str:
 def without_values(table: Table, columns: Sequence[str]) -> str:
     """Why generated columns that the downstream can't compute stop a copy."""
     return (
-        f"{table.full_name}: {', '.join(columns)} would be plain columns downstream, as another server may compute them"
-        " in another way than TiDB, and the source has no values of theirs. Leave the table out with [filter]"
-        " ignore-table; or bring it by other means"
+        f"{table.full_name}: {', '.join(columns)} would be plain columns downstream, as another"
+        " server may compute them in another way than TiDB, and the source has no values of"
+        " theirs. Leave the table out with [filter] ignore-table; or bring it by other means"
     )
 
 

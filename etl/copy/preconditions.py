@@ -1,5 +1,6 @@
-"""What a copy needs from others while it runs: the pumps keep what is committed since its position, TiDB's GC what it
-reads. Both may be lost (by an operator, by a time-out while nobody ran), and hours of copying be of no use then.
+"""What a copy needs from others while it runs: the pumps keep what is committed since its position,
+TiDB's GC what it reads. Both may be lost (by an operator, by a time-out while nobody ran), and
+hours of copying be of no use then.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ import time
 from collections.abc import Callable
 
 from sluice.etl.copy.errors import CopyError
-from sluice.etl.landing.planner import CommitsPurgedError, PumpUnavailableError, UpstreamBehindError, WindowPlanner
+from sluice.etl.landing.planner import (
+    CommitsPurgedError,
+    PumpUnavailableError,
+    UpstreamBehindError,
+    WindowPlanner,
+)
 
 _CHECK_INTERVAL_S = 60.0
 
@@ -16,7 +22,9 @@ _CHECK_INTERVAL_S = 60.0
 class PreconditionMonitor:
     """Calls `look`, which raises if the copy is of no use any more."""
 
-    def __init__(self, look: Callable[[], None] = lambda: None, every_s: float = _CHECK_INTERVAL_S) -> None:
+    def __init__(
+        self, look: Callable[[], None] = lambda: None, every_s: float = _CHECK_INTERVAL_S
+    ) -> None:
         self._look = look
         self._every_s = every_s
         self._next_s = time.monotonic() + every_s
@@ -33,16 +41,20 @@ class PreconditionMonitor:
 
 
 def check_binlogs_retained(planner: WindowPlanner, ts: int) -> None:
-    """Raises CopyError if a pump has removed what was committed since `ts` (TSO); transient if it can't be known."""
+    """Raises CopyError if a pump has removed what was committed since `ts` (TSO).
+
+    Transient if it can't be known.
+    """
     try:
         planner.plan(ts, empty_now=True)
     except CommitsPurgedError as error:
         raise CopyError(
-            f"the pumps have no longer what was committed since the source's position {ts}: {error}. Begin anew: dump"
-            " again, or copy from TiDB as it is then; pumps keep what is needed from the moment on at which the copy"
-            " begins"
+            f"the pumps have no longer what was committed since the source's position {ts}:"
+            f" {error}. Begin anew: dump again, or copy from TiDB as it is then; pumps keep what is"
+            " needed from the moment on at which the copy begins"
         ) from error
     except (PumpUnavailableError, UpstreamBehindError) as error:
         raise CopyError(
-            f"whether the pumps have what was committed since {ts} can't be known: {error}", transient=True
+            f"whether the pumps have what was committed since {ts} can't be known: {error}",
+            transient=True,
         ) from error

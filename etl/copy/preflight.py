@@ -16,21 +16,24 @@ _MAX_SHOWN = 10
 
 
 def relay_problems(relay: RelayLog, ts: int) -> list[str]:
-    """Whether what was committed after `ts` can go downstream from the relay log: what is there, and what landing adds
-    to it.
+    """Whether what was committed after `ts` can go downstream from the relay log: what is there,
+    and what landing adds to it.
     """
     first, last = relay.first(), relay.last()
     if first is None or last is None or first.lo <= ts:
         return []
     return [
-        f"the relay log {relay.url} holds the windows from {first.lo} to {last.hi}, and the source is of {ts}: what was"
-        " committed between is not in it. Take a younger source (`sluice base make --from archive` makes one), or begin"
-        " with an empty relay log ([relay] url), and land nothing before the copy is done"
+        f"the relay log {relay.url} holds the windows from {first.lo} to {last.hi}, and the source"
+        f" is of {ts}: what was committed between is not in it. Take a younger source (`sluice base"
+        " make --from archive` makes one), or begin with an empty relay log ([relay] url), and"
+        " land nothing before the copy is done"
     ]
 
 
 def needed_from(relay: RelayLog, ts: int) -> int:
-    """Since when (TSO) pumps must have what was committed, for a copy as of `ts`: landing goes on where it ended."""
+    """Since when (TSO) pumps must have what was committed, for a copy as of `ts`: landing goes on
+    where it ended.
+    """
     last = relay.last()
     return ts if last is None else last.hi
 
@@ -38,19 +41,24 @@ def needed_from(relay: RelayLog, ts: int) -> int:
 def downstream_problems(
     session: MySQLSession, checkpoint: CheckpointTable, plan: CopyPlan, into: Sequence[str]
 ) -> list[str]:
-    """Whether the downstream is empty, as far as it must be; `into`: databases that may hold other tables."""
+    """Whether the downstream is empty, as far as it must be.
+
+    `into`: databases that may hold other tables.
+    """
     problems = []
     found = checkpoint.load() if checkpoint.exists() else None
     if found is not None:
         problems.append(
-            f"{session.address} has a checkpoint of this cluster already, at {found.commit_ts}: it is a replica. To"
-            " begin anew, empty it, checkpoint and all"
+            f"{session.address} has a checkpoint of this cluster already, at {found.commit_ts}: it"
+            " is a replica. To begin anew, empty it, checkpoint and all"
         )
     if held := _existing_tables(session, plan, into):
-        shown = ", ".join(held[:_MAX_SHOWN]) + (f" and {len(held) - _MAX_SHOWN} more" if len(held) > _MAX_SHOWN else "")
+        shown = ", ".join(held[:_MAX_SHOWN]) + (
+            f" and {len(held) - _MAX_SHOWN} more" if len(held) > _MAX_SHOWN else ""
+        )
         problems.append(
-            f"{session.address} isn't empty: {shown}. Remove these tables; databases that may hold others are named"
-            " with --into"
+            f"{session.address} isn't empty: {shown}. Remove these tables; databases that may hold"
+            " others are named with --into"
         )
     session.commit()
     return problems
@@ -61,6 +69,8 @@ def _existing_tables(session: MySQLSession, plan: CopyPlan, into: Sequence[str])
     planned = {(folded(p.schema), folded(p.name)) for p in plan.tables}
     return sorted(
         full_name(schema, name)
-        for schema, name in session.query("SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
+        for schema, name in session.query(
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
+        )
         if folded(str(schema)) in targets or (folded(str(schema)), folded(str(name))) in planned
     )

@@ -11,8 +11,11 @@ __all__ = ["BootstrapRequest"]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapRequest:
-    """What a person asks for. `url`: a Dumpling folder's, TIDB, or BASE. `globs`: names of tables (schema.table, * and
-    ?), () for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who asks.
+    """What a person asks for.
+
+    `url`: a Dumpling folder's, TIDB, or BASE. `globs`: names of tables (schema.table, * and ?), ()
+    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who
+    asks.
     """
 
     url: str

@@ -1,4 +1,6 @@
-"""A bootstrap with all that belongs to it, as people ask for it: planned, begun or gone on with, given up."""
+"""A bootstrap with all that belongs to it, as people ask for it: planned, begun or gone on with,
+given up.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,17 @@ __all__ = [
 TIDB_SCHEME = "tidb://"
 """In the place of a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
 SNAPSHOT_SCHEME = "base://"
-"""In the place of a dump's URL: the youngest base of the archive, or with its name behind it another one."""
+"""In the place of a dump's URL: the youngest base of the archive, or with its name behind it
+another one.
+"""
 
 ShowProgress = Callable[[CopyProgressCounts], None]
 
 
 class BootstrapSession:
-    """What a process that has to do with a bootstrap needs: the cluster, the source, TiDB's GC held back for it."""
+    """What a process that has to do with a bootstrap needs: the cluster, the source, TiDB's GC held
+    back for it.
+    """
 
     def __init__(
         self,
@@ -72,8 +78,12 @@ class BootstrapSession:
         )
         position = source.position
         self._needed = needed_from(settings.open_relay(), position)
-        definitions = self.cluster.definitions(position) if with_schema else SourceSchema(position, 0, (), ())
-        self.bootstrap = BootstrapPlanner(settings, source, definitions, self.cluster.pd.cluster_id, globs)
+        definitions = (
+            self.cluster.definitions(position) if with_schema else SourceSchema(position, 0, (), ())
+        )
+        self.bootstrap = BootstrapPlanner(
+            settings, source, definitions, self.cluster.pd.cluster_id, globs
+        )
 
     @classmethod
     @contextmanager
@@ -87,21 +97,26 @@ class BootstrapSession:
     @classmethod
     @contextmanager
     def from_job(cls, settings: Settings, job: Job, *, with_schema: bool = True) -> Iterator[Self]:
-        """To go on with a job; `with_schema` unless only rows are copied. Raises CopyError, PDError, TiKVError,
-        EtcdError.
+        """To go on with a job; `with_schema` unless only rows are copied.
+
+        Raises CopyError, PDError, TiKVError, EtcdError.
         """
         asked = BootstrapSpec.from_json(job.spec.asked)
         with ExitStack() as stack:
             yield cls(settings, asked.open_source(), asked.tables, stack, with_schema=with_schema)
 
     def hold_gc(self) -> None:
-        """Have TiDB keep what is to be read, as long as this is open. Raises CopyError if it has not, PDError."""
+        """Have TiDB keep what is to be read, as long as this is open.
+
+        Raises CopyError if it has not, PDError.
+        """
         if self._safe_point is not None:
             self._stack.enter_context(self._safe_point)
 
     def problems(self) -> list[str]:
-        """Why the pipeline can't replicate what comes after the source's position; waits until that is known, see
-        `SourceCluster.awaited_problems`.
+        """Why the pipeline can't replicate what comes after the source's position.
+
+        Waits until that is known, see `SourceCluster.awaited_problems`.
         """
         return self.cluster.wait_until_ready(self._needed, self._pipeline, self._settings.window)
 
@@ -118,60 +133,78 @@ class BootstrapSession:
 
     def begin(self, wish: BootstrapRequest) -> Job:
         """The job, see `BootstrapPlanner.begin`."""
-        if Jobs.for_pipeline(self._settings.open_relay()).find_open(KIND) is None and (found := self.problems()):
+        if Jobs.for_pipeline(self._settings.open_relay()).find_open(KIND) is None and (
+            found := self.problems()
+        ):
             plan = self.bootstrap.plan(wish.into)
             raise CopyError("\n".join((*plan.problems, *found)))
         return self.bootstrap.begin(wish.into, wish.by)
 
     def register(self) -> None:
         """See `SourceCluster.registered`; it is looked at now and then from here on."""
-        self._stack.enter_context(self.cluster.registered(self._pipeline, self._needed, self._settings.window))
+        self._stack.enter_context(
+            self.cluster.registered(self._pipeline, self._needed, self._settings.window)
+        )
         planner = self._stack.enter_context(closing(self.cluster.planner(self._settings.window)))
         self.bootstrap.watch = PreconditionMonitor(lambda: self._look(planner))
         self.bootstrap.watch.now()
 
     def _look(self, planner: WindowPlanner) -> None:
-        """What the copy needs is still there, as far as that can be known, and nothing was landed that begins later.
-        Raises CopyError.
+        """What the copy needs is still there, as far as that can be known, and nothing was landed
+        that begins later. Raises CopyError.
         """
         if self._safe_point is not None:
             self._safe_point.check()
         if found := relay_problems(self._settings.open_relay(), self._source.position):
             raise CopyError(found[0])
         try:
-            check_binlogs_retained(planner, needed_from(self._settings.open_relay(), self._source.position))
+            check_binlogs_retained(
+                planner, needed_from(self._settings.open_relay(), self._source.position)
+            )
         except CopyError as error:
-            if not error.transient:  # a pump that doesn't answer is waited for when replication begins
+            # a pump that doesn't answer is waited for when replication begins
+            if not error.transient:
                 raise
 
-    def run_of(self, job: Job, run: JobRun, on_progress: ShowProgress | None = None) -> BootstrapRun:
+    def run_of(
+        self, job: Job, run: JobRun, on_progress: ShowProgress | None = None
+    ) -> BootstrapRun:
         """See `BootstrapPlanner.run_of`."""
         return self.bootstrap.run_of(job, run, on_progress)
 
     def loads(self, on_progress: ShowProgress | None = None) -> MakeLoads:
         """Made on Spark, which is waited for."""
         settings, role = self._settings, self._settings.spark_role("copy")
-        spark = SparkLoadMaker(SessionTarget(settings.spark, role, settings.relay.url), self._source.spec())
+        spark = SparkLoadMaker(
+            SessionTarget(settings.spark, role, settings.relay.url), self._source.spec()
+        )
         self._stack.callback(spark.close)
         if on_progress is not None:
-            on_progress(CopyProgressCounts(doing=f"waiting for Spark at {self._settings.spark.remote}"))
+            on_progress(
+                CopyProgressCounts(doing=f"waiting for Spark at {self._settings.spark.remote}")
+            )
         spark.connect()
         return spark
 
     def release(self, summary: BootstrapSummary) -> None:
-        """Once it is over TiDB's GC goes on; of one that was given up the pumps need keep nothing."""
+        """Once it is over TiDB's GC goes on.
+
+        Of one that was given up the pumps need keep nothing.
+        """
         if summary.state in FINAL_STATES and self._safe_point is not None:
             self._safe_point.release()
         if summary.state == CANCELLED:
             relay = self._settings.open_relay()
-            if relay.last() is None:  # else other pipelines land, and are registered by the same name
+            # else other pipelines land, and are registered by the same name
+            if relay.last() is None:
                 self.cluster.unregister(self._pipeline)
             Consumers(relay).forget(consumer_name(self._settings.downstream_name))
 
 
 def plan_bootstrap(settings: Settings, wish: BootstrapRequest) -> CopyPlan:
-    """What a bootstrap would do, and in `problems` what hinders it. Writes nothing. Raises CopyError, DownstreamError,
-    PDError, TiKVError, EtcdError.
+    """What a bootstrap would do, and in `problems` what hinders it.
+
+    Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
     """
     with BootstrapSession.from_request(settings, wish) as work:
         return work.plan(wish.into)
@@ -185,9 +218,10 @@ def run_bootstrap(
     on_progress: ShowProgress | None = None,
     runner: Runner | None = None,
 ) -> BootstrapSummary:
-    """Make the settings' downstream a replica, or go on with that. `make` is Spark by default. Raises as
-    `plan_bootstrap`, and CopyError for what hinders it, JobOverlapError, JobRunsError, LeaseLostError, DdlError,
-    WorkerError.
+    """Make the settings' downstream a replica, or go on with that.
+
+    `make` is Spark by default. Raises as `plan_bootstrap`, and CopyError for what hinders it,
+    JobOverlapError, JobRunsError, LeaseLostError, DdlError, WorkerError.
     """
     with BootstrapSession.from_request(settings, wish) as work:
         job = work.begin(wish)
@@ -197,15 +231,18 @@ def run_bootstrap(
 def resume_bootstrap(
     settings: Settings, job: Job, runner: Runner, on_progress: ShowProgress | None = None
 ) -> BootstrapSummary:
-    """Go on with a bootstrap that was paused, interrupted, or has failed. Raises as `run_bootstrap`."""
+    """Go on with a bootstrap that was paused, interrupted, or has failed.
+
+    Raises as `run_bootstrap`.
+    """
     with BootstrapSession.from_job(settings, job) as work:
         work.hold_gc()
         return _run(work, job, runner, (None, on_progress))
 
 
 def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapSummary:
-    """Give a bootstrap up that no process runs: what it made downstream goes, as far as nobody else wrote there. Raises
-    as `run_bootstrap`.
+    """Give a bootstrap up that no process runs: what it made downstream goes, as far as nobody else
+    wrote there. Raises as `run_bootstrap`.
     """
     job.order(CANCEL, str(runner))
     with BootstrapSession.from_job(settings, job) as work, job.run(runner) as run:
@@ -215,7 +252,10 @@ def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapS
 
 
 def _run(
-    work: BootstrapSession, job: Job, runner: Runner, ways: tuple[MakeLoads | None, ShowProgress | None]
+    work: BootstrapSession,
+    job: Job,
+    runner: Runner,
+    ways: tuple[MakeLoads | None, ShowProgress | None],
 ) -> BootstrapSummary:
     make, on_progress = ways
     with job.run(runner) as run:
@@ -228,10 +268,13 @@ def _run(
 def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowSource:
     if settings.downstream.type != "mysql":
         raise CopyError(
-            f"[downstream] type is {settings.downstream.type}: only a database can be made a replica by a copy"
+            f"[downstream] type is {settings.downstream.type}: only a database can be made a"
+            " replica by a copy"
         )
     if url.startswith("tidb:") and url != TIDB_SCHEME:
-        raise CopyError(f"{url}: give {TIDB_SCHEME} alone; where TiDB is say [upstream] sql-host and sql-port")
+        raise CopyError(
+            f"{url}: give {TIDB_SCHEME} alone; where TiDB is say [upstream] sql-host and sql-port"
+        )
     if url.startswith(SNAPSHOT_SCHEME):
         return _open_snapshot(settings, url.removeprefix(SNAPSHOT_SCHEME))
     return _open_tidb(settings) if url == TIDB_SCHEME else DumplingFolder.open(url, options)
@@ -243,7 +286,11 @@ def _open_snapshot(settings: Settings, name: str) -> RowSource:
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
     if not name and begun.get("kind") == "base" and begun.get("url") == settings.archive_url:
         return SnapshotSource.from_spec(begun)
-    return SnapshotSource.open(settings.archive_url, name) if name else SnapshotSource.latest(settings.archive_url)
+    return (
+        SnapshotSource.open(settings.archive_url, name)
+        if name
+        else SnapshotSource.latest(settings.archive_url)
+    )
 
 
 def _open_tidb(settings: Settings) -> TidbSql:
@@ -252,4 +299,8 @@ def _open_tidb(settings: Settings) -> TidbSql:
     now = TidbSql.now(address)
     job = Jobs.for_pipeline(settings.open_relay()).find_open(KIND)
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
-    return TidbSql.from_spec(begun) if begun == {**now.spec(), "position": begun.get("position")} else now
+    return (
+        TidbSql.from_spec(begun)
+        if begun == {**now.spec(), "position": begun.get("position")}
+        else now
+    )

@@ -1,4 +1,5 @@
-"""Rows of a base as files in an archive: Parquet, zstd, in the types and texts of `sluice.tidb.rows.arrow_schema`.
+"""Rows of a base as files in an archive: Parquet, zstd, in the types and texts of
+`sluice.tidb.rows.arrow_schema`.
 
 Several files where a chunk is large, so that each can be read, checked and loaded as a whole.
 """
@@ -30,17 +31,23 @@ _COMPRESSION_LEVEL = 1
 
 
 def rows_schema(table: Table, computed: Collection[str] | None = None) -> pa.Schema:
-    """Return the columns of a base's rows: all that rows hold, in the types of `sluice.tidb.rows.arrow_schema`.
+    """Return the columns of a base's rows: all that rows hold, in the types of
+    `sluice.tidb.rows.arrow_schema`.
 
     `computed`: the stored generated columns among them, None for all.
     """
-    columns = [c for c in table.stored_columns if not c.generated or computed is None or c.name in computed]
+    columns = [
+        c for c in table.stored_columns if not c.generated or computed is None or c.name in computed
+    ]
     return pa.schema([pa.field(column.name, arrow_type(column)) for column in columns])
 
 
-def write_files(storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]) -> list[SnapshotFile]:
-    """Rows, each batch in `rows_schema(table)` or without some generated columns, as files in a folder of the archive;
-    none if there are no rows. They are durable, and in a base once its manifest names them. Raises OSError.
+def write_files(
+    storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
+) -> list[SnapshotFile]:
+    """Rows, each batch in `rows_schema(table)` or without some generated columns, as files in a
+    folder of the archive; none if there are no rows. They are durable, and in a base once its
+    manifest names them. Raises OSError.
     """
     token = secrets.token_hex(6)  # an attempt before this one may be under way yet
     generated = {column.name for column in table.stored_columns if column.generated}
@@ -49,14 +56,16 @@ def write_files(storage: Storage, folder: str, table: Table, batches: Iterable[p
         first = next(groups)
         computed = tuple(name for name in first.column_names if name in generated)
         path = f"{folder}/{token}-{len(written):05}.parquet"
-        file = _write_file(storage, path, rows_schema(table, computed), itertools.chain([first], groups))
+        file = _write_file(
+            storage, path, rows_schema(table, computed), itertools.chain([first], groups)
+        )
         written.append(replace(file, computed=computed))
     return written
 
 
 def read_file(storage: Storage, file: SnapshotFile, table: Table) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in `rows_schema(table, file.computed)`, after its checksum was found right. Raises
-    RelayCorruptError.
+    """The rows of a file in `rows_schema(table, file.computed)`, after its checksum was found
+    right. Raises RelayCorruptError.
     """
     where = f"{storage.url}/{file.path}"
     wanted, rows = rows_schema(table, file.computed), 0
@@ -76,7 +85,9 @@ def read_file(storage: Storage, file: SnapshotFile, table: Table) -> Iterator[pa
         raise RelayCorruptError(f"{where}: {rows} rows, the manifest says {file.rows}")
 
 
-def _write_file(storage: Storage, path: str, schema: pa.Schema, groups: Iterable[pa.Table]) -> SnapshotFile:
+def _write_file(
+    storage: Storage, path: str, schema: pa.Schema, groups: Iterable[pa.Table]
+) -> SnapshotFile:
     rows = row_bytes = 0
     with storage.new_file(path) as sink:
         counted = ChecksumWriter(sink)

@@ -22,8 +22,9 @@ __all__ = ["SnapshotSource"]
 
 
 class SnapshotSource:
-    """The base `name` of the archive at a URL; see `sluice.etl.copy.source.RowSource`. Damaged files are
-    RelayCorruptErrors.
+    """The base `name` of the archive at a URL; see `sluice.etl.copy.source.RowSource`.
+
+    Damaged files are RelayCorruptErrors.
     """
 
     def __init__(self, url: str, name: str, position: int) -> None:
@@ -50,7 +51,10 @@ class SnapshotSource:
 
     @classmethod
     def latest(cls, url: str) -> Self:
-        """The youngest base of the archive at `url`. Raises CopyError if it has none, RelayError."""
+        """The youngest base of the archive at `url`.
+
+        Raises CopyError if it has none, RelayError.
+        """
         base = SnapshotStore(open_storage(url)).latest(2**63 - 1)
         if base is None:
             raise CopyError(f"{url} has no base", way_out="`sluice base make` makes one")
@@ -75,8 +79,12 @@ class SnapshotSource:
         return self._snapshot
 
     def definitions(self) -> SourceSchema:
-        """The upstream's schema at its position: databases, tables, views and sequences. Raises RelayError."""
-        from sluice.etl.copy.definitions import SourceSchema  # workers load no client of the cluster
+        """The upstream's schema at its position: databases, tables, views and sequences.
+
+        Raises RelayError.
+        """
+        # workers load no client of the cluster
+        from sluice.etl.copy.definitions import SourceSchema
 
         base = self.base
         return SourceSchema(
@@ -95,8 +103,8 @@ class SnapshotSource:
         found = Table.from_json(self._table(table).table)
         if not rows_schema(found).equals(rows_schema(table)):
             raise CopyError(
-                f"{self.describe()} has {table.full_name} with the columns {_columns(found)}, the upstream had"
-                f" {_columns(table)} at {self.position}: is it of another cluster?"
+                f"{self.describe()} has {table.full_name} with the columns {_columns(found)}, the"
+                f" upstream had {_columns(table)} at {self.position}: is it of another cluster?"
             )
 
     def chunks(self, table: Table) -> list[SourceChunk]:

@@ -1,8 +1,9 @@
 """Where rows to be copied come from: what each kind of source offers.
 
-A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each of which can be read
-by itself, anywhere, any number of times, with the same rows every time. A chunk is a few JSON values, so that it can be
-written down and sent to Spark's workers; no secret is in it.
+A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each of
+which can be read by itself, anywhere, any number of times, with the same rows every time. A chunk
+is a few JSON values, so that it can be written down and sent to Spark's workers; no secret is in
+it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _MAX_SHOWN_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class SourceChunk:
-    """Rows of one table. `place` says where they are, in the source's own terms; `bytes` is about how much there is to
+    """Rows of one table.
+
+    `place` says where they are, in the source's own terms; `bytes` is about how much there is to
     read.
     """
 
@@ -43,9 +46,12 @@ class SourceChunk:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return {
-            "schema": self.schema, "table": self.table, "number": self.number, "place": dict(self.place),
+            "schema": self.schema,
+            "table": self.table,
+            "number": self.number,
+            "place": dict(self.place),
             "bytes": self.bytes,
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SourceChunk:
@@ -55,7 +61,9 @@ class SourceChunk:
 
 @dataclass(frozen=True, slots=True)
 class TableEstimate:
-    """A table of a source: about how many bytes there are to read, and how many rows, None if nothing tells."""
+    """A table of a source: about how many bytes there are to read, and how many rows, None if
+    nothing tells.
+    """
 
     schema: str
     table: str
@@ -73,22 +81,24 @@ class RowSource(Protocol):
 
     @property
     def position(self) -> int:
-        """The commit timestamp (TSO) as of which the rows are: every transaction through it is inside, none after."""
+        """The commit timestamp (TSO) as of which the rows are: every transaction through it is
+        inside, none after.
+        """
 
     def describe(self) -> str:
         """What it is and where, for people; without secrets."""
 
     def spec(self) -> dict[str, Any]:
-        """What `sluice.etl.copy.sources.open_source` needs to open it in another process, as JSON values without
-        secrets.
+        """What `sluice.etl.copy.sources.open_source` needs to open it in another process, as JSON
+        values without secrets.
         """
 
     def tables(self) -> Sequence[TableEstimate]:
         """The tables that it holds, sorted by name."""
 
     def check_schema(self, table: Table) -> None:
-        """Raises CopyError if the source was made from another definition than this one, the upstream's at its
-        position.
+        """Raises CopyError if the source was made from another definition than this one, the
+        upstream's at its position.
         """
 
     def chunks(self, table: Table) -> Sequence[SourceChunk]:
@@ -98,6 +108,6 @@ class RowSource(Protocol):
         """Return the names of the stored generated columns that all its rows of the table hold."""
 
     def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
-        """The rows of a chunk: one column for each of `table.writable_columns` and of what it brings, in table order,
-        in types and texts of `sluice.tidb.rows.arrow_schema`.
+        """The rows of a chunk: one column for each of `table.writable_columns` and of what it
+        brings, in table order, in types and texts of `sluice.tidb.rows.arrow_schema`.
         """

@@ -11,7 +11,10 @@ from sluice.etl.copy.source import RowSource
 
 
 def source_url(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The URL that whoever reads a source with this `RowSource.spec` reads files at; none for a database."""
+    """The URL that whoever reads a source with this `RowSource.spec` reads files at.
+
+    None for a database.
+    """
     return (str(spec["url"]),) if "url" in spec else ()
 
 
@@ -20,7 +23,8 @@ def open_source(spec: Mapping[str, Any]) -> RowSource:
     if spec.get("kind") == "dumpling":
         return DumplingFolder.from_spec(spec)
     if spec.get("kind") == "tidb-sql":
-        from sluice.etl.copy.tidb_sql import TidbSql  # workers that read a dump load no database client
+        # workers that read a dump load no database client
+        from sluice.etl.copy.tidb_sql import TidbSql
 
         return TidbSql.from_spec(spec)
     if spec.get("kind") == "base":

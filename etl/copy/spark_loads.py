@@ -28,11 +28,15 @@ MakeLoads = Callable[[SourceChunk, Table], Iterator[pa.RecordBatch]]
 
 class SparkLoadMaker:
     """Makes loads on a Spark Connect server, a job a chunk; called by several threads side by side.
+
     Connects at the first use, and anew after the connection was lost.
     """
 
     def __init__(self, place: SessionTarget, spec: Mapping[str, Any]) -> None:
-        """`place`: on the relay log, where the files go. `spec`: the source's, see `sluice.etl.copy.sources`."""
+        """`place`: on the relay log, where the files go.
+
+        `spec`: the source's, see `sluice.etl.copy.sources`.
+        """
         self._storage = open_storage(place.url)
         place = place._replace(also=(*place.also, *source_url(spec)))
         self._calls = JobCalls(place, CopyChunks(dict(spec), place.url), _LOAD_TIMEOUT_S)
@@ -50,7 +54,10 @@ class SparkLoadMaker:
             raise
 
     def files(self, chunk: SourceChunk, table: Table, prefix: str) -> list[LoadFile]:
-        """The loads of a chunk as files whose names begin with `prefix`. Raises SparkError, CopyError."""
+        """The loads of a chunk as files whose names begin with `prefix`.
+
+        Raises SparkError, CopyError.
+        """
         document = {"chunk": chunk.to_json(), "table": table.to_json(), "prefix": prefix}
         return [LoadFile(**json.loads(text)) for text in self._calls([json.dumps(document)])]
 
@@ -60,7 +67,9 @@ class SparkLoadMaker:
             self._storage.remove(load.path)
 
     def connect(self) -> None:
-        """Raises SparkUnavailableError after a minute without an answer: better before anything is written."""
+        """Raises SparkUnavailableError after a minute without an answer: better before anything is
+        written.
+        """
         self._calls.connect()
 
     def close(self) -> None:

@@ -17,9 +17,10 @@ _MAX_SHOWN_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSpec:
-    """`source`: what `RowSource.spec` says. `tables`: globs, () for all that the rules want. `into`: databases
-    downstream
-    that may hold other tables.
+    """`source`: what `RowSource.spec` says.
+
+    `tables`: globs, () for all that the rules want. `into`: databases downstream that may hold
+    other tables.
     """
 
     source: Mapping[str, Any]
@@ -35,7 +36,11 @@ class BootstrapSpec:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
-        return asdict(self) | {"source": dict(self.source), "tables": list(self.tables), "into": list(self.into)}
+        return asdict(self) | {
+            "source": dict(self.source),
+            "tables": list(self.tables),
+            "into": list(self.into),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:

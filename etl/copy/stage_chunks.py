@@ -1,4 +1,6 @@
-"""The job of Spark's workers that makes loads: chunks become files, see `sluice.etl.copy.staged_loads`."""
+"""The job of Spark's workers that makes loads: chunks become files, see
+`sluice.etl.copy.staged_loads`.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,10 @@ class CopyChunks:
             for batch in batches:
                 for text in batch.column(0).to_pylist():
                     task = json.loads(text)
-                    loads = make_loads(self.spec, SourceChunk.from_json(task["chunk"]), Table.from_json(task["table"]))
+                    loads = make_loads(
+                        self.spec,
+                        SourceChunk.from_json(task["chunk"]),
+                        Table.from_json(task["table"]),
+                    )
                     yield write_files(storage, task["prefix"], loads)
         freeze_gc()

@@ -1,8 +1,10 @@
-"""Loads as files in the relay's storage: Spark's workers write them, and hand over what says which they are.
+"""Loads as files in the relay's storage: Spark's workers write them, and hand over what says which
+they are.
 
-Rows that went through Spark itself cost its JVM a quarter of the copy's CPU time, and it held a chunk in memory. A file
-is read once and removed; what a process leaves behind that was killed, the next one removes that has the downstream for
-itself. None need be durable: a chunk whose files are gone is read again.
+Rows that went through Spark itself cost its JVM a quarter of the copy's CPU time, and it held a
+chunk in memory. A file is read once and removed; what a process leaves behind that was killed, the
+next one removes that has the downstream for itself. None need be durable: a chunk whose files are
+gone is read again.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ FOLDER = "loads"
 
 
 def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    """Loads in LOAD_SCHEMA as files whose names begin with `prefix`. What is handed over, in TEXTS: each
-    `LoadFile` as JSON, in order. Raises OSError."""
+    """Loads in LOAD_SCHEMA as files whose names begin with `prefix`.
+
+    What is handed over, in TEXTS: each `LoadFile` as JSON, in order. Raises OSError.
+    """
     token = secrets.token_hex(4)  # an attempt before this one may be under way yet
     written: list[LoadFile] = []
     for batch in loads:
@@ -37,9 +41,18 @@ def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) 
                 file.write(memoryview(content))
             crc = google_crc32c.value(content)
             written.append(
-                LoadFile(path, json.loads(layout.as_py()), rows.as_py(), warnings.as_py(), content.size, crc)
+                LoadFile(
+                    path,
+                    json.loads(layout.as_py()),
+                    rows.as_py(),
+                    warnings.as_py(),
+                    content.size,
+                    crc,
+                )
             )
-    return pa.record_batch([pa.array([json.dumps(asdict(load)) for load in written], pa.string())], TEXTS)
+    return pa.record_batch(
+        [pa.array([json.dumps(asdict(load)) for load in written], pa.string())], TEXTS
+    )
 
 
 def read_file(storage: Storage, load: LoadFile) -> pa.RecordBatch:
@@ -51,9 +64,9 @@ def read_file(storage: Storage, load: LoadFile) -> pa.RecordBatch:
         content = pa.py_buffer(b"")
     if content.size != load.bytes or google_crc32c.value(content) != load.crc32c:
         raise CopyError(
-            f"{storage.url}/{load.path} has {content.size} bytes and isn't what a worker wrote, {load.bytes} bytes: it"
-            " was removed or damaged, or workers write elsewhere than is read here ([relay] url must be the same place"
-            " for both)",
+            f"{storage.url}/{load.path} has {content.size} bytes and isn't what a worker wrote,"
+            f" {load.bytes} bytes: it was removed or damaged, or workers write elsewhere than is"
+            " read here ([relay] url must be the same place for both)",
             transient=True,
         )
     offsets = pa.array([0, content.size], pa.int32()).buffers()[1]

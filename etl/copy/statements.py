@@ -1,7 +1,8 @@
-"""The DDL that makes the downstream's empty databases and tables: CREATE statements as if the upstream had sent them.
+"""The DDL that makes the downstream's empty databases and tables: CREATE statements as if the
+upstream had sent them.
 
-They go through the rules and the executor that replicated DDL goes through, so that a table is created in the same way
-wherever it comes from.
+They go through the rules and the executor that replicated DDL goes through, so that a table is
+created in the same way wherever it comes from.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ def create_schema(schema: Schema, ts: int) -> DdlJob:
 
 def create_object(table: Table, ts: int) -> DdlJob:
     """CREATE TABLE, VIEW or SEQUENCE."""
-    kind = Action.CREATE_VIEW if table.is_view else Action.CREATE_SEQUENCE if table.is_sequence else Action.CREATE_TABLE
+    kind = (
+        Action.CREATE_VIEW
+        if table.is_view
+        else Action.CREATE_SEQUENCE
+        if table.is_sequence
+        else Action.CREATE_TABLE
+    )
     return _job(kind, ts, f"{kind.name.replace('_', ' ')} {table.full_name}", table)
 
 
@@ -40,21 +47,26 @@ def add_indexes_and_keys(bare: Table, table: Table, ts: int) -> list[DdlJob]:
     indexed = replace(table, foreign_keys=())
     steps = [(Action.ADD_INDEX, bare, indexed), (Action.ADD_FOREIGN_KEY, indexed, table)]
     return [
-        replace(_job(kind, ts, f"ALTER TABLE {table.full_name} ADD ...", after), before={before.id: before})
+        replace(
+            _job(kind, ts, f"ALTER TABLE {table.full_name} ADD ...", after),
+            before={before.id: before},
+        )
         for kind, before, after in steps
         if before != after
     ]
 
 
 def bare_table(table: Table, *, indexes: bool) -> Table:
-    """Without foreign keys, and if `indexes` without the secondary indexes: what begins with an AUTO_INCREMENT column
-    stays, servers want it indexed.
+    """Without foreign keys, and if `indexes` without the secondary indexes: what begins with an
+    AUTO_INCREMENT column stays, servers want it indexed.
     """
     bare = replace(table, foreign_keys=())
     if not indexes:
         return bare
     counting = {column.name for column in table.columns if column.flag & FLAG_AUTO_INCREMENT}
-    kept = tuple(index for index in table.indexes if index.primary or index.columns[0][0] in counting)
+    kept = tuple(
+        index for index in table.indexes if index.primary or index.columns[0][0] in counting
+    )
     return replace(bare, indexes=kept)
 
 

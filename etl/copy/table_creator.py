@@ -1,5 +1,6 @@
-"""The databases, tables, indexes, foreign keys and views of a copy: made downstream in the order in which they are
-needed, and taken back when the copy is given up. What is there already is taken as made.
+"""The databases, tables, indexes, foreign keys and views of a copy: made downstream in the order in
+which they are needed, and taken back when the copy is given up. What is there already is taken as
+made.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.plan import CopyPlan, PlannedTable, without_values
 from sluice.etl.copy.spec import BootstrapSpec
-from sluice.etl.copy.statements import add_indexes_and_keys, bare_table, create_object, create_schema, scoped_statement
+from sluice.etl.copy.statements import (
+    add_indexes_and_keys,
+    bare_table,
+    create_object,
+    create_schema,
+    scoped_statement,
+)
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ddl import ALREADY_EXISTS, DdlExecutor
 from sluice.tidb.ddl_job import DdlJob
@@ -34,10 +41,16 @@ class TableCreator:
     """What a copy makes downstream beside rows. Every method raises DdlError, DownstreamError."""
 
     indexes_after_bytes = 32 << 20
-    """Tables from this size on get secondary indexes after their rows: docs/decisions/0117-indexes-after-rows.md."""
+    """Tables from this size on get secondary indexes after their rows:
+    docs/decisions/0117-indexes-after-rows.md.
+    """
 
     def __init__(
-        self, session: MySQLSession, rules: tuple[Filter, Routes], plan: CopyPlan, asked: BootstrapSpec
+        self,
+        session: MySQLSession,
+        rules: tuple[Filter, Routes],
+        plan: CopyPlan,
+        asked: BootstrapSpec,
     ) -> None:
         self._session = session
         self._executor = DdlExecutor(session)
@@ -48,18 +61,26 @@ class TableCreator:
         """What people should know."""
 
     def create(self, definitions: SourceSchema, doing: OnActivity) -> None:
-        """Databases, and tables without what is better made after their rows. Raises CopyError for columns that the
-        downstream would have to compute and doesn't.
+        """Databases, and tables without what is better made after their rows.
+
+        Raises CopyError for columns that the downstream would have to compute and doesn't.
         """
         names = {planned.table.schema_name for planned in self._plan.tables}
         for schema in definitions.schemas:
-            if self._filters.wants_schema(schema.name) and (schema.name in names or not self._asked.tables):
+            if self._filters.wants_schema(schema.name) and (
+                schema.name in names or not self._asked.tables
+            ):
                 self._execute(create_schema(schema, self._plan.ts))
         for place, planned in enumerate(self._plan.tables):
             doing("creating tables")
-            bare = planned.table if planned.merged else bare_table(planned.table, indexes=self._indexes_after(planned))
+            bare = (
+                planned.table
+                if planned.merged
+                else bare_table(planned.table, indexes=self._indexes_after(planned))
+            )
             self._execute(create_object(bare, self._plan.ts))
-            if place in self._plan.of_table:  # else it has no rows, and replication brings all there will be
+            # else it has no rows, and replication brings all there will be
+            if place in self._plan.of_table:
                 self._check_computed(planned)
 
     def add_indexes(self, definitions: SourceSchema, doing: OnActivity) -> None:
@@ -67,29 +88,38 @@ class TableCreator:
         for what in (0, 1):  # every index before the first foreign key
             for planned in self._plan.tables:
                 bare = bare_table(planned.table, indexes=self._indexes_after(planned))
-                steps = [] if planned.merged else add_indexes_and_keys(bare, planned.table, self._plan.ts)
+                steps = (
+                    []
+                    if planned.merged
+                    else add_indexes_and_keys(bare, planned.table, self._plan.ts)
+                )
                 for step in steps:
-                    if (step.type == steps[0].type and bare.indexes != planned.table.indexes) == (what == 0):
+                    if (step.type == steps[0].type and bare.indexes != planned.table.indexes) == (
+                        what == 0
+                    ):
                         doing(f"indexes of {planned.target}")
                         self._execute(step)
         for table in self._others(definitions):
             self._execute(create_object(table, self._plan.ts))
 
     def take_back(self, rows: Mapping[tuple[str, str], int], doing: OnActivity) -> list[str]:
-        """Drop the tables that are there with the rows that were copied, and no other one; what stays, in words.
-        `rows`: how many were copied, by schema and table downstream.
+        """Drop the tables that are there with the rows that were copied, and no other one.
+
+        What stays, in words. `rows`: how many were copied, by schema and table downstream.
         """
         self._session.execute("SET SESSION foreign_key_checks = 0")
         stays = []
-        for schema, name in dict.fromkeys((planned.schema, planned.name) for planned in self._plan.tables):
+        for schema, name in dict.fromkeys(
+            (planned.schema, planned.name) for planned in self._plan.tables
+        ):
             doing(f"removing {full_name(schema, name)}")
             there = self._existing_rows(schema, name)
             if there is None:
                 continue
             if there != rows.get((schema, name), 0):
                 stays.append(
-                    f"{full_name(schema, name)} has {there} rows, of which {rows.get((schema, name), 0)} were copied:"
-                    " somebody else wrote there"
+                    f"{full_name(schema, name)} has {there} rows, of which"
+                    f" {rows.get((schema, name), 0)} were copied: somebody else wrote there"
                 )
                 continue
             self._session.query(f"DROP TABLE {quote_name(schema)}.{quote_name(name)}")
@@ -100,12 +130,15 @@ class TableCreator:
         found: dict[tuple[str, str], int] = {}
         for number, rows in there.items():
             planned = self._plan.tables[self._plan.of_table[number]]
-            found[planned.schema, planned.name] = found.get((planned.schema, planned.name), 0) + rows
+            found[planned.schema, planned.name] = (
+                found.get((planned.schema, planned.name), 0) + rows
+            )
         return found
 
     def _existing_rows(self, schema: str, name: str) -> int | None:
         found = self._session.query(
-            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (schema, name)
+            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (schema, name),
         )
         return count_rows(self._session, schema, name) if found else None
 
@@ -116,12 +149,15 @@ class TableCreator:
         found = [
             table
             for table in definitions.tables
-            if (table.is_view or table.is_sequence) and self._filters.wants_table(table.schema_name, table.name)
+            if (table.is_view or table.is_sequence)
+            and self._filters.wants_table(table.schema_name, table.name)
         ]
         return sorted(found, key=lambda table: (table.is_view, table.id))
 
     def _check_computed(self, planned: PlannedTable) -> None:
-        """Generated columns that rows bring in replication, and that the source hasn't, must be computed here."""
+        """Generated columns that rows bring in replication, and that the source hasn't, must be
+        computed here.
+        """
         stored = (column.name for column in planned.table.stored_columns if column.generated)
         wanted = [name for name in stored if name not in planned.brought]
         if not wanted:

@@ -14,12 +14,16 @@ from sluice.tidb.schema import Table
 
 
 def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa.RecordBatch]:
-    """The rows of `table` that a condition (SQL) takes, in no order: `table.columns`, in types and texts of
-    `sluice.tidb.rows.arrow_schema`. Neither side holds more than a few megabytes of them. Raises CopyError.
+    """The rows of `table` that a condition (SQL) takes, in no order: `table.columns`, in types and
+    texts of `sluice.tidb.rows.arrow_schema`. Neither side holds more than a few megabytes of them.
+    Raises CopyError.
     """
     columns = table.columns
-    # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its zero's sign among them.
-    names = [f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns]
+    # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its
+    # zero's sign among them.
+    names = [
+        f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns
+    ]
     statement = f"SELECT {', '.join(names) or '1'} FROM {quote_table(table)} WHERE {condition}"
     for block in session.blocks(statement):
         try:

@@ -36,8 +36,10 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class TidbAddress:
-    """Where TiDB serves SQL and who reads there. `password_env`: the environment variable that holds the password, on
-    every machine that reads. Files of TLS are under the same paths everywhere.
+    """Where TiDB serves SQL and who reads there.
+
+    `password_env`: the environment variable that holds the password, on every machine that reads.
+    Files of TLS are under the same paths everywhere.
     """
 
     host: str
@@ -55,9 +57,15 @@ class TidbAddress:
         if not upstream.sql_host:
             raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
         return cls(
-            upstream.sql_host, upstream.sql_port, upstream.sql_user, upstream.sql_password_env, upstream.sql_ssl_ca,
-            upstream.sql_ssl_cert, upstream.sql_ssl_key, upstream.sql_ssl_verify_identity,
-        )  # fmt: skip
+            upstream.sql_host,
+            upstream.sql_port,
+            upstream.sql_user,
+            upstream.sql_password_env,
+            upstream.sql_ssl_ca,
+            upstream.sql_ssl_cert,
+            upstream.sql_ssl_key,
+            upstream.sql_ssl_verify_identity,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without a secret."""
@@ -81,29 +89,42 @@ class TidbAddress:
             return os.environ[self.password_env]
         except KeyError:
             raise CopyError(
-                f"[upstream] sql-password-env: the environment has no variable {self.password_env}; Spark's workers"
-                " need it, too"
+                f"[upstream] sql-password-env: the environment has no variable {self.password_env};"
+                " Spark's workers need it, too"
             ) from None
 
     def tls(self) -> ssl.SSLContext | None:
         """How to speak TLS, None if nothing asks for it. Raises CopyError."""
         try:
-            return sql_tls(self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity)
+            return sql_tls(
+                self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity
+            )
         except (OSError, ValueError) as error:
             raise CopyError(f"[upstream] sql-ssl-ca, sql-ssl-cert, sql-ssl-key: {error}") from None
 
 
 class TidbSession:
-    """One connection, which gives values as the bytes that TiDB prints. Every method raises CopyError."""
+    """One connection, which gives values as the bytes that TiDB prints.
+
+    Every method raises CopyError.
+    """
 
     def __init__(self, address: TidbAddress) -> None:
         self.address = address
         with self._translated_errors("connect"):
             self._connection = LoginConnection(
-                host=address.host, port=address.port, user=address.user, password=address.password(),
-                ssl=address.tls(), charset="utf8mb4", conv={}, use_unicode=False, autocommit=None,
-                connect_timeout=10, read_timeout=_READ_TIMEOUT_S,
-            )  # fmt: skip
+                host=address.host,
+                port=address.port,
+                user=address.user,
+                password=address.password(),
+                ssl=address.tls(),
+                charset="utf8mb4",
+                conv={},
+                use_unicode=False,
+                autocommit=None,
+                connect_timeout=10,
+                read_timeout=_READ_TIMEOUT_S,
+            )
         if not self._set(", ".join(_SETTINGS)):
             for setting in _SETTINGS:
                 self._set(setting)
@@ -132,7 +153,10 @@ class TidbSession:
             return list(cursor.fetchall())
 
     def blocks(self, statement: str) -> Iterator[RowBlock]:
-        """The result as it comes from the server; who doesn't read to its end closes the session."""
+        """The result as it comes from the server.
+
+        Who doesn't read to its end closes the session.
+        """
         with self._translated_errors(statement):
             yield from result_blocks(self._connection, statement, _READ_TIMEOUT_S)
 
@@ -170,11 +194,15 @@ class TidbSession:
         where = f"TiDB at {self.address.shown}"
         if number in server_errors.OLDER_THAN_GC:
             return CopyError(
-                f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held. Begin the copy anew",
+                f"{where} has dropped what the copy reads ({error.args[1]}): its GC was not held."
+                " Begin the copy anew",
                 way_out="give this copy up (`sluice jobs cancel`), and begin anew",
             )
         lost = not isinstance(error, pymysql.MySQLError) or number in (0, 2003, 2006, 2013)
         return CopyError(
-            f"{where}: {what[:200]}: {error}", transient=lost,
-            way_out="see [upstream] sql-user and sql-password-env" if number == server_errors.ACCESS_DENIED else "",
-        )  # fmt: skip
+            f"{where}: {what[:200]}: {error}",
+            transient=lost,
+            way_out="see [upstream] sql-user and sql-password-env"
+            if number == server_errors.ACCESS_DENIED
+            else "",
+        )

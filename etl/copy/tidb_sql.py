@@ -1,8 +1,9 @@
 """A live TiDB as a source of rows, read with SQL as of one timestamp.
 
-A chunk is a range of the table's key: from one region's first row to the next's, and between those of about even width.
-Nothing is counted; sizes are those of TiDB's statistics, or of so many regions. Every chunk is read over a connection
-of its own, and its rows are not kept in memory on either side.
+A chunk is a range of the table's key: from one region's first row to the next's, and between those
+of about even width. Nothing is counted; sizes are those of TiDB's statistics, or of so many
+regions. Every chunk is read over a connection of its own, and its rows are not kept in memory on
+either side.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _PARTS_PER_REGION = 3
 _SMALL_REGION_COUNT = 32
 """Where there are more of them, they are chunks enough."""
 _REGION_BYTES, _SMALL_BYTES = 64 << 20, 1 << 20
-"""What is taken for the size of a region, and of a table with few rows, as long as TiDB has no statistics."""
+"""What is taken for the size of a region, and of a table with few rows, as long as TiDB has no
+statistics.
+"""
 
 
 class TidbSql:
@@ -81,15 +84,18 @@ class TidbSql:
     def check_schema(self, table: Table) -> None:
         with self._session() as session:
             columns = session.query(
-                "SELECT COLUMN_NAME FROM information_schema.COLUMNS"
-                f" WHERE TABLE_SCHEMA = {literal(table.schema_name)} AND TABLE_NAME = {literal(table.name)}"
+                "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA ="
+                f" {literal(table.schema_name)} AND TABLE_NAME = {literal(table.name)}"
             )
         found = sorted(_text(name) for (name,) in columns)
-        wanted = sorted(column.name for column in table.columns if column.public and not column.hidden)
+        wanted = sorted(
+            column.name for column in table.columns if column.public and not column.hidden
+        )
         if found != wanted:
             raise CopyError(
-                f"{table.full_name} at {self.position} has the columns {', '.join(found) or 'none'} for"
-                f" {self.describe()} and {', '.join(wanted)} for PD and TiKV: are both of one cluster?"
+                f"{table.full_name} at {self.position} has the columns {', '.join(found) or 'none'}"
+                f" for {self.describe()} and {', '.join(wanted)} for PD and TiKV: are both of one"
+                " cluster?"
             )
 
     def chunks(self, table: Table) -> list[SourceChunk]:
@@ -99,10 +105,16 @@ class TidbSql:
             is_small = len(sampled) < 2 and not (key and self._has_more(session, table, key))
             bounds = [] if is_small or not key else self._bounds(session, table, key, sampled)
         edges: list[list[str] | None] = [None, *bounds, None]
-        size = self._sizes.get(table.full_name) or (_SMALL_BYTES if is_small else len(sampled) * _REGION_BYTES)
+        size = self._sizes.get(table.full_name) or (
+            _SMALL_BYTES if is_small else len(sampled) * _REGION_BYTES
+        )
         return [
             SourceChunk(
-                table.schema_name, table.name, number, {"key_low": low, "key_high": high}, size // (len(bounds) + 1)
+                table.schema_name,
+                table.name,
+                number,
+                {"key_low": low, "key_high": high},
+                size // (len(bounds) + 1),
             )
             for number, (low, high) in enumerate(pairwise(edges))
         ]
@@ -110,13 +122,20 @@ class TidbSql:
     def _sampled(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> list[Key]:
         """The keys of the first rows of regions, ascending."""
         names = _names(key)
-        return list(session.query(f"SELECT {names} FROM {quote_table(table)} TABLESAMPLE REGIONS() ORDER BY {names}"))
+        return list(
+            session.query(
+                f"SELECT {names} FROM {quote_table(table)} TABLESAMPLE REGIONS() ORDER BY {names}"
+            )
+        )
 
     def _has_more(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> bool:
         """Whether the table has more than a few rows; few are looked at."""
         names = _names(key)
         return bool(
-            session.query(f"SELECT {names} FROM {quote_table(table)} ORDER BY {names} LIMIT 1 OFFSET {self.few_rows}")
+            session.query(
+                f"SELECT {names} FROM {quote_table(table)} ORDER BY {names} LIMIT 1 OFFSET"
+                f" {self.few_rows}"
+            )
         )
 
     def _bounds(
@@ -125,15 +144,22 @@ class TidbSql:
         """Where to cut, ascending, as literals: the first rows of regions, and places between."""
         if len(key) == 1 and key[0].kind == "int":
             name = _names(key)
-            ((low, high),) = session.query(f"SELECT MIN({name}), MAX({name}) FROM {quote_table(table)}")
+            ((low, high),) = session.query(
+                f"SELECT MIN({name}), MAX({name}) FROM {quote_table(table)}"
+            )
             if low is None or high is None:
                 return []
             starts = [int(value or 0) for (value,) in sampled]
-            return [[str(bound)] for bound in refined_bounds(starts, int(low), int(high), _PARTS_PER_REGION)]
+            return [
+                [str(bound)]
+                for bound in refined_bounds(starts, int(low), int(high), _PARTS_PER_REGION)
+            ]
         found: list[list[str]] = []
         for row in self._with_inner(session, table, key, sampled)[1:]:
             try:
-                bound = [column.literal(value or b"") for column, value in zip(key, row, strict=True)]
+                bound = [
+                    column.literal(value or b"") for column, value in zip(key, row, strict=True)
+                ]
             except UnicodeDecodeError:  # no literal says it: the chunk before goes on
                 continue
             if not found or found[-1] != bound:
@@ -143,22 +169,37 @@ class TidbSql:
     def _with_inner(
         self, session: TidbSession, table: Table, key: Sequence[KeyColumn], sampled: Sequence[Key]
     ) -> Sequence[Key]:
-        """`sampled`, and keys of rows between where there are few regions, ascending. Keys of rows that are there, in
-        the order that TiDB gives them: a made-up one may stand elsewhere in a collation's order.
+        """`sampled`, and keys of rows between where there are few regions, ascending.
+
+        Keys of rows that are there, in the order that TiDB gives them: a made-up one may stand
+        elsewhere in a collation's order.
         """
         index = table.primary_index
-        if not sampled or len(sampled) > _SMALL_REGION_COUNT or index is None or len(index.columns) != len(key):
+        if (
+            not sampled
+            or len(sampled) > _SMALL_REGION_COUNT
+            or index is None
+            or len(index.columns) != len(key)
+        ):
             return sampled
         names, start = _names(key), f"SELECT {_names(key)} FROM {quote_table(table)}"
         last = session.query(f"{start} ORDER BY {_names(key, ' DESC')} LIMIT 1")
-        places = [p for a, b in pairwise([*sampled, *last]) for p in split_between(key, a, b, _PARTS_PER_REGION)]
+        places = [
+            p
+            for a, b in pairwise([*sampled, *last])
+            for p in split_between(key, a, b, _PARTS_PER_REGION)
+        ]
         inner = [
             tuple(row)
             for place in places
-            for row in session.query(f"{start} WHERE {in_range(key, place, None)} ORDER BY {names} LIMIT 1")
+            for row in session.query(
+                f"{start} WHERE {in_range(key, place, None)} ORDER BY {names} LIMIT 1"
+            )
         ]
         try:
-            conditions = [key_equals(key, row) for row in dict.fromkeys([*map(tuple, sampled), *inner])]
+            conditions = [
+                key_equals(key, row) for row in dict.fromkeys([*map(tuple, sampled), *inner])
+            ]
         except UnicodeDecodeError:
             return sampled
         return list(session.query(f"{start} WHERE {' OR '.join(conditions)} ORDER BY {names}"))

@@ -1,7 +1,8 @@
 """Chunks become the text that LOAD DATA reads, in Spark's workers.
 
-What comes back is one Arrow row a LOAD statement: `layout` as JSON (`sluice.etl.changes.formats.load_data`), `rows`
-inside, `warnings` that the server will give for them, the text.
+What comes back is one Arrow row a LOAD statement: `layout` as JSON
+(`sluice.etl.changes.formats.load_data`), `rows` inside, `warnings` that the server will give for
+them, the text.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ from sluice.etl.copy.sources import open_source
 from sluice.tidb.schema import Table
 
 LOAD_SCHEMA = pa.schema(
-    [("layout", pa.string()), ("rows", pa.int64()), ("warnings", pa.int64()), ("payload", pa.binary())]
+    [
+        ("layout", pa.string()),
+        ("rows", pa.int64()),
+        ("warnings", pa.int64()),
+        ("payload", pa.binary()),
+    ]
 )
 
 
-def make_loads(spec: Mapping[str, Any], chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
+def make_loads(
+    spec: Mapping[str, Any], chunk: SourceChunk, table: Table
+) -> Iterator[pa.RecordBatch]:
     """The loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
     return loads_of(table, open_source(spec).read(chunk, table))
 
@@ -32,7 +40,9 @@ def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     """The loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        brought = replace(table, columns=tuple(c for c in table.stored_columns if c.name in columns))
+        brought = replace(
+            table, columns=tuple(c for c in table.stored_columns if c.name in columns)
+        )
         for load in format_load(brought, columns, batch.num_rows):
             yield pa.RecordBatch.from_arrays(
                 [

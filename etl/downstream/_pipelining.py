@@ -1,14 +1,17 @@
-"""Statements that are sent before those in front of them are answered: all of them take one round trip.
+"""Statements that are sent before those in front of them are answered: all of them take one round
+trip.
 
-A server answers commands in the order in which they come, and reads one when it is done with the one before. The rows
-of a LOAD DATA LOCAL are sent behind it unasked, with the sequence numbers that they have behind the server's request
-for them (MySQL's client/server protocol, "LOCAL INFILE request"). A server that refuses the statement before it asks
-takes them for a command with a wrong number, and ends the connection.
+A server answers commands in the order in which they come, and reads one when it is done with the
+one before. The rows of a LOAD DATA LOCAL are sent behind it unasked, with the sequence numbers that
+they have behind the server's request for them (MySQL's client/server protocol, "LOCAL INFILE
+request"). A server that refuses the statement before it asks takes them for a command with a wrong
+number, and ends the connection.
 
-Answers are read as the bytes that they are: an object for each packet would cost more than all that is sent.
+Answers are read as the bytes that they are: an object for each packet would cost more than all that
+is sent.
 
-Nothing of the rows may ever be executed, not by a proxy that looks at no numbers either. So they are one packet, and
-begin with a line that the LOAD passes over: its first byte is no command's.
+Nothing of the rows may ever be executed, not by a proxy that looks at no numbers either. So they
+are one packet, and begin with a line that the LOAD passes over: its first byte is no command's.
 """
 
 from __future__ import annotations
@@ -41,8 +44,11 @@ _MAX_SHORT_INTEGER_BYTES = 7
 
 @dataclass(frozen=True, slots=True)
 class PipelinedStatement:
-    """A statement. `name`: the file that it loads, if it is a LOAD DATA LOCAL INFILE; `payload` (bytes-like): its
-    contents, which begin with FIRST_LINE if they are sent ahead. `asks`: rows of a result are its answer.
+    """A statement.
+
+    `name`: the file that it loads, if it is a LOAD DATA LOCAL INFILE; `payload` (bytes-like): its
+    contents, which begin with FIRST_LINE if they are sent ahead. `asks`: rows of a result are its
+    answer.
     """
 
     statement: bytes
@@ -52,7 +58,10 @@ class PipelinedStatement:
 
 
 class StatementResult(NamedTuple):
-    """What the server said: affected rows and warnings, its message, rows of a result; or its error."""
+    """What the server said: affected rows and warnings, its message, rows of a result.
+
+    Or its error.
+    """
 
     affected: int = 0
     warnings: int = 0
@@ -62,18 +71,24 @@ class StatementResult(NamedTuple):
 
 
 class LoadRejected(Signal):
-    """The server refused to load rows that were on their way, by the error `said`: the connection is closed."""
+    """The server refused to load rows that were on their way, by the error `said`: the connection
+    is closed.
+    """
 
     def __init__(self, said: pymysql.err.MySQLError) -> None:
         super().__init__(str(said))
         self.said = said
 
 
-def execute_pipelined(connection: Any, orders: Sequence[PipelinedStatement]) -> list[StatementResult]:
-    """One answer an order. What is sent has to fit into what the server and the network between hold: some hundred KiB,
-    some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost, NotAsked; of refused
-    statements it is the answer that tells. Whatever else goes wrong closes the connection: an answer that nobody has
-    read would be taken for that to the next statement.
+def execute_pipelined(
+    connection: Any, orders: Sequence[PipelinedStatement]
+) -> list[StatementResult]:
+    """One answer an order.
+
+    What is sent has to fit into what the server and the network between hold: some hundred KiB,
+    some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost, NotAsked;
+    of refused statements it is the answer that tells. Whatever else goes wrong closes the
+    connection: an answer that nobody has read would be taken for that to the next statement.
     """
     if not connection.open:
         raise pymysql.err.InterfaceError(0, "the connection is closed")
@@ -81,7 +96,10 @@ def execute_pipelined(connection: Any, orders: Sequence[PipelinedStatement]) -> 
     connection._sock.settimeout(connection._read_timeout)
     connection._current_timeout = connection._read_timeout
     try:
-        return [_read_rows(connection) if order.asks else _read_result(connection, order.name) for order in orders]
+        return [
+            _read_rows(connection) if order.asks else _read_result(connection, order.name)
+            for order in orders
+        ]
     except OSError as error:
         raise _connection_lost(connection, str(error)) from error
     except BaseException:
@@ -95,7 +113,10 @@ def _packets_of(order: PipelinedStatement) -> tuple[bytes, ...]:
     command = _header(0, len(statement) + 1) + _QUERY
     if not order.name:
         return command, statement
-    if not bytes(order.payload[: len(FIRST_LINE)]) == FIRST_LINE or len(order.payload) > MIN_PACKET_BYTES:
+    if (
+        not bytes(order.payload[: len(FIRST_LINE)]) == FIRST_LINE
+        or len(order.payload) > MIN_PACKET_BYTES
+    ):
         raise ValueError("rows that could be read as commands are not sent ahead")
     return (
         command,
@@ -125,7 +146,12 @@ def _read_rows(connection: Any) -> StatementResult:
 def _read_result(connection: Any, name: bytes) -> StatementResult:
     """The answer to another one; `name`: of the file that was sent with it."""
     data = _read_packet(connection, 1)
-    if len(data) >= _MAX_SHORT_INTEGER_BYTES and data[0] == _OK and data[1] < _FILE and data[2] < _FILE:
+    if (
+        len(data) >= _MAX_SHORT_INTEGER_BYTES
+        and data[0] == _OK
+        and data[1] < _FILE
+        and data[2] < _FILE
+    ):
         connection.server_status = data[3] | data[4] << 8
         return StatementResult(data[1], data[5] | data[6] << 8, data[_MAX_SHORT_INTEGER_BYTES:])
     if data[0] == _FILE:
@@ -159,7 +185,9 @@ def _read_packet(connection: Any, number: int) -> bytes:
     read = connection._rfile.read
     head: bytes = read(4)
     if len(head) < 4 or head[3] != number:
-        raise _connection_lost(connection, f"packet {number} was to come, and {head[3:].hex() or 'nothing'} came")
+        raise _connection_lost(
+            connection, f"packet {number} was to come, and {head[3:].hex() or 'nothing'} came"
+        )
     size = head[0] | head[1] << 8 | head[2] << 16
     data: bytes = read(size)
     if len(data) < size or size in (0, _MAX_PACKET_BYTES):
@@ -182,7 +210,9 @@ def _error(data: bytes) -> pymysql.err.MySQLError:
     except pymysql.err.MySQLError as error:
         return error
     except (ValueError, IndexError, struct.error) as error:
-        return pymysql.err.OperationalError(CR.CR_MALFORMED_PACKET, f"an error that can't be read ({error!r})")
+        return pymysql.err.OperationalError(
+            CR.CR_MALFORMED_PACKET, f"an error that can't be read ({error!r})"
+        )
 
 
 def _connection_lost(connection: Any, why: str) -> pymysql.err.MySQLError:

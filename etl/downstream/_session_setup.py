@@ -1,4 +1,6 @@
-"""What the writing relies on in a session: each variable is set, and looked at afterwards. What can't be had is named.
+"""What the writing relies on in a session: each variable is set, and looked at afterwards.
+
+What can't be had is named.
 
 docs/reference/servers.md, is this list for people.
 """
@@ -9,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 STRICT_SQL_MODE = (
-    "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
+    "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
+    ",ALLOW_INVALID_DATES"
 )
 LENIENT_SQL_MODE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES"
 MIN_PACKET_BYTES = 4 << 20
@@ -17,8 +20,9 @@ MIN_PACKET_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class SessionVariable:
-    """A session variable and the value it gets, as SHOW VARIABLES spells it. `why`: what would go wrong, if the value
-    is a must.
+    """A session variable and the value it gets, as SHOW VARIABLES spells it.
+
+    `why`: what would go wrong, if the value is a must.
     """
 
     name: str
@@ -28,17 +32,25 @@ class SessionVariable:
 
 _WRONG_ROWS = "statements would find or change other rows than they name"
 VARIABLES = (
-    SessionVariable("sql_mode", STRICT_SQL_MODE, "values that don't fit would be changed instead of refused"),
+    SessionVariable(
+        "sql_mode", STRICT_SQL_MODE, "values that don't fit would be changed instead of refused"
+    ),
     SessionVariable("time_zone", "+00:00", "TIMESTAMPs would be off by the zone"),
     SessionVariable(
         "explicit_defaults_for_timestamp",
         "ON",
         "NULL in a TIMESTAMP would become the time of writing, also in rows that are there",
     ),
-    SessionVariable("foreign_key_checks", "OFF", "the upstream's cascades come as rows; here they would happen twice"),
+    SessionVariable(
+        "foreign_key_checks",
+        "OFF",
+        "the upstream's cascades come as rows; here they would happen twice",
+    ),
     SessionVariable("unique_checks", "ON", "duplicates could get into secondary keys"),
     SessionVariable("character_set_client", "utf8mb4", "text would arrive as other characters"),
-    SessionVariable("character_set_connection", "utf8mb4", "text would be compared as other characters"),
+    SessionVariable(
+        "character_set_connection", "utf8mb4", "text would be compared as other characters"
+    ),
     SessionVariable("character_set_results", "utf8mb4", "text would be read as other characters"),
     SessionVariable("autocommit", "OFF", "parts of a transaction would be committed by themselves"),
     SessionVariable("completion_type", "NO_CHAIN", "COMMIT would begin or end more than it says"),
@@ -49,21 +61,34 @@ VARIABLES = (
     SessionVariable("max_error_count", "64"),
     SessionVariable("default_storage_engine", "InnoDB", "tables would have no transactions"),
     SessionVariable("innodb_strict_mode", "ON"),
-    SessionVariable("default_week_format", "0", "generated columns would hold other values than upstream"),
-    SessionVariable("div_precision_increment", "4", "generated columns would hold other values than upstream"),
-    SessionVariable("lc_time_names", "en_US", "generated columns would hold other values than upstream"),
+    SessionVariable(
+        "default_week_format", "0", "generated columns would hold other values than upstream"
+    ),
+    SessionVariable(
+        "div_precision_increment", "4", "generated columns would hold other values than upstream"
+    ),
+    SessionVariable(
+        "lc_time_names", "en_US", "generated columns would hold other values than upstream"
+    ),
     # MariaDB
-    SessionVariable("in_predicate_conversion_threshold", "0"),  # long IN lists stay ranges on the key
+    # long IN lists stay ranges on the key
+    SessionVariable("in_predicate_conversion_threshold", "0"),
     # TiDB has checked what it checks; MariaDB's JSON check refuses documents nested deeper than 32.
-    SessionVariable("check_constraint_checks", "OFF", "rows that the upstream has would be refused"),
+    SessionVariable(
+        "check_constraint_checks", "OFF", "rows that the upstream has would be refused"
+    ),
     SessionVariable("system_versioning_alter_history", "KEEP"),
     SessionVariable("max_statement_time", "0.000000"),
-    SessionVariable("sql_if_exists", "OFF", "a DDL on what isn't there would look as if it had been done"),
+    SessionVariable(
+        "sql_if_exists", "OFF", "a DDL on what isn't there would look as if it had been done"
+    ),
     SessionVariable("character_set_collations", ""),
     SessionVariable("tx_read_only", "OFF", "nothing could be written"),
     # MySQL
     SessionVariable("transaction_read_only", "OFF", "nothing could be written"),
-    SessionVariable("information_schema_stats_expiry", "0", "what a DDL has left would be seen a day later"),
+    SessionVariable(
+        "information_schema_stats_expiry", "0", "what a DDL has left would be seen a day later"
+    ),
     SessionVariable("range_optimizer_max_mem_size", "0"),  # long OR lists stay ranges on the key
     SessionVariable("sql_require_primary_key", "OFF"),
     SessionVariable("sql_generate_invisible_primary_key", "OFF"),
@@ -74,7 +99,11 @@ VARIABLES = (
         "SELECT ... FOR UPDATE would not lock, and two processes could write side by side",
     ),
     SessionVariable("tidb_constraint_check_in_place", "ON"),
-    SessionVariable("tidb_constraint_check_in_place_pessimistic", "ON", "duplicates would be noticed after the fact"),
+    SessionVariable(
+        "tidb_constraint_check_in_place_pessimistic",
+        "ON",
+        "duplicates would be noticed after the fact",
+    ),
     SessionVariable(
         "tidb_disable_txn_auto_retry",
         "ON",
@@ -88,7 +117,11 @@ VARIABLES = (
     SessionVariable("tidb_snapshot", "", "the past would be read"),
     SessionVariable("tidb_read_staleness", "0", "the past would be read"),
     SessionVariable("tidb_low_resolution_tso", "OFF", "the past would be read"),
-    SessionVariable("allow_auto_random_explicit_insert", "ON", "rows of tables with AUTO_RANDOM would be refused"),
+    SessionVariable(
+        "allow_auto_random_explicit_insert",
+        "ON",
+        "rows of tables with AUTO_RANDOM would be refused",
+    ),
     SessionVariable("tidb_skip_utf8_check", "ON"),  # the upstream has checked what it checks
     SessionVariable("tidb_skip_ascii_check", "ON"),
     SessionVariable("tidb_enable_exchange_partition", "ON"),
@@ -98,8 +131,8 @@ _IDLE_TIMEOUT_S, _ROW_LOCK_TIMEOUT_S = 900, 50
 
 
 def timeout_variables(read_timeout_s: int) -> tuple[SessionVariable, ...]:
-    """What ends a session whose client stands still or is cut off: its locks must not stay for the server's eight
-    hours. The server gives up waiting for a lock no later than the client does.
+    """What ends a session whose client stands still or is cut off: its locks must not stay for the
+    server's eight hours. The server gives up waiting for a lock no later than the client does.
     """
     idle_s = str(max(_IDLE_TIMEOUT_S, 3 * read_timeout_s))
     return (
@@ -133,8 +166,10 @@ SHOW = f"SHOW SESSION VARIABLES WHERE Variable_name IN ({', '.join(map(repr, _CH
 
 
 def assignments(actual: Mapping[str, str], read_timeout_s: int) -> list[str]:
-    """Assignments, as in SET SESSION, for what isn't yet as it has to be. `actual`: what SHOW SESSION VARIABLES says,
-    names in lower case; a variable that isn't there is none of this server's.
+    """Assignments, as in SET SESSION, for what isn't yet as it has to be.
+
+    `actual`: what SHOW SESSION VARIABLES says, names in lower case; a variable that isn't there is
+    none of this server's.
     """
     return [
         f"{v.name}={_literal(v.value)}"
@@ -148,28 +183,40 @@ def problems(actual: Mapping[str, str]) -> Iterator[str]:
     for variable in VARIABLES:
         if variable.why and variable.name in actual and not _same(variable, actual[variable.name]):
             yield (
-                f"{variable.name} is {actual[variable.name]!r} and can't be set here, {variable.value!r} is needed:"
-                f" else {variable.why}; set it in the server's configuration, or let this user set it"
+                f"{variable.name} is {actual[variable.name]!r} and can't be set here,"
+                f" {variable.value!r} is needed: else {variable.why}; set it in the server's"
+                " configuration, or let this user set it"
             )
-    isolation = next((actual[name] for name in _ISOLATION_VARIABLES if name in actual), "REPEATABLE-READ")
+    isolation = next(
+        (actual[name] for name in _ISOLATION_VARIABLES if name in actual), "REPEATABLE-READ"
+    )
     if isolation.upper() != "REPEATABLE-READ":
         yield f"the transaction isolation is {isolation} and can't be set to REPEATABLE-READ"
     packet = int(actual.get("max_allowed_packet") or MIN_PACKET_BYTES)
     if packet < MIN_PACKET_BYTES:
         yield (
-            f"max_allowed_packet is {packet}, at least {MIN_PACKET_BYTES} is needed: statements of 1 MiB and single"
-            " rows must fit"
+            f"max_allowed_packet is {packet}, at least {MIN_PACKET_BYTES} is needed: statements of"
+            " 1 MiB and single rows must fit"
         )
     if _on(actual, "log_bin") and actual.get("binlog_format", "").upper() == "STATEMENT":
-        yield "binlog_format is STATEMENT: replicas of this server would get other rows than it; set ROW or MIXED"
+        yield (
+            "binlog_format is STATEMENT: replicas of this server would get other rows than it; set"
+            " ROW or MIXED"
+        )
     if _on(actual, "wsrep_on") and _on(actual, "wsrep_load_data_splitting"):
         yield "wsrep_load_data_splitting is ON: LOAD DATA would commit in parts; set it OFF"
     if _on(actual, "innodb_force_primary_key"):
-        yield "innodb_force_primary_key is ON: tables that have no primary key upstream can't be made; set it OFF"
-    if _on(actual, "sql_require_primary_key") and not _on(actual, "sql_generate_invisible_primary_key"):
         yield (
-            "sql_require_primary_key is ON and can't be set here: tables that have no primary key upstream can't be"
-            " made; set it OFF in the server's configuration, or grant this user SESSION_VARIABLES_ADMIN"
+            "innodb_force_primary_key is ON: tables that have no primary key upstream can't be"
+            " made; set it OFF"
+        )
+    if _on(actual, "sql_require_primary_key") and not _on(
+        actual, "sql_generate_invisible_primary_key"
+    ):
+        yield (
+            "sql_require_primary_key is ON and can't be set here: tables that have no primary key"
+            " upstream can't be made; set it OFF in the server's configuration, or grant this user"
+            " SESSION_VARIABLES_ADMIN"
         )
     if actual.get("secure_timestamp", "NO").upper() not in ("NO", ""):
         yield "secure_timestamp is not NO: the clock of a DDL can't be set to what it was upstream"

@@ -1,13 +1,14 @@
-"""Who writes downstream holds a lock there by name, for as long as its session is connected; who takes over waits until
-that session has ended, and ends it if need be.
+"""Who writes downstream holds a lock there by name, for as long as its session is connected.
 
-So when a process goes on from the checkpoint, no statement of the one before is running in that session, waiting in the
-server (for a lock, for the rest of a LOAD) or still to come: a process that was stopped for a while wakes up to a dead
-connection. A DDL statement that runs is waited for, since nobody can tell how far it has come; whatever else the
-session does is rolled back with it.
+Who takes over waits until that session has ended, and ends it if need be.
 
-Sessions that write beside the first one (mode `parallel`) hold locks of their own, with numbers, so that they are found
-too.
+So when a process goes on from the checkpoint, no statement of the one before is running in that
+session, waiting in the server (for a lock, for the rest of a LOAD) or still to come: a process that
+was stopped for a while wakes up to a dead connection. A DDL statement that runs is waited for,
+since nobody can tell how far it has come; whatever else the session does is rolled back with it.
+
+Sessions that write beside the first one (mode `parallel`) hold locks of their own, with numbers, so
+that they are found too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _ROLLED_BACK = {
     "SHOW",
     "WITH",
 }
-"""What a session may be cut off from: either nothing is written by it, or all of it goes when the session ends."""
+"""What a session may be cut off from: either nothing is written by it, or all of it goes when the
+session ends.
+"""
 
 
 class WriterLock:
@@ -56,9 +59,11 @@ class WriterLock:
         self._is_logged = False
 
     def acquire(self, session: MySQLSession, wait_s: float) -> None:
-        """Hold the lock in `session` until it ends; every session that held it, or a number of it, has ended or will
-        commit nothing more. Raises DownstreamError, transient, when a DDL statement of a session before is still
-        running after `wait_s`, or that session can't be ended.
+        """Hold the lock in `session` until it ends.
+
+        Every session that held it, or a number of it, has ended or will commit nothing more. Raises
+        DownstreamError, transient, when a DDL statement of a session before is still running after
+        `wait_s`, or that session can't be ended.
         """
         deadline = time.monotonic() + wait_s
         trouble = ""
@@ -77,15 +82,20 @@ class WriterLock:
         return self._try_get(session, 0)
 
     def hold(self, session: MySQLSession, number: int) -> None:
-        """Have `session` found by who takes over. Raises DownstreamError, transient, if another one has this number."""
+        """Have `session` found by who takes over.
+
+        Raises DownstreamError, transient, if another one has this number.
+        """
         if not self._get_lock(session, f"{self.name}-{number}", _SESSION_END_WAIT_S):
             raise DownstreamError(
-                server_errors.LOCK_WAIT_TIMEOUT, f"{session.address}: another process writes there as this pipeline"
+                server_errors.LOCK_WAIT_TIMEOUT,
+                f"{session.address}: another process writes there as this pipeline",
             )
 
     def holder(self, session: MySQLSession) -> tuple[int, str] | None:
-        """The connection id that holds the lock, and the statement that it executes ("" if none); None if nobody holds
-        it.
+        """The connection id that holds the lock, and the statement that it executes ("" if none).
+
+        None if nobody holds it.
         """
         found = self._holder(session)
         return None if found is None else (found, _running(session, found))
@@ -98,7 +108,8 @@ class WriterLock:
             return bool(session.query("SELECT GET_LOCK(%s, %s)", (name, wait_s))[0][0])
         if not self._is_logged:
             log.warning(
-                "%s has no locks by name: a statement of a process before this one may still be under way there",
+                "%s has no locks by name: a statement of a process before this one may still be"
+                " under way there",
                 session.address,
             )
             self._is_logged = True
@@ -114,14 +125,22 @@ class WriterLock:
         """End a session, unless a DDL statement runs there; what is to be waited for."""
         statement = _running(session, holder)
         if _first_word(statement) not in _ROLLED_BACK:
-            return f"a DDL statement of a session before is still running in connection {holder}: {statement[:300]}"
+            return (
+                f"a DDL statement of a session before is still running in connection {holder}:"
+                f" {statement[:300]}"
+            )
         log.warning(
-            "taking over on %s: connection %d, which wrote there as this pipeline, is ended", session.address, holder
+            "taking over on %s: connection %d, which wrote there as this pipeline, is ended",
+            session.address,
+            holder,
         )
         try:
             session.query(session.dialect.kill(holder))
         except DownstreamError as error:
-            return f"connection {holder} can't be ended ({error.message}): end it by hand (KILL {holder})"
+            return (
+                f"connection {holder} can't be ended ({error.message}): end it by hand (KILL"
+                f" {holder})"
+            )
         return f"connection {holder} is ending"
 
     def _end_helpers(self, session: MySQLSession) -> None:
@@ -129,9 +148,12 @@ class WriterLock:
         holders = [0] if session.dialect.supports_is_used_lock else []
         while holders:
             looks = ", ".join(
-                f"IS_USED_LOCK({literal(f'{self.name}-{number}')})" for number in range(first, first + _MAX_HELPERS)
+                f"IS_USED_LOCK({literal(f'{self.name}-{number}')})"
+                for number in range(first, first + _MAX_HELPERS)
             )
-            holders = [int(found) for found in session.query(f"SELECT {looks}")[0] if found is not None]
+            holders = [
+                int(found) for found in session.query(f"SELECT {looks}")[0] if found is not None
+            ]
             for holder in holders:
                 with contextlib.suppress(
                     DownstreamError
@@ -141,7 +163,9 @@ class WriterLock:
 
 
 def _running(session: MySQLSession, connection: int) -> str:
-    rows = session.query("SELECT INFO FROM information_schema.PROCESSLIST WHERE ID = %s", (connection,))
+    rows = session.query(
+        "SELECT INFO FROM information_schema.PROCESSLIST WHERE ID = %s", (connection,)
+    )
     return " ".join(str(rows[0][0] or "").split()) if rows else ""
 
 

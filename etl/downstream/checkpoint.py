@@ -1,16 +1,18 @@
 """Read and write the checkpoint row: the commit ts through which the downstream is complete.
 
-The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer stopped and the other way round:
+The table and the JSON are TiDB Binlog's own, so Sluice goes on where a Drainer stopped and the
+other way round:
 
     tidb_binlog.checkpoint(clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)
     {"consistent": true, "commitTS": 1, "ts-map": {}, "schema-version": 0}
 
-One key is ours, and Drainer ignores it: `"sluice": {"owner": "..."}` names the pipeline that wrote the row, and is gone
-once a Drainer writes it; `"sluice": {"process": token}` is renewed by every process that goes on from the row;
-`"sluice": {"ddl": {...}}` stands there while a DDL statement is being executed downstream, `"sluice": {"flight":
-{...}}` while several sessions write what comes after commitTS, `"sluice": {"safe-until": ts}` while changes through
-that commit timestamp may be downstream already, left there by a Drainer that wasn't stopped in good order. The protocol
-is in docs/explanation/exactly-once.md.
+One key is ours, and Drainer ignores it: `"sluice": {"owner": "..."}` names the pipeline that wrote
+the row, and is gone once a Drainer writes it; `"sluice": {"process": token}` is renewed by every
+process that goes on from the row; `"sluice": {"ddl": {...}}` stands there while a DDL statement is
+being executed downstream, `"sluice": {"flight": {...}}` while several sessions write what comes
+after commitTS, `"sluice": {"safe-until": ts}` while changes through that commit timestamp may be
+downstream already, left there by a Drainer that wasn't stopped in good order. The protocol is in
+docs/explanation/exactly-once.md.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class CheckpointError(SluiceError):
 
 
 class NewerCheckpointError(CheckpointError):
-    """A newer version of Sluice wrote the checkpoint: going on from it here could lose or repeat changes."""
+    """A newer version of Sluice wrote the checkpoint: going on from it here could lose or repeat
+    changes.
+    """
 
     way_out = "install the version of Sluice that wrote it, or a newer one; nothing was changed"
 
@@ -75,8 +79,8 @@ class InFlight:
     """Changes after the checkpoint through `until` (TSO) that several sessions are writing.
 
     Each of them may be downstream or not. `left_out`: commit timestamps of transactions that were
-    ignored when it began, so that nothing of them is downstream. `rules`: the digest of the rules by
-    which its changes were prepared (`sluice.etl.changes.rules.rules_digest`).
+    ignored when it began, so that nothing of them is downstream. `rules`: the digest of the rules
+    by which its changes were prepared (`sluice.etl.changes.rules.rules_digest`).
     """
 
     until: int
@@ -93,7 +97,11 @@ class InFlight:
             tuple(map(int, document.get("left-out") or ())),
             str(document.get("rules") or ""),
             (
-                Blocked(str(refused["id"]), str(refused["text"]), tuple(map(int, refused.get("decided") or ())))
+                Blocked(
+                    str(refused["id"]),
+                    str(refused["text"]),
+                    tuple(map(int, refused.get("decided") or ())),
+                )
                 if refused
                 else None
             ),
@@ -117,8 +125,9 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`commit_ts`: every transaction through it is downstream. `consistent` is false when a Drainer left changes beyond
-    it, or while a `flight` is under way.
+    """`commit_ts`: every transaction through it is downstream.
+
+    `consistent` is false when a Drainer left changes beyond it, or while a `flight` is under way.
     """
 
     commit_ts: int
@@ -128,15 +137,19 @@ class Checkpoint:
     pending: PendingDdl | None = None
     flight: InFlight | None = None
     safe_until: int = 0
-    """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it isn't known yet."""
+    """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it
+    isn't known yet.
+    """
     copied: tuple[str, ...] = ()
-    """Tables without a key (``schema.table``) that an operator has made what they were at `commit_ts`: nothing beyond
-    it is in them.
+    """Tables without a key (``schema.table``) that an operator has made what they were at
+    `commit_ts`: nothing beyond it is in them.
     """
     owner: str = field(default="", compare=False)
     """The pipeline that wrote it, see `relay.Ownership`; empty: a Drainer, or people."""
     process: str = field(default="", compare=False)
-    """The process that wrote the row last; "" if it was a Drainer. Rows that differ in it only say the same."""
+    """The process that wrote the row last; "" if it was a Drainer. Rows that differ in it only say
+    the same.
+    """
 
     @classmethod
     def parse(cls, text: str, cluster_id: int) -> Self:
@@ -152,7 +165,9 @@ class Checkpoint:
                 consistent=bool(document.get("consistent", False)),
                 ts_map=document.get("ts-map") or {},
                 pending=(
-                    PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"])) if ours else None
+                    PendingDdl(int(ours["job"]), int(ours["commit-ts"]), str(ours["fingerprint"]))
+                    if ours
+                    else None
                 ),
                 flight=InFlight.from_json(flight) if flight else None,
                 safe_until=int(sluice.get("safe-until") or 0),
@@ -201,7 +216,14 @@ class Checkpoint:
         version = max(self.schema_version, schema_version or 0)
         flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
         ts_map = self.ts_map if commit_ts == self.commit_ts else {}
-        moved = replace(self, commit_ts=commit_ts, schema_version=version, ts_map=ts_map, pending=None, flight=flight)
+        moved = replace(
+            self,
+            commit_ts=commit_ts,
+            schema_version=version,
+            ts_map=ts_map,
+            pending=None,
+            flight=flight,
+        )
         return (
             moved
             if flight is not None or commit_ts < self.safe_until
@@ -219,7 +241,8 @@ def refuse_newer(what: str, ours: Mapping[str, Any]) -> None:
     found = ours.get("format", FORMAT)
     if found != FORMAT:
         raise NewerCheckpointError(
-            f"{what} has format {found}, this version of Sluice reads {FORMAT}: a newer version wrote it",
+            f"{what} has format {found}, this version of Sluice reads {FORMAT}: a newer version"
+            " wrote it",
             way_out=NewerCheckpointError.way_out,
         )
 
@@ -234,7 +257,11 @@ class CheckpointTable:
     """The row of one cluster. `lock` and `save` run in the sink's current transaction."""
 
     def __init__(
-        self, session: MySQLSession, cluster_id: int, schema: str = "tidb_binlog", table: str = "checkpoint"
+        self,
+        session: MySQLSession,
+        cluster_id: int,
+        schema: str = "tidb_binlog",
+        table: str = "checkpoint",
     ) -> None:
         self._session = session
         self.cluster_id = cluster_id
@@ -260,75 +287,90 @@ class CheckpointTable:
             self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
             return True
         except Exception as error:
-            if getattr(error, "code", 0) not in (server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE):
+            if getattr(error, "code", 0) not in (
+                server_errors.NO_SUCH_TABLE,
+                server_errors.UNKNOWN_DATABASE,
+            ):
                 raise
             return False
 
     def create(self) -> None:
-        """Create schema and table unless they exist (needs no right to do so if they do). Raises CheckpointError if
-        rows there can't be rolled back.
+        """Create schema and table unless they exist (needs no right to do so if they do).
+
+        Raises CheckpointError if rows there can't be rolled back.
         """
         if not self.exists():
             self._session.query(f"CREATE DATABASE IF NOT EXISTS {self._schema}")
             self._session.query(
-                f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint"
-                " MEDIUMTEXT)"
+                f"CREATE TABLE IF NOT EXISTS {self._table} (clusterID BIGINT UNSIGNED PRIMARY KEY,"
+                " checkPoint MEDIUMTEXT)"
             )
         engine = self._session.engines_without_transactions([self._place])[0]
         if engine:
             raise CheckpointError(
-                f"the checkpoint table {self._table} on {self._session.address} is in the storage engine {engine},"
-                " which has no transactions",
+                f"the checkpoint table {self._table} on {self._session.address} is in the storage"
+                f" engine {engine}, which has no transactions",
                 way_out="ALTER TABLE ... ENGINE = InnoDB",
             )
         self._session.query("COMMIT")
 
     def load(self, *, wait: bool = False) -> Checkpoint | None:
-        """The checkpoint, None when there is no row. `wait`: wait for a transaction that is changing it, such as one
-        whose connection is gone while it is committed; the row is locked until the caller's transaction ends.
+        """The checkpoint, None when there is no row.
+
+        `wait`: wait for a transaction that is changing it, such as one whose connection is gone
+        while it is committed; the row is locked until the caller's transaction ends.
         """
         return self._select(" FOR UPDATE" if wait else "")
 
     def lock(self, expected: Checkpoint | None, *, shared: bool = False) -> None:
         """Lock the row for this transaction; it must be `expected` (None: no row).
 
-        Owner and process count. `shared`: other sessions may hold the lock, too, and none can change
-        the row. Raises CheckpointMovedError.
+        Owner and process count. `shared`: other sessions may hold the lock, too, and none can
+        change the row. Raises CheckpointMovedError.
         """
         self.expect(expected, self._session.query(self.lock_statement(shared=shared)))
 
     def lock_statement(self, *, shared: bool = False) -> str:
         """The question by which `lock` locks the row."""
-        return self._selection(f" {self._session.dialect.shared_lock_clause if shared else 'FOR UPDATE'}")
+        return self._selection(
+            f" {self._session.dialect.shared_lock_clause if shared else 'FOR UPDATE'}"
+        )
 
     def expect(self, expected: Checkpoint | None, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Whether the row is `expected`; `rows`: the answer to `lock_statement`. Raises CheckpointMovedError."""
+        """Whether the row is `expected`; `rows`: the answer to `lock_statement`.
+
+        Raises CheckpointMovedError.
+        """
         if expected is not None and rows and rows[0][0] == self._text_of(expected):
             return
         found = self._read(rows)
         if found != expected or (
-            found and expected and (found.owner, found.process) != (expected.owner, expected.process)
+            found
+            and expected
+            and (found.owner, found.process) != (expected.owner, expected.process)
         ):
             raise self.moved(found, expected)
 
     def moved(self, found: Checkpoint | None, expected: Checkpoint | None) -> CheckpointMovedError:
         """What to say when the row is `found` in place of `expected`."""
         return CheckpointMovedError(
-            f"the checkpoint of cluster {self.cluster_id} in {self._table} on {self._session.address} is at"
-            f" {found.commit_ts if found else 'no row'}, {expected.commit_ts if expected else 'no row'} expected:"
-            f" another process replicates to the same downstream{_writer_text(found, expected)}, or has taken over"
-            f" from this"
+            f"the checkpoint of cluster {self.cluster_id} in {self._table} on"
+            f" {self._session.address} is at {found.commit_ts if found else 'no row'},"
+            f" {expected.commit_ts if expected else 'no row'} expected: another process replicates"
+            f" to the same downstream{_writer_text(found, expected)}, or has taken over from this"
             " one; stop one of the two"
         )
 
     def save(self, checkpoint: Checkpoint, *, first: bool = False) -> None:
-        """Write the row; `first`: there was none when this process looked. Raises CheckpointMovedError if there is one
-        now.
+        """Write the row; `first`: there was none when this process looked.
+
+        Raises CheckpointMovedError if there is one now.
         """
         try:
             if first:
                 self._session.query(
-                    f"INSERT INTO {self._table} VALUES (%s, %s)", (self.cluster_id, checkpoint.to_text())
+                    f"INSERT INTO {self._table} VALUES (%s, %s)",
+                    (self.cluster_id, checkpoint.to_text()),
                 )
             else:
                 self._session.query(self.save_statement(checkpoint))
@@ -345,10 +387,11 @@ class CheckpointTable:
         return f"UPDATE {self._table} SET checkPoint = {text} WHERE clusterID = {self.cluster_id}"
 
     def swap_statement(self, expected: Checkpoint, checkpoint: Checkpoint) -> str:
-        """By which the row is locked, and written where it says `expected` to the letter: then it affects one row, else
-        none, also where what is written is what was there.
+        """By which the row is locked, and written where it says `expected` to the letter: then it
+        affects one row, else none, also where what is written is what was there.
         """
-        before = literal(self._text_of(expected))  # before `checkpoint`, whose text is the one that is wanted again
+        # before `checkpoint`, whose text is the one that is wanted again
+        before = literal(self._text_of(expected))
         return f"{self.save_statement(checkpoint)} AND CAST(checkPoint AS BINARY) = {before}"
 
     def _text_of(self, checkpoint: Checkpoint) -> str:

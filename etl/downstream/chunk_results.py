@@ -2,8 +2,8 @@
 
     tidb_binlog.sluice_chunks(job VARCHAR(64), at_ts BIGINT UNSIGNED, result MEDIUMTEXT, PRIMARY KEY (job, at_ts))
 
-A note is written in the transaction that writes the chunk's rows: either both are there or none. What is declined is
-noted too.
+A note is written in the transaction that writes the chunk's rows: either both are there or none.
+What is declined is noted too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from sluice.etl.downstream.mysql import MySQLSession
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What was done, in rows; where nothing was to be written (`compare`), what `replace` would have done.
+    """What was done, in rows.
 
-    `rows` upstream in the chunk; of them `same` were there already, `inserted` had a key that wasn't, `replaced` one
-    that was, with other values. `deleted`: were there and aren't upstream. `displaced`: lay outside of the chunk and
-    held a unique value that belongs to one of its rows. `kept`: not written, as their key is there (`missing`).
+    Where nothing was to be written (`compare`), what `replace` would have done.
+
+    `rows` upstream in the chunk; of them `same` were there already, `inserted` had a key that
+    wasn't, `replaced` one that was, with other values. `deleted`: were there and aren't upstream.
+    `displaced`: lay outside of the chunk and held a unique value that belongs to one of its rows.
+    `kept`: not written, as their key is there (`missing`).
     """
 
     rows: int = 0
@@ -60,7 +63,10 @@ class ChunkResult:
 
 
 class ChunkResults:
-    """The notes of all jobs. Every method runs in the session's current transaction and raises DownstreamError."""
+    """The notes of all jobs.
+
+    Every method runs in the session's current transaction and raises DownstreamError.
+    """
 
     def __init__(self, schema: str) -> None:
         """`schema`: the checkpoint's."""
@@ -71,22 +77,29 @@ class ChunkResults:
         """Whether there is such a table."""
         return bool(
             session.query(
-                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", self._place
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
+                " = %s",
+                self._place,
             )
         )
 
     def create(self, session: MySQLSession) -> None:
-        """Create the table unless it exists; commits what is open. The checkpoint's schema is there."""
+        """Create the table unless it exists; commits what is open.
+
+        The checkpoint's schema is there.
+        """
         if not self.exists(session):
             session.execute(
-                f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT NULL, at_ts BIGINT"
-                " UNSIGNED NOT NULL, result MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL, PRIMARY KEY (job, at_ts))"
-                " ENGINE=InnoDB"
+                f"CREATE TABLE IF NOT EXISTS {self._table} (job VARCHAR(64) CHARACTER SET ascii NOT"
+                " NULL, at_ts BIGINT UNSIGNED NOT NULL, result MEDIUMTEXT CHARACTER SET utf8mb4"
+                " NOT NULL, PRIMARY KEY (job, at_ts)) ENGINE=InnoDB"
             )
 
     def find(self, session: MySQLSession, job: str, at_ts: int) -> ChunkResult | None:
         """The note of one appointment; the table is there."""
-        found = session.query(f"SELECT result FROM {self._table} WHERE job = %s AND at_ts = %s", (job, at_ts))
+        found = session.query(
+            f"SELECT result FROM {self._table} WHERE job = %s AND at_ts = %s", (job, at_ts)
+        )
         return ChunkResult.parse(str(found[0][0])) if found else None
 
     def of_job(self, session: MySQLSession, job: str) -> dict[int, ChunkResult]:
@@ -105,7 +118,9 @@ class ChunkResults:
     def note(self, session: MySQLSession, job: str, at_ts: int, result: ChunkResult) -> None:
         """Write a note; refused by the server if there is one."""
         session.execute(
-            fill_placeholders(f"INSERT INTO {self._table} VALUES (%s, %s, %s)", (job, at_ts, result.to_text()))
+            fill_placeholders(
+                f"INSERT INTO {self._table} VALUES (%s, %s, %s)", (job, at_ts, result.to_text())
+            )
         )
 
     def forget(self, session: MySQLSession, job: str) -> None:

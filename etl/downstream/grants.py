@@ -20,14 +20,15 @@ TABLE_RIGHTS = (
     "CREATE VIEW",
     "SHOW VIEW",
 )
-"""On every database that is replicated, and on the one for dropped tables; on the checkpoint's the first four of
-them, and CREATE unless it is there.
+"""On every database that is replicated, and on the one for dropped tables; on the checkpoint's the
+first four of them, and CREATE unless it is there.
 """
 PROCESS_RIGHT = "PROCESS"
 """On ``*.*``: tells which table is which after names were swapped. Not in TiDB."""
 _CHECKPOINT_RIGHTS = ("SELECT", "INSERT", "UPDATE")
 _GRANT = re.compile(
-    r"GRANT (?P<rights>.+?) ON (?:TABLE )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ",
+    r"GRANT (?P<rights>.+?) ON (?:TABLE"
+    r" )?(?P<place>\*\.\*|(?:`(?:[^`]|``)*`|'[^']*'|\"[^\"]*\"|[\w%$]+)\.\*) TO ",
     re.IGNORECASE,
 )
 _RIGHT = re.compile(r"([A-Z][A-Z_ ]*[A-Z])\s*(\([^)]*\))?", re.IGNORECASE)
@@ -43,13 +44,17 @@ class _Grant:
 
 
 def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool) -> list[str]:
-    """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``. A right on the
-    replicated databases counts as given if it is given anywhere: which databases there will be nobody knows. `process`:
-    whether PROCESS is needed. `own`: the schemas of the checkpoint and of dropped tables.
+    """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``.
+
+    A right on the replicated databases counts as given if it is given anywhere: which databases
+    there will be nobody knows. `process`: whether PROCESS is needed. `own`: the schemas of the
+    checkpoint and of dropped tables.
     """
     found = [grant for line in grants if (grant := _parse(line)) is not None]
     missing = [
-        f"{right} on the replicated databases" for right in TABLE_RIGHTS if not _grants_right(found, right, None)
+        f"{right} on the replicated databases"
+        for right in TABLE_RIGHTS
+        if not _grants_right(found, right, None)
     ]
     for schema, rights in zip(own, (_CHECKPOINT_RIGHTS, TABLE_RIGHTS[:7]), strict=True):
         missing += [
@@ -57,26 +62,36 @@ def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool
             for right in rights
             if _grants_right(found, right, None) and not _grants_right(found, right, schema)
         ]
-    if process and not any(grant.everywhere and grant.rights & {_ALL_RIGHTS, PROCESS_RIGHT} for grant in found):
+    if process and not any(
+        grant.everywhere and grant.rights & {_ALL_RIGHTS, PROCESS_RIGHT} for grant in found
+    ):
         missing.append(f"{PROCESS_RIGHT} on *.*")
     return missing
 
 
-def grant_statements(user: str, schemas: Iterable[str], own: tuple[str, str], *, process: bool) -> list[str]:
-    """Return the statements that give `user` (``'name'@'host'``) what is needed on these databases, and no more.
+def grant_statements(
+    user: str, schemas: Iterable[str], own: tuple[str, str], *, process: bool
+) -> list[str]:
+    """Return the statements that give `user` (``'name'@'host'``) what is needed on these databases,
+    and no more.
 
-    `own`: the schemas of the checkpoint and of dropped tables. `process`: whether PROCESS is needed. A grant ON *.*
-    would reach the server's own tables of accounts.
+    `own`: the schemas of the checkpoint and of dropped tables. `process`: whether PROCESS is
+    needed. A grant ON *.* would reach the server's own tables of accounts.
     """
     checkpoint, recycle = own
     rights: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(schemas), TABLE_RIGHTS)
     rights |= {checkpoint: (*_CHECKPOINT_RIGHTS, "CREATE"), recycle: TABLE_RIGHTS[:7]}
-    lines = [f"GRANT {', '.join(names)} ON {_pattern(schema)}.* TO {user};" for schema, names in rights.items()]
+    lines = [
+        f"GRANT {', '.join(names)} ON {_pattern(schema)}.* TO {user};"
+        for schema, names in rights.items()
+    ]
     return [*lines, f"GRANT {PROCESS_RIGHT} ON *.* TO {user};"] if process else lines
 
 
 def _pattern(schema: str) -> str:
-    """A database's name as GRANT takes it: `%` and `_` stand for themselves there only behind a backslash."""
+    """A database's name as GRANT takes it: `%` and `_` stand for themselves there only behind a
+    backslash.
+    """
     escaped = re.sub(r"([%_\\])", r"\\\1", schema)
     return "`" + escaped.replace("`", "``") + "`"
 
@@ -90,7 +105,9 @@ def _parse(line: str) -> _Grant | None:
     match = _GRANT.match(line)
     if match is None:
         return None
-    rights = frozenset(word.upper().strip() for word, columns in _RIGHT.findall(match["rights"]) if not columns)
+    rights = frozenset(
+        word.upper().strip() for word, columns in _RIGHT.findall(match["rights"]) if not columns
+    )
     everywhere = match["place"] == "*.*"
     name = "%" if everywhere else match["place"][:-2]
     if name[0] in "`'\"":
@@ -100,7 +117,8 @@ def _parse(line: str) -> _Grant | None:
 
 def _grants_right(grants: Iterable[_Grant], right: str, schema: str | None) -> bool:
     return any(
-        grant.rights & {_ALL_RIGHTS, right} and (schema is None or _matches_pattern(grant.pattern, schema))
+        grant.rights & {_ALL_RIGHTS, right}
+        and (schema is None or _matches_pattern(grant.pattern, schema))
         for grant in grants
     )
 

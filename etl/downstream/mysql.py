@@ -1,7 +1,8 @@
 """The one connection to a MySQL-protocol downstream: transactions, deletes, LOAD DATA from memory.
 
-LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the client answers only
-to the random name of the load in progress, from memory; any other name is refused and ends the connection.
+LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the
+client answers only to the random name of the load in progress, from memory; any other name is
+refused and ends the connection.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ from sluice.errors import SluiceError
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.load_data import insert_statement, load_statement, replace_statements
+from sluice.etl.changes.formats.load_data import (
+    insert_statement,
+    load_statement,
+    replace_statements,
+)
 from sluice.etl.changes.formats.mysql_result_stream import result_blocks
 from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import fill_placeholders
@@ -46,44 +51,54 @@ from sluice.etl.settings.sql_login import LoginConnection
 
 _PACKET_BYTES = 1 << 20
 _ENGINE = (
-    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE"
-    " t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
+    "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE"
+    " = t.ENGINE WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
 )
 _ADVICE = {
     server_errors.ACCESS_DENIED: (
-        "correct [downstream] user, or where its password is: password-env, password-file or password-connection"
+        "correct [downstream] user, or where its password is: password-env, password-file or"
+        " password-connection"
     ),
     server_errors.TRANSACTION_TOO_LARGE: (
-        "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB at the most), or"
-        " lower [apply] max-bytes, or use mode parallel, which commits every statement by itself; a copy takes a file"
-        " of a dump that isn't cut in one transaction: dump into smaller files"
+        "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB"
+        " at the most), or lower [apply] max-bytes, or use mode parallel, which commits every"
+        " statement by itself; a copy takes a file of a dump that isn't cut in one transaction:"
+        " dump into smaller files"
     ),
     server_errors.MEMORY_EXCEEDED: (
-        "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which commits every"
-        " statement by itself"
+        "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which"
+        " commits every statement by itself"
     ),
-    server_errors.ENTRY_TOO_LARGE: "a row is larger than TiDB's performance.txn-entry-size-limit: raise it",
+    server_errors.ENTRY_TOO_LARGE: (
+        "a row is larger than TiDB's performance.txn-entry-size-limit: raise it"
+    ),
     server_errors.INCORRECT_VALUE: (
-        "the column's character set can't hold these bytes, which the upstream has not checked either: change the"
-        " column here, to utf8mb4 if they are utf-8, else to bytes (VARBINARY, BLOB), which hold whatever comes"
+        "the column's character set can't hold these bytes, which the upstream has not checked"
+        " either: change the column here, to utf8mb4 if they are utf-8, else to bytes (VARBINARY,"
+        " BLOB), which hold whatever comes"
     ),
     server_errors.PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
 }
 MAX_PIPELINED = 128
 """Statements at most that are sent ahead: all their answers fit into what the network holds."""
 _MAX_INLINE_LOAD_BYTES = 16 * 2**10
-"""Bytes of rows that are sent ahead as one statement with their values; more are the rows of a LOAD DATA."""
+"""Bytes of rows that are sent ahead as one statement with their values; more are the rows of a LOAD
+DATA.
+"""
 _PIPELINING_PAUSE_S, _PIPELINING_TRUST_S = (10.0, 600.0), 60.0
-"""After a connection was lost nothing is sent ahead for so long, at least and at most; where it held for so long behind
-that, the next loss counts as the first."""
+"""After a connection was lost nothing is sent ahead for so long, at least and at most; where it
+held for so long behind that, the next loss counts as the first.
+"""
 _NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
 _OPEN_SESSIONS: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
 
 
 class DownstreamError(SluiceError):
-    """The downstream refused a statement. `code` is the server's error number, 0 if the connection failed. It is
-    transient if rolling back, connecting anew and starting again at the checkpoint may help.
+    """The downstream refused a statement.
+
+    `code` is the server's error number, 0 if the connection failed. It is transient if rolling
+    back, connecting anew and starting again at the checkpoint may help.
     """
 
     way_out = "do what the server's message asks for, then let the task go on"
@@ -99,8 +114,9 @@ class DownstreamError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings. `records` -1:
-    `deleted` is the sum of rows written and rows removed.
+    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings.
+
+    `records` -1: `deleted` is the sum of rows written and rows removed.
     """
 
     records: int
@@ -154,8 +170,10 @@ class _Connection(LoginConnection):
 
 @dataclass(frozen=True, slots=True)
 class LoadData:
-    """Rows to be written into `target`, see `MySQLSession.load`. `may_replace`: whether rows with the same keys may be
-    there; where they mayn't it may be an error if they are.
+    """Rows to be written into `target`, see `MySQLSession.load`.
+
+    `may_replace`: whether rows with the same keys may be there; where they mayn't it may be an
+    error if they are.
     """
 
     target: str
@@ -172,15 +190,19 @@ class Query:
 
 
 StatementOutcome: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | DownstreamError
-"""What became of something that was sent ahead: affected rows, a load's outcome, rows, or its error."""
+"""What became of something that was sent ahead: affected rows, a load's outcome, rows, or its
+error.
+"""
 
 
 @dataclass(slots=True)
 class PipeliningState:
-    """Whether statements are sent ahead to a server; what one session finds out, all that share this know.
+    """Whether statements are sent ahead to a server.
 
-    A server that loses the connection may have been started anew, or it, or a proxy, hangs up at each try: that is
-    found out ever more seldom.
+    What one session finds out, all that share this know.
+
+    A server that loses the connection may have been started anew, or it, or a proxy, hangs up at
+    each try: that is found out ever more seldom.
     """
 
     is_refused: bool = False
@@ -207,12 +229,18 @@ class PipeliningState:
 
 
 def own_session_ids() -> set[int]:
-    """Return the servers' numbers of the sessions that this process has open, whichever server they are on."""
+    """Return the servers' numbers of the sessions that this process has open, whichever server they
+    are on.
+    """
     return {session.number for session in tuple(_OPEN_SESSIONS) if session.is_connected}
 
 
 class MySQLSession:
-    """One session. Every method raises DownstreamError; after one the session must be rolled back or connected anew."""
+    """One session.
+
+    Every method raises DownstreamError; after one the session must be rolled back or connected
+    anew.
+    """
 
     before_write: Callable[[], None] | None = None
     """Called before every `execute` and `load`; raises if nothing may be written. See
@@ -220,7 +248,10 @@ class MySQLSession:
     """
 
     def __init__(
-        self, settings: Downstream, unix_socket: str | None = None, ahead: PipeliningState | None = None
+        self,
+        settings: Downstream,
+        unix_socket: str | None = None,
+        ahead: PipeliningState | None = None,
     ) -> None:
         self._settings = settings
         self._unix_socket = unix_socket
@@ -232,7 +263,8 @@ class MySQLSession:
         self.number = 0
         """The server's number of the session that was connected last."""
         self.round_trip_s = 0.0
-        """How long the statement took that this session was answered fastest; 0 before the first."""
+        """How long the statement took that this session was answered fastest; 0 before the first.
+        """
 
     @property
     def address(self) -> str:
@@ -246,15 +278,19 @@ class MySQLSession:
 
     @property
     def dialect(self) -> Dialect:
-        """What the server that was connected to last can do. Raises DownstreamError before the first connect."""
+        """What the server that was connected to last can do.
+
+        Raises DownstreamError before the first connect.
+        """
         if self._dialect is None:
             raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: not connected yet")
         return self._dialect
 
     @property
     def connection(self) -> pymysql.connections.Connection:
-        """For libraries that speak DB-API, to read only; what they raise is PyMySQL's. Raises DownstreamError if the
-        session isn't connected.
+        """For libraries that speak DB-API, to read only; what they raise is PyMySQL's.
+
+        Raises DownstreamError if the session isn't connected.
         """
         return self._open()
 
@@ -264,9 +300,9 @@ class MySQLSession:
         return self._connection is not None
 
     def connect(self) -> None:
-        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed, foreign keys unchecked,
-        and all else as `sluice.etl.downstream._session_setup` says. Raises DownstreamError, also if the server or the
-        user's rights aren't what writing needs.
+        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed,
+        foreign keys unchecked, and all else as `sluice.etl.downstream._session_setup` says. Raises
+        DownstreamError, also if the server or the user's rights aren't what writing needs.
         """
         self.close()
         settings = self._settings
@@ -286,7 +322,9 @@ class MySQLSession:
                 ssl=settings.ssl_context(),
             )
         except (pymysql.err.MySQLError, OSError) as error:
-            if isinstance(getattr(error, "original_exception", error), ssl.SSLCertVerificationError):
+            if isinstance(
+                getattr(error, "original_exception", error), ssl.SSLCertVerificationError
+            ):
                 raise DownstreamError(
                     server_errors.SSL_ERROR,
                     f"{self.address}: {error}",
@@ -307,7 +345,9 @@ class MySQLSession:
             self.commit()
         except UnknownServerError as error:
             self.close()
-            raise DownstreamError(server_errors.VERSION_MISMATCH, f"{self.address}: {error}") from error
+            raise DownstreamError(
+                server_errors.VERSION_MISMATCH, f"{self.address}: {error}"
+            ) from error
         except DownstreamError:
             self.close()
             raise
@@ -316,13 +356,17 @@ class MySQLSession:
         sockets._read_timeout = sockets._write_timeout = settings.read_timeout_s
 
     def _variables(self) -> dict[str, str]:
-        return {str(name).lower(): str(value or "") for name, value in self.query(_session_setup.SHOW)}
+        return {
+            str(name).lower(): str(value or "") for name, value in self.query(_session_setup.SHOW)
+        }
 
     def _set_up(self) -> dict[str, str]:
         """Set the session's variables; all of them, as they are then."""
         self.query(_session_setup.ALL_ROWS)
         assignments = _session_setup.assignments(self._variables(), self._settings.read_timeout_s)
-        for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [_session_setup.ISOLATION]:
+        for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [
+            _session_setup.ISOLATION
+        ]:
             try:
                 self.query(statement)
             except DownstreamError as error:  # what is refused is looked at below
@@ -332,21 +376,26 @@ class MySQLSession:
         wrong = list(_session_setup.problems(variables))
         if wrong:
             raise DownstreamError(
-                server_errors.UNFIT, f"{self.address} can't be written to as it is: {'; '.join(wrong)}"
+                server_errors.UNFIT,
+                f"{self.address} can't be written to as it is: {'; '.join(wrong)}",
             )
         return variables
 
     def _check_session(self, token: str) -> None:
-        """What was set in this session must still be there: locks and transactions are lost in the same way."""
+        """What was set in this session must still be there: locks and transactions are lost in the
+        same way.
+        """
         ((found, number),) = self.query("SELECT @sluice_session, CONNECTION_ID()")
         self.number = int(number)
         _OPEN_SESSIONS.add(self)
         if found not in (token, token.encode()):
             raise DownstreamError(
                 server_errors.UNFIT,
-                f"{self.address}: what a statement sets in a session isn't there some statements later: a proxy in"
-                " between shares connections among clients, so locks and transactions don't hold",
-                "turn multiplexing (or transaction pooling) off for this user, or connect to the server itself",
+                f"{self.address}: what a statement sets in a session isn't there some statements"
+                " later: a proxy in between shares connections among clients, so locks and"
+                " transactions don't hold",
+                "turn multiplexing (or transaction pooling) off for this user, or connect to the"
+                " server itself",
             )
 
     def _check_rights(self, dialect: Dialect) -> None:
@@ -359,7 +408,8 @@ class MySQLSession:
                 grants += [
                     str(line)
                     for (line,) in self.query(
-                        f"SHOW GRANTS FOR CURRENT_USER() USING {self.query('SELECT CURRENT_ROLE()')[0][0]}"
+                        "SHOW GRANTS FOR CURRENT_USER() USING"
+                        f" {self.query('SELECT CURRENT_ROLE()')[0][0]}"
                     )
                 ]
                 missing = missing_rights(grants, own, process=process)
@@ -372,18 +422,21 @@ class MySQLSession:
                 server_errors.LACKS_PRIVILEGE,
                 f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
                 f" {' '.join(grant_statements('…', ['<each replicated database>'], own, process=process))}",
-                "`sluice grants` prints these statements for the databases that the pipeline replicates",
+                "`sluice grants` prints these statements for the databases that the pipeline"
+                " replicates",
             )
 
     def close(self) -> None:
         """End the session; an open transaction is rolled back by the server. Never raises."""
         if self._connection is not None:
             connection: Any = self._connection
-            self._connection = None  # before: another thread that is just reading from it sees why it ends
+            # before: another thread that is just reading from it sees why it ends
+            self._connection = None
             if connection._sock is not None:
                 with contextlib.suppress(OSError):
-                    # Who reads would hold the stream's lock until the server answers, and closing it would wait for
-                    # that. Not by the method of a socket with TLS, which ends that before the connection.
+                    # Who reads would hold the stream's lock until the server answers, and closing
+                    # it would wait for that. Not by the method of a socket with TLS, which ends
+                    # that before the connection.
                     socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
             connection._force_close()  # a farewell to a dead server would wait for its time-out
 
@@ -399,13 +452,16 @@ class MySQLSession:
         """Roll back."""
         self.query("ROLLBACK")
 
-    def query(self, statement: str | bytes, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
+    def query(
+        self, statement: str | bytes, args: Sequence[object] | None = None
+    ) -> list[tuple[Any, ...]]:
         """Run one statement, return its rows. `args` fill ``%s`` places, as literals."""
         return self._run(statement, args)[1]
 
     def blocks(self, statement: str) -> Iterator[RowBlock]:
-        """The rows of a large result as they come, values as the server prints them; who doesn't read to its end closes
-        the session.
+        """The rows of a large result as they come, values as the server prints them.
+
+        Who doesn't read to its end closes the session.
         """
         connection = self._open()
         with self._translating(connection):
@@ -420,12 +476,13 @@ class MySQLSession:
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, message) of the last statement's warnings."""
         return [
-            (str(level), int(code), str(message)) for level, code, message in self.query(self.dialect.show_warnings)
+            (str(level), int(code), str(message))
+            for level, code, message in self.query(self.dialect.show_warnings)
         ]
 
     def engines_without_transactions(self, tables: Sequence[tuple[str, str]]) -> list[str]:
-        """The storage engine of each of these (schema, table) if it has no transactions, else "", also if there is no
-        such table.
+        """The storage engine of each of these (schema, table) if it has no transactions, else "",
+        also if there is no such table.
         """
         found: list[str] = []
         for first in range(0, len(tables), MAX_PIPELINED):
@@ -444,10 +501,12 @@ class MySQLSession:
     def load(
         self, target: str, layout: LoadLayout, payload: Any, *, strict: bool = True, also: str = ""
     ) -> LoadOutcome:
-        """Write rows into `target`, a table's full name, quoted; `payload` (bytes-like) and `layout` as
-        `sluice.etl.changes.formats.load_data` makes them. Rows with the same keys are replaced. `strict` False: what
-        doesn't fit is converted with a warning. `also`: an assignment to one more column, of what the others have been
-        given; only where the server loads in transactions.
+        """Write rows into `target`, a table's full name, quoted.
+
+        `payload` (bytes-like) and `layout` as `sluice.etl.changes.formats.load_data` makes them.
+        Rows with the same keys are replaced. `strict` False: what doesn't fit is converted with a
+        warning. `also`: an assignment to one more column, of what the others have been given; only
+        where the server loads in transactions.
         """
         if not strict:
             self.query(f"SET SESSION sql_mode='{_session_setup.LENIENT_SQL_MODE}'")
@@ -476,28 +535,41 @@ class MySQLSession:
     @property
     def is_pipelining(self) -> bool:
         """Whether `execute_pipelined` may be used."""
-        return self.ahead.allowed and self.dialect.supports_pipelining and self._open().packet_bytes >= MIN_PACKET_BYTES
+        return (
+            self.ahead.allowed
+            and self.dialect.supports_pipelining
+            and self._open().packet_bytes >= MIN_PACKET_BYTES
+        )
 
-    def execute_pipelined(self, orders: Sequence[bytes | LoadData | Query]) -> list[StatementOutcome]:
-        """Execute statements, and load rows, in order, without waiting for the answer of one before the next is sent:
-        at most AHEAD of them, of 64 KiB each and some hundred KiB in all. What each of them did, or its error; those
-        behind one that was refused are executed all the same. Raises DownstreamError if the connection is lost; then
-        nothing is sent ahead for a while, see Ahead.
+    def execute_pipelined(
+        self, orders: Sequence[bytes | LoadData | Query]
+    ) -> list[StatementOutcome]:
+        """Execute statements, and load rows, in order, without waiting for the answer of one before
+        the next is sent: at most AHEAD of them, of 64 KiB each and some hundred KiB in all. What
+        each of them did, or its error; those behind one that was refused are executed all the same.
+        Raises DownstreamError if the connection is lost; then nothing is sent ahead for a while,
+        see Ahead.
         """
         if self.before_write is not None:
             self.before_write()
         connection = self._open()
         sent = [_pipelined_statement(connection, each) for each in orders]
         return [
-            self._statement_outcome(*each) for each in zip(orders, sent, self._execute_pipelined(sent), strict=True)
+            self._statement_outcome(*each)
+            for each in zip(orders, sent, self._execute_pipelined(sent), strict=True)
         ]
 
     def query_pipelined(
         self, statement: str, several: Sequence[Sequence[object]]
     ) -> list[list[tuple[Any, ...]] | DownstreamError]:
         """The rows of `query` with each of several `args`, in the same way; or the error."""
-        answers = self._execute_pipelined([_as_query(fill_placeholders(statement, args)) for args in several])
-        return [list(answer.rows) if answer.error is None else self._error(answer.error) for answer in answers]
+        answers = self._execute_pipelined(
+            [_as_query(fill_placeholders(statement, args)) for args in several]
+        )
+        return [
+            list(answer.rows) if answer.error is None else self._error(answer.error)
+            for answer in answers
+        ]
 
     def _execute_pipelined(self, orders: Sequence[PipelinedStatement]) -> list[StatementResult]:
         connection = self._open()
@@ -507,7 +579,9 @@ class MySQLSession:
         except LoadRejected as refused:
             self.ahead.is_refused = True
             told = self._error(refused.said)
-            raise DownstreamError(0, f"{told}; connecting anew, to do it statement by statement") from refused
+            raise DownstreamError(
+                0, f"{told}; connecting anew, to do it statement by statement"
+            ) from refused
         except DownstreamError:
             if self._connection is connection:  # else another thread has closed it
                 self.ahead.lost()
@@ -533,15 +607,19 @@ class MySQLSession:
         if match:
             return LoadOutcome(*(int(group) for group in match.groups()))
         raise DownstreamError(
-            server_errors.UNFIT, f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did"
+            server_errors.UNFIT,
+            f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did",
         )
 
-    def _replace(self, connection: _Connection, target: str, layout: LoadLayout, payload: Any) -> LoadOutcome:
+    def _replace(
+        self, connection: _Connection, target: str, layout: LoadLayout, payload: Any
+    ) -> LoadOutcome:
         """As statements; they don't tell rows written from rows removed, only both together."""
         if connection.server_status & _NO_ESCAPES:
             raise DownstreamError(
                 server_errors.UNFIT,
-                f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as others",
+                f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as"
+                " others",
             )
         affected = warnings = 0
         for statement in replace_statements(target, layout, payload):
@@ -555,18 +633,25 @@ class MySQLSession:
             raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: not connected")
         return self._connection
 
-    def _run(self, statement: str | bytes, args: Sequence[object] | None) -> tuple[int, list[tuple[Any, ...]]]:
+    def _run(
+        self, statement: str | bytes, args: Sequence[object] | None
+    ) -> tuple[int, list[tuple[Any, ...]]]:
         connection = self._open()
         with self._translating(connection):
             if args is not None and isinstance(statement, str):
                 statement = fill_placeholders(statement, args)
-            raw = statement.encode("utf-8", "surrogateescape") if isinstance(statement, str) else statement
+            raw = (
+                statement.encode("utf-8", "surrogateescape")
+                if isinstance(statement, str)
+                else statement
+            )
             if (
                 len(raw) >= connection.max_allowed_packet
             ):  # the server would end the connection, as if trying again could help
                 raise pymysql.err.OperationalError(
                     server_errors.PACKET_TOO_LARGE,
-                    f"a statement of {len(raw)} bytes, max_allowed_packet is {connection.max_allowed_packet}",
+                    f"a statement of {len(raw)} bytes, max_allowed_packet is"
+                    f" {connection.max_allowed_packet}",
                 )
             began = time.perf_counter()
             affected = connection.query(raw)
@@ -577,15 +662,23 @@ class MySQLSession:
 
     @contextlib.contextmanager
     def _translating(self, connection: _Connection) -> Iterator[None]:
-        """Raise PyMySQL's errors as DownstreamError, and any error of a connection that another thread closed."""
+        """Raise PyMySQL's errors as DownstreamError, and any error of a connection that another
+        thread closed.
+        """
         try:
             yield
         except (pymysql.err.MySQLError, OSError) as error:
             raise self._error(error) from error
-        except (AttributeError, TypeError, ValueError) as error:  # PyMySQL's, of a socket and a file that are gone
+        except (
+            AttributeError,
+            TypeError,
+            ValueError,
+        ) as error:  # PyMySQL's, of a socket and a file that are gone
             if self._connection is connection:
                 raise
-            raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: the session was closed") from error
+            raise DownstreamError(
+                server_errors.SERVER_GONE, f"{self.address}: the session was closed"
+            ) from error
 
     def _error(self, error: BaseException) -> DownstreamError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
@@ -599,10 +692,16 @@ def _as_query(statement: str) -> PipelinedStatement:
     return PipelinedStatement(statement.encode("utf-8", "surrogateescape"), asks=True)
 
 
-def _pipelined_statement(connection: _Connection, asked: bytes | LoadData | Query) -> PipelinedStatement:
+def _pipelined_statement(
+    connection: _Connection, asked: bytes | LoadData | Query
+) -> PipelinedStatement:
     if isinstance(asked, bytes):
         return PipelinedStatement(asked)
-    return _as_query(asked.statement) if isinstance(asked, Query) else _pipelined_insert(connection, asked)
+    return (
+        _as_query(asked.statement)
+        if isinstance(asked, Query)
+        else _pipelined_insert(connection, asked)
+    )
 
 
 def _pipelined_insert(connection: _Connection, load: LoadData) -> PipelinedStatement:
@@ -616,12 +715,17 @@ def _pipelined_insert(connection: _Connection, load: LoadData) -> PipelinedState
         or connection.server_status & _NO_ESCAPES
     ):
         return _pipelined_load(load, led=True)
-    return PipelinedStatement(insert_statement(load.target, layout, load.payload, replaces=load.may_replace))
+    return PipelinedStatement(
+        insert_statement(load.target, layout, load.payload, replaces=load.may_replace)
+    )
 
 
 def _pipelined_load(load: LoadData, *, led: bool = False, also: str = "") -> PipelinedStatement:
     """`led`: to be sent ahead. `also`: as `MySQLSession.load` has it."""
     name = "sluice-" + secrets.token_hex(8)
-    statement = f"LOAD DATA LOCAL INFILE '{name}' {load_statement(load.target, load.layout, led=led, also=also)}"
+    statement = (
+        f"LOAD DATA LOCAL INFILE '{name}'"
+        f" {load_statement(load.target, load.layout, led=led, also=also)}"
+    )
     payload = FIRST_LINE + bytes(load.payload) if led else load.payload
     return PipelinedStatement(statement.encode("utf-8", "surrogateescape"), name.encode(), payload)

@@ -10,10 +10,10 @@
     offset = 1048576
     job = "reapply-1"
 
-A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a Drainer's file. What is
-under [sluice] says up to where the downstream is known to be durable: a file and a byte in it, or a Kafka topic and an
-offset. `job` is there if a job writes past windows there, and no pipeline: what it wrote is no place to go on from for
-anybody else.
+A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a
+Drainer's file. What is under [sluice] says up to where the downstream is known to be durable: a
+file and a byte in it, or a Kafka topic and an offset. `job` is there if a job writes past windows
+there, and no pipeline: what it wrote is no place to go on from for anybody else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Savepoint:
 
 
 class SavepointFile:
-    """The savepoint of one cluster at `path`. `job`: the job that writes there, "" for a pipeline."""
+    """The savepoint of one cluster at `path`.
+
+    `job`: the job that writes there, "" for a pipeline.
+    """
 
     def __init__(self, path: Path, cluster_id: int, job: str = "") -> None:
         self.path = path
@@ -51,7 +54,10 @@ class SavepointFile:
         self._job = job
 
     def load(self) -> Savepoint | None:
-        """None when there is no file, or one without a commit timestamp. Raises CheckpointError and OSError."""
+        """None when there is no file, or one without a commit timestamp.
+
+        Raises CheckpointError and OSError.
+        """
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -61,7 +67,9 @@ class SavepointFile:
             ours = document.get("sluice") or {}
             refuse_newer(f"savepoint file {self.path}", ours)
             found = Savepoint(
-                Checkpoint(int(document.get("commitTS") or 0), int(document.get("schema-version") or 0)),
+                Checkpoint(
+                    int(document.get("commitTS") or 0), int(document.get("schema-version") or 0)
+                ),
                 str(ours["place"]) if "place" in ours else None,
                 int(ours.get("offset") or 0),
             )
@@ -69,12 +77,13 @@ class SavepointFile:
             job = str(ours.get("job") or "")
         except (ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"savepoint file {self.path} can't be read ({error}): it should be lines as `commitTS = 1`"
+                f"savepoint file {self.path} can't be read ({error}): it should be lines as"
+                " `commitTS = 1`"
             ) from error
         if cluster != self._cluster_id:
             raise CheckpointError(
-                f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is {self._cluster_id}: give"
-                " every cluster a place of its own"
+                f"savepoint file {self.path} belongs to cluster {cluster}, the upstream is"
+                f" {self._cluster_id}: give every cluster a place of its own"
             )
         if job != self._job:
             raise CheckpointError(
@@ -87,8 +96,10 @@ class SavepointFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Have no other process move the savepoint until the block ends. Where a file system has no locks for folders
-        nothing holds them up. Raises FileNotFoundError if there is no such folder.
+        """Have no other process move the savepoint until the block ends.
+
+        Where a file system has no locks for folders nothing holds them up. Raises FileNotFoundError
+        if there is no such folder.
         """
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -103,7 +114,10 @@ class SavepointFile:
 
     def save(self, checkpoint: Checkpoint, place: str | None, offset: int) -> None:
         """Replace the file, durably. Raises OSError."""
-        text = f"consistent = true\ncommitTS = {checkpoint.commit_ts}\nschema-version = {checkpoint.schema_version}\n"
+        text = (
+            f"consistent = true\ncommitTS = {checkpoint.commit_ts}\nschema-version ="
+            f" {checkpoint.schema_version}\n"
+        )
         text += f'\n[sluice]\ncluster = "{self._cluster_id}"\n'
         if self._job:
             text += f"job = {json.dumps(self._job)}\n"

@@ -23,8 +23,8 @@ def open_session(downstream: Downstream) -> Iterator[MySQLSession]:
 
 
 def is_same_server(session: MySQLSession, other: Downstream) -> bool:
-    """Whether the session's server is that of `other`, under whatever name: a lock that is taken there is seen here.
-    Raises DownstreamError.
+    """Whether the session's server is that of `other`, under whatever name: a lock that is taken
+    there is seen here. Raises DownstreamError.
     """
     with open_session(other) as beside:
         if not (beside.dialect.has_user_locks and session.dialect.supports_is_used_lock):

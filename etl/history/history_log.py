@@ -31,8 +31,8 @@ class LogRange:
         return self.log.windows(self.since, self.until)
 
     def only(self, ids_of: Callable[[WindowRecord], set[int]]) -> LogRange:
-        """The same stretch, of which less is read if the log can tell tables apart: windows come with what is of the
-        tables whose ids `ids_of` tells of any of them. Raises as `windows`.
+        """The same stretch, of which less is read if the log can tell tables apart: windows come
+        with what is of the tables whose ids `ids_of` tells of any of them. Raises as `windows`.
         """
         if not isinstance(self.log, ArchiveLog):
             return self
@@ -42,7 +42,10 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class HistoryLog:
-    """What there is of the past: from `first` (TSO) on, through `last`; `archived`: what of it the archive has."""
+    """What there is of the past: from `first` (TSO) on, through `last`.
+
+    `archived`: what of it the archive has.
+    """
 
     settings: Settings
     first: int
@@ -54,8 +57,9 @@ class HistoryLog:
 
     @classmethod
     def open(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog:
-        """`indexes`: of the archive, for who looks again and again. Raises FindError if there is nothing, or something
-        is lacking in between; relay errors.
+        """`indexes`: of the archive, for who looks again and again.
+
+        Raises FindError if there is nothing, or something is lacking in between; relay errors.
         """
         found = cls.load(settings, indexes)
         if found is None:
@@ -63,16 +67,24 @@ class HistoryLog:
         if found.gap is not None:
             middle, gap = found.gap
             raise FindError(
-                f"{settings.archive_url} and {settings.relay.url}: what was committed after {tso.text(middle)} through"
-                f" {tso.text(gap)} is in neither of them",
+                f"{settings.archive_url} and {settings.relay.url}: what was committed after"
+                f" {tso.text(middle)} through {tso.text(gap)} is in neither of them",
                 way_out=f"look at one side of it: --until {middle}, or --since {gap}",
             )
         return found
 
     @classmethod
-    def load(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog | None:
-        """Return what there is, also with a gap in between; None if there is nothing. Raises relay errors."""
-        relay, archive = settings.open_relay(), ArchiveLog.open(settings.archive_url, indexes=indexes)
+    def load(
+        cls, settings: Settings, indexes: SegmentIndexCache | None = None
+    ) -> HistoryLog | None:
+        """Return what there is, also with a gap in between; None if there is nothing.
+
+        Raises relay errors.
+        """
+        relay, archive = (
+            settings.open_relay(),
+            ArchiveLog.open(settings.archive_url, indexes=indexes),
+        )
         archived = archive.bounds()
         ranges = [found for found in (archived, _bounds(relay)) if found]
         if not ranges:
@@ -83,8 +95,10 @@ class HistoryLog:
 
     @contextlib.contextmanager
     def held(self, what: str, since: int) -> Iterator[None]:
-        """What the archive has of what was committed after `since` (TSO) stays there meanwhile; `what` reads it, in
-        words. Raises RemovedError if it is being removed, relay errors, OSError.
+        """What the archive has of what was committed after `since` (TSO) stays there meanwhile.
+
+        `what` reads it, in words. Raises RemovedError if it is being removed, relay errors,
+        OSError.
         """
         begin, end = self.archived
         if since >= end:
@@ -94,22 +108,35 @@ class HistoryLog:
             yield
 
     def ranges(self, since: int, until: int) -> list[LogRange]:
-        """All that is there of (since, until], ascending: from the archive what it has. Raises relay errors."""
+        """All that is there of (since, until], ascending: from the archive what it has.
+
+        Raises relay errors.
+        """
         since, until = max(since, self.first), min(until, self.last)
         begin, end = self.archived
         relay = self.settings.open_relay()
         archive = ArchiveLog.open(self.settings.archive_url, indexes=self.indexes)
-        parts: list[tuple[WindowLog, int, int]] = [(relay, 0, begin), (archive, begin, end), (relay, end, until)]
+        parts: list[tuple[WindowLog, int, int]] = [
+            (relay, 0, begin),
+            (archive, begin, end),
+            (relay, end, until),
+        ]
         cut = [LogRange(log, max(since, first), min(until, last)) for log, first, last in parts]
         return [stretch for stretch in cut if stretch.since < stretch.until]
 
 
 @contextlib.contextmanager
-def pinned(archive: Archive, reader: str, what: str, since: int, snapshots: Sequence[str] = ()) -> Iterator[None]:
-    """Keep what was committed after `since` (TSO), and `snapshots` (ids), in the archive meanwhile. `reader` begins the
-    pin's name, `what` describes the reader. Raises RemovedError if it is being removed, relay errors, OSError.
+def pinned(
+    archive: Archive, reader: str, what: str, since: int, snapshots: Sequence[str] = ()
+) -> Iterator[None]:
+    """Keep what was committed after `since` (TSO), and `snapshots` (ids), in the archive meanwhile.
+
+    `reader` begins the pin's name, `what` describes the reader. Raises RemovedError if it is being
+    removed, relay errors, OSError.
     """
-    with Pins(archive.storage).held(f"{reader}-{secrets.token_hex(6)}", Pin(what, since, tuple(snapshots))):
+    with Pins(archive.storage).held(
+        f"{reader}-{secrets.token_hex(6)}", Pin(what, since, tuple(snapshots))
+    ):
         yield
 
 

@@ -7,7 +7,10 @@ from sluice.tidb import EtcdClient, NodeStatus, PDClient, Registry, TiKVClient
 
 
 class UpstreamCluster:
-    """One TiDB cluster. Its clients connect on first use and raise PDError, TiKVError, EtcdError, RegistryError."""
+    """One TiDB cluster.
+
+    Its clients connect on first use and raise PDError, TiKVError, EtcdError, RegistryError.
+    """
 
     def __init__(self, settings: Upstream) -> None:
         self.pd_urls = settings.pd_urls

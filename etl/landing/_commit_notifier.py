@@ -1,7 +1,7 @@
 """Wait for new commits at the pumps, so that landing need not poll.
 
-A call waits at every pump until a transaction is committed there after what was landed. The answer is a hint:
-the window is planned as any other, with a fresh timestamp and every pump's bounds.
+A call waits at every pump until a transaction is committed there after what was landed. The answer
+is a hint: the window is planned as any other, with a fresh timestamp and every pump's bounds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class CommitNotifier:
         self._unsupported: set[PumpReader] = set()
 
     def wait(self, readers: Iterable[PumpReader], after_ts: int, seconds: float) -> bool | None:
-        """Return whether one of these pumps gets a transaction committed after a TSO, within `seconds`.
+        """Return whether one of these pumps gets a transaction committed after a TSO, within
+        `seconds`.
 
         None if one of them does not support such calls.
         """

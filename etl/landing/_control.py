@@ -42,7 +42,8 @@ class LandingControl:
         return self._paused
 
     def needs_window_now(self, after_ts: int, now_ts: int) -> bool:
-        """Return whether an aligned chunk waits for a checkpoint behind `after_ts` and through `now_ts` (TSOs).
+        """Return whether an aligned chunk waits for a checkpoint behind `after_ts` and through
+        `now_ts` (TSOs).
 
         `now_ts`: PD's clock. Raises relay errors.
         """
@@ -80,4 +81,6 @@ class LandingControl:
 
 
 def _skip_overrides(relay: RelayLog, after_ts: int) -> frozenset[int]:
-    return frozenset(each.commit_ts for each in relay.decisions.list(after_ts) if each.action == SKIP)
+    return frozenset(
+        each.commit_ts for each in relay.decisions.list(after_ts) if each.action == SKIP
+    )

@@ -1,8 +1,9 @@
 """Know the pumps that counted once: each counts until everything that it holds is landed.
 
-A registry may lose entries (PD rebuilt, etcd restored), and an operator may set a dead pump offline. In both cases the
-pump's last binlogs would be passed over. A pump of Sluice's that goes offline by itself leaves in its entry the TSO
-through which all drainers have read it. An original pump leaves no such proof: the states that it went through count.
+A registry may lose entries (PD rebuilt, etcd restored), and an operator may set a dead pump
+offline. In both cases the pump's last binlogs would be passed over. A pump of Sluice's that goes
+offline by itself leaves in its entry the TSO through which all drainers have read it. An original
+pump leaves no such proof: the states that it went through count.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from sluice.relay.known_pumps import KnownPump, KnownPumps, PumpsDocument
 from sluice.tidb import NodeStatus, tso
 
 FAKE_BINLOG_INTERVAL = tso.span(5_000)
-"""An idle original pump writes a fake binlog every 3 s, so its last timestamp may be that far beyond what it holds."""
+"""An idle original pump writes a fake binlog every 3 s, so its last timestamp may be that far
+beyond what it holds.
+"""
 
 
 class PumpMembership:
@@ -30,7 +33,9 @@ class PumpMembership:
         self._loaded_pumps = None
 
     def check(self, registered: Sequence[NodeStatus], lo: int) -> None:
-        """Raise PumpUnavailableError or UnreadPumpError if a window after `lo` (TSO) would pass over a pump."""
+        """Raise PumpUnavailableError or UnreadPumpError if a window after `lo` (TSO) would pass
+        over a pump.
+        """
         if (problem := self._problem(registered, lo)) is None:
             return
         self._loaded_pumps = None  # an operator may have given up what it holds
@@ -38,10 +43,16 @@ class PumpMembership:
             raise problem
 
     def record(self, counting: Iterable[NodeStatus], originals: Container[str]) -> None:
-        """Record these pumps durably as those that count. `originals`: addresses of original pumps."""
+        """Record these pumps durably as those that count.
+
+        `originals`: addresses of original pumps.
+        """
         if self._known is None:
             return
-        pumps = {pump.node_id: KnownPump(pump.host, pump.state, pump.host in originals) for pump in counting}
+        pumps = {
+            pump.node_id: KnownPump(pump.host, pump.state, pump.host in originals)
+            for pump in counting
+        }
         before = self._load().pumps
         if pumps == before:
             return
@@ -49,7 +60,9 @@ class PumpMembership:
         self._loaded_pumps = self._known.change(
             lambda seen: replace(
                 seen,
-                pumps={each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone},
+                pumps={
+                    each: pump for each, pump in {**seen.pumps, **pumps}.items() if each not in gone
+                },
                 former=(seen.former | gone) - pumps.keys(),
             )
         )
@@ -64,7 +77,9 @@ class PumpMembership:
             self._loaded_pumps = self._known.load() if self._known is not None else PumpsDocument()
         return self._loaded_pumps
 
-    def _problem(self, registered: Sequence[NodeStatus], lo: int) -> PumpUnavailableError | UnreadPumpError | None:
+    def _problem(
+        self, registered: Sequence[NodeStatus], lo: int
+    ) -> PumpUnavailableError | UnreadPumpError | None:
         known = self._load().pumps
         entries = {pump.node_id: pump for pump in registered}
         for node_id, pump in known.items():
@@ -80,17 +95,24 @@ def _is_read(entry: NodeStatus, known: KnownPump | None, lo: int) -> bool:
     """Return whether its entry proves that all an offline pump held is at or before `lo` (TSO)."""
     if entry.drained_ts is not None:
         return entry.drained_ts <= lo
-    if known is None:  # it didn't count since the relay log began: what lies before that isn't wanted
+    # it didn't count since the relay log began: what lies before that isn't wanted
+    if known is None:
         return not lo or entry.max_commit_ts <= lo
-    return known.is_original and known.state == "closing" and entry.max_commit_ts <= lo + FAKE_BINLOG_INTERVAL
+    return (
+        known.is_original
+        and known.state == "closing"
+        and entry.max_commit_ts <= lo + FAKE_BINLOG_INTERVAL
+    )
 
 
 def _missing(node_id: str, pump: KnownPump) -> PumpUnavailableError:
     return PumpUnavailableError(
-        f"pump {node_id!r} at {pump.host}, last seen {pump.state}, has no entry in the registry: what it holds would be"
-        " passed over, so every window waits for it",
-        way_out="start the pump, it registers itself again; if it is gone for good, accept the loss of what was not"
-        f" landed: `sluice pumps forget {node_id}`",
+        f"pump {node_id!r} at {pump.host}, last seen {pump.state}, has no entry in the registry:"
+        " what it holds would be passed over, so every window waits for it",
+        way_out=(
+            "start the pump, it registers itself again; if it is gone for good, accept the loss of"
+            f" what was not landed: `sluice pumps forget {node_id}`"
+        ),
     )
 
 
@@ -102,8 +124,11 @@ def _unread(entry: NodeStatus, lo: int) -> UnreadPumpError:
         else f"it didn't go offline by itself, and what it took after commit_ts {lo} is unknown"
     )
     return UnreadPumpError(
-        f"pump {entry.node_id!r} at {entry.host} is offline with binlogs that were not landed: {what}; landing ends at"
-        f" {tso.text(lo)}",
-        way_out=f"bring its disk back and start the pump. If its binlogs are lost: `sluice pumps forget"
-        f" {entry.node_id}` accepts that, `sluice resume`, then `sluice verify` and its --repair bring the rows",
+        f"pump {entry.node_id!r} at {entry.host} is offline with binlogs that were not landed:"
+        f" {what}; landing ends at {tso.text(lo)}",
+        way_out=(
+            "bring its disk back and start the pump. If its binlogs are lost: `sluice pumps forget"
+            f" {entry.node_id}` accepts that, `sluice resume`, then `sluice verify` and its"
+            " --repair bring the rows"
+        ),
     )

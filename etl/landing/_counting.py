@@ -22,11 +22,16 @@ class LandingCounters:
     def landed(self, window: LandedWindow) -> None:
         """Count a window."""
         counts = {
-            "windows": 1, "transactions": window.transactions, "changes": window.changes, "ddls": window.ddls,
+            "windows": 1,
+            "transactions": window.transactions,
+            "changes": window.changes,
+            "ddls": window.ddls,
             "bytes": window.bytes,
-        }  # fmt: skip
+        }
         took_ms = sum(window.stages_ms.get(stage, 0.0) for stage in ("job", "resolve", "commit"))
-        self._recorder.count(counts, {"window": took_ms / 1000, "reach": max(0.0, window.lag_ms) / 1000})
+        self._recorder.count(
+            counts, {"window": took_ms / 1000, "reach": max(0.0, window.lag_ms) / 1000}
+        )
         self._recorder.observe_lag(max(0.0, window.lag_ms))
         self._recorder.at(window.hi)
 

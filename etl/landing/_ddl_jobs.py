@@ -59,7 +59,9 @@ class FinishedJobs:
         self._tikv = tikv
 
     def find(self, job_id: int, schema_state: int | None = None) -> DdlHistoryJob | None:
-        """Return a job; None while TiDB's history doesn't have it. Raises TiKVError, PDError, HistoryError.
+        """Return a job; None while TiDB's history doesn't have it.
+
+        Raises TiKVError, PDError, HistoryError.
 
         `schema_state`: that of the job's binlog, see `DdlHistoryJob.from_json`.
         """
@@ -67,16 +69,23 @@ class FinishedJobs:
         return DdlHistoryJob.from_json(raw, schema_state) if raw is not None else None
 
     def await_job(self, record: DdlRecord, wait: Wait) -> DdlHistoryJob:
-        """Return the job of a DDL binlog. TiDB moves it to the history one transaction later, which is waited for."""
+        """Return the job of a DDL binlog.
+
+        TiDB moves it to the history one transaction later, which is waited for.
+        """
         return _await(
             lambda: self.find(record.job_id, record.schema_state),
             wait,
-            f"DDL job {record.job_id} (commit_ts {record.commit_ts}, {record.query[:100]}) in TiDB's history",
+            f"DDL job {record.job_id} (commit_ts {record.commit_ts}, {record.query[:100]}) in"
+            " TiDB's history",
         )
 
 
 class UnlandedJobs:
-    """The finished jobs that aren't landed. Each is parsed once: a history may hold tens of thousands."""
+    """The finished jobs that aren't landed.
+
+    Each is parsed once: a history may hold tens of thousands.
+    """
 
     def __init__(self, pd: PDClient, tikv: TiKVClient, landed: Collection[int]) -> None:
         """`landed`: ids of jobs that were landed before."""
@@ -91,21 +100,33 @@ class UnlandedJobs:
         """Begin a window: the next call reads the DDL history again."""
         self._is_fresh = False
 
-    def first_change(self, table: Table, after_version: int, ddls: Sequence[DdlRecord]) -> FinishedTableChange | None:
+    def first_change(
+        self, table: Table, after_version: int, ddls: Sequence[DdlRecord]
+    ) -> FinishedTableChange | None:
         """Return the first job behind a schema version that changes a table; None without one.
 
-        `ddls`: the window's DDL binlogs, whose jobs may be among the landed ones. Raises TiKVError, PDError,
-        HistoryError, SchemaError.
+        `ddls`: the window's DDL binlogs, whose jobs may be among the landed ones. Raises TiKVError,
+        PDError, HistoryError, SchemaError.
         """
         job = next(self.all(table, after_version, ddls), None)
         if job is None:
             return None
-        info = next((info for info in (job.table_info, *job.table_infos) if info and int(info["id"]) == table.id), None)
+        info = next(
+            (
+                info
+                for info in (job.table_info, *job.table_infos)
+                if info and int(info["id"]) == table.id
+            ),
+            None,
+        )
         return FinishedTableChange(
-            job, Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None
+            job,
+            Table.from_tidb(info, table.schema_id, table.schema_name) if info is not None else None,
         )
 
-    def all(self, table: Table, after_version: int, ddls: Sequence[DdlRecord] = ()) -> Iterator[DdlHistoryJob]:
+    def all(
+        self, table: Table, after_version: int, ddls: Sequence[DdlRecord] = ()
+    ) -> Iterator[DdlHistoryJob]:
         """Yield all such jobs, by ascending schema version. Raises as `first_change`."""
         if not self._is_fresh:
             self._refresh(ddls)
@@ -130,11 +151,13 @@ class UnlandedJobs:
 
         return _await(find, wait, f"the end of the schema change of table {table.full_name}")
 
-    def latest_info(self, table: Table, after_version: int, newest: int, wait: Wait) -> Mapping[str, Any] | None:
+    def latest_info(
+        self, table: Table, after_version: int, newest: int, wait: Wait
+    ) -> Mapping[str, Any] | None:
         """Return a table's TableInfo as it is now; if the table is gone, as the next job left it.
 
-        `after_version`: that of the table's last landed DDL. A store whose schema version is behind `newest`, which
-        rows name, is waited for. Raises LandingStopped besides.
+        `after_version`: that of the table's last landed DDL. A store whose schema version is behind
+        `newest`, which rows name, is waited for. Raises LandingStopped besides.
         """
         for pause in (*_RETRY_DELAYS_S, None):
             info = read_table_info(self._tikv, table.schema_id, table.id, self._pd.tso())
@@ -164,10 +187,15 @@ class UnlandedJobs:
     def _refresh(self, ddls: Sequence[DdlRecord]) -> None:
         ts = self._pd.tso()
         for record in ddls:
-            if record.job_id not in self._jobs and (raw := read_ddl_job(self._tikv, record.job_id, ts)) is not None:
+            if (
+                record.job_id not in self._jobs
+                and (raw := read_ddl_job(self._tikv, record.job_id, ts)) is not None
+            ):
                 self._jobs[record.job_id] = _known(DdlHistoryJob.from_json(raw))
         for job_id, data in read_raw_ddl_jobs(self._tikv, ts, self._jobs.keys() | self._landed):
-            self._jobs[job_id] = _known(DdlHistoryJob.from_json(parse_object(data, f"DDL job {job_id}")))
+            self._jobs[job_id] = _known(
+                DdlHistoryJob.from_json(parse_object(data, f"DDL job {job_id}"))
+            )
         self._is_fresh = True
 
 
@@ -187,11 +215,13 @@ def _await(find: Callable[[], _T | None], wait: Wait, awaited: str) -> _T:
 def _known(job: DdlHistoryJob) -> _JobTables | None:
     """Return which tables a job changes.
 
-    Of several tables in one statement the job names one (RENAME TABLE, EXCHANGE PARTITION), and of a dropped database
-    none.
+    Of several tables in one statement the job names one (RENAME TABLE, EXCHANGE PARTITION), and of
+    a dropped database none.
     """
     if not job.finished:
         return None
     infos = (job.table_info, *job.table_infos)
     tables = frozenset({job.table_id, *(int(info["id"]) for info in infos if info is not None)})
-    return _JobTables(job.schema_version, tables, job.schema_id if job.type == Action.DROP_SCHEMA else None)
+    return _JobTables(
+        job.schema_version, tables, job.schema_id if job.type == Action.DROP_SCHEMA else None
+    )

@@ -1,4 +1,6 @@
-"""Decide by which of a table's definitions a transaction changed its rows, given what TiKV has of them."""
+"""Decide by which of a table's definitions a transaction changed its rows, given what TiKV has of
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 _Partitions = frozenset[int]
 OwnWrites = Mapping[tuple[int, bytes], set[int]]
-"""By start_ts and handle, the tables for which partitions are exchanged and that the transaction wrote to itself."""
+"""By start_ts and handle, the tables for which partitions are exchanged and that the transaction
+wrote to itself.
+"""
 Image = tuple[dict[str, Any], bytes | None]
 """Values by column name, and the handle."""
 Change = tuple[int, dict[str, Any], list[Image]]
@@ -72,21 +76,33 @@ class PartitionStep:
     def is_in_doubt(self, change: Mapping[str, Any]) -> bool:
         """Return whether a change may have been made by either of the two definitions.
 
-        A transaction that names the new version and began before the job was over may have been planned before it.
+        A transaction that names the new version and began before the job was over may have been
+        planned before it.
         """
-        if change["commit_ts"] < self.move.began_ts or (change["commit_ts"] < self.commit_ts and not self.has_stages):
+        if change["commit_ts"] < self.move.began_ts or (
+            change["commit_ts"] < self.commit_ts and not self.has_stages
+        ):
             return False
-        return bool(change["schema_version"] < self.new_version or change["start_ts"] <= self.move.finished_ts)
+        return bool(
+            change["schema_version"] < self.new_version
+            or change["start_ts"] <= self.move.finished_ts
+        )
 
 
 def steps_of(moves: Iterable[tuple[FinishedRowMove, int]]) -> dict[int, list[PartitionStep]]:
-    """Return by table id the DDL of `moves` (each with the commit ts of its binlog) that changes its partitions."""
+    """Return by table id the DDL of `moves` (each with the commit ts of its binlog) that changes
+    its partitions.
+    """
     found: dict[int, list[PartitionStep]] = defaultdict(list)
     for move, commit_ts in sorted(moves, key=lambda pair: pair[0].schema_version):
         if move.type not in REMOVES_PARTITIONS | {Action.EXCHANGE_PARTITION}:
             continue
         for table_id, table in move.before.items():
-            if table is not None and table.is_partitioned and move.effect.tables.get(table_id) is not None:
+            if (
+                table is not None
+                and table.is_partitioned
+                and move.effect.tables.get(table_id) is not None
+            ):
                 found[table_id].append(PartitionStep(move, table_id, commit_ts))
     return found
 
@@ -100,9 +116,14 @@ class DefinitionChain:
         self.tables: list[Table] = []
         self.before: list[int] = []
         self.after: list[int] = []
-        """By step, the place in `tables` of the definition after it; `before`: of the one before it."""
+        """By step, the place in `tables` of the definition after it; `before`: of the one before
+        it.
+        """
         for step in steps:
-            if not self.tables or partition_ids(self.tables[-1]).keys() != partition_ids(step.before).keys():
+            if (
+                not self.tables
+                or partition_ids(self.tables[-1]).keys() != partition_ids(step.before).keys()
+            ):
                 self.tables.append(step.before)
             self.before.append(len(self.tables) - 1)
             self.tables.append(step.after)
@@ -123,7 +144,9 @@ class DefinitionChain:
         return range(first, last + 1)
 
     def version(self, used: int, named: int) -> int:
-        """Return the schema version to record for a change by the definition at `used` whose binlog says `named`."""
+        """Return the schema version to record for a change by the definition at `used` whose binlog
+        says `named`.
+        """
         for step, after in zip(self.steps, self.after, strict=True):
             if after <= used:
                 named = max(named, step.last_version)
@@ -142,7 +165,9 @@ class UndecidedChanges:
     row: Mapping[str, Any]
     """One of the changes."""
     places: Sequence[int]
-    written: dict[bytes, list[tuple[_Partitions, ...]]] = field(default_factory=lambda: defaultdict(list))
+    written: dict[bytes, list[tuple[_Partitions, ...]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     """By handle and image, the partitions the row may be in by each allowed definition."""
     kinds: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     beside: OwnWrites = field(default_factory=dict)
@@ -154,7 +179,9 @@ class UndecidedChanges:
     ) -> UndecidedChanges | None:
         """Return None if all allowed definitions put the rows into the same partitions."""
         row = changes[0][1]
-        found = cls(chain, chain.allowed(row), row, [place for place, _, _ in changes], beside=beside)
+        found = cls(
+            chain, chain.allowed(row), row, [place for place, _, _ in changes], beside=beside
+        )
         is_open = False
         for _, change, images in changes:
             for (image, handle), kind in zip(images, _image_kinds(change["kind"]), strict=True):
@@ -191,7 +218,9 @@ class UndecidedChanges:
 
     @property
     def _leaves_nothing(self) -> bool:
-        """Return whether the transaction inserted and deleted all rows: TiKV has none, and where doesn't matter."""
+        """Return whether the transaction inserted and deleted all rows: TiKV has none, and where
+        doesn't matter.
+        """
         ends = ((kinds[0], kinds[-1]) for kinds in self.kinds.values())
         return self.has_handles and all(pair == (INSERT, DELETE) for pair in ends)
 
@@ -201,7 +230,9 @@ class UndecidedChanges:
 
 
 def _explains(images: Sequence[_Partitions], there: set[int], beside: set[int]) -> bool:
-    """Return whether one row in each of these partition sets, and rows in all of `beside`, explain `there`."""
+    """Return whether one row in each of these partition sets, and rows in all of `beside`, explain
+    `there`.
+    """
     if any(not partitions & there for partitions in images):
         return False
     if any(len(partitions) > 1 for partitions in images):
@@ -210,7 +241,9 @@ def _explains(images: Sequence[_Partitions], there: set[int], beside: set[int]) 
 
 
 def _partitions(table: Table, image: Mapping[str, Any]) -> _Partitions:
-    """Return the partitions a row may be in: one, none, or all where only TiDB can evaluate the expression."""
+    """Return the partitions a row may be in: one, none, or all where only TiDB can evaluate the
+    expression.
+    """
     try:
         partition = partition_of(table, image)
     except PartitionError:
@@ -233,9 +266,15 @@ def images_by_row(table: Table, rows: Mapping[int, dict[str, Any]]) -> dict[int,
         if kind == UPDATE:
             sides = [batch.to_pylist() for batch in decode_updates(table, encoded)]
         else:
-            sides = [(decode_inserts if kind == INSERT else decode_deletes)(table, encoded).to_pylist()]
+            sides = [
+                (decode_inserts if kind == INSERT else decode_deletes)(table, encoded).to_pylist()
+            ]
         for place, *images in zip(places, *sides, strict=True):
             row = rows[place]["row"]
-            handles = [handle_of_insert(table, row)] if kind == INSERT else handles_of_images(table, row, len(images))
+            handles = (
+                [handle_of_insert(table, row)]
+                if kind == INSERT
+                else handles_of_images(table, row, len(images))
+            )
             found[place] = list(zip(images, handles, strict=True))
     return found

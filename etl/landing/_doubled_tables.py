@@ -1,4 +1,6 @@
-"""Know in which windows TiDB may have written rows of a table twice, while it reorganizes partitions."""
+"""Know in which windows TiDB may have written rows of a table twice, while it reorganizes
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from sluice.tidb.ddl_schema_versions import LONGEST_STATEMENT
 
 
 class DoubledTables:
-    """The tables that jobs of WRITES_TWICE reorganize, from their first schema version to their end."""
+    """The tables that jobs of WRITES_TWICE reorganize, from their first schema version to their
+    end.
+    """
 
     def __init__(self, doubled: Mapping[int, bool]) -> None:
         """`doubled`: by table id, whether row ids differ; as in the last window record."""
@@ -22,7 +26,9 @@ class DoubledTables:
         self._finished: dict[int, int] = {}
         """By table id: the newest schema version whose DDL the window has."""
 
-    def add_version(self, version: int, diff: Mapping[str, Any], changed_at: Mapping[int, int]) -> None:
+    def add_version(
+        self, version: int, diff: Mapping[str, Any], changed_at: Mapping[int, int]
+    ) -> None:
         """Record a schema version. `changed_at`: the version of each table's last landed DDL."""
         table_id = int(diff.get("old_table_id") or diff.get("table_id") or 0)
         if int(diff.get("type") or 0) in WRITES_TWICE and version > changed_at.get(table_id, 0):
@@ -36,24 +42,29 @@ class DoubledTables:
         """Record that the window has DDL of tables, which took a schema version."""
         self._finished |= dict.fromkeys(table_ids, version)
 
-    def written_twice(self, spans: Mapping[int, TableSpan], finished_ts: Mapping[int, int]) -> frozenset[int]:
+    def written_twice(
+        self, spans: Mapping[int, TableSpan], finished_ts: Mapping[int, int]
+    ) -> frozenset[int]:
         """Return the tables of a window of which TiDB may have written rows twice.
 
-        `finished_ts`: by table id the TSO at which the last job of WRITES_TWICE ended. A statement that began before
-        it may still commit.
+        `finished_ts`: by table id the TSO at which the last job of WRITES_TWICE ended. A statement
+        that began before it may still commit.
         """
         return frozenset(
             table_id
             for table_id, span in spans.items()
             if table_id in self._doubled
-            or (table_id in finished_ts and span.first_commit_ts <= finished_ts[table_id] + LONGEST_STATEMENT)
+            or (
+                table_id in finished_ts
+                and span.first_commit_ts <= finished_ts[table_id] + LONGEST_STATEMENT
+            )
         )
 
     def describe(self, described: RecordedSchema, differ: Collection[int]) -> RecordedSchema:
         """Return a window's schema with the tables that are still reorganized behind it.
 
-        `differ`: tables of which the window has copies with other hidden row ids. The DDL that ends such a job is
-        marked.
+        `differ`: tables of which the window has copies with other hidden row ids. The DDL that ends
+        such a job is marked.
         """
         for table_id in differ:
             self._doubled[table_id] = self._doubled.get(table_id, (0, False))[0], True
@@ -64,5 +75,9 @@ class DoubledTables:
             else ddl
             for ddl in described.ddls
         )
-        self._doubled = {i: state for i, state in self._doubled.items() if self._finished.get(i, -1) < state[0]}
-        return replace(described, ddls=ddls, doubled={i: state[1] for i, state in self._doubled.items()})
+        self._doubled = {
+            i: state for i, state in self._doubled.items() if self._finished.get(i, -1) < state[0]
+        }
+        return replace(
+            described, ddls=ddls, doubled={i: state[1] for i, state in self._doubled.items()}
+        )

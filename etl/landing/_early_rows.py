@@ -1,9 +1,9 @@
 """Rows that a multi-schema change of TiDB lets in before its DDL binlog.
 
-TiDB ends such a change in two transactions. The first makes the new columns public and takes a schema version. The
-second, after every server knows that version, writes the binlog. Sessions write the new columns between the two, and
-the binlog alone would have these rows read by the table as it was. So the DDL is landed right before the first of them;
-its binlog is then no change.
+TiDB ends such a change in two transactions. The first makes the new columns public and takes a
+schema version. The second, after every server knows that version, writes the binlog. Sessions write
+the new columns between the two, and the binlog alone would have these rows read by the table as it
+was. So the DDL is landed right before the first of them; its binlog is then no change.
 """
 
 from __future__ import annotations
@@ -31,15 +31,21 @@ log = logging.getLogger("sluice.land")
 class NextChange(Protocol):
     """Find the next finished job that changes a table."""
 
-    def __call__(self, table: Table, after_version: int, *, comes: bool) -> FinishedTableChange | None:
-        """Return the first behind a schema version (0: that of the table's last landed DDL); None if there is none.
+    def __call__(
+        self, table: Table, after_version: int, *, comes: bool
+    ) -> FinishedTableChange | None:
+        """Return the first behind a schema version (0: that of the table's last landed DDL).
+
+        None if there is none.
 
         `comes`: TiKV has shown that there is one, so it is waited for.
         """
 
 
 TableBirth = Callable[[int], tuple[Table, int, int] | None]
-"""From the id of a table that the window's DDL makes: how it is made, by which schema version and commit_ts."""
+"""From the id of a table that the window's DDL makes: how it is made, by which schema version and
+commit_ts.
+"""
 
 
 class _EarlyRow(NamedTuple):
@@ -74,7 +80,8 @@ class EarlyRows:
         """Look through new schema versions. `changed_at`: the version of each table's last DDL."""
         for version in versions:
             table_id = int((self._read_diff(version) or {}).get("table_id") or 0)
-            if table_id and version > changed_at.get(table_id, 0):  # its type is that of a part of the statement
+            # its type is that of a part of the statement
+            if table_id and version > changed_at.get(table_id, 0):
                 self._versions.setdefault(table_id, []).append(version)
 
     def drop_landed(self, changed_at: Mapping[int, int]) -> None:
@@ -96,9 +103,11 @@ class EarlyRows:
         next_change: NextChange,
         born: TableBirth,
     ) -> list[DdlRecord]:
-        """Return the window's DDL with each multi-schema change right before the first row that knows it.
+        """Return the window's DDL with each multi-schema change right before the first row that
+        knows it.
 
-        `tables`: as of the window's beginning. Raises TiKVError, HistoryError, and what `next_change` and `born` raise.
+        `tables`: as of the window's beginning. Raises TiKVError, HistoryError, and what
+        `next_change` and `born` raise.
         """
         found = list(ddls)
         for table_id, versions in self._versions.items():
@@ -118,11 +127,17 @@ class EarlyRows:
     def _unseen(self, table_id: int, since: int) -> int:
         return max(since, self._same.get(table_id, 0) + 1)
 
-    def _firsts(self, table_id: int, since: int, span: TableSpan, rows: WindowRows) -> list[tuple[int, int]]:
+    def _firsts(
+        self, table_id: int, since: int, span: TableSpan, rows: WindowRows
+    ) -> list[tuple[int, int]]:
         """Return (schema version, first commit_ts) of rows that may know other columns."""
         if span.oldest_version == span.newest_version:
             return [(span.newest_version, span.first_commit_ts)]
-        return [row for row in rows.first_by_version(table_id) if row[0] >= self._unseen(table_id, since)]
+        return [
+            row
+            for row in rows.first_by_version(table_id)
+            if row[0] >= self._unseen(table_id, since)
+        ]
 
     def _order(  # noqa: PLR0913 one table's part of `in_order`
         self,
@@ -133,9 +148,12 @@ class EarlyRows:
         next_change: NextChange,
         after: tuple[int, int],
     ) -> None:
-        """Put DDL of one table where its rows need it. `found` is changed.
+        """Put DDL of one table where its rows need it.
 
-        `after`: schema version and commit_ts of the DDL that has left `table`, zeros if that was landed before.
+        `found` is changed.
+
+        `after`: schema version and commit_ts of the DDL that has left `table`, zeros if that was
+        landed before.
         """
         state, (after_version, after_ts) = table, after
         while (early := self._first_by_others(table, state, firsts, after_ts)) is not None:
@@ -144,14 +162,19 @@ class EarlyRows:
             if change is None or change.left is None:
                 return
             job, left = change.job, change.left
-            own = [record for record in found if record.job_id == job.id]  # a dropped column has two: the last counts
+            # a dropped column has two: the last counts
+            own = [record for record in found if record.job_id == job.id]
             record = max(own, key=lambda record: record.commit_ts, default=None)
             after_version = job.schema_version
             if record is not None and record.commit_ts < first_ts:
                 state, after_ts = left, record.commit_ts
                 continue
             if not early.is_sure:
-                behind = [commit_ts for v, commit_ts in firsts if v >= job.schema_version and commit_ts > after_ts]
+                behind = [
+                    commit_ts
+                    for v, commit_ts in firsts
+                    if v >= job.schema_version and commit_ts > after_ts
+                ]
                 if not behind:
                     return
                 first_ts = behind[0]
@@ -159,13 +182,16 @@ class EarlyRows:
                     state, after_ts = left, record.commit_ts
                     continue
             if not _columns_of(left) - _columns_of(state):
-                state = left  # its rows are read alike either way; DDL behind it may still be known early
+                # its rows are read alike either way; DDL behind it may still be known early
+                state = left
                 continue
             if record is not None:
                 found.remove(record)
             else:
                 self.landed.add(job.id)
-            after_ts = free_before(first_ts, rows.commits().union(record.commit_ts for record in found))
+            after_ts = free_before(
+                first_ts, rows.commits().union(record.commit_ts for record in found)
+            )
             if _columns_of(state) - _columns_of(left):  # else rows of before are read alike by both
                 _check_order(job, table, after_ts, first_ts, rows.commits(table.id))
             state = left
@@ -178,16 +204,25 @@ class EarlyRows:
     def _first_by_others(
         self, table: Table, state: Table, firsts: Sequence[tuple[int, int]], after_ts: int
     ) -> _EarlyRow | None:
-        """Return the first row behind `after_ts` by columns that `state` hasn't, or of which TiKV doesn't tell."""
+        """Return the first row behind `after_ts` by columns that `state` hasn't, or of which TiKV
+        doesn't tell.
+        """
         for version, commit_ts in firsts:
             if commit_ts <= after_ts:
                 continue
             try:
                 info = self._info(table, commit_ts)
             except TiKVError as error:  # TiKV is there: it has collected that moment
-                log.debug("TiKV doesn't tell what %s was at commit_ts %d: %s", table.full_name, commit_ts, error)
+                log.debug(
+                    "TiKV doesn't tell what %s was at commit_ts %d: %s",
+                    table.full_name,
+                    commit_ts,
+                    error,
+                )
                 return _EarlyRow(
-                    commit_ts, is_sure=False, comes=_has_others(table, self._info(table, self._pd.tso()), state)
+                    commit_ts,
+                    is_sure=False,
+                    comes=_has_others(table, self._info(table, self._pd.tso()), state),
                 )
             if _has_others(table, info, state):
                 return _EarlyRow(commit_ts, is_sure=True, comes=True)
@@ -200,23 +235,36 @@ class EarlyRows:
 
 
 def _has_others(table: Table, info: Mapping[str, Any] | None, state: Table) -> bool:
-    """Return whether a definition of a table has columns that `state` hasn't; one that is gone has none."""
+    """Return whether a definition of a table has columns that `state` hasn't.
+
+    One that is gone has none.
+    """
     if info is None:
         return False
-    return bool(_columns_of(Table.from_tidb(info, table.schema_id, table.schema_name)) - _columns_of(state))
+    return bool(
+        _columns_of(Table.from_tidb(info, table.schema_id, table.schema_name)) - _columns_of(state)
+    )
 
 
 def _columns_of(table: Table) -> set[tuple[object, ...]]:
     """Return what tells rows of one definition from those of another."""
-    return {(c.id, c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.elems) for c in table.columns if c.public}
+    return {
+        (c.id, c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.elems)
+        for c in table.columns
+        if c.public
+    }
 
 
-def _check_order(job: DdlHistoryJob, table: Table, after_ts: int, first_ts: int, commits: Collection[int]) -> None:
-    """Raise HistoryError if rows of before the change are committed behind the timestamp that it gets."""
+def _check_order(
+    job: DdlHistoryJob, table: Table, after_ts: int, first_ts: int, commits: Collection[int]
+) -> None:
+    """Raise HistoryError if rows of before the change are committed behind the timestamp that it
+    gets.
+    """
     if passed := [commit_ts for commit_ts in commits if after_ts < commit_ts < first_ts]:
         raise HistoryError(
-            f"DDL job {job.id} of {table.full_name} belongs between rows at commit_ts {max(passed)} and {first_ts},"
-            " and no timestamp lies between",
+            f"DDL job {job.id} of {table.full_name} belongs between rows at commit_ts {max(passed)}"
+            f" and {first_ts}, and no timestamp lies between",
             way_out=f"`sluice txn skip {first_ts}`, then bring its rows with `sluice backfill`",
         )
 

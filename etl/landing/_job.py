@@ -1,8 +1,10 @@
-"""Run the Spark job that lands a window: read from the pumps, explode, write parts, return statistics.
+"""Run the Spark job that lands a window: read from the pumps, explode, write parts, return
+statistics.
 
-A row goes in for each pump and sub-range, and a part comes out of each, or one of all rows of a small window. The
-worker reads from the pump and writes to the relay log itself, so no payload passes through the JVM. The parts are
-durable when the job has ended, and mean nothing until the client commits the window's record.
+A row goes in for each pump and sub-range, and a part comes out of each, or one of all rows of a
+small window. The worker reads from the pump and writes to the relay log itself, so no payload
+passes through the JVM. The parts are durable when the job has ended, and mean nothing until the
+client commits the window's record.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class LandingJob:
         self._function = function
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
-        """Land nothing from these pumps: the first job starts Python workers and loads classes, for seconds.
+        """Land nothing from these pumps: the first job starts Python workers and loads classes, for
+        seconds.
 
         Errors are ignored: the first real job raises them.
         """
@@ -66,13 +69,19 @@ class LandingJob:
             self.run(WindowPlan(ts, ts, ts, ranges, 0, 0, limited=False), "warm", timeout_s)
 
     def run(
-        self, plan: WindowPlan, token: str, timeout_s: float, skips: Collection[int] = (), *, alone: bool = True
+        self,
+        plan: WindowPlan,
+        token: str,
+        timeout_s: float,
+        skips: Collection[int] = (),
+        *,
+        alone: bool = True,
     ) -> JobResult:
         """Land the plan's ranges; the parts are durable on return.
 
-        `token` must not have been used before. Transactions at `skips` are excluded if they can't be read. `alone`: no
-        other job is running. A job that takes longer than `timeout_s` is interrupted. Raises BinlogDecodeError and
-        SparkError, which includes WorkerError.
+        `token` must not have been used before. Transactions at `skips` are excluded if they can't
+        be read. `alone`: no other job is running. A job that takes longer than `timeout_s` is
+        interrupted. Raises BinlogDecodeError and SparkError, which includes WorkerError.
         """
         if not plan.ranges:
             return JobResult((), 0, (), {}, {}, {})
@@ -92,7 +101,9 @@ class LandingJob:
             for n, wanted in enumerate(plan.ranges)
         ]
         columns = [json.dumps(task) for task in tasks], [wanted.window for wanted in plan.ranges]
-        batches = self._function(pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small, is_small=is_small)
+        batches = self._function(
+            pa.table(columns, TASK_SCHEMA), timeout_s, alone=is_small, is_small=is_small
+        )
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:
@@ -100,7 +111,8 @@ class LandingJob:
         found = sorted(answer["n"] for answer in answers)
         if found != list(range(len(tasks))):
             raise SparkError(
-                f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo}, {plan.hi}]",
+                f"Spark answered for the ranges {found} of {len(tasks)} ranges in ({plan.lo},"
+                f" {plan.hi}]",
                 transient=True,
             )
         return combine(answers)
@@ -127,7 +139,10 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
                     min(known.first_commit_ts, first),
                     max(known.last_commit_ts, last),
                 )
-                oldest, newest = min(known.oldest_version, oldest), max(known.newest_version, newest)
+                oldest, newest = (
+                    min(known.oldest_version, oldest),
+                    max(known.newest_version, newest),
+                )
             tables[int(key)] = TableSpan(rows, first, last, oldest, newest)
     return JobResult(
         parts=tuple(Part.from_dict(item["part"]) for item in stats if item["part"]),
@@ -136,5 +151,9 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
         tables=tables,
         skipped=skipped,
         worker_ms=worker_ms,
-        left_out=tuple({entry["commit_ts"]: entry for item in stats for entry in item.get("left_out", ())}.values()),
+        left_out=tuple(
+            {
+                entry["commit_ts"]: entry for item in stats for entry in item.get("left_out", ())
+            }.values()
+        ),
     )

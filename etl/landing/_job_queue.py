@@ -47,8 +47,8 @@ class FinishedPlan:
 class _RunningJob:
     """A job that is running, or that `result` runs.
 
-    `began`: on the clock of time.perf_counter. `future`: None if the popping thread runs the job itself. Nothing else
-    is to start then, so no other thread need be woken.
+    `began`: on the clock of time.perf_counter. `future`: None if the popping thread runs the job
+    itself. Nothing else is to start then, so no other thread need be woken.
     """
 
     plan: WindowPlan
@@ -66,9 +66,17 @@ class LandingJobs:
     """Plan windows and run Spark jobs that write their parts."""
 
     def __init__(
-        self, place: SessionTarget, cluster: UpstreamCluster, window: Window, limits: RunLimits, relay: RelayLog
+        self,
+        place: SessionTarget,
+        cluster: UpstreamCluster,
+        window: Window,
+        limits: RunLimits,
+        relay: RelayLog,
     ) -> None:
-        """Connect nothing yet. `place`: a session on the relay log `relay`. `window`: the limits of one window."""
+        """Connect nothing yet.
+
+        `place`: a session on the relay log `relay`. `window`: the limits of one window.
+        """
         self._place = place
         self._cluster = cluster
         self._relay = relay
@@ -95,8 +103,8 @@ class LandingJobs:
     def connect(self, lo: int, check: Callable[[], None]) -> None:
         """Open a Spark session, warmed up before the first job.
 
-        Connecting interrupts the jobs of a process that took over, so `check` is called before. Raises
-        SparkUnavailableError, and what the registry and `check` raise.
+        Connecting interrupts the jobs of a process that took over, so `check` is called before.
+        Raises SparkUnavailableError, and what the registry and `check` raise.
         """
         if self._function is None:
             place, cluster = self._place, self._cluster
@@ -108,11 +116,14 @@ class LandingJobs:
             hosts = [pump.host for pump in self._cluster.pumps_that_count()]
             LandingJob(self._function).warm_up(hosts, lo, _WARM_UP_TIMEOUT_S)
 
-    def submit(self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool) -> None:
-        """Start a job for the window after `lo` (TSO), and one for the window after that if more is waiting.
+    def submit(
+        self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool
+    ) -> None:
+        """Start a job for the window after `lo` (TSO), and one for the window after that if more is
+        waiting.
 
-        `token` is the claim's. `skips` returns the commit_ts of transactions that may be excluded. `empty_now`: land an
-        empty window, too. Raises as WindowPlanner.plan.
+        `token` is the claim's. `skips` returns the commit_ts of transactions that may be excluded.
+        `empty_now`: land an empty window, too. Raises as WindowPlanner.plan.
         """
         assert self._function is not None
         planner, job = self._need_planner(), LandingJob(self._function)
@@ -128,7 +139,8 @@ class LandingJobs:
             try:
                 plan = planner.plan(lo, empty_now=empty_now and not self._running)
             except Exception:
-                if self._running:  # commit the running ones first; a lasting error is raised by the next call
+                # commit the running ones first; a lasting error is raised by the next call
+                if self._running:
                     return
                 raise
             if plan is None:
@@ -138,18 +150,30 @@ class LandingJobs:
             self._started_count += 1
             began = time.perf_counter()
             alone = not self._running
-            work = partial(job.run, plan, f"{token}.{self._started_count}", _JOB_TIMEOUT_S, skips(), alone=alone)
+            work = partial(
+                job.run,
+                plan,
+                f"{token}.{self._started_count}",
+                _JOB_TIMEOUT_S,
+                skips(),
+                alone=alone,
+            )
             future = self._threads.submit(work) if plan.limited or not alone else None
             self._running.append(_RunningJob(plan, stages, began, work, future))
 
     def pop(self) -> FinishedPlan | None:
-        """Wait for the first job and return its result; None if none is running. Raises as LandingJob.run."""
+        """Wait for the first job and return its result; None if none is running.
+
+        Raises as LandingJob.run.
+        """
         if not self._running:
             return None
         running = self._running[0]
         result = running.result()
         self._running.popleft()
-        return FinishedPlan(running.plan, result, running.stages_ms | {"job": ms_since(running.began)})
+        return FinishedPlan(
+            running.plan, result, running.stages_ms | {"job": ms_since(running.began)}
+        )
 
     def wait_for_commits(self, lo: int, seconds: float) -> bool:
         """Wait at most `seconds`; return whether there may be a window after `lo` (TSO)."""
@@ -160,7 +184,10 @@ class LandingJobs:
         if self._running and self._function is not None:
             with contextlib.suppress(Exception):
                 self._function.interrupt()
-            wait([running.future for running in self._running if running.future], timeout=_ABANDON_TIMEOUT_S)
+            wait(
+                [running.future for running in self._running if running.future],
+                timeout=_ABANDON_TIMEOUT_S,
+            )
         self._running.clear()
         if self._planner is not None:
             self._planner.invalidate()
@@ -177,6 +204,11 @@ class LandingJobs:
         if self._planner is None:
             cluster = self._cluster
             self._planner = WindowPlanner(
-                cluster.id, self._window, cluster.pd.tso, cluster.registry.pumps, cluster.tls, self._relay
+                cluster.id,
+                self._window,
+                cluster.pd.tso,
+                cluster.registry.pumps,
+                cluster.tls,
+                self._relay,
             )
         return self._planner

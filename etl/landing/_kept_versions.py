@@ -11,16 +11,24 @@ from sluice.tidb import PDClient
 log = logging.getLogger("sluice.land")
 
 _SAFE_POINT_TTL_S = 86_400
-"""How long versions are kept when landing is down, as TiCDC does and Sluice's pumps: a day to repair it."""
+"""How long versions are kept when landing is down, as TiCDC does and Sluice's pumps: a day to
+repair it.
+"""
 _UPDATE_INTERVAL_S = 30.0
 """TiDB collects garbage every ten minutes; what is kept may lag behind by this."""
 
 
 class LandingSafePoint:
-    """A service safe point at PD that follows landing. It outlives its process by `_SAFE_POINT_TTL_S`."""
+    """A service safe point at PD that follows landing.
+
+    It outlives its process by `_SAFE_POINT_TTL_S`.
+    """
 
     def __init__(self, pd: PDClient, pipeline_id: str) -> None:
-        """`pipeline_id`: that of the registry. Of several pipelines on one relay log the landing one keeps versions."""
+        """`pipeline_id`: that of the registry.
+
+        Of several pipelines on one relay log the landing one keeps versions.
+        """
         self._pd, self._service = pd, f"sluice-land-{pipeline_id}"
         self._due = 0.0
 
@@ -33,9 +41,13 @@ class LandingSafePoint:
             return
         self._due = time.monotonic() + _UPDATE_INTERVAL_S
         try:
-            lowest = self._pd.update_service_gc_safe_point(self._service, _SAFE_POINT_TTL_S, landed_ts)
+            lowest = self._pd.update_service_gc_safe_point(
+                self._service, _SAFE_POINT_TTL_S, landed_ts
+            )
         except SluiceError as error:
             log.warning("TiKV may drop versions that landing needs: %s", error)
             return
         if lowest > landed_ts:
-            log.info("TiKV may have dropped versions: gc_safe_point=%d landed_ts=%d", lowest, landed_ts)
+            log.info(
+                "TiKV may have dropped versions: gc_safe_point=%d landed_ts=%d", lowest, landed_ts
+            )

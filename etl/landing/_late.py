@@ -1,4 +1,6 @@
-"""Check commits that came after landing had passed their timestamps: one that isn't landed stops it."""
+"""Check commits that came after landing had passed their timestamps: one that isn't landed stops
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,32 +24,43 @@ _UNPURGED_SPANS = tso.span(6 * 86_400_000), tso.span(3_600_000)
 
 
 class LateCommitCheck:
-    """Look up each late commit once. The relay log keeps the outcome, since windows are removed in time."""
+    """Look up each late commit once.
+
+    The relay log keeps the outcome, since windows are removed in time.
+    """
 
     def __init__(self, relay: RelayLog | None) -> None:
         self._relay = relay
         self._resolved: set[int] = set()
 
     def check(self, pump: str, late: Iterable[tuple[int, int]]) -> None:
-        """Raise MissedCommitError for the first (commit_ts, start_ts) that is missing. Raises relay errors."""
+        """Raise MissedCommitError for the first (commit_ts, start_ts) that is missing.
+
+        Raises relay errors.
+        """
         for commit_ts, start_ts in late:
             if self._relay is None or commit_ts in self._resolved:
                 continue
             if _outcome(self._relay, pump, commit_ts, start_ts) == MISSED:
                 raise MissedCommitError(
-                    f"pump {pump!r} received the commit of transaction {start_ts} at {tso.text(commit_ts)} after"
-                    " landing had passed it: it is missing in the relay log and downstream. Did PD's clock go back, or"
-                    " was the transaction decided by hand?",
-                    way_out="bring its rows: `sluice verify` with --repair --apply; then `sluice txn skip"
-                    f" {commit_ts}` and `sluice resume`",
+                    f"pump {pump!r} received the commit of transaction {start_ts} at"
+                    f" {tso.text(commit_ts)} after landing had passed it: it is missing in the"
+                    " relay log and downstream. Did PD's clock go back, or was the transaction"
+                    " decided by hand?",
+                    way_out=(
+                        "bring its rows: `sluice verify` with --repair --apply; then `sluice txn"
+                        f" skip {commit_ts}` and `sluice resume`"
+                    ),
                 )
             self._resolved.add(commit_ts)
 
     def check_new_pump(self, pump: str, reader: PumpReader, lo: int) -> None:
-        """Raise MissedCommitError if a pump that never counted holds commits at or before `lo` (TSO).
+        """Raise MissedCommitError if a pump that never counted holds commits at or before `lo`
+        (TSO).
 
-        A pump registers before it takes writes, and landing lists pumps after it took its timestamp. So a new pump
-        has none, unless the registry had lost its entry. One accepted commit accepts all. Raises PumpReadError.
+        A pump registers before it takes writes, and landing lists pumps after it took its
+        timestamp. So a new pump has none, unless the registry had lost its entry. One accepted
+        commit accepts all. Raises PumpReadError.
         """
         began_at = self._relay.began_at() if self._relay is not None else None
         if self._relay is None or began_at is None or began_at >= lo:
@@ -57,19 +70,23 @@ class LateCommitCheck:
         commit_ts, start_ts = first
         if _recorded(self._relay, commit_ts, LateCommit(start_ts, pump, MISSED)) == MISSED:
             raise MissedCommitError(
-                f"pump {pump!r} was not in the registry when commits through {tso.text(lo)} were landed, and holds"
-                f" some of them: they are missing in the relay log and downstream, the first at {tso.text(commit_ts)}."
-                " Did the registry lose its entry?",
-                way_out="bring their rows: `sluice verify` with --repair --apply; then `sluice txn skip"
-                f" {commit_ts}` and `sluice resume`",
+                f"pump {pump!r} was not in the registry when commits through {tso.text(lo)} were"
+                " landed, and holds some of them: they are missing in the relay log and"
+                f" downstream, the first at {tso.text(commit_ts)}. Did the registry lose its"
+                " entry?",
+                way_out=(
+                    "bring their rows: `sluice verify` with --repair --apply; then `sluice txn skip"
+                    f" {commit_ts}` and `sluice resume`"
+                ),
             )
 
 
 def _first_commit(reader: PumpReader, began_at: int, hi: int) -> tuple[int, int] | None:
-    """Return (commit_ts, start_ts) of the first transaction in (began_at, hi] that the pump still has.
+    """Return (commit_ts, start_ts) of the first transaction in (began_at, hi] that the pump still
+    has.
 
-    A pump purges by its clock whether or not it holds anything, so a purged beginning says nothing of a new pump.
-    Raises PumpReadError.
+    A pump purges by its clock whether or not it holds anything, so a purged beginning says nothing
+    of a new pump. Raises PumpReadError.
     """
     import grpc
 
@@ -82,7 +99,10 @@ def _first_commit(reader: PumpReader, began_at: int, hi: int) -> tuple[int, int]
             with contextlib.closing(batches):
                 for batch in batches:
                     if batch.num_rows:
-                        return batch.column("commit_ts")[0].as_py(), batch.column("start_ts")[0].as_py()
+                        return (
+                            batch.column("commit_ts")[0].as_py(),
+                            batch.column("start_ts")[0].as_py(),
+                        )
             return None
         except PumpReadError as error:
             if status(error.__cause__ or error) != grpc.StatusCode.OUT_OF_RANGE:
@@ -94,7 +114,11 @@ def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:
     known = relay.known_pumps.load().late.get(commit_ts)
     if known is not None:
         return known.outcome
-    return _recorded(relay, commit_ts, LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts) else MISSED))
+    return _recorded(
+        relay,
+        commit_ts,
+        LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts) else MISSED),
+    )
 
 
 def _recorded(relay: RelayLog, commit_ts: int, found: LateCommit) -> str:

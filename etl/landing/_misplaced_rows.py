@@ -1,9 +1,10 @@
 """Stop at rows that EXCHANGE PARTITION has put into a partition where they don't belong upstream.
 
-TiDB lets a transaction that began before an EXCHANGE PARTITION write to the ordinary table behind it. Its rows lie in
-the partition then, whatever their values are: TiDB doesn't check. From then on partition DDL and changes treat the row
-in another way upstream than downstream, where a row lies in the partition of its values. No later binlog shows it,
-so the transaction is named before it is landed.
+TiDB lets a transaction that began before an EXCHANGE PARTITION write to the ordinary table behind
+it. Its rows lie in the partition then, whatever their values are: TiDB doesn't check. From then on
+partition DDL and changes treat the row in another way upstream than downstream, where a row lies in
+the partition of its values. No later binlog shows it, so the transaction is named before it is
+landed.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ from sluice.tidb.table_name import argument
 
 
 class MisplacedRowError(SluiceError):
-    """A row lies in a partition upstream where it doesn't belong; names commit_ts, tables, partition and DDL job."""
+    """A row lies in a partition upstream where it doesn't belong.
 
-    way_out = "move the row upstream, then `sluice txn skip COMMIT_TS` and `sluice backfill --table NAME`"
+    Names commit_ts, tables, partition and DDL job.
+    """
+
+    way_out = (
+        "move the row upstream, then `sluice txn skip COMMIT_TS` and `sluice backfill --table NAME`"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +69,20 @@ def check_row_partitions(
     parts: Sequence[Part],
     skips: Collection[int] = (),
 ) -> None:
-    """Raise MisplacedRowError if the window has a row that went into a partition where it doesn't belong.
+    """Raise MisplacedRowError if the window has a row that went into a partition where it doesn't
+    belong.
 
-    `moves`: what DDL through the window's end has moved lately. Transactions committed at `skips` are not looked at.
-    Raises RowDecodeError and relay errors, too.
+    `moves`: what DDL through the window's end has moved lately. Transactions committed at `skips`
+    are not looked at. Raises RowDecodeError and relay errors, too.
     """
     exchanged = _exchanged(schema, moves)
     if not exchanged:
         return
     for part in parts:
         changes = read_parts(relay.url, (part,))
-        own = np.isin(changes["table_id"].to_numpy(), list(exchanged)) & (changes["kind"].to_numpy() <= UPDATE)
+        own = np.isin(changes["table_id"].to_numpy(), list(exchanged)) & (
+            changes["kind"].to_numpy() <= UPDATE
+        )
         for row in changes.filter(pa.array(own)).to_pylist() if own.any() else ():
             last = _last_exchange(exchanged[row["table_id"]], row["commit_ts"])
             if last is not None and row["commit_ts"] not in skips:
@@ -85,7 +94,8 @@ def check_row_partitions(
 def _exchanged(
     schema: RecordedSchema, moves: Iterable[FinishedRowMove]
 ) -> dict[int, list[tuple[int, _ExchangedTable | None]]]:
-    """Return, by the id of each ordinary table that was exchanged, its exchanges in order, each with its commit_ts.
+    """Return, by the id of each ordinary table that was exchanged, its exchanges in order, each
+    with its commit_ts.
 
     That is 0 before the window. None: the id became an ordinary table's again.
     """
@@ -95,18 +105,27 @@ def _exchanged(
         if move.type != Action.EXCHANGE_PARTITION:
             continue
         commit_ts = inside.get(move.job_id, 0)
-        partitioned = next((t for t in move.effect.tables.values() if t is not None and t.is_partitioned), None)
+        partitioned = next(
+            (t for t in move.effect.tables.values() if t is not None and t.is_partitioned), None
+        )
         for table_id, table in move.effect.tables.items():
             before = move.before.get(table_id)
             if table is None and before is not None and partitioned is not None:
-                found.setdefault(table_id, []).append((commit_ts, _ExchangedTable(move.job_id, before, partitioned)))
+                found.setdefault(table_id, []).append(
+                    (commit_ts, _ExchangedTable(move.job_id, before, partitioned))
+                )
             elif table is not None and not table.is_partitioned:
                 found.setdefault(table_id, []).append((commit_ts, None))
     return {i: own for i, own in found.items() if any(each is not None for _, each in own)}
 
 
-def _last_exchange(exchanges: Sequence[tuple[int, _ExchangedTable | None]], commit_ts: int) -> _ExchangedTable | None:
-    """Return the exchange behind which a row was committed; None if its table was an ordinary one then."""
+def _last_exchange(
+    exchanges: Sequence[tuple[int, _ExchangedTable | None]], commit_ts: int
+) -> _ExchangedTable | None:
+    """Return the exchange behind which a row was committed.
+
+    None if its table was an ordinary one then.
+    """
     last = None
     for exchanged_ts, each in exchanges:
         if exchanged_ts < commit_ts:
@@ -116,17 +135,26 @@ def _last_exchange(exchanges: Sequence[tuple[int, _ExchangedTable | None]], comm
 
 def _row_text(table: Table, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     encoded = pa.array([row["row"]], pa.large_binary())
-    decoded = decode_inserts(table, encoded) if row["kind"] == INSERT else decode_updates(table, encoded)[1]
+    decoded = (
+        decode_inserts(table, encoded)
+        if row["kind"] == INSERT
+        else decode_updates(table, encoded)[1]
+    )
     yield from decoded.to_pylist()
 
 
-def _misplaced(exchanged: _ExchangedTable, commit_ts: int, values: Mapping[str, Any]) -> MisplacedRowError:
+def _misplaced(
+    exchanged: _ExchangedTable, commit_ts: int, values: Mapping[str, Any]
+) -> MisplacedRowError:
     ordinary, partitioned = exchanged.ordinary.full_name, exchanged.partitioned.full_name
     return MisplacedRowError(
-        f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote to table {ordinary!r} behind DDL job"
-        f" {exchanged.job_id}, EXCHANGE PARTITION. TiDB put its row into partition {exchanged.partition!r} of table"
-        f" {partitioned!r}, where it does not belong: {str(dict(values))[:500]}",
-        way_out=f"exchange the partition back upstream and move the row there; then leave the transaction out,"
-        f" `sluice txn skip {commit_ts}`, and copy its tables: `sluice backfill --table"
-        f" {argument(partitioned)} --table {argument(ordinary)}`",
+        f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote to table {ordinary!r}"
+        f" behind DDL job {exchanged.job_id}, EXCHANGE PARTITION. TiDB put its row into partition"
+        f" {exchanged.partition!r} of table {partitioned!r}, where it does not belong:"
+        f" {str(dict(values))[:500]}",
+        way_out=(
+            "exchange the partition back upstream and move the row there; then leave the"
+            f" transaction out, `sluice txn skip {commit_ts}`, and copy its tables: `sluice"
+            f" backfill --table {argument(partitioned)} --table {argument(ordinary)}`"
+        ),
     )

@@ -12,13 +12,18 @@ class PumpUnavailableError(SluiceError):
     """
 
     transient = True
-    way_out = "start the pump again, or, once all it holds has been landed, set it offline: `sluice pumps offline`"
+    way_out = (
+        "start the pump again, or, once all it holds has been landed, set it offline: `sluice pumps"
+        " offline`"
+    )
 
 
 class UnreadPumpError(SluiceError):
     """A pump went offline with binlogs that were not landed; names the pump and the range."""
 
-    way_out = "bring the pump's disk back and start the pump, or accept the loss: `sluice pumps forget`"
+    way_out = (
+        "bring the pump's disk back and start the pump, or accept the loss: `sluice pumps forget`"
+    )
 
 
 class UpstreamBehindError(SluiceError):
@@ -31,8 +36,8 @@ class CommitsPurgedError(SluiceError):
     """A pump has already removed commits that were not landed; names pump and timestamps."""
 
     way_out = (
-        "copy the upstream's data to the downstream anew, then begin with an empty relay log and a checkpoint at the"
-        " copy's timestamp"
+        "copy the upstream's data to the downstream anew, then begin with an empty relay log and a"
+        " checkpoint at the copy's timestamp"
     )
 
 

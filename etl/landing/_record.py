@@ -11,7 +11,9 @@ from sluice.relay import WindowRecord
 from sluice.tidb import tso
 
 
-def record_of(landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, token: str) -> WindowRecord:
+def record_of(
+    landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, token: str
+) -> WindowRecord:
     """Return the record to commit; `token` is the claim's."""
     plan, result = landed.plan, landed.result
     window = WindowRecord(
@@ -33,7 +35,9 @@ def record_of(landed: FinishedPlan, schema: RecordedSchema, cluster_id: int, tok
 def report_of(landed: FinishedPlan, record: WindowRecord) -> LandedWindow:
     """Return the figures of a committed window."""
     plan, stages = landed.plan, landed.stages_ms
-    lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(stages[name] for name in ("job", "resolve", "commit"))
+    lag_ms = tso.ms_between(plan.hi, plan.fresh_ts) + sum(
+        stages[name] for name in ("job", "resolve", "commit")
+    )
     return LandedWindow(
         plan.lo, plan.hi, record.transactions, record.changes, len(record.ddls),
         sum(part.bytes for part in record.parts), stages, lag_ms,

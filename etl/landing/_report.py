@@ -16,8 +16,9 @@ _PROGRESS_INTERVAL_S = 5.0
 class LandedWindow:
     """A window that was just committed.
 
-    `stages_ms`: plan, job (the Spark job until its result was popped), resolve, commit; within the job read, explode
-    and write of the slowest range, and spark, the rest. `lag_ms`: from the upstream's clock at hi until the commit.
+    `stages_ms`: plan, job (the Spark job until its result was popped), resolve, commit; within the
+    job read, explode and write of the slowest range, and spark, the rest. `lag_ms`: from the
+    upstream's clock at hi until the commit.
     """
 
     lo: int

@@ -19,12 +19,19 @@ class RunLimits:
         self._until_ts = until_ts
 
     def is_reached(self, landed_ts: int | None) -> bool:
-        """Return whether everything through `until_ts` is landed. `landed_ts` (TSO): None before it is known."""
+        """Return whether everything through `until_ts` is landed.
+
+        `landed_ts` (TSO): None before it is known.
+        """
         return self._until_ts is not None and landed_ts is not None and landed_ts >= self._until_ts
 
     def is_over(self, landed_ts: int | None) -> bool:
         """Return whether the run ends here, see `is_reached`."""
-        return self.is_reached(landed_ts) or self._stop() or (self._end is not None and time.monotonic() >= self._end)
+        return (
+            self.is_reached(landed_ts)
+            or self._stop()
+            or (self._end is not None and time.monotonic() >= self._end)
+        )
 
     def wait(self, seconds: float, landed_ts: int | None) -> bool:
         """Sleep, at most until the run ends; return whether it has ended."""

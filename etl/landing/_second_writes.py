@@ -1,17 +1,19 @@
 """Drop the second copy of each change that TiDB writes while it reorganizes partitions.
 
-From its second schema version on, REORGANIZE PARTITION has sessions write each row into the old and the new partition.
-Each write adds a change to the binlog, and a change names the logical table only. The copy follows its original within
-the transaction, and changes nothing that the original hasn't changed:
+From its second schema version on, REORGANIZE PARTITION has sessions write each row into the old and
+the new partition. Each write adds a change to the binlog, and a change names the logical table
+only. The copy follows its original within the transaction, and changes nothing that the original
+hasn't changed:
 
     INSERT b        insert b, insert b
     DELETE a        delete a, delete a
     UPDATE a to b   update a to b, and the same, or insert b and delete a; first insert b, delete a if the row moves
 
-So a change is a copy if the transaction has made the row that it inserts, or has taken away the row that it removes.
-Rows are compared by all values. That can't go wrong for a clustered key. Rows without one are distinguished by their
-hidden row id, but many versions of TiDB give the copy of an INSERT another one. Whether two equal rows of a
-transaction are two rows or a row and its copy is asked of TiKV: a copy is in another partition.
+So a change is a copy if the transaction has made the row that it inserts, or has taken away the row
+that it removes. Rows are compared by all values. That can't go wrong for a clustered key. Rows
+without one are distinguished by their hidden row id, but many versions of TiDB give the copy of an
+INSERT another one. Whether two equal rows of a transaction are two rows or a row and its copy is
+asked of TiKV: a copy is in another partition.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ _Values = tuple[Any, ...]
 _Row = tuple[_Values, int]
 """All values of a row but its hidden row id, and that; 0 in a table with a clustered key."""
 PhysicalIds = Callable[[Table, int, int], Collection[int]]
-"""From a table, the start ts and the commit ts of a transaction: the ids under which it may have written rows."""
+"""From a table, the start ts and the commit ts of a transaction: the ids under which it may have
+written rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class _Transaction:
     _made: set[_Row] = field(default_factory=set)
     _removed: set[_Row] = field(default_factory=set)
     _equal: dict[_Values, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """By values: the row id of each row that the transaction made, and the place of its INSERT or -1."""
+    """By values: the row id of each row that the transaction made, and the place of its INSERT or
+    -1.
+    """
     _ambiguous: set[_Values] = field(default_factory=set)
     _keeps_row_ids: bool = False
     """Whether an INSERT had a copy with the same row id: then all have."""
@@ -126,10 +132,16 @@ class _Transaction:
 
     def row_ids_in_doubt(self) -> set[int]:
         """Return the row ids of equal rows, of which some may be copies of others."""
-        return {row_id for values in self._ambiguous - self._deleted_rows.keys() for row_id, _ in self._equal[values]}
+        return {
+            row_id
+            for values in self._ambiguous - self._deleted_rows.keys()
+            for row_id, _ in self._equal[values]
+        }
 
     def resolve(self, lies_in: Mapping[int, set[int]]) -> bool:
-        """Find the copies among equal rows. `lies_in`: the partitions of each row id. False if that can't be known.
+        """Find the copies among equal rows.
+
+        `lies_in`: the partitions of each row id. False if that can't be known.
 
         A row that is removed is removed twice, if it was written twice: then no question is needed.
         """
@@ -172,18 +184,23 @@ class DuplicateWrites:
         bounds: tuple[int, int, str],
         skips: Collection[int] = (),
     ) -> tuple[tuple[Part, ...], set[int]]:
-        """Return the parts without copies, and the tables of which a copy has another hidden row id.
+        """Return the parts without copies, and the tables of which a copy has another hidden row
+        id.
 
-        `tables`: those that are or were reorganized lately. `schema`: the window's. `bounds`: lo and hi (TSO) of the
-        window and a token for new parts. Transactions committed at `skips` are left as they are. Raises
-        DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
+        `tables`: those that are or were reorganized lately. `schema`: the window's. `bounds`: lo
+        and hi (TSO) of the window and a token for new parts. Transactions committed at `skips` are
+        left as they are. Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
         """
         tables_at = SchemaTimeline(schema)
         differ: set[int] = set()
         found = []
         for number, part in enumerate(parts):
             changes = read_parts(self._relay.url, (part,))
-            own = [each for table_id in tables for each in _transactions(changes, table_id, tables_at, skips)]
+            own = [
+                each
+                for table_id in tables
+                for each in _transactions(changes, table_id, tables_at, skips)
+            ]
             self._resolve([each for each in own if each.is_in_doubt], physical_ids)
             differ |= {each.table.id for each in own if each.row_ids_differ}
             copies = [place for each in own for place in each.copies]
@@ -195,7 +212,9 @@ class DuplicateWrites:
         for each in doubtful:
             row_ids = each.row_ids_in_doubt()
             ids = physical_ids(each.table, each.start_ts, each.commit_ts) if row_ids else ()
-            wanted[each.start_ts] = {(row_id, i): record_key(i, encode_int(row_id)) for row_id in row_ids for i in ids}
+            wanted[each.start_ts] = {
+                (row_id, i): record_key(i, encode_int(row_id)) for row_id in row_ids for i in ids
+            }
         keys = {key for own in wanted.values() for key in own.values()}
         known = self._read_versions(keys) if keys else {}
         for each in doubtful:
@@ -210,16 +229,28 @@ class DuplicateWrites:
     def _unknown(transaction: _Transaction) -> DefinitionUnknownError:
         commit_ts, name = transaction.commit_ts, transaction.table.full_name
         return DefinitionUnknownError(
-            f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote equal rows of table {name!r} while its"
-            " partitions were reorganized, and TiKV has no write that shows which of them are copies",
-            way_out=f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
-            f" `sluice backfill --table {argument(name)}`",
+            f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote equal rows of"
+            f" table {name!r} while its partitions were reorganized, and TiKV has no write that"
+            " shows which of them are copies",
+            way_out=(
+                f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
+                f" `sluice backfill --table {argument(name)}`"
+            ),
         )
 
     def _without(
-        self, part: Part, number: int, changes: pa.Table, copies: Sequence[int], bounds: tuple[int, int, str]
+        self,
+        part: Part,
+        number: int,
+        changes: pa.Table,
+        copies: Sequence[int],
+        bounds: tuple[int, int, str],
     ) -> Part | None:
-        log.info("second writes of reorganized partitions left out: rows=%d part=%s", len(copies), part.path)
+        log.info(
+            "second writes of reorganized partitions left out: rows=%d part=%s",
+            len(copies),
+            part.path,
+        )
         kept = np.ones(changes.num_rows, dtype=bool)
         kept[list(copies)] = False
         lo, hi, token = bounds

@@ -25,7 +25,10 @@ log = logging.getLogger("sluice.land")
 
 
 class UnknownTableError(SluiceError):
-    """Rows belong to a table that no DDL job up to their commit has made; names table id and commit_ts."""
+    """Rows belong to a table that no DDL job up to their commit has made.
+
+    Names table id and commit_ts.
+    """
 
     way_out = "leave the transaction out: `sluice txn skip`"
 
@@ -46,7 +49,8 @@ class TablesWithoutDdl:
         skips: Collection[int],
         rows: WindowRows,
     ) -> list[DdlJob]:
-        """Return a CREATE TABLE for each table that has rows and that no job has made, but TiKV has.
+        """Return a CREATE TABLE for each table that has rows and that no job has made, but TiKV
+        has.
 
         `known`, `born`, `skips`: see `check_known`. `history` and `born` get the tables.
         """
@@ -60,23 +64,34 @@ class TablesWithoutDdl:
             if table is None:
                 continue
             log.warning(
-                "no DDL job has made %s (table id %d), it is taken as TiKV has it. Rows that came without a binlog are"
-                " missing downstream: sluice backfill --table %s",
-                table.full_name, table_id, argument(table.full_name),
-            )  # fmt: skip
+                "no DDL job has made %s (table id %d), it is taken as TiKV has it. Rows that came"
+                " without a binlog are missing downstream: sluice backfill --table %s",
+                table.full_name,
+                table_id,
+                argument(table.full_name),
+            )
             history.found(table)
             born[table_id] = commit_ts = free_before(span.first_commit_ts, rows.commits())
             made.append(
                 DdlJob(
-                    commit_ts, commit_ts, 0, STATE_PUBLIC, f"CREATE TABLE {table.full_name}", type=Action.CREATE_TABLE,
-                    schema_name=table.schema_name, table_name=table.name,
+                    commit_ts,
+                    commit_ts,
+                    0,
+                    STATE_PUBLIC,
+                    f"CREATE TABLE {table.full_name}",
+                    type=Action.CREATE_TABLE,
+                    schema_name=table.schema_name,
+                    table_name=table.name,
                     effect=DdlEffect({}, {table_id: history.tables[table_id]}),
                 )
-            )  # fmt: skip
+            )
         return made
 
     def _table_in_tikv(self, table_id: int, ts: int) -> Table | None:
-        """Return a table as of a commit_ts, or as it is now if TiKV has collected that; None without such a table."""
+        """Return a table as of a commit_ts, or as it is now if TiKV has collected that.
+
+        None without such a table.
+        """
         try:
             found = find_table_by_id(self._tikv, table_id, ts)
         except TiKVError:
@@ -96,8 +111,9 @@ def check_known(
 ) -> None:
     """Raise UnknownTableError for rows of a table that no DDL before them has made.
 
-    `known`: ids of tables that exist before the window, or were truncated. `born`: by id the commit_ts at which the
-    window's DDL makes a table. Rows of a table that begin in a transaction at `skips` (TSOs) won't be applied.
+    `known`: ids of tables that exist before the window, or were truncated. `born`: by id the
+    commit_ts at which the window's DDL makes a table. Rows of a table that begin in a transaction
+    at `skips` (TSOs) won't be applied.
     """
     for table_id, span in spans.items():
         if (
@@ -108,9 +124,11 @@ def check_known(
         ):
             continue
         raise UnknownTableError(
-            f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id {table_id}, which no DDL"
-            f" job up to schema version {history.schema_version} has made",
-            way_out="if TiKV's DDL history is incomplete, start with an empty relay log from a checkpoint after"
-            " these commits; if they aren't wanted, leave the transaction out: `sluice txn skip"
-            f" {span.first_commit_ts}`",
+            f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id"
+            f" {table_id}, which no DDL job up to schema version {history.schema_version} has made",
+            way_out=(
+                "if TiKV's DDL history is incomplete, start with an empty relay log from a"
+                " checkpoint after these commits; if they aren't wanted, leave the transaction"
+                f" out: `sluice txn skip {span.first_commit_ts}`"
+            ),
         )

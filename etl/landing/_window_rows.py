@@ -12,7 +12,9 @@ class WindowRows:
     """The rows of a window that is being landed, read again by each call: few windows need one."""
 
     def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]] = lambda: ()) -> None:
-        """`batches` returns the window's changes, in RELAY_SCHEMA, each part in ascending commit_ts."""
+        """`batches` returns the window's changes, in RELAY_SCHEMA, each part in ascending
+        commit_ts.
+        """
         self._batches = batches
 
     def first_by_version(self, table_id: int) -> list[tuple[int, int]]:
@@ -20,7 +22,9 @@ class WindowRows:
         found: dict[int, int] = {}
         for batch in self._batches():
             own = batch.filter(pc.equal(batch["table_id"], table_id))
-            for version, commit_ts in zip(own["schema_version"].to_pylist(), own["commit_ts"].to_pylist(), strict=True):
+            for version, commit_ts in zip(
+                own["schema_version"].to_pylist(), own["commit_ts"].to_pylist(), strict=True
+            ):
                 found[version] = min(commit_ts, found.get(version, commit_ts))
         return sorted(found.items(), key=lambda item: item[1])
 

@@ -22,7 +22,9 @@ _LIGHTNING = ("lightning_task_info", "lightning_metadata")
 
 
 def warn_without_binlog(ddls: Iterable[DdlJob], wants_table: Callable[[str, str], bool]) -> int:
-    """Warn of each job of wanted tables whose rows come without a binlog; return how many there are.
+    """Warn of each job of wanted tables whose rows come without a binlog.
+
+    Return how many there are.
 
     `wants_table(schema, table)`: whether the table is replicated.
     """
@@ -36,20 +38,35 @@ def warn_without_binlog(ddls: Iterable[DdlJob], wants_table: Callable[[str, str]
 
 def _text(ddl: DdlJob, wants_table: Callable[[str, str], bool]) -> str:
     if ddl.type == Action.FLASHBACK_CLUSTER:
-        return "FLASHBACK CLUSTER sets rows back that are in no binlog: applying stops there, and names the ways out"
-    if ddl.type in (Action.CREATE_SCHEMA, *_CREATING_ACTIONS) and ddl.schema_name.lower() in _LIGHTNING:
         return (
-            "TiDB Lightning is importing in physical mode, whose rows are in no binlog: when it has ended, run `sluice"
-            " backfill --table SCHEMA.TABLE` for each table that it fills"
+            "FLASHBACK CLUSTER sets rows back that are in no binlog: applying stops there, and"
+            " names the ways out"
+        )
+    if (
+        ddl.type in (Action.CREATE_SCHEMA, *_CREATING_ACTIONS)
+        and ddl.schema_name.lower() in _LIGHTNING
+    ):
+        return (
+            "TiDB Lightning is importing in physical mode, whose rows are in no binlog: when it has"
+            " ended, run `sluice backfill --table SCHEMA.TABLE` for each table that it fills"
         )
     if ddl.type not in _CREATING_ACTIONS or not (
         ddl.type == Action.CREATE_TABLES or ddl.query.lstrip().startswith(_BR_COMMENT)
     ):
         return ""
-    tables = (table for table in ddl.effect.tables.values() if table is not None and table.is_base_table)
+    tables = (
+        table for table in ddl.effect.tables.values() if table is not None and table.is_base_table
+    )
     names = [t.full_name for t in tables if wants_table(t.schema_name, t.name)]
     if not names:
         return ""
     globs = " ".join(f"--table {argument(name)}" for name in names[:_MAX_SHOWN])
-    more = f", and the same for {len(names) - _MAX_SHOWN} more tables" if len(names) > _MAX_SHOWN else ""
-    return f"BR restores tables whose rows are in no binlog: when it has ended, run `sluice backfill {globs}`{more}"
+    more = (
+        f", and the same for {len(names) - _MAX_SHOWN} more tables"
+        if len(names) > _MAX_SHOWN
+        else ""
+    )
+    return (
+        "BR restores tables whose rows are in no binlog: when it has ended, run `sluice backfill"
+        f" {globs}`{more}"
+    )

@@ -1,13 +1,15 @@
 """Resolve by which definition of a partitioned table its rows were written around partition DDL.
 
-A binlog names the logical table and the schema version with which its transaction began. A transaction that first
-touches a table behind a DDL uses the new definition all the same, and one that touched it before may commit behind the
-DDL's binlog: nothing in the binlog tells the two apart. TiKV does. A row's key begins with the id of the partition, so
-the writes of the key in the partition of either definition, which name their transaction, show where the row went.
+A binlog names the logical table and the schema version with which its transaction began. A
+transaction that first touches a table behind a DDL uses the new definition all the same, and one
+that touched it before may commit behind the DDL's binlog: nothing in the binlog tells the two
+apart. TiKV does. A row's key begins with the id of the partition, so the writes of the key in the
+partition of either definition, which name their transaction, show where the row went.
 
-The answer is written into the window: rows get the `schema_version` of the definition they were written by, in a
-part that replaces the first one. A DDL that goes through several versions names the transactions of earlier windows
-that were ahead of it. Applying, the archive and its readers use these and need no TiKV.
+The answer is written into the window: rows get the `schema_version` of the definition they were
+written by, in a part that replaces the first one. A DDL that goes through several versions names
+the transactions of earlier windows that were ahead of it. Applying, the archive and its readers use
+these and need no TiKV.
 """
 
 from __future__ import annotations
@@ -53,15 +55,23 @@ UpcomingDefinitions = Callable[[int], Sequence[Table]]
 
 
 class DefinitionUnknownError(SluiceError):
-    """TiKV no longer has the partition that a transaction wrote to; names commit_ts, table and DDL job."""
+    """TiKV no longer has the partition that a transaction wrote to.
 
-    way_out = "skip the transaction (`sluice txn skip COMMIT_TS`), then copy the table (`sluice backfill --table NAME`)"
+    Names commit_ts, table and DDL job.
+    """
+
+    way_out = (
+        "skip the transaction (`sluice txn skip COMMIT_TS`), then copy the table (`sluice backfill"
+        " --table NAME`)"
+    )
 
 
 class DefinitionResolver:
     """Resolves by which definitions the rows of a window were written."""
 
-    def __init__(self, relay: RelayLog, read_versions: ReadVersions, gc_safe_point: Callable[[], int]) -> None:
+    def __init__(
+        self, relay: RelayLog, read_versions: ReadVersions, gc_safe_point: Callable[[], int]
+    ) -> None:
         """`gc_safe_point` returns a TSO: TiKV may have dropped what was overwritten before."""
         self._relay, self._read_versions, self._gc_safe_point = relay, read_versions, gc_safe_point
         self._numbers = itertools.count()
@@ -78,9 +88,10 @@ class DefinitionResolver:
     ) -> tuple[RecordedSchema, tuple[Part, ...]]:
         """Return a window's schema and parts with the versions that TiKV's writes show.
 
-        `moves`: what DDL through the window's end has moved lately, that of the window included. `bounds`: lo and hi
-        (TSO) of the window and a token for new parts. Transactions committed at `skips` are left as they are.
-        `to_come`: a transaction may be ahead of DDL whose binlog comes later.
+        `moves`: what DDL through the window's end has moved lately, that of the window included.
+        `bounds`: lo and hi (TSO) of the window and a token for new parts. Transactions committed at
+        `skips` are left as they are. `to_come`: a transaction may be ahead of DDL whose binlog
+        comes later.
 
         Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
         """
@@ -92,12 +103,23 @@ class DefinitionResolver:
         steps = steps_of((move, earlier.get(move.job_id, 0)) for move in moves)
         ahead = self._transactions_ahead(schema, steps, bounds[0], skips) if inside else {}
         if steps:
-            parts = tuple(self._resolve_part(part, n, steps, bounds, skips) for n, part in enumerate(parts))
+            parts = tuple(
+                self._resolve_part(part, n, steps, bounds, skips) for n, part in enumerate(parts)
+            )
         ddls = tuple(
-            replace(ddl, asked=True, ahead=tuple(sorted(ahead.get(ddl.job_id, ())))) if ddl.job_id in inside else ddl
+            (
+                replace(ddl, asked=True, ahead=tuple(sorted(ahead.get(ddl.job_id, ()))))
+                if ddl.job_id in inside
+                else ddl
+            )
             for ddl in schema.ddls
         )
-        return replace(schema, ddls=ddls, moved=tuple(replace(move, asked=True) for move in schema.moved)), parts
+        return (
+            replace(
+                schema, ddls=ddls, moved=tuple(replace(move, asked=True) for move in schema.moved)
+            ),
+            parts,
+        )
 
     def _resolve_part(
         self,
@@ -113,22 +135,36 @@ class DefinitionResolver:
         for table_id, own in steps.items():
             places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)
             rows = _rows(changes, places, own, skips)
-            for place, version in self._versions(own, rows, _own_writes(changes, own, rows)).items():
+            for place, version in self._versions(
+                own, rows, _own_writes(changes, own, rows)
+            ).items():
                 changed += int(versions[place] != version)
                 versions[place] = version
         if not changed:
             return part
-        log.info("changes written by another definition than their binlog names: rows=%d part=%s", changed, part.path)
+        log.info(
+            "changes written by another definition than their binlog names: rows=%d part=%s",
+            changed,
+            part.path,
+        )
         at = PART_SCHEMA.get_field_index("schema_version")
         resolved = changes.set_column(at, PART_SCHEMA.field(at), pa.array(versions, pa.int64()))
         lo, hi, token = bounds
-        written = self._relay.write_part(lo, hi, f"{token}.asked{next(self._numbers)}", number, resolved.to_batches())
+        written = self._relay.write_part(
+            lo, hi, f"{token}.asked{next(self._numbers)}", number, resolved.to_batches()
+        )
         assert written is not None
         return written
 
-    def _commits_before(self, schema: RecordedSchema, moves: Sequence[FinishedRowMove], lo: int) -> dict[int, int]:
+    def _commits_before(
+        self, schema: RecordedSchema, moves: Sequence[FinishedRowMove], lo: int
+    ) -> dict[int, int]:
         """Return commit_ts by job id of the DDL in earlier windows since DDL of this one began."""
-        began = [ddl.began_ts for ddl in schema.ddls if ddl.type in REMOVES_PARTITIONS and len(ddl.versions) > 1]
+        began = [
+            ddl.began_ts
+            for ddl in schema.ddls
+            if ddl.type in REMOVES_PARTITIONS and len(ddl.versions) > 1
+        ]
         if not began or min(began) >= lo:
             return {}
         return {
@@ -138,14 +174,20 @@ class DefinitionResolver:
         }
 
     def _transactions_ahead(
-        self, schema: RecordedSchema, steps: Mapping[int, Sequence[PartitionStep]], lo: int, skips: Collection[int]
+        self,
+        schema: RecordedSchema,
+        steps: Mapping[int, Sequence[PartitionStep]],
+        lo: int,
+        skips: Collection[int],
     ) -> dict[int, set[int]]:
         """Return by job id the transactions in earlier windows that were ahead of DDL of this one."""
         found: dict[int, set[int]] = defaultdict(set)
         coming = {ddl.job_id for ddl in schema.ddls}
         for table_id, own in steps.items():
             staged = [
-                step for step in own if step.move.job_id in coming and step.has_stages and step.move.began_ts < lo
+                step
+                for step in own
+                if step.move.job_id in coming and step.has_stages and step.move.began_ts < lo
             ]
             if not staged:
                 continue
@@ -155,9 +197,14 @@ class DefinitionResolver:
                 changes = read_parts(self._relay.url, window.parts)
                 places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)
                 rows = _rows(changes, places, staged, skips)
-                for place, version in self._versions(own, rows, _own_writes(changes, own, rows)).items():
+                for place, version in self._versions(
+                    own, rows, _own_writes(changes, own, rows)
+                ).items():
                     for step in staged:
-                        if rows[place]["schema_version"] < step.new_version and version >= step.last_version:
+                        if (
+                            rows[place]["schema_version"] < step.new_version
+                            and version >= step.last_version
+                        ):
                             found[step.move.job_id].add(rows[place]["start_ts"])
         return found
 
@@ -171,11 +218,16 @@ class DefinitionResolver:
         places: dict[int, list[int]] = defaultdict(list)
         for place, row in rows.items():
             places[row["start_ts"]].append(place)
-        changes = {start_ts: [(place, rows[place], images[place]) for place in own] for start_ts, own in places.items()}
+        changes = {
+            start_ts: [(place, rows[place], images[place]) for place in own]
+            for start_ts, own in places.items()
+        }
         found, left = self._query_versions(DefinitionChain(steps), changes, beside)
         if left:
             coming = self._to_come(steps[-1].table_id)
-            later, left = self._query_versions(DefinitionChain(steps, coming), {i: changes[i] for i in left}, beside)
+            later, left = self._query_versions(
+                DefinitionChain(steps, coming), {i: changes[i] for i in left}, beside
+            )
             found |= later
         for doubt in left.values():
             raise self._unknown(doubt)
@@ -184,7 +236,8 @@ class DefinitionResolver:
     def _query_versions(
         self, chain: DefinitionChain, changes: Mapping[int, Sequence[Change]], beside: OwnWrites
     ) -> tuple[dict[int, int], dict[int, UndecidedChanges]]:
-        """Return the version of rows by place, and by start_ts the changes that TiKV's writes leave undecided.
+        """Return the version of rows by place, and by start_ts the changes that TiKV's writes leave
+        undecided.
 
         `changes`: by start_ts.
         """
@@ -208,21 +261,27 @@ class DefinitionResolver:
 
     def _unknown(self, doubt: UndecidedChanges) -> DefinitionUnknownError:
         row, table = doubt.row, doubt.chain.tables[-1]
-        jobs = ", ".join(str(step.move.job_id) for step in doubt.chain.steps if step.is_in_doubt(row))
+        jobs = ", ".join(
+            str(step.move.job_id) for step in doubt.chain.steps if step.is_in_doubt(row)
+        )
         commit_ts = row["commit_ts"]
         why = (
             "TiDB's GC has dropped it"
             if self._gc_safe_point() >= commit_ts
-            else "its clustered key has a collation whose order only TiDB knows"
-            if not doubt.has_handles
-            else "TiKV has no write of that transaction in either partition"
+            else (
+                "its clustered key has a collation whose order only TiDB knows"
+                if not doubt.has_handles
+                else "TiKV has no write of that transaction in either partition"
+            )
         )
         return DefinitionUnknownError(
-            f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) changed rows of table {table.full_name!r}"
-            f" while DDL job {jobs} changed its partitions, and which partition they were written to is not known:"
-            f" {why}",
-            way_out=f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
-            f" `sluice backfill --table {argument(table.full_name)}`",
+            f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) changed rows of table"
+            f" {table.full_name!r} while DDL job {jobs} changed its partitions, and which partition"
+            f" they were written to is not known: {why}",
+            way_out=(
+                f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
+                f" `sluice backfill --table {argument(table.full_name)}`"
+            ),
         )
 
 
@@ -237,21 +296,31 @@ def _rows(
     wanted = [
         place
         for place, values in zip(places.tolist(), zip(*columns, strict=True), strict=True)
-        if values[0] not in skips and any(step.is_in_doubt(dict(zip(names, values, strict=True))) for step in steps)
+        if values[0] not in skips
+        and any(step.is_in_doubt(dict(zip(names, values, strict=True))) for step in steps)
     ]
     return dict(zip(wanted, changes.take(pa.array(wanted, pa.int64())).to_pylist(), strict=True))
 
 
-def _own_writes(changes: pa.Table, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]]) -> OwnWrites:
+def _own_writes(
+    changes: pa.Table, steps: Sequence[PartitionStep], rows: Mapping[int, dict[str, Any]]
+) -> OwnWrites:
     """Return what the transactions of `rows` wrote to tables that are exchanged with partitions."""
     moves = [step.move for step in steps if step.move.type == Action.EXCHANGE_PARTITION]
-    tables = [(i, t) for move in moves for each in (move.before, move.effect.tables) for i, t in each.items()]
+    tables = [
+        (i, t)
+        for move in moves
+        for each in (move.before, move.effect.tables)
+        for i, t in each.items()
+    ]
     plain = {i: t for i, t in tables if t is not None and not t.is_partitioned}
     found: dict[tuple[int, bytes], set[int]] = defaultdict(set)
     if not plain or not rows:
         return found
     started = list({row["start_ts"] for row in rows.values()})
-    mask = np.isin(changes["table_id"].to_numpy(), list(plain)) & np.isin(changes["start_ts"].to_numpy(), started)
+    mask = np.isin(changes["table_id"].to_numpy(), list(plain)) & np.isin(
+        changes["start_ts"].to_numpy(), started
+    )
     others = dict(enumerate(changes.filter(pa.array(mask)).to_pylist()))
     for table_id, table in plain.items():
         own = {place: row for place, row in others.items() if row["table_id"] == table_id}

@@ -1,8 +1,8 @@
 """Run the landing loop: window by window from the pumps into the relay log.
 
-Each window is planned, read and written by one Spark job, given the schemas and DDL it needs, and then committed by its
-record. A commit continues at the end of the chain of records. So a second process, or a job that a killed process left
-behind, can at most leave parts that no record names.
+Each window is planned, read and written by one Spark job, given the schemas and DDL it needs, and
+then committed by its record. A commit continues at the end of the chain of records. So a second
+process, or a job that a killed process left behind, can at most leave parts that no record names.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ __all__ = [
 log = logging.getLogger("sluice.land")
 _QUIET_CHECKS = 3
 ROLE = "land"
-"""The role that a landing process claims; of several pipelines that read one relay log one has it."""
+"""The role that a landing process claims; of several pipelines that read one relay log one has it.
+"""
 
 
 def run_land(  # noqa: PLR0913 options by name
@@ -89,15 +90,18 @@ def run_land(  # noqa: PLR0913 options by name
     on_window: Callable[[LandedWindow], None] | None = None,
     summary: LandSummary | None = None,
 ) -> LandSummary:
-    """Land windows until `run_seconds` are over, `stop` is set, or everything through `until_ts` (TSO) is landed.
+    """Land windows until `run_seconds` are over, `stop` is set, or everything through `until_ts`
+    (TSO) is landed.
 
-    Landing continues where the relay log ends. An empty one begins at `start_ts`; without it at the downstream's
-    checkpoint, and without that at the settings' initial-commit-ts (0: everything the pumps have, -1: now). `summary`
-    is filled during the run and returned. While the relay log's control is paused, the run waits. Transient errors (a
-    pump, PD, TiKV, Spark or the disk is unavailable) are logged and retried.
+    Landing continues where the relay log ends. An empty one begins at `start_ts`; without it at the
+    downstream's checkpoint, and without that at the settings' initial-commit-ts (0: everything the
+    pumps have, -1: now). `summary` is filled during the run and returned. While the relay log's
+    control is paused, the run waits. Transient errors (a pump, PD, TiKV, Spark or the disk is
+    unavailable) are logged and retried.
 
-    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError, DefinitionUnknownError,
-    MisplacedRowError, CommitsPurgedError, WrongClusterError, NoCheckpointError, HistoryError, and relay errors.
+    Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError,
+    DefinitionUnknownError, MisplacedRowError, CommitsPurgedError, WrongClusterError,
+    NoCheckpointError, HistoryError, and relay errors.
     """
     limits = RunLimits(run_seconds, stop, until_ts)
     loop = _LandingLoop(settings, limits, start_ts, on_window, summary or LandSummary())
@@ -124,7 +128,9 @@ class _LandingLoop:
         self._cluster = UpstreamCluster(settings.upstream)
         cluster = self._cluster
         self._second_writes = DuplicateWrites(self._relay, cluster.tikv.mvcc_get_many)
-        self._definitions = DefinitionResolver(self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point)
+        self._definitions = DefinitionResolver(
+            self._relay, cluster.tikv.mvcc_get_many, cluster.pd.get_gc_safe_point
+        )
         self._safe_point = LandingSafePoint(cluster.pd, PipelineIdentity.from_settings(settings).id)
         self._control = LandingControl(self._relay, settings.ignored_ts)
         self._jobs = LandingJobs(
@@ -217,9 +223,13 @@ class _LandingLoop:
         self._commit(landed, self._schema, self._claim, self._start)
 
     def _wait_for_commits(self, landed_ts: int) -> None:
-        """Wait for a commit at a pump, for an operator's control, or until the registry is due to be read again."""
+        """Wait for a commit at a pump, for an operator's control, or until the registry is due to
+        be read again.
+        """
         for _ in range(_QUIET_CHECKS):
-            if self._jobs.wait_for_commits(landed_ts, CHECK_INTERVAL_S) or self._limits.is_over(landed_ts):
+            if self._jobs.wait_for_commits(landed_ts, CHECK_INTERVAL_S) or self._limits.is_over(
+                landed_ts
+            ):
                 return
             self._is_due = self._control.needs_window_now(landed_ts, self._jobs.seen_ts)
             if self._is_due or self._is_paused():
@@ -251,7 +261,9 @@ class _LandingLoop:
     def _skips(self) -> frozenset[int]:
         return self._control.skips(self._landed_ts or 0)
 
-    def _commit(self, landed: FinishedPlan, schema: LandingSchema, claim: RoleClaim, start: StartPosition) -> None:
+    def _commit(
+        self, landed: FinishedPlan, schema: LandingSchema, claim: RoleClaim, start: StartPosition
+    ) -> None:
         result, stages = landed.result, landed.stages_ms
         began = time.perf_counter()
         skips = self._skips()
@@ -259,9 +271,12 @@ class _LandingLoop:
         described = schema.resolve(result.ddls, result.tables, self._wait, skips, rows)
         if described.ddls and described.ddls[0].commit_ts <= landed.plan.lo:
             raise HistoryError(
-                f"{described.ddls[0].title} belongs before the first row of the window behind {landed.plan.lo}, and no"
-                " timestamp lies between",
-                way_out=f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice backfill`",
+                f"{described.ddls[0].title} belongs before the first row of the window behind"
+                f" {landed.plan.lo}, and no timestamp lies between",
+                way_out=(
+                    f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice"
+                    " backfill`"
+                ),
             )
         stages["resolve"] = ms_since(began)
         landed, described = self._without_duplicates(
@@ -295,9 +310,13 @@ class _LandingLoop:
         notify(self._relay.url)
         for entry in result.left_out:
             log.warning(
-                "excluded as decided, because it cannot be read: commit_ts=%d: %s", entry["commit_ts"], entry["why"]
+                "excluded as decided, because it cannot be read: commit_ts=%d: %s",
+                entry["commit_ts"],
+                entry["why"],
             )
-        self._counters.without_binlog(warn_without_binlog(described.ddls, self._settings.filters.wants_table))
+        self._counters.without_binlog(
+            warn_without_binlog(described.ddls, self._settings.filters.wants_table)
+        )
         self._start = StartPosition(record.hi, is_resumed=True)
         self._register(record.hi)
         self._log_window(report_of(landed, record))
@@ -355,7 +374,9 @@ class _LandingLoop:
         target, cluster_id = self._settings.target, self._cluster.id
         try:
             require_bootstrap_done(
-                self._relay, downstream_name(target), lambda: read_checkpoint(target, cluster_id) is not None
+                self._relay,
+                downstream_name(target),
+                lambda: read_checkpoint(target, cluster_id) is not None,
             )
         except BootstrapPending:
             self._start = None
@@ -367,10 +388,13 @@ class _LandingLoop:
             self._require_bootstrap_done()
         if start is None and self._start_ts is not None:
             start = StartPosition(self._start_ts, is_resumed=False)
-        self._start = start = start or initial_position(self._settings.target, self._settings.upstream, self._cluster)
+        self._start = start = start or initial_position(
+            self._settings.target, self._settings.upstream, self._cluster
+        )
         self.summary.hi = start.ts
         self._counters.set_position(start.ts)
-        if start.is_resumed:  # else after the first window: a position in the registry claims landed commits
+        # else after the first window: a position in the registry claims landed commits
+        if start.is_resumed:
             self._register(start.ts)
         log.info("landing from commit_ts %d on", start.ts)
 
@@ -380,7 +404,9 @@ class _LandingLoop:
             return
         cluster, tls = self._cluster, self._settings.upstream.tls()
         pipeline = PipelineIdentity.from_settings(self._settings)
-        self._heartbeat = RegistryHeartbeat(pipeline, cluster.registry, tls, cluster.pd.tso, landed_ts)
+        self._heartbeat = RegistryHeartbeat(
+            pipeline, cluster.registry, tls, cluster.pd.tso, landed_ts
+        )
 
     def _load_schema(self, start: StartPosition) -> LandingSchema:
         pd, tikv = self._cluster.pd, self._cluster.tikv
@@ -388,14 +414,27 @@ class _LandingLoop:
         if last is not None:
             version, relaxed, doubled = last.schema_version, last.relaxed, last.doubled
         else:
-            version = start.schema_version if start.schema_version is not None else version_at(tikv, start.ts)
+            version = (
+                start.schema_version
+                if start.schema_version is not None
+                else version_at(tikv, start.ts)
+            )
             relaxed, doubled = None, {}
         began = time.perf_counter()
         first = self._relay.first() if last is not None else None
         landed = (first.lo if first is not None else start.ts), start.ts
-        begin = InitialSchema(version, relaxed, SchemaSnapshots(self._relay.storage), doubled, self._has_landed, landed)
+        begin = InitialSchema(
+            version,
+            relaxed,
+            SchemaSnapshots(self._relay.storage),
+            doubled,
+            self._has_landed,
+            landed,
+        )
         schema = LandingSchema.load(pd, tikv, begin, self._settings.upstream.new_collations)
-        log.info("schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began))
+        log.info(
+            "schema version %d rebuilt from TiDB's DDL history in %.0f ms", version, ms_since(began)
+        )
         return schema
 
     def _reset_after(self, error: SluiceError) -> None:

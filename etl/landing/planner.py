@@ -1,18 +1,21 @@
 """Plan windows: how far the next one may reach without missing a commit.
 
-1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each of them is asked for
-its bounds, and what is in the window if that is little; those that counted the last time while the registry answers.
+1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each
+   of them is asked for
+its bounds, and what is in the window if that is little; those that counted the last time while the
+registry answers.
 4. hi = the smallest of the timestamp and every pump's hi.
 
-One of the pumps asks PD whether it has given the timestamp, so that one of a PD that isn't theirs ends in an error. The
-others are told so, and needn't if they have nothing in the window: then they don't move their marks either.
+One of the pumps asks PD whether it has given the timestamp, so that one of a PD that isn't theirs
+ends in an error. The others are told so, and needn't if they have nothing in the window: then they
+don't move their marks either.
 
-A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and its bounds are what
-has arrived (sluice.tidb.pumps.pulled_window).
+A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and
+its bounds are what has arrived (sluice.tidb.pumps.pulled_window).
 
-The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the Prewrite, and a pump is in
-the registry before it takes writes: so a commit at or below the fresh timestamp can only be on a pump that is listed,
-and its Prewrite is there already.
+The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the
+Prewrite, and a pump is in the registry before it takes writes: so a commit at or below the fresh
+timestamp can only be on a pump that is listed, and its Prewrite is there already.
 """
 
 from __future__ import annotations
@@ -92,7 +95,9 @@ class WindowPlanner:
         tls: TLS | None = None,
         relay: RelayLog | None = None,
     ) -> None:
-        """`tso` returns fresh timestamps, `pumps` the registry's entries; `tls` is for connections to pumps.
+        """`tso` returns fresh timestamps, `pumps` the registry's entries.
+
+        `tls` is for connections to pumps.
 
         `relay`: the log that records the pumps that counted; None to trust the registry alone.
         """
@@ -126,29 +131,37 @@ class WindowPlanner:
     def plan(self, lo: int, *, empty_now: bool = False) -> WindowPlan | None:
         """Return the next window after lo (TSO); None if there is nothing new.
 
-        Without traffic there is an empty window every idle interval, or at once with `empty_now`. Raises
-        PumpUnavailableError, UnreadPumpError, UpstreamBehindError, CommitsPurgedError, MissedCommitError, and what
-        `tso`, `pumps` and the relay log raise.
+        Without traffic there is an empty window every idle interval, or at once with `empty_now`.
+        Raises PumpUnavailableError, UnreadPumpError, UpstreamBehindError, CommitsPurgedError,
+        MissedCommitError, and what `tso`, `pumps` and the relay log raise.
         """
         with self._turn:
             return self._plan(lo, empty_now=empty_now)
 
     def _plan(self, lo: int, *, empty_now: bool) -> WindowPlan | None:
-        # One below a timestamp that is landing's own: nothing is ever committed right behind the window, so that a DDL
-        # has room before the first row of the next (see docs/decisions/0040-multi-schema-change.md).
+        # One below a timestamp that is landing's own: nothing is ever committed right behind the
+        # window, so that a DDL has room before the first row of the next (see
+        # docs/decisions/0040-multi-schema-change.md).
         fresh_ts = self._tso() - 1
         self._seen = fresh_ts, time.monotonic()
         if fresh_ts <= lo:
             raise UpstreamBehindError(
-                f"PD's clock went back: it is at {tso.text(fresh_ts)}, but commits through {tso.text(lo)} are landed."
-                f" What TiDB commits at timestamps in ({fresh_ts}, {lo}] from now on would be passed over",
-                way_out="if pd-urls names the PD of another cluster, correct it. Else have PD go on above"
-                f" {lo}, then `sluice resume`, and `sluice verify` with --repair for what was committed meanwhile",
+                f"PD's clock went back: it is at {tso.text(fresh_ts)}, but commits through"
+                f" {tso.text(lo)} are landed. What TiDB commits at timestamps in ({fresh_ts}, {lo}]"
+                " from now on would be passed over",
+                way_out=(
+                    "if pd-urls names the PD of another cluster, correct it. Else have PD go on"
+                    f" above {lo}, then `sluice resume`, and `sluice verify` with --repair for what"
+                    " was committed meanwhile"
+                ),
             )
         early = [pump for pump in self._counted if pump.host in self._readers]
-        # The first one asks PD whether it has given the timestamp; the others need not, if they have nothing.
+        # The first one asks PD whether it has given the timestamp; the others need not, if they
+        # have nothing.
         asked = {
-            _pump_key(pump): self._request_bounds(pump, lo, fresh_ts, ts_is_checked=pump is not early[0])
+            _pump_key(pump): self._request_bounds(
+                pump, lo, fresh_ts, ts_is_checked=pump is not early[0]
+            )
             for pump in early
         }
         try:
@@ -164,17 +177,24 @@ class WindowPlanner:
         counted = {_pump_key(pump) for pump in counting}
         is_checked = bool(early) and _pump_key(early[0]) in counted
         if not is_checked or not counted <= asked.keys():
-            # A new pump may have the same address. The answers of pumps that are gone are not needed.
+            # A new pump may have the same address. The answers of pumps that are gone are not
+            # needed.
             _collect(question for (_, host, _), question in asked.items() if host in hosts)
         if not is_checked:
             asked.clear()
-        questions = [asked.get(_pump_key(pump)) or self._request_bounds(pump, lo, fresh_ts) for pump in counting]
+        questions = [
+            asked.get(_pump_key(pump)) or self._request_bounds(pump, lo, fresh_ts)
+            for pump in counting
+        ]
         self._counted = counting
-        failures = [failure for question in questions if (failure := question.failure()) is not None]
+        failures = [
+            failure for question in questions if (failure := question.failure()) is not None
+        ]
         if failures:
             raise failures[0]
         bounds = [question.answer() for question in questions]
-        if is_checked and early[0].host in self._followers:  # an original pump in its place, which checks nothing
+        # an original pump in its place, which checks nothing
+        if is_checked and early[0].host in self._followers:
             return None
         for pump, bound in zip(counting, bounds):
             if self._counted_pumps.is_new(pump.node_id) and pump.host in self._readers:
@@ -188,7 +208,9 @@ class WindowPlanner:
         hi = min(fresh_ts, bound.hi)
         slack = FAKE_BINLOG_INTERVAL if slowest.host in self._followers else 0
         self.limiting_pump = (
-            f"{slowest.node_id} ({slowest.host}, {slowest.state})" if bound.max_commit_ts < fresh_ts - slack else ""
+            f"{slowest.node_id} ({slowest.host}, {slowest.state})"
+            if bound.max_commit_ts < fresh_ts - slack
+            else ""
         )
         if hi <= lo:
             return None
@@ -205,7 +227,15 @@ class WindowPlanner:
             for piece in _split_range(PumpRange(pump.host, lo, hi, bound.window), bound.bytes)
         ]
         limited = any(bound.hi < bound.max_commit_ts for bound in bounds)
-        return WindowPlan(lo, hi, fresh_ts, tuple(ranges), transactions, sum(bound.bytes for bound in bounds), limited)
+        return WindowPlan(
+            lo,
+            hi,
+            fresh_ts,
+            tuple(ranges),
+            transactions,
+            sum(bound.bytes for bound in bounds),
+            limited,
+        )
 
     def _check_new_pump(self, pump: NodeStatus, lo: int) -> None:
         from sluice.tidb import PumpReadError
@@ -229,7 +259,8 @@ class WindowPlanner:
         counting = [pump for pump in registered if pump.state != "offline"]
         if not counting:
             raise PumpUnavailableError(
-                f"{len(registered)} pumps in the registry, all offline: no commit can be read until one is online"
+                f"{len(registered)} pumps in the registry, all offline: no commit can be read until"
+                " one is online"
                 if registered
                 else "no pump in the registry: start one, or check pd-urls"
             )
@@ -237,7 +268,9 @@ class WindowPlanner:
         return counting
 
     def wait_for_commits(self, lo: int, seconds: float) -> bool:
-        """Wait at most `seconds`; return whether a pump may have a transaction committed after lo (TSO).
+        """Wait at most `seconds`.
+
+        Return whether a pump may have a transaction committed after lo (TSO).
 
         A pump that doesn't support such calls may have one after the poll interval.
         """
@@ -265,7 +298,10 @@ class WindowPlanner:
     def _request_bounds(
         self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False
     ) -> _BoundsRequest:
-        """Send the request for a pump's bounds. `ts_is_checked`: see `PumpReader.request_bounds`."""
+        """Send the request for a pump's bounds.
+
+        `ts_is_checked`: see `PumpReader.request_bounds`.
+        """
         reader = self._readers.get(pump.host) if pump.host not in self._followers else None
         limits = self._limits.max_transactions, self._limits.max_bytes
         asked = lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES
@@ -288,22 +324,30 @@ class WindowPlanner:
         except PumpReadError as error:
             raise self._read_error(pump, lo, error) from error
 
-    def _read_error(self, pump: NodeStatus, lo: int, error: PumpReadError) -> CommitsPurgedError | PumpUnavailableError:
+    def _read_error(
+        self, pump: NodeStatus, lo: int, error: PumpReadError
+    ) -> CommitsPurgedError | PumpUnavailableError:
         """Return what it means for landing that a pump can't be asked."""
         import grpc
 
         from sluice.tidb.pumps import CommitsGoneError
         from sluice.tidb.rpc import status
 
-        if isinstance(error, CommitsGoneError) or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE:
+        if (
+            isinstance(error, CommitsGoneError)
+            or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE
+        ):
             return CommitsPurgedError(
                 f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
                 way_out=CommitsPurgedError.way_out,
             )
         return PumpUnavailableError(
-            f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error}); every window waits"
-            " for it",
-            way_out=f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id} --gone`",
+            f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error});"
+            " every window waits for it",
+            way_out=(
+                f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id}"
+                " --gone`"
+            ),
         )
 
     def _request_from_sluice(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
@@ -326,7 +370,8 @@ class WindowPlanner:
     def _follow_original_pump(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
         """Return the bounds of an original pump that is followed from `lo` on; None if it isn't.
 
-        Once its stream has broken, it is tried as any other pump: a Sluice pump may have taken its place.
+        Once its stream has broken, it is tried as any other pump: a Sluice pump may have taken its
+        place.
         """
         from sluice.tidb import PumpReadError
 
@@ -351,7 +396,9 @@ class WindowPlanner:
 
         reader = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
         try:
-            follower = PullFollower(reader, lo, self._limits.max_transactions, self._limits.max_bytes)
+            follower = PullFollower(
+                reader, lo, self._limits.max_transactions, self._limits.max_bytes
+            )
         except PumpReadError:
             reader.close()
             raise
@@ -360,9 +407,13 @@ class WindowPlanner:
 
 
 class _BoundsRequest:
-    """A request for a pump's bounds, over a connection that this thread reads, or by another thread."""
+    """A request for a pump's bounds, over a connection that this thread reads, or by another
+    thread.
+    """
 
-    def __init__(self, begun: PendingBounds | None, by_thread: Callable[[], Future[WindowBounds]]) -> None:
+    def __init__(
+        self, begun: PendingBounds | None, by_thread: Callable[[], Future[WindowBounds]]
+    ) -> None:
         self._pending = begun
         self._by_thread = by_thread
         self._future = by_thread() if begun is None else None
@@ -387,7 +438,8 @@ class _BoundsRequest:
 
         assert self._pending is not None
         answer = None
-        with contextlib.suppress(PumpReadError):  # the second request raises it again, and names the pump
+        # the second request raises it again, and names the pump
+        with contextlib.suppress(PumpReadError):
             answer = self._pending.get()
         if answer is None:
             return self._by_thread()
@@ -407,15 +459,18 @@ def _pump_key(pump: NodeStatus) -> tuple[str, str, str]:
 
 
 def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
-    """Raise PumpUnavailableError if one pump would answer for two: commits of the other would be passed over."""
+    """Raise PumpUnavailableError if one pump would answer for two: commits of the other would be
+    passed over.
+    """
     found: dict[str, NodeStatus] = {}
     for pump in pumps:
         other = found.setdefault(pump.host, pump)
         if other is not pump:
             raise PumpUnavailableError(
-                f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both registered at"
-                f" {pump.host}, where only one can be: start the other with its own data-dir at another address, or,"
-                " once all it holds has been landed, `sluice pumps offline` for the other"
+                f"pumps {other.node_id} ({other.state}) and {pump.node_id} ({pump.state}) are both"
+                f" registered at {pump.host}, where only one can be: start the other with its own"
+                " data-dir at another address, or, once all it holds has been landed, `sluice"
+                " pumps offline` for the other"
             )
 
 

@@ -17,7 +17,13 @@ from sluice.etl.landing._relaxed_keys import RelaxedKeys
 from sluice.etl.landing._tables_without_ddl import TablesWithoutDdl, check_known
 from sluice.etl.landing._window_rows import WindowRows
 from sluice.etl.landing.extract import DdlRecord
-from sluice.etl.landing.schema_rebuild import HasLanded, InitialSchema, RebuildHistory, SchemaRebuilder, late_jobs
+from sluice.etl.landing.schema_rebuild import (
+    HasLanded,
+    InitialSchema,
+    RebuildHistory,
+    SchemaRebuilder,
+    late_jobs,
+)
 from sluice.etl.landing.upstream_schema import SchemaDiffs, has_new_collations, newest_version
 from sluice.tidb.ddl_actions import MOVES_ROWS, WRITES_TWICE
 from sluice.tidb.ddl_job import DdlEffect, DdlJob, FinishedRowMove
@@ -40,7 +46,10 @@ _NO_ROWS = WindowRows()
 
 
 class LandingSchema:
-    """The schema as of the last landed window. After an exception from `resolve` it must be loaded again."""
+    """The schema as of the last landed window.
+
+    After an exception from `resolve` it must be loaded again.
+    """
 
     def __init__(  # noqa: PLR0913 what the last window record and the DDL jobs of the start give
         self,
@@ -55,8 +64,8 @@ class LandingSchema:
     ) -> None:
         """Begin at `history`, which includes the DDL jobs with the ids `known_jobs`.
 
-        `relaxed`: as in the last window record. `rebuilt` makes the same history without some of these jobs.
-        `doubled`: as in the last window record, and tables that are reorganized now.
+        `relaxed`: as in the last window record. `rebuilt` makes the same history without some of
+        these jobs. `doubled`: as in the last window record, and tables that are reorganized now.
         """
         self._pd = pd
         self._tikv = tikv
@@ -73,12 +82,16 @@ class LandingSchema:
         self._relaxed_keys = RelaxedKeys(relaxed)
         self._doubled_tables = DoubledTables(doubled or {})
         self._without_ddl = TablesWithoutDdl(pd, tikv)
-        self._scanned_through = max(0, history.schema_version - (_VERSIONS_LOOKED_BACK if rebuilt else 0))
+        self._scanned_through = max(
+            0, history.schema_version - (_VERSIONS_LOOKED_BACK if rebuilt else 0)
+        )
         self.written_twice: frozenset[int] = frozenset()
         """The tables of the last window of which TiDB may have written rows twice."""
 
     @classmethod
-    def load(cls, pd: PDClient, tikv: TiKVClient, begin: InitialSchema, new_collations: str = "auto") -> LandingSchema:
+    def load(
+        cls, pd: PDClient, tikv: TiKVClient, begin: InitialSchema, new_collations: str = "auto"
+    ) -> LandingSchema:
         """Rebuild the schema that landing begins with from TiDB's DDL jobs.
 
         `new_collations`: see Upstream. Raises PDError, TiKVError, HistoryError, SchemaError.
@@ -91,7 +104,9 @@ class LandingSchema:
         is_late = late_jobs(lo, begin.has_landed) if begin.landed else None
         rebuilt = rebuilder.at_version(begin.schema_version, begin.snapshots, is_late, hi)
         doubled = dict.fromkeys(rebuilt.reorganized, False)
-        doubled |= {int(table_id): bool(differ) for table_id, differ in (begin.doubled or {}).items()}
+        doubled |= {
+            int(table_id): bool(differ) for table_id, differ in (begin.doubled or {}).items()
+        }
         return cls(
             rebuilt.history, pd, tikv, begin.relaxed, rebuilt.known_jobs,
             lambda early: rebuilder.without(begin.schema_version, early), begin.has_landed, doubled,
@@ -111,9 +126,10 @@ class LandingSchema:
     ) -> RecordedSchema:
         """Move on over the window's DDL and return the window's schema.
 
-        `spans`: by table id, where in the window the table has rows. `rows`: the rows themselves. An unknown table is
-        no error if its rows begin in a transaction at `skips`, which won't be applied; once they are, the later rows
-        raise. Raises UnknownTableError, LandingStopped, PDError, TiKVError, HistoryError.
+        `spans`: by table id, where in the window the table has rows. `rows`: the rows themselves.
+        An unknown table is no error if its rows begin in a transaction at `skips`, which won't be
+        applied; once they are, the later rows raise. Raises UnknownTableError, LandingStopped,
+        PDError, TiKVError, HistoryError.
         """
         ddls = self._in_order(ddls, spans, wait, rows)
         # Nearly all windows come without DDL, and there may be tens of thousands of tables.
@@ -135,7 +151,9 @@ class LandingSchema:
                     job.id, record.commit_ts, job.state, job.schema_version,
                 )  # fmt: skip
                 if job.type in WRITES_TWICE:
-                    self._doubled_tables.finish((job.table_id,), job.schema_version or self._scanned_through)
+                    self._doubled_tables.finish(
+                        (job.table_id,), job.schema_version or self._scanned_through
+                    )
                     self._history.written_twice[job.table_id] = job.finished_ts or record.commit_ts
                 continue
             schema = self._history.schemas.get(job.schema_id)
@@ -170,22 +188,35 @@ class LandingSchema:
         )
 
     def with_doubled(self, described: RecordedSchema, differ: Collection[int]) -> RecordedSchema:
-        """Return what `resolve` has returned with the tables that are still reorganized behind the window.
+        """Return what `resolve` has returned with the tables that are still reorganized behind the
+        window.
 
-        `differ`: tables of `written_twice` of which the window has copies with other hidden row ids.
+        `differ`: tables of `written_twice` of which the window has copies with other hidden row
+        ids.
         """
         return self._doubled_tables.describe(described, differ)
 
     def physical_ids(self, table: Table, start_ts: int, commit_ts: int) -> set[int]:
-        """Return the ids under which a transaction may have written rows of a table, by every definition meanwhile.
+        """Return the ids under which a transaction may have written rows of a table, by every
+        definition meanwhile.
 
         Raises TiKVError.
         """
         key = table_key(table.schema_id, table.id)
         writes = self._tikv.mvcc_get_many([key])[key].writes
-        moments = {start_ts, commit_ts, *(w.commit_ts for w in writes if start_ts < w.commit_ts <= commit_ts)}
-        infos = [read_table_info(self._tikv, table.schema_id, table.id, ts) for ts in sorted(moments)]
-        tables = [Table.from_tidb(info, table.schema_id, table.schema_name) for info in infos if info is not None]
+        moments = {
+            start_ts,
+            commit_ts,
+            *(w.commit_ts for w in writes if start_ts < w.commit_ts <= commit_ts),
+        }
+        infos = [
+            read_table_info(self._tikv, table.schema_id, table.id, ts) for ts in sorted(moments)
+        ]
+        tables = [
+            Table.from_tidb(info, table.schema_id, table.schema_name)
+            for info in infos
+            if info is not None
+        ]
         return {table.id}.union(*map(physical_ids, (table, *tables)))
 
     def _in_order(
@@ -195,7 +226,9 @@ class LandingSchema:
         wait: Wait,
         rows: WindowRows,
     ) -> Sequence[DdlRecord]:
-        """Return the DDL that the window is to have: without what is landed already, with what rows know early."""
+        """Return the DDL that the window is to have: without what is landed already, with what rows
+        know early.
+        """
         late = {record.job_id for record in ddls if self._is_landed(record.job_id)}
         if late:
             self._early_rows.landed -= late
@@ -206,7 +239,9 @@ class LandingSchema:
 
         self._unlanded_jobs.begin()
 
-        def next_change(table: Table, after_version: int, *, comes: bool) -> FinishedTableChange | None:
+        def next_change(
+            table: Table, after_version: int, *, comes: bool
+        ) -> FinishedTableChange | None:
             after = after_version or self._history.changed_at.get(table.id, 0)
             return (
                 self._unlanded_jobs.await_first_change(table, after, ddls, wait)
@@ -219,12 +254,17 @@ class LandingSchema:
             return self._births(ddls, wait)
 
         return self._early_rows.in_order(
-            ddls, spans, self._history.tables, rows, next_change, lambda table_id: births().get(table_id)
+            ddls,
+            spans,
+            self._history.tables,
+            rows,
+            next_change,
+            lambda table_id: births().get(table_id),
         )
 
     def _births(self, ddls: Sequence[DdlRecord], wait: Wait) -> dict[int, tuple[Table, int, int]]:
-        """Return tables by id as the first of the window's DDL leaves them that has them, with its version and
-        commit_ts.
+        """Return tables by id as the first of the window's DDL leaves them that has them, with its
+        version and commit_ts.
         """
         found: dict[int, tuple[Table, int, int]] = {}
         for record in ddls:
@@ -247,14 +287,22 @@ class LandingSchema:
     def _rebuild_before(self, ddls: Sequence[DdlRecord]) -> None:
         """Rebuild the history if it includes a job whose binlog comes only now.
 
-        TiDB writes the binlog of a multi-schema change in a transaction behind the one that took its version. Landing
-        that begins between the two takes the job for done, since another table's DDL has a higher version.
+        TiDB writes the binlog of a multi-schema change in a transaction behind the one that took
+        its version. Landing that begins between the two takes the job for done, since another
+        table's DDL has a higher version.
         """
         known = {record.job_id for record in ddls} & set(self._known_jobs)
-        early = {job_id for job_id in known if (job := self._jobs.find(job_id)) is not None and job.finished}
+        early = {
+            job_id
+            for job_id in known
+            if (job := self._jobs.find(job_id)) is not None and job.finished
+        }
         if not early or self._rebuilt is None:
             return
-        log.info("DDL jobs %s have a lower version than DDL whose binlog came before theirs", sorted(early))
+        log.info(
+            "DDL jobs %s have a lower version than DDL whose binlog came before theirs",
+            sorted(early),
+        )
         self._history = self._rebuilt(early)
         self._known_jobs = frozenset(self._known_jobs) - early
         for job_id, schema_state in self._steps:
@@ -286,36 +334,51 @@ class LandingSchema:
         if job.type not in MOVES_ROWS:
             return described
         versions = tuple(versions_of(job, since, self._diffs.read))
-        return replace(described, began_ts=job.start_ts, finished_ts=job.finished_ts, versions=versions)
+        return replace(
+            described, began_ts=job.start_ts, finished_ts=job.finished_ts, versions=versions
+        )
 
     def _moved(self, spans: Mapping[int, TableSpan]) -> tuple[FinishedRowMove, ...]:
         """DDL that is over by now, and that some of these rows don't know of."""
         late: dict[int, RowMove] = {}
         for table_id, span in spans.items():
             for moved in self._history.moved.get(table_id, ()):
-                if span.oldest_version < moved.job.schema_version or span.first_commit_ts <= possibly_applied_through(
-                    moved.job
+                if (
+                    span.oldest_version < moved.job.schema_version
+                    or span.first_commit_ts <= possibly_applied_through(moved.job)
                 ):
                     late[moved.job.schema_version] = moved
         return tuple(
-            finished_row_move(late[v], versions_of(late[v].job, late[v].since, self._diffs.read)) for v in sorted(late)
+            finished_row_move(late[v], versions_of(late[v].job, late[v].since, self._diffs.read))
+            for v in sorted(late)
         )
 
-    def recent_moves(self, described: RecordedSchema, spans: Mapping[int, TableSpan]) -> list[FinishedRowMove]:
-        """Return what DDL through the window that `resolve` has described moved lately in tables of this window."""
+    def recent_moves(
+        self, described: RecordedSchema, spans: Mapping[int, TableSpan]
+    ) -> list[FinishedRowMove]:
+        """Return what DDL through the window that `resolve` has described moved lately in tables of
+        this window.
+        """
         inside = {ddl.job_id: ddl for ddl in described.ddls}
         wanted = set(spans).union(*(ddl.effect.tables for ddl in described.ddls))
-        found = {move.job.id: move for i in sorted(wanted) for move in self._history.moved.get(i, ())}
+        found = {
+            move.job.id: move for i in sorted(wanted) for move in self._history.moved.get(i, ())
+        }
         return [
             finished_row_move(
                 move,
-                inside[job_id].versions if job_id in inside else versions_of(move.job, move.since, self._diffs.read),
+                (
+                    inside[job_id].versions
+                    if job_id in inside
+                    else versions_of(move.job, move.since, self._diffs.read)
+                ),
             )
             for job_id, move in found.items()
         ]
 
     def definitions_to_come(self, table_id: int) -> list[Table]:
-        """Return the definitions that a table has had since the window that `resolve` has described, in order.
+        """Return the definitions that a table has had since the window that `resolve` has
+        described, in order.
 
         The last one may be that of a job that isn't over.
         """
@@ -323,7 +386,11 @@ class LandingSchema:
         if known is None:
             return []
         tables = self._unlanded_jobs.definitions(known, self._history.changed_at.get(table_id, 0))
-        return [binary_table(table) for table in tables] if self._history.has_old_collations else tables
+        return (
+            [binary_table(table) for table in tables]
+            if self._history.has_old_collations
+            else tables
+        )
 
     def _relax(
         self,
@@ -349,6 +416,8 @@ class LandingSchema:
         versions = range(self._scanned_through + 1, newest + 1)
         self._early_rows.add_versions(versions, changed_before)
         for version in versions:
-            self._doubled_tables.add_version(version, self._diffs.read(version) or {}, changed_before)
+            self._doubled_tables.add_version(
+                version, self._diffs.read(version) or {}, changed_before
+            )
             self._relaxed_keys.add_version(version, self._diffs.read, changed_before)
         self._scanned_through = max(self._scanned_through, newest)

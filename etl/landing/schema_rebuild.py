@@ -1,7 +1,7 @@
 """Rebuild the schema that landing begins with, from a snapshot and the DDL jobs since, or from all.
 
-TiDB's DDL history is read as of one TSO, once: it may hold a gigabyte. Only a snapshot that turns out
-to be unusable costs a second reading.
+TiDB's DDL history is read as of one TSO, once: it may hold a gigabyte. Only a snapshot that turns
+out to be unusable costs a second reading.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class RebuiltSchema(NamedTuple):
     known_jobs: set[int]
     """Ids of the DDL jobs that `history` includes."""
     reorganized: set[int]
-    """Ids of tables that a job of WRITES_TWICE behind the version has reorganized or may be reorganizing."""
+    """Ids of tables that a job of WRITES_TWICE behind the version has reorganized or may be
+    reorganizing.
+    """
 
 
 class SchemaRebuilder:
@@ -86,27 +88,38 @@ class SchemaRebuilder:
     def without(self, version: int, early: Collection[int]) -> SchemaHistory:
         """Return the schema after all jobs through `version` except those with the ids `early`.
 
-        Raises as `at_version`. A job can have a version below `version` and a binlog that comes later, see
-        docs/decisions/0039-ddl-order-of-binlogs.md.
+        Raises as `at_version`. A job can have a version below `version` and a binlog that comes
+        later, see docs/decisions/0039-ddl-order-of-binlogs.md.
         """
         history = self._empty()
         history.advance(self._read_jobs().through(version, early), version)
         return history
 
     def at_version(
-        self, version: int, snapshots: SchemaSnapshots | None = None, is_late: IsLate | None = None, landed_ts: int = 0
+        self,
+        version: int,
+        snapshots: SchemaSnapshots | None = None,
+        is_late: IsLate | None = None,
+        landed_ts: int = 0,
     ) -> RebuiltSchema:
-        """Return the schema after all jobs through `version`. Raises TiKVError, HistoryError, SchemaError.
+        """Return the schema after all jobs through `version`.
 
-        `is_late`: whether a job that ended about or behind `landed_ts` (TSO) is still to be landed. Its DDL binlog may
-        come behind that of a higher version.
+        Raises TiKVError, HistoryError, SchemaError.
+
+        `is_late`: whether a job that ended about or behind `landed_ts` (TSO) is still to be landed.
+        Its DDL binlog may come behind that of a higher version.
         """
         kept = self._continue_from(version, snapshots) if snapshots is not None else None
         history, known, jobs = kept or (self._empty(), set(), self._read_jobs())
-        recent = jobs.ended_behind(landed_ts - _COMMITTED_WITHIN, version) if is_late is not None else ()
+        recent = (
+            jobs.ended_behind(landed_ts - _COMMITTED_WITHIN, version) if is_late is not None else ()
+        )
         late = {job.id for job in recent if is_late is not None and is_late(job)}
         if late:
-            log.info("DDL jobs %s have a lower version than DDL that is landed, and are to be landed", sorted(late))
+            log.info(
+                "DDL jobs %s have a lower version than DDL that is landed, and are to be landed",
+                sorted(late),
+            )
         history.advance(jobs.through(version, late), version)
         known |= jobs.ids_through(version, late)
         if snapshots is not None and len(jobs) >= MIN_JOBS_TO_SNAPSHOT and not late:
@@ -117,9 +130,15 @@ class SchemaRebuilder:
         return CompactJobList.from_jobs(read_raw_ddl_jobs(self._tikv, self._ts, known))
 
     def _reorganized(self, finished: CompactJobList, version: int) -> set[int]:
-        # As of the same TSO as the finished ones: a job that ends between two TSOs would be in neither list.
-        running = (DdlHistoryJob.from_json(document) for document in read_running_jobs(self._tikv, self._ts))
-        return {job.table_id for job in (*running, *finished.after(version)) if job.type in WRITES_TWICE}
+        # As of the same TSO as the finished ones: a job that ends between two TSOs would be in
+        # neither list.
+        running = (
+            DdlHistoryJob.from_json(document)
+            for document in read_running_jobs(self._tikv, self._ts)
+        )
+        return {
+            job.table_id for job in (*running, *finished.after(version)) if job.type in WRITES_TWICE
+        }
 
     def _empty(self) -> SchemaHistory:
         history = SchemaHistory()
@@ -130,7 +149,10 @@ class SchemaRebuilder:
     def _continue_from(
         self, version: int, snapshots: SchemaSnapshots
     ) -> tuple[SchemaHistory, set[int], CompactJobList] | None:
-        """Return a snapshot's schema, the ids of its jobs, and the other jobs; None without a usable snapshot."""
+        """Return a snapshot's schema, the ids of its jobs, and the other jobs.
+
+        None without a usable snapshot.
+        """
         try:
             document = snapshots.newest(version)
             if document is None:
@@ -143,13 +165,19 @@ class SchemaRebuilder:
             return None
         jobs = self._read_jobs(known)
         if jobs.first_version is not None and jobs.first_version <= history.schema_version:
-            log.info("a DDL job older than the schema snapshot was added since: reading all DDL jobs")
+            log.info(
+                "a DDL job older than the schema snapshot was added since: reading all DDL jobs"
+            )
             return None
         return history, known, jobs
 
-    def _save_snapshot(self, snapshots: SchemaSnapshots, history: SchemaHistory, known: set[int]) -> None:
+    def _save_snapshot(
+        self, snapshots: SchemaSnapshots, history: SchemaHistory, known: set[int]
+    ) -> None:
         try:
-            snapshots.keep(history.schema_version, {"history": history.to_json(), "jobs": _deltas(known)})
+            snapshots.keep(
+                history.schema_version, {"history": history.to_json(), "jobs": _deltas(known)}
+            )
         except OSError as error:  # it only saves time
             log.warning("cannot write the schema snapshot; the next start takes longer: %s", error)
 

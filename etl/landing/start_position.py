@@ -1,4 +1,6 @@
-"""Find where landing begins: at the relay log's end, the downstream's checkpoint, or the settings' TSO."""
+"""Find where landing begins: at the relay log's end, the downstream's checkpoint, or the settings'
+TSO.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class StartPosition:
 
 
 def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition | None:
-    """Return where the relay log ends; None if it is empty. Remove parts behind the end that no window names.
+    """Return where the relay log ends; None if it is empty.
+
+    Remove parts behind the end that no window names.
 
     Raises WrongClusterError, PDError and relay errors.
     """
@@ -58,8 +62,8 @@ def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition 
         return None
     if last.cluster_id != cluster.id:
         raise WrongClusterError(
-            f"the relay log {relay.url} is of cluster {last.cluster_id}, PD at {cluster.pd_urls} is of cluster"
-            f" {cluster.id}",
+            f"the relay log {relay.url} is of cluster {last.cluster_id}, PD at {cluster.pd_urls} is"
+            f" of cluster {cluster.id}",
             way_out="give each cluster a relay log of its own",
         )
     removed = relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_UP_SPAN))
@@ -71,21 +75,27 @@ def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition 
 def initial_position(target: Target, upstream: Upstream, cluster: UpstreamCluster) -> StartPosition:
     """Return where an empty relay log begins.
 
-    A downstream that can't be reached is an error here: a relay log must not begin after what the downstream still
-    needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and TiKVError.
+    A downstream that can't be reached is an error here: a relay log must not begin after what the
+    downstream still needs. Raises NoCheckpointError, CheckpointError, DownstreamError, PDError and
+    TiKVError.
     """
     checkpoint = read_checkpoint(target, cluster.id)
     if checkpoint is not None:
-        return StartPosition(checkpoint.commit_ts, is_resumed=False, schema_version=_version_of(checkpoint, cluster))
+        return StartPosition(
+            checkpoint.commit_ts, is_resumed=False, schema_version=_version_of(checkpoint, cluster)
+        )
     place = downstream_name(target)
-    ts = position_without_checkpoint(place, upstream, cluster.id, cluster.registry.drainers, cluster.pd.tso)
+    ts = position_without_checkpoint(
+        place, upstream, cluster.id, cluster.registry.drainers, cluster.pd.tso
+    )
     return StartPosition(ts, is_resumed=False)
 
 
 def _version_of(checkpoint: Checkpoint, cluster: UpstreamCluster) -> int:
     """Return the schema version of a checkpoint, by TiKV or else by the row.
 
-    A Drainer's row may name an older version than that of its commit_ts. But TiKV may have no snapshot of that TSO.
+    A Drainer's row may name an older version than that of its commit_ts. But TiKV may have no
+    snapshot of that TSO.
     """
     try:
         return version_at(cluster.tikv, checkpoint.commit_ts) or checkpoint.schema_version
@@ -93,9 +103,12 @@ def _version_of(checkpoint: Checkpoint, cluster: UpstreamCluster) -> int:
         if not checkpoint.schema_version:
             raise
         log.warning(
-            "cannot read the schema version at commit_ts %d from TiKV, using the checkpoint's, %d: %s",
-            checkpoint.commit_ts, checkpoint.schema_version, one_line(error),
-        )  # fmt: skip
+            "cannot read the schema version at commit_ts %d from TiKV, using the checkpoint's,"
+            " %d: %s",
+            checkpoint.commit_ts,
+            checkpoint.schema_version,
+            one_line(error),
+        )
         return checkpoint.schema_version
 
 
@@ -106,10 +119,11 @@ def position_without_checkpoint(
     drainers: Callable[[], Iterable[NodeStatus]],
     tso: Callable[[], int],
 ) -> int:
-    """Return the TSO to begin at if `place`, a `downstream_name`, has no checkpoint: the settings', or now.
+    """Return the TSO to begin at if `place`, a `downstream_name`, has no checkpoint: the settings',
+    or now.
 
-    Raises NoCheckpointError when "now" can't be meant: the registry has a drainer with a position, so the checkpoint is
-    probably elsewhere.
+    Raises NoCheckpointError when "now" can't be meant: the registry has a drainer with a position,
+    so the checkpoint is probably elsewhere.
     """
     initial = upstream.initial_commit_ts
     if initial >= 0:
@@ -128,11 +142,14 @@ def position_without_checkpoint(
     raise NoCheckpointError(
         f"{place}: there is no checkpoint of cluster {cluster_id}, and with [upstream]"
         " initial-commit-ts = -1 landing would begin "
-        f"now; but the registry knows drainer {last.node_id} ({last.state}) through commit_ts {last.max_commit_ts}, so"
+        f"now; but the registry knows drainer {last.node_id} ({last.state}) through commit_ts"
+        f" {last.max_commit_ts}, so"
         " the changes since would be "
-        "missing. Is [downstream] host, checkpoint-schema or checkpoint-table mistyped? If there is none indeed, say"
+        "missing. Is [downstream] host, checkpoint-schema or checkpoint-table mistyped? If there is"
+        " none indeed, say"
         " where to begin: "
-        f"initial-commit-ts = {last.max_commit_ts} goes on from there, {now} is now. If that drainer replicates to"
+        f"initial-commit-ts = {last.max_commit_ts} goes on from there, {now} is now. If that"
+        " drainer replicates to"
         " another downstream: "
         f'[upstream] unrelated-drainers = ["{last.node_id}"]'
     )

@@ -22,8 +22,8 @@ _MAX_CACHED_DIFFS = 4096
 def version_at(tikv: TiKVClient, ts: int) -> int:
     """Return the schema version whose DDL was committed by `ts` (TSO); 0 before the first.
 
-    TiDB takes a new version in a transaction of its own, just before the one that carries out the DDL and writes
-    ``Diff:<version>``. Between the two the version is too high by one.
+    TiDB takes a new version in a transaction of its own, just before the one that carries out the
+    DDL and writes ``Diff:<version>``. Between the two the version is too high by one.
     """
     if ts == 0:
         return 0
@@ -34,10 +34,12 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
 
 
 def newest_version(tikv: TiKVClient, spans: Iterable[TableSpan]) -> int:
-    """Return the newest schema version by which the rows of `spans` may have been written; 0 without rows.
+    """Return the newest schema version by which the rows of `spans` may have been written.
 
-    Rows name the version with which their transaction began. With metadata locks the transaction may have used a
-    newer one, through that of its commit.
+    0 without rows.
+
+    Rows name the version with which their transaction began. With metadata locks the transaction
+    may have used a newer one, through that of its commit.
     """
     spans = tuple(spans)
     if not spans:
@@ -47,9 +49,11 @@ def newest_version(tikv: TiKVClient, spans: Iterable[TableSpan]) -> int:
 
 
 def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
-    """Return whether the upstream compares text by its collations, by `setting` or as TiDB recorded at bootstrap.
+    """Return whether the upstream compares text by its collations, by `setting` or as TiDB recorded
+    at bootstrap.
 
-    `ts`: a fresh TSO, since the schema that landing begins with may not have mysql.tidb yet. Raises TiKVError.
+    `ts`: a fresh TSO, since the schema that landing begins with may not have mysql.tidb yet. Raises
+    TiKVError.
     """
     if setting != "auto":
         return setting == "true"
@@ -57,14 +61,17 @@ def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
     found = read_new_collations(tikv, int(table["id"]), ts) if table is not None else None
     if found is None:
         log.warning(
-            "nothing in mysql.tidb tells whether the upstream has new collations; [upstream] new-collations does,"
-            " taking it as true"
+            "nothing in mysql.tidb tells whether the upstream has new collations; [upstream]"
+            " new-collations does, taking it as true"
         )
     return found is not False
 
 
 class SchemaDiffs:
-    """What schema versions changed, as TiKV has it; those that exist are cached, for they never change."""
+    """What schema versions changed, as TiKV has it.
+
+    Those that exist are cached, for they never change.
+    """
 
     def __init__(self, pd: PDClient, tikv: TiKVClient) -> None:
         self._pd = pd
@@ -72,7 +79,10 @@ class SchemaDiffs:
         self._cached: dict[int, dict[str, Any]] = {}
 
     def read(self, version: int) -> dict[str, Any] | None:
-        """Return TiDB's diff of a schema version; None while there is none. Raises TiKVError, PDError."""
+        """Return TiDB's diff of a schema version; None while there is none.
+
+        Raises TiKVError, PDError.
+        """
         if version not in self._cached:
             diff = read_schema_diff(self._tikv, version, self._pd.tso())
             if diff is None:

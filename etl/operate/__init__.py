@@ -1,6 +1,7 @@
 """What operators ask of a running pipeline, and what they are shown.
 
-`handover` and `takeover_check` are modules of their own: they need much that the other commands don't.
+`handover` and `takeover_check` are modules of their own: they need much that the other commands
+don't.
 """
 
 from sluice.etl.operate.commands import (
@@ -23,7 +24,13 @@ from sluice.etl.operate.commands import (
     skip_transaction,
 )
 from sluice.etl.operate.form import ACTIONS, OperateForm, dispatch, order_job
-from sluice.etl.operate.status import list_decisions, orders, read_checkpoint_in_time, registered_pumps, status
+from sluice.etl.operate.status import (
+    list_decisions,
+    orders,
+    read_checkpoint_in_time,
+    registered_pumps,
+    status,
+)
 from sluice.etl.operate.window_view import describe, find_window, latest_windows, row_changes
 from sluice.tidb.tso import parse_moment
 

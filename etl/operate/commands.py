@@ -1,9 +1,11 @@
-"""What operators can do, as functions that the command line and the DAG `operate` share. Each returns what it did, as a
-line of text.
+"""What operators can do, as functions that the command line and the DAG `operate` share.
 
-Nothing here talks to running tasks: they read what operators asked for, and the decisions, several times a second and
-again before every commit. What comes too late for them is refused: an order is written down first, then it is looked
-behind the lock of the checkpoint whether a commit has gone past it (`_settled`).
+Each returns what it did, as a line of text.
+
+Nothing here talks to running tasks: they read what operators asked for, and the decisions, several
+times a second and again before every commit. What comes too late for them is refused: an order is
+written down first, then it is looked behind the lock of the checkpoint whether a commit has gone
+past it (`_settled`).
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ MODE_AS_SET = "as in sluice.toml"
 
 
 def settings_for_run(settings: Settings, mode: str = MODE_AS_SET) -> Settings:
-    """The settings with another `[apply] mode` for one run; AS_SET leaves it. Raises SettingsError."""
+    """The settings with another `[apply] mode` for one run; AS_SET leaves it.
+
+    Raises SettingsError.
+    """
     if mode == MODE_AS_SET:
         return settings
     if mode not in MODES:
@@ -73,8 +78,10 @@ def pause(settings: Settings, what: str = BOTH) -> str:
 
 
 def resume(settings: Settings, what: str = BOTH) -> str:
-    """Have landing, applying or both go on; with applying, a timestamp at which it was to stop is forgotten. A task
-    that has just stopped goes on without its DAG having paused.
+    """Have landing, applying or both go on.
+
+    With applying, a timestamp at which it was to stop is forgotten. A task that has just stopped
+    goes on without its DAG having paused.
     """
 
     def resumed(control: Control) -> Control:
@@ -89,18 +96,27 @@ def resume(settings: Settings, what: str = BOTH) -> str:
 
 
 def notes_on_paused_dag(settings: Settings) -> list[str]:
-    """What else is to be done before stopped tasks go on, a line a DAG; none if no task has stopped."""
+    """What else is to be done before stopped tasks go on, a line a DAG.
+
+    None if no task has stopped.
+    """
     return [
-        f"the DAG pauses, since {told} stopped, when its run is over, unless the task goes on in the next seconds:"
-        f" `airflow dags unpause {dag}` once it has paused"
+        f"the DAG pauses, since {told} stopped, when its run is over, unless the task goes on in"
+        f" the next seconds: `airflow dags unpause {dag}` once it has paused"
         for dag, told in find_stopped_dags(settings).items()
     ]
 
 
 def find_stopped_dags(settings: Settings) -> dict[str, str]:
-    """The ids of the DAGs that have paused because a task stopped, and which task. Raises relay errors."""
+    """The ids of the DAGs that have paused because a task stopped, and which task.
+
+    Raises relay errors.
+    """
     stopped = [failure.what for failure in failures(settings.open_relay())]
-    told = {kind: " and ".join(what for what in stopped if what in tasks) for kind, tasks in DAG_OF.items()}
+    told = {
+        kind: " and ".join(what for what in stopped if what in tasks)
+        for kind, tasks in DAG_OF.items()
+    }
     return {settings.dag_id(kind): tasks for kind, tasks in told.items() if tasks}
 
 
@@ -119,8 +135,8 @@ def _subject_text(what: str) -> str:
 
 
 def run_until(settings: Settings, moment: str) -> str:
-    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait there. Raises
-    ValueError.
+    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait
+    there. Raises ValueError.
     """
     ts = tso.parse_moment(moment)
     relay = settings.open_relay()
@@ -134,19 +150,25 @@ def run_until(settings: Settings, moment: str) -> str:
         except OperateError:
             relay.change_control(
                 lambda control: (
-                    replace(control, apply_paused=before.apply_paused, apply_until_ts=before.apply_until_ts)
+                    replace(
+                        control,
+                        apply_paused=before.apply_paused,
+                        apply_until_ts=before.apply_until_ts,
+                    )
                     if control.apply_until_ts == ts
                     else control
                 )
             )
             raise
     unknown = (
-        f"; whether the downstream is beyond it already can't be known now ({checkpoint}): `sluice status` says where"
-        " it is"
+        f"; whether the downstream is beyond it already can't be known now ({checkpoint}): `sluice"
+        " status` says where it is"
         if isinstance(checkpoint, Exception)
         else ""
     )
-    return f"applying goes to {tso.text(ts)} and waits there; `sluice resume` lets it go on{unknown}"
+    return (
+        f"applying goes to {tso.text(ts)} and waits there; `sluice resume` lets it go on{unknown}"
+    )
 
 
 def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None:
@@ -155,18 +177,19 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
         return
     if checkpoint.commit_ts > ts:
         raise OperateError(
-            f"the downstream is at {tso.text(checkpoint.commit_ts)} already, after {tso.text(ts)}: nothing goes back"
+            f"the downstream is at {tso.text(checkpoint.commit_ts)} already, after {tso.text(ts)}:"
+            " nothing goes back"
         )
     if checkpoint.flight is not None and checkpoint.flight.until > ts:
         raise OperateError(
-            f"several sessions are writing the changes after {tso.text(checkpoint.commit_ts)} through"
-            f" {tso.text(checkpoint.flight.until)}, and parts of them are downstream: applying can't stop at"
-            f" {tso.text(ts)} between; it can at {checkpoint.flight.until}"
+            f"several sessions are writing the changes after {tso.text(checkpoint.commit_ts)}"
+            f" through {tso.text(checkpoint.flight.until)}, and parts of them are downstream:"
+            f" applying can't stop at {tso.text(ts)} between; it can at {checkpoint.flight.until}"
         )
     if checkpoint.pending is not None and checkpoint.pending.commit_ts > ts:
         raise OperateError(
-            f"the DDL at {tso.text(checkpoint.pending.commit_ts)} is begun: applying can't stop at {tso.text(ts)}"
-            f" before it; it can at {checkpoint.pending.commit_ts}"
+            f"the DDL at {tso.text(checkpoint.pending.commit_ts)} is begun: applying can't stop at"
+            f" {tso.text(ts)} before it; it can at {checkpoint.pending.commit_ts}"
         )
 
 
@@ -174,23 +197,29 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
 
 
 def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str = "") -> str:
-    """Leave a transaction out of the downstream, and out of the relay log if it can't even be landed. Raises
-    OperateError.
+    """Leave a transaction out of the downstream, and out of the relay log if it can't even be
+    landed. Raises OperateError.
     """
     relay = settings.open_relay()
     if _accept_missed_commit(relay, commit_ts):
         return (
-            f"the transaction at {tso.text(commit_ts)}, which landing had passed, is left out; `sluice resume` goes on"
+            f"the transaction at {tso.text(commit_ts)}, which landing had passed, is left out;"
+            " `sluice resume` goes on"
         )
     found = _landed_kind(settings.target, relay, commit_ts)
     if found == "ddl":
-        raise OperateError(f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`")
+        raise OperateError(
+            f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`"
+        )
     note = _add_override(settings.target, relay, Override(commit_ts, SKIP, (), by, why, now_ms()))
     return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
 def _accept_missed_commit(relay: RelayLog, commit_ts: int) -> bool:
-    """Whether landing has passed the transaction and stopped for it; it goes on without it from now on."""
+    """Whether landing has passed the transaction and stopped for it.
+
+    It goes on without it from now on.
+    """
     late = relay.known_pumps.load().late.get(commit_ts)
     if late is None or late.outcome != MISSED:
         return False
@@ -200,8 +229,9 @@ def _accept_missed_commit(relay: RelayLog, commit_ts: int) -> bool:
 
 
 def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str:
-    """Leave a DDL, given by commit_ts or job id, out of the downstream; later rows are read with the schema it made all
-    the same. Raises OperateError.
+    """Leave a DDL, given by commit_ts or job id, out of the downstream.
+
+    Later rows are read with the schema it made all the same. Raises OperateError.
     """
     relay = settings.open_relay()
     commit_ts, found = _find_ddl(settings.target, relay, which)
@@ -209,42 +239,57 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
-def replace_ddl(settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = "") -> str:
-    """Have statements (or none) executed in place of a DDL, given by commit_ts or job id. Raises OperateError."""
+def replace_ddl(
+    settings: Settings, which: int, sql: Sequence[str], by: str = "", why: str = ""
+) -> str:
+    """Have statements (or none) executed in place of a DDL, given by commit_ts or job id.
+
+    Raises OperateError.
+    """
     relay = settings.open_relay()
     commit_ts, found = _find_ddl(settings.target, relay, which)
-    note = _add_override(settings.target, relay, Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms()))
-    return f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements{_not_landed(found)}{note}"
+    note = _add_override(
+        settings.target, relay, Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms())
+    )
+    return (
+        f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)}"
+        f" statements{_not_landed(found)}{note}"
+    )
 
 
 def accept(settings: Settings, refusal: str) -> str:
-    """Have a flight that was refused written all the same: its rows as they are upstream, whatever of them is
-    downstream. `refusal` is the id in the error. Raises OperateError.
+    """Have a flight that was refused written all the same: its rows as they are upstream, whatever
+    of them is downstream. `refusal` is the id in the error. Raises OperateError.
     """
     relay = settings.open_relay()
     with locked_checkpoint(settings.target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
-                f"whether something was refused can't be read: {checkpoint}", transient=ours(checkpoint).transient
+                f"whether something was refused can't be read: {checkpoint}",
+                transient=ours(checkpoint).transient,
             )
         found = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
         if found is None or found.token != refusal:
             other = f"; {found.token} was: {found.text}" if found else ", and nothing else is"
             raise OperateError(f"{refusal!r} was not refused{other}")
         relay.change_control(lambda control: replace(control, accepted=refusal))
-    return f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it is upstream"
+    return (
+        f"refusal {refusal} is accepted: the next attempt writes every row of these changes as it"
+        " is upstream"
+    )
 
 
 def _add_override(target: Target, relay: RelayLog, decision: Override) -> str:
-    """Write a decision down, and take it back with OperateError if it comes too late. Returns what isn't known of it,
-    "" for nothing.
+    """Write a decision down, and take it back with OperateError if it comes too late.
+
+    Returns what isn't known of it, "" for nothing.
     """
     relay.decisions.add(decision)
     with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):  # commits may come, and one may have begun with it
             return (
-                f"; whether it came in time can't be known now ({checkpoint}): one that came too late is taken back,"
-                " and `sluice decisions list` says when it is used"
+                f"; whether it came in time can't be known now ({checkpoint}): one that came too"
+                " late is taken back, and `sluice decisions list` says when it is used"
             )
         commit_ts = decision.commit_ts
         try:
@@ -252,8 +297,8 @@ def _add_override(target: Target, relay: RelayLog, decision: Override) -> str:
                 _check_not_running(target, relay, checkpoint, commit_ts)
             elif not relay.decisions.is_kept(commit_ts):
                 raise OperateError(
-                    f"too late: what was committed at {commit_ts} was being applied meanwhile, the downstream is at"
-                    f" {tso.text(checkpoint.commit_ts)}"
+                    f"too late: what was committed at {commit_ts} was being applied meanwhile, the"
+                    f" downstream is at {tso.text(checkpoint.commit_ts)}"
                 )
         except OperateError:
             relay.decisions.remove(commit_ts)
@@ -264,26 +309,37 @@ def _add_override(target: Target, relay: RelayLog, decision: Override) -> str:
 
 
 def _is_pending(checkpoint: Checkpoint | None, commit_ts: int) -> bool:
-    return checkpoint is not None and checkpoint.pending is not None and checkpoint.pending.commit_ts == commit_ts
+    return (
+        checkpoint is not None
+        and checkpoint.pending is not None
+        and checkpoint.pending.commit_ts == commit_ts
+    )
 
 
-def _check_not_running(target: Target, relay: RelayLog, checkpoint: Checkpoint | None, commit_ts: int) -> None:
+def _check_not_running(
+    target: Target, relay: RelayLog, checkpoint: Checkpoint | None, commit_ts: int
+) -> None:
     """Raise OperateError if a DDL is being executed, or that can't be known."""
     if not _is_pending(checkpoint, commit_ts):
         return
     last = relay.last()
     try:
-        running = read_writer(target, last.cluster_id) if last and isinstance(target, Downstream) else None
+        running = (
+            read_writer(target, last.cluster_id)
+            if last and isinstance(target, Downstream)
+            else None
+        )
     except (DownstreamError, OSError) as error:
         raise OperateError(
-            f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known: {error}",
+            f"the DDL at {commit_ts} is begun, and whether it is being executed can't be known:"
+            f" {error}",
             transient=ours(error).transient,
         ) from None
     if running or (running is not None and not relay.control().apply_paused):
         raise OperateError(
             f"too late: the DDL at {tso.text(commit_ts)} is being executed"
-            f" ({running[:300] or 'between two statements'}). When it fails, decide again; or `sluice pause apply`, and"
-            " decide when no statement of it runs"
+            f" ({running[:300] or 'between two statements'}). When it fails, decide again; or"
+            " `sluice pause apply`, and decide when no statement of it runs"
         )
 
 
@@ -293,7 +349,8 @@ def remove_override(settings: Settings, commit_ts: int) -> str:
     with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
-                f"whether the decision about commit_ts {commit_ts} is used can't be known now: {checkpoint}",
+                f"whether the decision about commit_ts {commit_ts} is used can't be known now:"
+                f" {checkpoint}",
                 transient=ours(checkpoint).transient,
             )
         if checkpoint is None or checkpoint.commit_ts < commit_ts:
@@ -301,22 +358,27 @@ def remove_override(settings: Settings, commit_ts: int) -> str:
         elif relay.decisions.is_kept(commit_ts):
             raise OperateError(
                 f"too late: the decision about commit_ts {commit_ts} is used, the downstream is at"
-                f" {tso.text(checkpoint.commit_ts)}; what was left out can be brought by `sluice backfill`"
+                f" {tso.text(checkpoint.commit_ts)}; what was left out can be brought by `sluice"
+                " backfill`"
             )
         if not relay.decisions.remove(commit_ts):
             raise OperateError(
-                f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows those there are"
+                f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows"
+                " those there are"
             )
     return f"the decision about {tso.text(commit_ts)} is taken back"
 
 
 def _landed_kind(target: Target, relay: RelayLog, commit_ts: int) -> str:
-    """``ddl``, ``rows``, or "" if it is not landed yet. Raises OperateError if it is too late or there is nothing."""
+    """``ddl``, ``rows``, or "" if it is not landed yet.
+
+    Raises OperateError if it is too late or there is nothing.
+    """
     checkpoint = newest_checkpoint(target, relay)
     if isinstance(checkpoint, Checkpoint) and checkpoint.commit_ts >= commit_ts:
         raise OperateError(
-            f"the downstream is at {tso.text(checkpoint.commit_ts)} already: what was committed at {commit_ts} is"
-            " applied"
+            f"the downstream is at {tso.text(checkpoint.commit_ts)} already: what was committed at"
+            f" {commit_ts} is applied"
         )
     last = relay.last()
     if last is None or commit_ts > last.hi:
@@ -327,9 +389,14 @@ def _landed_kind(target: Target, relay: RelayLog, commit_ts: int) -> str:
         raise OperateError(str(error)) from None
     if not exact:
         raise OperateError(
-            f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows what is around it"
+            f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows"
+            " what is around it"
         )
-    return "ddl" if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.from_window(window).ddls) else "rows"
+    return (
+        "ddl"
+        if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.from_window(window).ddls)
+        else "rows"
+    )
 
 
 def _find_ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
@@ -337,16 +404,23 @@ def _find_ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
     if which >= tso.FIRST:
         found = _landed_kind(target, relay, which)
         if found == "rows":
-            raise OperateError(f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`")
+            raise OperateError(
+                f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`"
+            )
         return which, found
     checkpoint = newest_checkpoint(target, relay)
     first = relay.first()
     if first is not None:
-        for window in relay.windows(checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo):
+        for window in relay.windows(
+            checkpoint.commit_ts if isinstance(checkpoint, Checkpoint) else first.lo
+        ):
             for ddl in RecordedSchema.from_window(window).ddls:
                 if ddl.job_id == which:
                     return ddl.commit_ts, _landed_kind(target, relay, ddl.commit_ts)
-    raise OperateError(f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to come")
+    raise OperateError(
+        f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to"
+        " come"
+    )
 
 
 def _not_landed(found: str) -> str:

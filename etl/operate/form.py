@@ -52,7 +52,10 @@ ACTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class OperateForm:
-    """One of ACTIONS, and what was typed into the other fields. `by`: who asks, kept with a decision."""
+    """One of ACTIONS, and what was typed into the other fields.
+
+    `by`: who asks, kept with a decision.
+    """
 
     action: str
     value: str = ""
@@ -64,7 +67,11 @@ class OperateForm:
 def dispatch(settings: Settings, form: OperateForm) -> str:
     """Do it; what was done or found, as text. Raises ValueError, JobError."""
     text = _dispatch(settings, form)
-    return text if form.action in ("show", "status", "jobs") else f"{describe_pipeline(settings)}\n{text}"
+    return (
+        text
+        if form.action in ("show", "status", "jobs")
+        else f"{describe_pipeline(settings)}\n{text}"
+    )
 
 
 def _dispatch(settings: Settings, form: OperateForm) -> str:
@@ -85,7 +92,9 @@ def _dispatch(settings: Settings, form: OperateForm) -> str:
         case "skip-ddl":
             return skip_ddl(settings, _number(value), form.by, form.why)
         case "replace-ddl":
-            return replace_ddl(settings, _number(value), split_statements(form.sql), form.by, form.why)
+            return replace_ddl(
+                settings, _number(value), split_statements(form.sql), form.by, form.why
+            )
         case "remove-decision":
             return remove_override(settings, _number(value))
         case "takeover" | "handover":
@@ -94,9 +103,13 @@ def _dispatch(settings: Settings, form: OperateForm) -> str:
             return accept(settings, value)
         case "jobs":
             found = _jobs(settings).list()
-            return json.dumps([job.status().to_json() for job in found], indent=1, ensure_ascii=False)
+            return json.dumps(
+                [job.status().to_json() for job in found], indent=1, ensure_ascii=False
+            )
         case "pause-job" | "cancel-job":
-            return order_job(settings, value, PAUSE if form.action == "pause-job" else CANCEL, form.by)
+            return order_job(
+                settings, value, PAUSE if form.action == "pause-job" else CANCEL, form.by
+            )
     raise OperateError(f"action {form.action!r}: there are {', '.join(ACTIONS)}")
 
 
@@ -107,7 +120,10 @@ def _take_or_hand_over(settings: Settings, action: str) -> str:
         return handover.take_over(settings, log.info)
     done = handover.hand_over(settings, log.info)
     return "\n".join(
-        [f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:", *done.next_steps]
+        [
+            f"handed over: {done.place} is complete through {tso.text(done.commit_ts)}. Next:",
+            *done.next_steps,
+        ]
     )
 
 
@@ -123,13 +139,18 @@ def order_job(settings: Settings, name: str, what: str, by: str) -> str:
     if state in (PAUSING, CANCELLING) and job.entry().runner is not None:
         return f"{job.id} is {state}: {job.entry().runner} does so after what is under way"
     if what == CANCEL:
-        return f"{job.id} is to be cancelled, and nobody runs it: `sluice jobs cancel {job.id}`, or its DAG, does so"
+        return (
+            f"{job.id} is to be cancelled, and nobody runs it: `sluice jobs cancel {job.id}`, or"
+            " its DAG, does so"
+        )
     return f"{job.id} is {state}: nobody runs it"
 
 
 def _number(value: str) -> int:
     if not value.isdigit():
-        raise OperateError(f"value {value!r}: a commit timestamp (or, for a DDL, a job id) is needed")
+        raise OperateError(
+            f"value {value!r}: a commit timestamp (or, for a DDL, a job id) is needed"
+        )
     return int(value)
 
 

@@ -1,8 +1,8 @@
 """The downstream changes hands: from a Drainer to this pipeline, and back.
 
-Neither asks running tasks for anything. Who may write is decided by the checkpoint row: a pipeline commits nothing
-unless the row names it as the owner, so once the row names it no longer, or another one, all its processes have written
-their last, wherever they are.
+Neither asks running tasks for anything. Who may write is decided by the checkpoint row: a pipeline
+commits nothing unless the row names it as the owner, so once the row names it no longer, or another
+one, all its processes have written their last, wherever they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from sluice.etl.downstream import (
     DownstreamError,
     MySQLSession,
 )
-from sluice.etl.downstream.ownership import PipelineIdentity, describe_drainer, downstream_name, other_writers
+from sluice.etl.downstream.ownership import (
+    PipelineIdentity,
+    describe_drainer,
+    downstream_name,
+    other_writers,
+)
 from sluice.etl.downstream.sinks import open_sink, read_checkpoint
 from sluice.etl.operate import commands
 from sluice.etl.operate.commands import OperateError
@@ -41,9 +46,10 @@ _IDLE_WAIT_S = 5.0
 
 
 def take_over(settings: Settings, say: Say) -> str:
-    """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on; what was done. Raises
-    OperateError while somebody else may be writing, and DownstreamError, CheckpointError, OSError when that can't be
-    known.
+    """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on.
+
+    What was done. Raises OperateError while somebody else may be writing, and DownstreamError,
+    CheckpointError, OSError when that can't be known.
     """
     relay = settings.open_relay()
     before = relay.control()
@@ -52,12 +58,21 @@ def take_over(settings: Settings, say: Say) -> str:
     cluster_id = _require_no_other_writer(identity, settings)
     found = _await_unmoved_checkpoint(settings.target, cluster_id, say)
     owned, stop = relay.ownership(), relay.stopped()
-    ours = owned is not None and owned.downstream == where and found is not None and found.owner == owned.pipeline
+    ours = (
+        owned is not None
+        and owned.downstream == where
+        and found is not None
+        and found.owner == owned.pipeline
+    )
     if ours and stop is None:
-        return f"nothing to do: {where} is this pipeline's, at {tso.text(found.commit_ts) if found else ''}"
+        return (
+            f"nothing to do: {where} is this pipeline's, at"
+            f" {tso.text(found.commit_ts) if found else ''}"
+        )
     note = ""
     if settings.downstream.type == "mysql":
-        if ours:  # another writer was at work beside this pipeline, and hasn't moved the checkpoint yet
+        # another writer was at work beside this pipeline, and hasn't moved the checkpoint yet
+        if ours:
             with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd:
                 safe_until = pd.tso()
             assert found is not None
@@ -68,25 +83,27 @@ def take_over(settings: Settings, say: Say) -> str:
                 replace(found, consistent=False, safe_until=max(found.safe_until, safe_until)),
             ):
                 raise OperateError(
-                    f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is locked: somebody writes"
-                    " there; find out who, and try again"
+                    f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is"
+                    " locked: somebody writes there; find out who, and try again"
                 )
             note = (
-                f"; changes through {tso.text(safe_until)} may be there already and are written so that it makes no"
-                " difference"
+                f"; changes through {tso.text(safe_until)} may be there already and are written so"
+                " that it makes no difference"
             )
         else:
             pipeline = owned.pipeline if owned else f"{identity.id}/{secrets.token_hex(4)}"
             relay.set_ownership(Ownership(pipeline, where, found.to_text() if found else None))
             if found is not None and found.needs_safe_mode:
                 note = (
-                    "; it is not consistent: changes after it may be there already and are written so that it makes no"
-                    " difference"
+                    "; it is not consistent: changes after it may be there already and are written"
+                    " so that it makes no difference"
                 )
     asked = relay.change_control(lambda now: _orders_since(before, now))
     relay.clear_stop()
     waits = (
-        "; it waits where it was asked to meanwhile" if asked.apply_paused or asked.apply_until_ts is not None else ""
+        "; it waits where it was asked to meanwhile"
+        if asked.apply_paused or asked.apply_until_ts is not None
+        else ""
     )
     at = (
         f"from {tso.text(found.commit_ts)}"
@@ -98,18 +115,25 @@ def take_over(settings: Settings, say: Say) -> str:
 
 def _orders_since(before: Control, now: Control) -> Control:
     """What operators asked for since `before`, and nothing of what they had asked for then."""
-    return Control(**{name: value for name, value in asdict(now).items() if value != getattr(before, name)})
+    return Control(
+        **{name: value for name, value in asdict(now).items() if value != getattr(before, name)}
+    )
 
 
 def mark_copied(settings: Settings, tables: Sequence[str]) -> str:
-    """Have tables without a key (``schema.table``) written as what they were at the checkpoint, without asking what a
-    Drainer left in them. Raises OperateError where that isn't needed, or not enough.
+    """Have tables without a key (``schema.table``) written as what they were at the checkpoint,
+    without asking what a Drainer left in them. Raises OperateError where that isn't needed, or not
+    enough.
     """
     names = [TableName.parse(text) for text in tables]
     relay = settings.open_relay()
     identity = PipelineIdentity.from_settings(settings)
     cluster_id = _require_no_other_writer(identity, settings)
-    found = read_checkpoint(settings.target, cluster_id) if isinstance(settings.target, Downstream) else None
+    found = (
+        read_checkpoint(settings.target, cluster_id)
+        if isinstance(settings.target, Downstream)
+        else None
+    )
     owned = relay.ownership()
     if (
         found is None
@@ -118,45 +142,59 @@ def mark_copied(settings: Settings, tables: Sequence[str]) -> str:
         or (found.owner != owned.pipeline and found.to_text() != owned.adopted)
     ):
         raise OperateError(
-            f"{identity.downstream}: this pipeline is not going on from where a Drainer broke off: nothing asks"
-            " what tables hold"
+            f"{identity.downstream}: this pipeline is not going on from where a Drainer broke off:"
+            " nothing asks what tables hold"
         )
     session = MySQLSession(settings.downstream)
     try:
         session.connect()
         for table in names:
             if not session.query(
-                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", table
+                "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
+                " = %s",
+                table,
             ):
                 raise OperateError(f"there is no table {table} on {session.address}")
             if session.query(
-                "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-                " NON_UNIQUE = 0",
+                "SELECT 1 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
+                " = %s AND NON_UNIQUE = 0",
                 table,
             ):
-                raise OperateError(f"table {table} has a key: its rows are replaced by it, whatever a Drainer left")
+                raise OperateError(
+                    f"table {table} has a key: its rows are replaced by it, whatever a Drainer left"
+                )
     finally:
         session.close()
     if not _replace_checkpoint(
         settings.downstream,
         cluster_id,
         found,
-        replace(found, owner=owned.pipeline, copied=tuple(dict.fromkeys((*found.copied, *map(str, names))))),
+        replace(
+            found,
+            owner=owned.pipeline,
+            copied=tuple(dict.fromkeys((*found.copied, *map(str, names)))),
+        ),
     ):
         raise OperateError(
-            f"{identity.downstream}: the checkpoint has moved meanwhile, from {found.commit_ts}: pause applying,"
-            " copy as of where it is then"
+            f"{identity.downstream}: the checkpoint has moved meanwhile, from {found.commit_ts}:"
+            " pause applying, copy as of where it is then"
         )
     return f"{', '.join(map(str, names))}: taken as copied at {tso.text(found.commit_ts)}"
 
 
 def _log_beginning(relay: RelayLog) -> str:
     first = relay.first()
-    return f"from {tso.text(first.lo)}, where the relay log begins" if first else "where landing begins"
+    return (
+        f"from {tso.text(first.lo)}, where the relay log begins"
+        if first
+        else "where landing begins"
+    )
 
 
 def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> int:
-    """Return the cluster's id, when no other writer is registered there, answers, or is at work downstream."""
+    """Return the cluster's id, when no other writer is registered there, answers, or is at work
+    downstream.
+    """
     upstream = settings.upstream
     try:
         with (
@@ -174,8 +212,10 @@ def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> 
     if others:
         node = others[0].node_id
         raise OperateError(
-            f"{describe_drainer(others[0])}, and may write to {pipeline.downstream}: stop it first (`sluice drainers"
-            f" pause {node}`); if it is gone: `sluice drainers offline {node} --gone`; if it replicates to another"
+            f"{describe_drainer(others[0])}, and may write to {pipeline.downstream}: stop it first"
+            " (`sluice drainers"
+            f" pause {node}`); if it is gone: `sluice drainers offline {node} --gone`; if it"
+            " replicates to another"
             " downstream, name it in "
             f'sluice.toml: [upstream] unrelated-drainers = ["{node}"]'
         )
@@ -183,8 +223,10 @@ def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> 
     if seen is not None:
         raise OperateError(
             f"{pipeline.downstream}: {seen}",
-            way_out="wait until it has ended, or end it, then `sluice takeover`; a drainer that replicates to another"
-            " downstream belongs into [upstream] unrelated-drainers",
+            way_out=(
+                "wait until it has ended, or end it, then `sluice takeover`; a drainer that"
+                " replicates to another downstream belongs into [upstream] unrelated-drainers"
+            ),
         )
     return cluster_id
 
@@ -193,17 +235,17 @@ def _await_unmoved_checkpoint(target: Target, cluster_id: int, say: Say) -> Chec
     """The checkpoint, which nobody has moved for a while. Raises OperateError."""
     found = read_checkpoint(target, cluster_id)
     say(
-        f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching for"
-        f" {_CHECKPOINT_WATCH_S:g} s"
-        " whether somebody moves it"
+        f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching"
+        f" for {_CHECKPOINT_WATCH_S:g} s whether somebody moves it"
     )
     time.sleep(_CHECKPOINT_WATCH_S)
     later = read_checkpoint(target, cluster_id)
     if (found.to_text() if found else None) != (later.to_text() if later else None):
         raise OperateError(
-            f"{downstream_name(target)}: the checkpoint has moved to {later.commit_ts if later else 'nothing'}"
-            " meanwhile: somebody writes there, though no Drainer that counts is online in the registry. Find and stop"
-            " it first: a Drainer of [upstream] unrelated-drainers, or another pipeline"
+            f"{downstream_name(target)}: the checkpoint has moved to"
+            f" {later.commit_ts if later else 'nothing'} meanwhile: somebody writes there, though"
+            " no Drainer that counts is online in the registry. Find and stop it first: a Drainer"
+            " of [upstream] unrelated-drainers, or another pipeline"
         )
     return later
 
@@ -213,7 +255,10 @@ def _await_unmoved_checkpoint(target: Target, cluster_id: int, say: Say) -> Chec
 
 @dataclass(frozen=True, slots=True)
 class HandoverResult:
-    """`commit_ts`: through where the downstream is complete; `place`: where the Drainer finds its checkpoint."""
+    """`commit_ts`: through where the downstream is complete.
+
+    `place`: where the Drainer finds its checkpoint.
+    """
 
     commit_ts: int
     place: str
@@ -221,14 +266,17 @@ class HandoverResult:
 
 
 def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandoverResult:
-    """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline write any more, and
-    leave a checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`, and what
-    reaching the downstream raises; a folder or topic is written to as before then, if applying wasn't paused.
+    """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline
+    write any more, and leave a checkpoint that the original accepts. Raises OperateError when that
+    takes longer than `wait_s`, and what reaching the downstream raises; a folder or topic is
+    written to as before then, if applying wasn't paused.
     """
     relay = settings.open_relay()
     last = relay.last()
     if last is None:
-        raise OperateError(f"the relay log {relay.url} holds no window: this pipeline has not written anything")
+        raise OperateError(
+            f"the relay log {relay.url} holds no window: this pipeline has not written anything"
+        )
     before = relay.control()
     commands.pause(settings, commands.APPLY)
     say("applying is paused; waiting until nothing is under way")
@@ -249,11 +297,17 @@ def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandoverRe
     steps = (
         "pause the DAG `replicate` in Airflow, so that no more of its runs begin",
         (
-            f"start the Drainer with its drainer.toml, the same checkpoint ({place}): it goes on after commit_ts"
-            f" {checkpoint.commit_ts}"
+            f"start the Drainer with its drainer.toml, the same checkpoint ({place}): it goes on"
+            f" after commit_ts {checkpoint.commit_ts}"
         ),
-        (f"for good: `sluice drainers offline {node_id}`, or pumps keep what this pipeline hasn't read"),
-        "to come back: stop the Drainer (`sluice drainers pause`), `sluice takeover`, and let the DAG run",
+        (
+            f"for good: `sluice drainers offline {node_id}`, or pumps keep what this pipeline"
+            " hasn't read"
+        ),
+        (
+            "to come back: stop the Drainer (`sluice drainers pause`), `sluice takeover`, and let"
+            " the DAG run"
+        ),
     )
     return HandoverResult(checkpoint.commit_ts, place, steps)
 
@@ -266,15 +320,17 @@ def _savepoint(target: File | Kafka) -> str:
 
 def _handed_over_checkpoint(checkpoint: Checkpoint) -> StopMark:
     why = (
-        f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at commit_ts"
-        f" {checkpoint.commit_ts}: `sluice takeover` takes it back"
+        f"the downstream was handed over to a Drainer on {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        f" at commit_ts {checkpoint.commit_ts}: `sluice takeover` takes it back"
     )
     return StopMark(why, time.time_ns() // 1_000_000)
 
 
-def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say, until: float) -> Checkpoint:
-    """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of its processes can
-    commit.
+def _release(
+    downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say, until: float
+) -> Checkpoint:
+    """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of
+    its processes can commit.
     """
     asked, seen, since = 0, "", time.monotonic()
     while True:
@@ -282,28 +338,33 @@ def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say,
         owned = relay.ownership()
         if found is None:
             raise OperateError(
-                f"{downstream_name(downstream)}: there is no checkpoint of cluster {cluster_id}: nothing was applied"
-                " there"
+                f"{downstream_name(downstream)}: there is no checkpoint of cluster {cluster_id}:"
+                " nothing was applied there"
             )
         if found.owner and (owned is None or found.owner != owned.pipeline):
             raise OperateError(
-                f"{downstream_name(downstream)}: the checkpoint is of pipeline {found.owner}, not of this one: hand"
-                " that one over"
+                f"{downstream_name(downstream)}: the checkpoint is of pipeline {found.owner}, not"
+                " of this one: hand that one over"
             )
         if not found.owner:  # a Drainer wrote it: the pipeline can't commit any more
             if owned is None or not owned.begun:
                 raise OperateError(
-                    f"{downstream_name(downstream)}: this pipeline has not written there: the checkpoint at"
-                    f" {found.commit_ts} is a Drainer's"
+                    f"{downstream_name(downstream)}: this pipeline has not written there: the"
+                    f" checkpoint at {found.commit_ts} is a Drainer's"
                 )
             relay.stop(_handed_over_checkpoint(found))
             return found
         target = max(
-            found.flight.until if found.flight else 0, found.pending.commit_ts if found.pending else 0, found.safe_until
+            found.flight.until if found.flight else 0,
+            found.pending.commit_ts if found.pending else 0,
+            found.safe_until,
         )
         if not target and found.consistent:
-            rest = Checkpoint(found.commit_ts, found.schema_version, consistent=True, ts_map=found.ts_map)
-            relay.stop(_handed_over_checkpoint(rest))  # first: a crash in between is repaired by doing it again
+            rest = Checkpoint(
+                found.commit_ts, found.schema_version, consistent=True, ts_map=found.ts_map
+            )
+            # first: a crash in between is repaired by doing it again
+            relay.stop(_handed_over_checkpoint(rest))
             if _replace_checkpoint(downstream, cluster_id, found, rest):
                 return rest
             relay.clear_stop()
@@ -313,20 +374,25 @@ def _release(downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say,
         if target != asked and time.monotonic() - since >= _IDLE_WAIT_S:
             asked = target
             say(
-                f"what was begun reaches to {tso.text(target)}: letting the pipeline's task finish exactly that (is the"
-                " DAG running?)"
+                f"what was begun reaches to {tso.text(target)}: letting the pipeline's task finish"
+                " exactly that (is the DAG running?)"
             )
-            relay.change_control(lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through))  # type: ignore[misc]
+            relay.change_control(
+                lambda now, through=target: replace(now, apply_paused=False, apply_until_ts=through)  # type: ignore[misc]
+            )
         if time.monotonic() >= until:
             raise OperateError(
-                f"{downstream_name(downstream)}: what was begun after {found.commit_ts} and reaches to {target} is not"
-                " finished: a Drainer can't go on from there. Let the DAG `replicate` run until `sluice status` says"
-                " that the checkpoint is consistent, then hand over again"
+                f"{downstream_name(downstream)}: what was begun after {found.commit_ts} and reaches"
+                f" to {target} is not finished: a Drainer can't go on from there. Let the DAG"
+                " `replicate` run until `sluice status` says that the checkpoint is consistent,"
+                " then hand over again"
             )
         time.sleep(_POLL_INTERVAL_S)
 
 
-def _replace_checkpoint(downstream: Downstream, cluster_id: int, found: Checkpoint, wanted: Checkpoint) -> bool:
+def _replace_checkpoint(
+    downstream: Downstream, cluster_id: int, found: Checkpoint, wanted: Checkpoint
+) -> bool:
     """Write the row if it is still as it was found; whether it was."""
     session = MySQLSession(downstream)
     try:
@@ -347,13 +413,19 @@ def _replace_checkpoint(downstream: Downstream, cluster_id: int, found: Checkpoi
         session.close()
 
 
-def _fence_out_pipeline(settings: Settings, relay: RelayLog, cluster_id: int, until: float) -> Checkpoint:
-    """Have the pipeline's processes end, and be the last one who writes. A folder is locked by its writer as long as
-    that lives, paused or not; a topic's writer is shut out by the next one. Leaves the stop that says so.
+def _fence_out_pipeline(
+    settings: Settings, relay: RelayLog, cluster_id: int, until: float
+) -> Checkpoint:
+    """Have the pipeline's processes end, and be the last one who writes.
+
+    A folder is locked by its writer as long as that lives, paused or not; a topic's writer is shut
+    out by the next one. Leaves the stop that says so.
     """
     place = downstream_name(settings.target)
     earlier = relay.stopped()
-    relay.stop(StopMark("the downstream is being handed over to a Drainer", time.time_ns() // 1_000_000))
+    relay.stop(
+        StopMark("the downstream is being handed over to a Drainer", time.time_ns() // 1_000_000)
+    )
     try:
         while True:
             sink = open_sink(settings, cluster_id)

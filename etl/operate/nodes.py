@@ -1,7 +1,8 @@
 """Pumps and drainers in the registry: which there are, and how one leaves for a while or for good.
 
-A process that runs is asked by HTTP, as TiDB's tools ask it, and writes its own state. The registry's entry is written
-here only for a process that is gone, which is checked: it neither answers nor moves its heartbeat.
+A process that runs is asked by HTTP, as TiDB's tools ask it, and writes its own state. The
+registry's entry is written here only for a process that is gone, which is checked: it neither
+answers nor moves its heartbeat.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ def list_nodes(settings: Settings, kind: str) -> list[NodeStatus]:
         return registry.pumps() if kind == PUMPS else registry.drainers()
 
 
-def leave(settings: Settings, kind: str, node_id: str, action: str, *, is_gone: bool = False) -> str:
-    """Have a pump or drainer leave: PAUSE expects it back, OFFLINE is for good; `is_gone`: its process doesn't exist.
+def leave(
+    settings: Settings, kind: str, node_id: str, action: str, *, is_gone: bool = False
+) -> str:
+    """Have a pump or drainer leave: PAUSE expects it back, OFFLINE is for good.
+
+    `is_gone`: its process doesn't exist.
 
     Raises OperateError, EtcdError, RegistryError.
     """
@@ -49,7 +54,8 @@ def leave(settings: Settings, kind: str, node_id: str, action: str, *, is_gone: 
         is_pipeline = OWNER_LABEL in (node.label or {})
         if is_pipeline and action == PAUSE:
             raise OperateError(
-                f"drainer {node_id!r} is a pipeline of Sluice's, which takes no orders here: `sluice pause`"
+                f"drainer {node_id!r} is a pipeline of Sluice's, which takes no orders here:"
+                " `sluice pause`"
             )
         if not is_pipeline and not is_gone:
             _send_request(node, kind, verb, settings.upstream.tls())
@@ -66,23 +72,28 @@ def leave(settings: Settings, kind: str, node_id: str, action: str, *, is_gone: 
     text = f"{_kind_text(kind)} {node_id!r} is {state} in the registry"
     if (kind, action) == (PUMPS, OFFLINE):
         text += (
-            f"; where binlogs of it were not landed, landing stops and names them: `sluice pumps forget {node_id}`"
-            " accepts their loss"
+            "; where binlogs of it were not landed, landing stops and names them: `sluice pumps"
+            f" forget {node_id}` accepts their loss"
         )
     return text
 
 
 def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
-    """Remove an entry that is offline. A pump may be missing in the registry, too: what of it was not landed is given
-    up. Raises OperateError, EtcdError, RegistryError, relay errors.
+    """Remove an entry that is offline.
+
+    A pump may be missing in the registry, too: what of it was not landed is given up. Raises
+    OperateError, EtcdError, RegistryError, relay errors.
     """
     with _registry(settings) as registry:
-        there = {node.node_id: node for node in (registry.pumps() if kind == PUMPS else registry.drainers())}
+        there = {
+            node.node_id: node
+            for node in (registry.pumps() if kind == PUMPS else registry.drainers())
+        }
         node = there.get(node_id)
         if node is not None and node.state != "offline":
             raise OperateError(
-                f"{_kind_text(kind)} {node_id!r} is {node.state}; first take it offline: `sluice {kind} offline"
-                f" {node_id}`"
+                f"{_kind_text(kind)} {node_id!r} is {node.state}; first take it offline: `sluice"
+                f" {kind} offline {node_id}`"
             )
         if kind == DRAINERS:
             if node is None:
@@ -99,19 +110,27 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
             registry.remove_pump(node_id)
         last = relay.last()
         landed = f" after {tso.text(last.hi)}" if last is not None else ""
-        said = f"pump {node_id!r} is forgotten: what it held{landed} and nobody has landed is given up"
+        said = (
+            f"pump {node_id!r} is forgotten: what it held{landed} and nobody has landed is given up"
+        )
         audit.end(deed, said)
-    return f"{said}. `sluice resume` lets landing go on, `sluice verify` finds rows that are missing"
+    return (
+        f"{said}. `sluice resume` lets landing go on, `sluice verify` finds rows that are missing"
+    )
 
 
 @contextmanager
 def _registry(settings: Settings) -> Iterator[Registry]:
-    with EtcdClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_ETCD_TIMEOUT_S) as etcd:
+    with EtcdClient(
+        settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_ETCD_TIMEOUT_S
+    ) as etcd:
         yield Registry(etcd)
 
 
 def _find(registry: Registry, kind: str, node_id: str) -> NodeStatus:
-    there = {node.node_id: node for node in (registry.pumps() if kind == PUMPS else registry.drainers())}
+    there = {
+        node.node_id: node for node in (registry.pumps() if kind == PUMPS else registry.drainers())
+    }
     if node_id not in there:
         raise _unknown(kind, node_id, there)
     return there[node_id]
@@ -132,25 +151,36 @@ def _send_request(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> No
         answer = _http(node, "PUT", f"/state/{quote(node.node_id, safe='')}/{verb}", tls)
     except (OSError, ValueError) as error:
         raise OperateError(
-            f"{_kind_text(kind)} {node.node_id!r} doesn't answer at {node.host} ({error}); if its process is gone:"
-            f" `sluice {kind} {'pause' if verb == 'pause' else 'offline'} {node.node_id} --gone`"
+            f"{_kind_text(kind)} {node.node_id!r} doesn't answer at {node.host} ({error}); if its"
+            f" process is gone: `sluice {kind} {'pause' if verb == 'pause' else 'offline'}"
+            f" {node.node_id} --gone`"
         ) from None
     if answer.get("code") != 200:
-        raise OperateError(f"{_kind_text(kind)} {node.node_id!r} at {node.host} refuses: {answer.get('message')}")
+        raise OperateError(
+            f"{_kind_text(kind)} {node.node_id!r} at {node.host} refuses: {answer.get('message')}"
+        )
 
 
-def _check_process_gone(registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool) -> None:
+def _check_process_gone(
+    registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool
+) -> None:
     """Raises OperateError if the process lives: it answers for itself, or its entry moves."""
     if not is_pipeline and answers(node, tls):
         raise OperateError(
-            f"{_kind_text(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is asked then"
+            f"{_kind_text(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is"
+            " asked then"
         )
     time.sleep(_HEARTBEAT_TIMEOUT_S)
     now = _find(registry, kind, node.node_id)
     if (now.update_ts, now.state) != (node.update_ts, node.state):
-        ends = "end its tasks first: pause the DAG `replicate` in Airflow" if is_pipeline else "stop it first"
+        ends = (
+            "end its tasks first: pause the DAG `replicate` in Airflow"
+            if is_pipeline
+            else "stop it first"
+        )
         raise OperateError(
-            f"{_kind_text(kind)} {node.node_id!r} lives, its entry in the registry has just moved; {ends}"
+            f"{_kind_text(kind)} {node.node_id!r} lives, its entry in the registry has just moved;"
+            f" {ends}"
         )
 
 

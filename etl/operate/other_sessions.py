@@ -1,4 +1,6 @@
-"""Other writers of a downstream before a takeover: processes that still answer, sessions that are at work there."""
+"""Other writers of a downstream before a takeover: processes that still answer, sessions that are
+at work there.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from sluice.tidb import NodeStatus
 def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator[str]:
     """Yield in words each process or session that may still write to the downstream.
 
-    `drainers`: those of the registry. A paused Drainer can live on for minutes, and finish what it had begun. Raises
-    DownstreamError.
+    `drainers`: those of the registry. A paused Drainer can live on for minutes, and finish what it
+    had begun. Raises DownstreamError.
     """
     pipeline, tls = PipelineIdentity.from_settings(settings), settings.upstream.tls()
     related = [
@@ -28,10 +30,12 @@ def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator
     for drainer in related:
         if answers(drainer, tls):
             yield (
-                f"drainer {drainer.node_id} is {drainer.state} in the registry, and its process answers at"
-                f" {drainer.host}"
+                f"drainer {drainer.node_id} is {drainer.state} in the registry, and its process"
+                f" answers at {drainer.host}"
             )
     if isinstance(settings.target, Downstream):
         with closing(MySQLSession(settings.downstream)) as session:
             session.connect()
-            yield from (other.text for other in sessions_writing(session, settings.filters.wants_schema))
+            yield from (
+                other.text for other in sessions_writing(session, settings.filters.wants_schema)
+            )

@@ -35,8 +35,10 @@ _CONNECT_TIMEOUT_S, _CHECKPOINT_TIMEOUT_S = 5, 15.0
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How far replication is and what operators asked for, as JSON values. A part that doesn't answer within seconds is
-    named in ``errors``; all are asked side by side. Raises RelayError, OSError when the relay log can't be read.
+    """How far replication is and what operators asked for, as JSON values.
+
+    A part that doesn't answer within seconds is named in ``errors``; all are asked side by side.
+    Raises RelayError, OSError when the relay log can't be read.
     """
     relay = settings.open_relay()
     first, last = relay.first(), relay.last()
@@ -50,12 +52,18 @@ def status(settings: Settings) -> dict[str, Any]:
     refused = checkpoint.flight.refused if checkpoint and checkpoint.flight else None
     waiting = max(0, tso.ms_between(at, last.hi)) if last is not None and at is not None else None
     return {
-        "relay": {"url": relay.url, "lo": first.lo if first else None, "hi": last.hi if last else None},
+        "relay": {
+            "url": relay.url,
+            "lo": first.lo if first else None,
+            "hi": last.hi if last else None,
+        },
         "checkpoint": at,
         "consistent": checkpoint.consistent if checkpoint else None,
         "written_by": _written_by(settings.target, relay, checkpoint),
         "refused": {"id": refused.token, "text": refused.text} if refused else None,
-        "ddl_under_way": checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None,
+        "ddl_under_way": (
+            checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None
+        ),
         "landed_not_applied_ms": waiting,
         "lag_ms": max(0, now_ms() - tso.physical_ms(at)) if at else None,
         **orders(settings),
@@ -65,10 +73,15 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
-    """Return the checkpoint, also the one that a copy wrote before anything was landed; `cluster_id` 0: not known."""
+    """Return the checkpoint, also the one that a copy wrote before anything was landed.
+
+    `cluster_id` 0: not known.
+    """
     if not cluster_id:
         try:
-            with PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_CONNECT_TIMEOUT_S) as pd:
+            with PDClient(
+                settings.upstream.pd_urls, tls=settings.upstream.tls(), timeout_s=_CONNECT_TIMEOUT_S
+            ) as pd:
                 cluster_id = pd.cluster_id
         except PDError:
             return None  # `errors` says of the upstream that it doesn't answer
@@ -105,7 +118,10 @@ def orders(settings: Settings) -> dict[str, Any]:
 
 
 def failures(relay: RelayLog) -> list[Failure]:
-    """Why tasks have stopped. What one wrote down that lost its role to another, which works on, is left out."""
+    """Why tasks have stopped.
+
+    What one wrote down that lost its role to another, which works on, is left out.
+    """
     last = relay.last()
     landed_ms = last.landed_ms if last is not None else 0
     return [each for each in relay.failures.list() if each.what != LAND or each.made_ms > landed_ms]
@@ -115,26 +131,37 @@ def list_decisions(settings: Settings) -> list[dict[str, Any]]:
     """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
     decisions = settings.open_relay().decisions
     used = decisions.used_ms()
-    return [decision.to_dict() | {"used_ms": used.get(decision.commit_ts)} for decision in decisions.list()]
+    return [
+        decision.to_dict() | {"used_ms": used.get(decision.commit_ts)}
+        for decision in decisions.list()
+    ]
 
 
 def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
-    """The pumps as the registry has them: node_id, host, state, max_commit_ts. Raises EtcdError and RegistryError,
-    after three seconds without an answer.
+    """The pumps as the registry has them: node_id, host, state, max_commit_ts.
+
+    Raises EtcdError and RegistryError, after three seconds without an answer.
     """
     from sluice.tidb import EtcdClient, Registry
 
     with EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=3.0) as etcd:
         pumps = Registry(etcd).pumps()
     return [
-        {"node_id": pump.node_id, "host": pump.host, "state": pump.state, "max_commit_ts": pump.max_commit_ts}
+        {
+            "node_id": pump.node_id,
+            "host": pump.host,
+            "state": pump.state,
+            "max_commit_ts": pump.max_commit_ts,
+        }
         for pump in pumps
     ]
 
 
 def read_checkpoint_in_time(target: Target, cluster_id: int) -> Checkpoint | None:
-    """The downstream's checkpoint, None if there is none; who doesn't answer within seconds isn't waited for. Raises
-    CheckpointError, DownstreamError and OSError.
+    """The downstream's checkpoint, None if there is none.
+
+    Who doesn't answer within seconds isn't waited for. Raises CheckpointError, DownstreamError and
+    OSError.
     """
     if isinstance(target, Downstream):
         connect_s = min(_CONNECT_TIMEOUT_S, target.connect_timeout_s)
@@ -155,8 +182,9 @@ def newest_checkpoint(target: Target, relay: RelayLog) -> Checkpoint | Exception
 
 @contextlib.contextmanager
 def locked_checkpoint(target: Target, relay: RelayLog) -> Iterator[Checkpoint | Exception | None]:
-    """Give what `newest_checkpoint` returns, and let no process commit until the block ends. With an error the
-    checkpoint is unknown, and commits may come.
+    """Give what `newest_checkpoint` returns, and let no process commit until the block ends.
+
+    With an error the checkpoint is unknown, and commits may come.
     """
     last = relay.last()
     with contextlib.ExitStack() as stack:

@@ -1,5 +1,6 @@
-"""What would stop this pipeline, or make the downstream differ, if it took a Drainer's place now. Looks everywhere and
-writes nowhere.
+"""What would stop this pipeline, or make the downstream differ, if it took a Drainer's place now.
+
+Looks everywhere and writes nowhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from dataclasses import dataclass
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError, MySQLSession
 from sluice.etl.downstream.ddl import create_table
-from sluice.etl.downstream.ownership import PipelineIdentity, describe_drainer, downstream_name, other_writers
+from sluice.etl.downstream.ownership import (
+    PipelineIdentity,
+    describe_drainer,
+    downstream_name,
+    other_writers,
+)
 from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.landing import NoCheckpointError, position_without_checkpoint, version_at
 from sluice.etl.operate.other_sessions import seen_writing
@@ -41,20 +47,27 @@ from sluice.tidb.tikv.meta import read_raw_ddl_jobs
 OK, DIFFERS, STOPS = "ok", "differs", "stops"
 _MAX_SHOWN = 10
 _REQUEST_TIMEOUT_S = 3.0
-_TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+_TABLES = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+)
 _GC_TS = re.compile(r"^binlog_pump_storage_gc_ts (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind`: OK, DIFFERS (the downstream will not be quite the same, or somebody should look) or STOPS."""
+    """`kind`: OK, DIFFERS (the downstream will not be quite the same, or somebody should look) or
+    STOPS.
+    """
 
     kind: str
     text: str
 
 
 def check_takeover(settings: Settings) -> Iterator[Finding]:
-    """Everything that is found, as it is found. Never raises for what can't be reached: that is a finding."""
+    """Everything that is found, as it is found.
+
+    Never raises for what can't be reached: that is a finding.
+    """
     try:
         with (
             PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls()) as pd,
@@ -72,11 +85,16 @@ def check_takeover(settings: Settings) -> Iterator[Finding]:
                 yield Finding(STOPS, f"downstream: the checkpoint can't be read: {error}")
             drainers = registry.drainers()
             others = other_writers(
-                PipelineIdentity.from_settings(settings), settings.upstream.unrelated_drainers, drainers
+                PipelineIdentity.from_settings(settings),
+                settings.upstream.unrelated_drainers,
+                drainers,
             )
             yield from _nodes(others, registry, checkpoint)
             if reached:
-                yield from (Finding(STOPS, f"another writer: {seen}") for seen in seen_writing(settings, drainers))
+                yield from (
+                    Finding(STOPS, f"another writer: {seen}")
+                    for seen in seen_writing(settings, drainers)
+                )
             yield from _tidb_servers(etcd)
             yield from _relay(settings, pd.cluster_id, checkpoint)
             if reached:
@@ -101,28 +119,33 @@ def _checkpoint(
         return
     by = f"pipeline {found.owner}" if found.owner else "a Drainer"
     yield Finding(
-        OK, f"{where}: checkpoint {tso.text(found.commit_ts)}, written by {by}, schema version {found.schema_version}"
+        OK,
+        f"{where}: checkpoint {tso.text(found.commit_ts)}, written by {by}, schema version"
+        f" {found.schema_version}",
     )
     if found.needs_safe_mode:
         yield Finding(
             DIFFERS,
-            "checkpoint: not consistent, as while a Drainer runs or after it was killed: changes after it are written"
-            " in safe mode. Stop the Drainer with `sluice drainers pause`, and it is consistent",
+            "checkpoint: not consistent, as while a Drainer runs or after it was killed: changes"
+            " after it are written in safe mode. Stop the Drainer with `sluice drainers pause`, and"
+            " it is consistent",
         )
     if found.ts_map:
         yield Finding(
             DIFFERS,
-            "checkpoint: its ts-map, which sync-diff-inspector reads, is removed with the first change: it is true of"
-            " this checkpoint only",
+            "checkpoint: its ts-map, which sync-diff-inspector reads, is removed with the first"
+            " change: it is true of this checkpoint only",
         )
 
 
-def _nodes(others: Iterable[NodeStatus], registry: Registry, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+def _nodes(
+    others: Iterable[NodeStatus], registry: Registry, checkpoint: Checkpoint | None
+) -> Iterator[Finding]:
     for drainer in others:
         yield Finding(
             STOPS,
-            f"{describe_drainer(drainer)}: stop it, set it offline if it is gone, or name it in [upstream]"
-            f" unrelated-drainers",
+            f"{describe_drainer(drainer)}: stop it, set it offline if it is gone, or name it in"
+            " [upstream] unrelated-drainers",
         )
     pumps = [pump for pump in registry.pumps() if pump.state != "offline"]
     online = [pump for pump in pumps if pump.state == "online"]
@@ -131,8 +154,8 @@ def _nodes(others: Iterable[NodeStatus], registry: Registry, checkpoint: Checkpo
     if len(online) == 1:
         yield Finding(
             DIFFERS,
-            f"pumps: only {online[0].node_id} is online: while it is replaced TiDB has none to write to, and stops;"
-            " start a second one before",
+            f"pumps: only {online[0].node_id} is online: while it is replaced TiDB has none to"
+            " write to, and stops; start a second one before",
         )
     for pump in pumps:
         yield from _pump(pump, checkpoint)
@@ -144,18 +167,22 @@ def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[Finding]:
     except OSError as error:
         yield Finding(
             DIFFERS if pump.state == "online" else STOPS,
-            f"pump {pump.node_id} at {pump.host}, {pump.state}: doesn't tell what it holds: {error}",
+            f"pump {pump.node_id} at {pump.host}, {pump.state}: doesn't tell what it holds:"
+            f" {error}",
         )
         return
     gc_ms = int(float(found[1])) if found else 0
     if checkpoint is not None and gc_ms > tso.physical_ms(checkpoint.commit_ts):
         yield Finding(
             STOPS,
-            f"pump {pump.node_id}: has removed what was committed before {tso.text(tso.span(gc_ms))}, which is after"
-            " the checkpoint: copy the downstream anew",
+            f"pump {pump.node_id}: has removed what was committed before"
+            f" {tso.text(tso.span(gc_ms))}, which is after the checkpoint: copy the downstream"
+            " anew",
         )
     else:
-        yield Finding(OK, f"pump {pump.node_id} at {pump.host}: {pump.state}, through {pump.max_commit_ts}")
+        yield Finding(
+            OK, f"pump {pump.node_id} at {pump.host}: {pump.state}, through {pump.max_commit_ts}"
+        )
 
 
 def _tidb_servers(etcd: EtcdClient) -> Iterator[Finding]:
@@ -165,23 +192,28 @@ def _tidb_servers(etcd: EtcdClient) -> Iterator[Finding]:
             continue
         try:
             port = int(json.loads(item.value)["status_port"])
-            binlog = json.loads(_get(f"{address.rpartition(':')[0]}:{port}", "/config")).get("binlog") or {}
+            binlog = (
+                json.loads(_get(f"{address.rpartition(':')[0]}:{port}", "/config")).get("binlog")
+                or {}
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             yield Finding(
                 DIFFERS,
-                f"TiDB {address}: its settings can't be read ({error}): see yourself that [binlog] enable is true and"
-                " ignore-error false",
+                f"TiDB {address}: its settings can't be read ({error}): see yourself that [binlog]"
+                " enable is true and ignore-error false",
             )
             continue
         if not binlog.get("enable"):
             yield Finding(
-                STOPS, f"TiDB {address}: [binlog] enable is false: what is written through it is in no binlog"
+                STOPS,
+                f"TiDB {address}: [binlog] enable is false: what is written through it is in no"
+                " binlog",
             )
         elif binlog.get("ignore-error"):
             yield Finding(
                 DIFFERS,
-                f"TiDB {address}: [binlog] ignore-error is true: after one failed write it goes on without binlogs, and"
-                " nothing tells what is missing",
+                f"TiDB {address}: [binlog] ignore-error is true: after one failed write it goes on"
+                " without binlogs, and nothing tells what is missing",
             )
         else:
             yield Finding(OK, f"TiDB {address}: writes binlogs, and stops when it can't")
@@ -208,17 +240,25 @@ def _relay(settings: Settings, cluster_id: int, checkpoint: Checkpoint | None) -
         return
     if first is not None and first.cluster_id != cluster_id:
         yield Finding(
-            STOPS, f"relay log {relay.url}: is of cluster {first.cluster_id}; give each cluster one of its own"
+            STOPS,
+            f"relay log {relay.url}: is of cluster {first.cluster_id}; give each cluster one of"
+            " its own",
         )
     elif first is not None and checkpoint is not None and first.lo > checkpoint.commit_ts:
         yield Finding(
-            STOPS, f"relay log {relay.url}: begins at {tso.text(first.lo)}, after the checkpoint: begin a new one"
+            STOPS,
+            f"relay log {relay.url}: begins at {tso.text(first.lo)}, after the checkpoint: begin a"
+            " new one",
         )
     elif stop is not None:
         why = stop.why.removeprefix("applying was stopped: ")
         yield Finding(DIFFERS, f"applying was stopped, which `sluice takeover` lifts: {why}")
     else:
-        yield Finding(OK, f"relay log {relay.url}: {'empty' if first is None else f'from {tso.text(first.lo)} on'}")
+        yield Finding(
+            OK,
+            f"relay log {relay.url}:"
+            f" {'empty' if first is None else f'from {tso.text(first.lo)} on'}",
+        )
 
 
 def _database(settings: Settings, pd: PDClient, checkpoint: Checkpoint | None) -> Iterator[Finding]:
@@ -226,7 +266,9 @@ def _database(settings: Settings, pd: PDClient, checkpoint: Checkpoint | None) -
     try:
         session.connect()  # looks at the version, the variables and the rights
         yield Finding(
-            OK, f"downstream {session.address}: {session.dialect}, its variables and the user's rights are as needed"
+            OK,
+            f"downstream {session.address}: {session.dialect}, its variables and the user's rights"
+            " are as needed",
         )
         if checkpoint is not None:
             yield from _tables(settings, pd, checkpoint, session)
@@ -236,46 +278,61 @@ def _database(settings: Settings, pd: PDClient, checkpoint: Checkpoint | None) -
         session.close()
 
 
-def _tables(settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: MySQLSession) -> Iterator[Finding]:
+def _tables(
+    settings: Settings, pd: PDClient, checkpoint: Checkpoint, session: MySQLSession
+) -> Iterator[Finding]:
     try:
         with TiKVClient(pd, tls=settings.upstream.tls()) as tikv:
             history = SchemaHistory()
             version = version_at(tikv, checkpoint.commit_ts)
-            history.advance(CompactJobList.from_jobs(read_raw_ddl_jobs(tikv, pd.tso())).through(version), version)
+            history.advance(
+                CompactJobList.from_jobs(read_raw_ddl_jobs(tikv, pd.tso())).through(version),
+                version,
+            )
     except (TiKVError, HistoryError, SchemaError, PDError) as error:
         yield Finding(STOPS, f"the schema at the checkpoint can't be read from TiKV: {error}")
         return
     wanted = [
-        t for t in history.tables.values() if t.is_base_table and settings.filters.wants_table(t.schema_name, t.name)
+        t
+        for t in history.tables.values()
+        if t.is_base_table and settings.filters.wants_table(t.schema_name, t.name)
     ]
     there = {(str(schema).lower(), str(name).lower()) for schema, name in session.query(_TABLES)}
     routed = ((t, settings.routes.target(t.schema_name, t.name)) for t in wanted)
     names = {t.id: (goal.schema, goal.table) for t, goal in routed}
     missing = [t for t in wanted if tuple(map(str.lower, names[t.id])) not in there]
-    yield Finding(OK, f"{len(wanted)} tables are replicated, by the filters and the schema at the checkpoint")
+    yield Finding(
+        OK, f"{len(wanted)} tables are replicated, by the filters and the schema at the checkpoint"
+    )
     yield from _tables_finding(
-        STOPS, missing, "not downstream: copy them as of the checkpoint, or leave them out with [filter]"
+        STOPS,
+        missing,
+        "not downstream: copy them as of the checkpoint, or leave them out with [filter]",
     )
     wide = [
-        t for t in wanted if any(ord(c) > 0xFFFF for c in t.full_name + "".join(column.name for column in t.columns))
+        t
+        for t in wanted
+        if any(ord(c) > 0xFFFF for c in t.full_name + "".join(column.name for column in t.columns))
     ]
-    yield from _tables_finding(STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)")
+    yield from _tables_finding(
+        STOPS, wide, "with names that the downstream can't hold (characters beyond U+FFFF)"
+    )
     present = [t for t in wanted if t not in missing]
     engines = session.engines_without_transactions([names[table.id] for table in present])
     for table, engine in zip(present, engines, strict=True):
         if engine:
             yield Finding(
                 STOPS,
-                f"table {table.full_name}: in the storage engine {engine} downstream, which has no transactions: ALTER"
-                " TABLE ... ENGINE = InnoDB",
+                f"table {table.full_name}: in the storage engine {engine} downstream, which has no"
+                " transactions: ALTER TABLE ... ENGINE = InnoDB",
             )
     if checkpoint.needs_safe_mode:
         keyless = [t for t in present if not lookup_key_columns(t)]
         yield from _tables_finding(
             DIFFERS,
             keyless,
-            "without a key: if the Drainer wrote rows of them beyond its checkpoint applying stops, and says how to"
-            " compare and repair them",
+            "without a key: if the Drainer wrote rows of them beyond its checkpoint applying stops,"
+            " and says how to compare and repair them",
         )
     for table in wanted:
         yield from _definition_findings(table, session)

@@ -16,7 +16,15 @@ from sluice.tidb.folded import folded
 from sluice.tidb.table_name import exactly, fits
 from sluice.tidb.tso import to_datetime
 
-_DDL_FIELDS_SHOWN = ("commit_ts", "job_id", "type", "schema_version", "schema_name", "table_name", "query")
+_DDL_FIELDS_SHOWN = (
+    "commit_ts",
+    "job_id",
+    "type",
+    "schema_version",
+    "schema_name",
+    "table_name",
+    "query",
+)
 
 
 class NotLandedError(RequestError, ValueError):
@@ -24,8 +32,9 @@ class NotLandedError(RequestError, ValueError):
 
 
 def find_window(relay: RelayLog, ts: int) -> tuple[WindowRecord, bool]:
-    """The window that holds the transaction committed at `ts`, and True; else the one that begins at, or reaches over,
-    `ts`, and False. Raises NotLandedError.
+    """The window that holds the transaction committed at `ts`, and True.
+
+    Else the one that begins at, or reaches over, `ts`, and False. Raises NotLandedError.
     """
     window = relay.find(ts - 1)
     if window is not None and window.lo < ts and ts in commits(relay, window):
@@ -38,7 +47,9 @@ def find_window(relay: RelayLog, ts: int) -> tuple[WindowRecord, bool]:
     first, last = relay.first(), relay.last()
     if first is None or last is None:
         raise NotLandedError(f"{relay.url} holds no window yet")
-    raise NotLandedError(f"{relay.url} holds no window at {ts}: it reaches from {first.lo} to {last.hi}")
+    raise NotLandedError(
+        f"{relay.url} holds no window at {ts}: it reaches from {first.lo} to {last.hi}"
+    )
 
 
 def latest_windows(relay: RelayLog, count: int) -> list[WindowRecord]:
@@ -56,8 +67,8 @@ def latest_windows(relay: RelayLog, count: int) -> list[WindowRecord]:
 
 
 def commits(relay: RelayLog, window: WindowRecord) -> set[int]:
-    """The commit timestamps of all transactions of a window: those with changes, DDL, and those that
-    landing left out.
+    """The commit timestamps of all transactions of a window: those with changes, DDL, and those
+    that landing left out.
     """
     found = set(np.unique(relay.read([window])["commit_ts"].to_numpy()).tolist())
     found |= {ddl.commit_ts for ddl in RecordedSchema.from_window(window).ddls}
@@ -78,7 +89,8 @@ def describe(relay: RelayLog, window: WindowRecord) -> dict[str, Any]:
         "record": window.path,
         "parts": [part.to_dict() for part in window.parts],
         "ddls": [
-            {name: getattr(ddl, name) for name in _DDL_FIELDS_SHOWN} for ddl in RecordedSchema.from_window(window).ddls
+            {name: getattr(ddl, name) for name in _DDL_FIELDS_SHOWN}
+            for ddl in RecordedSchema.from_window(window).ddls
         ],
         "skipped": [dict(entry) for entry in window.skipped],
         "tables": _count_tables(relay, window),
@@ -94,7 +106,9 @@ def _count_tables(relay: RelayLog, window: WindowRecord) -> list[dict[str, Any]]
         mine = np.flatnonzero(ids == table_id)
         table = tables.reads(table_id, int(commit_ts[mine[-1]]))
         name = table.full_name if table else unknown_table(table_id)
-        entry = counts.setdefault(name, {"table": name, "transactions": 0, **dict.fromkeys(KINDS.values(), 0)})
+        entry = counts.setdefault(
+            name, {"table": name, "transactions": 0, **dict.fromkeys(KINDS.values(), 0)}
+        )
         entry["transactions"] += len(np.unique(commit_ts[mine]))
         for kind, word in KINDS.items():
             entry[word] += int(np.count_nonzero(kinds[mine] == kind))
@@ -104,8 +118,10 @@ def _count_tables(relay: RelayLog, window: WindowRecord) -> list[dict[str, Any]]
 def row_changes(
     relay: RelayLog, window: WindowRecord, table: str | None = None, commit_ts: int | None = None
 ) -> Iterator[RowChange]:
-    """The row changes of a window in order; only those of `table` (``schema.table``), or of the transaction at
-    `commit_ts`. A row that can't be decoded comes with its fault.
+    """The row changes of a window in order.
+
+    Only those of `table` (``schema.table``), or of the transaction at `commit_ts`. A row that can't
+    be decoded comes with its fault.
     """
     tables = SchemaTimeline.from_window(window)
     changes = relay.read([window])

@@ -1,6 +1,7 @@
 """Point-in-time restore: any tables as of any moment of the archive, into a database or into files.
 
-All but the errors is imported on first use: Airflow's pages, which come through this door, need hardly any of it.
+All but the errors is imported on first use: Airflow's pages, which come through this door, need
+hardly any of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tables of which no row is left at the moment: DDL between needs them, so they are made, and stay empty."""
+"""Tables of which no row is left at the moment: DDL between needs them, so they are made, and stay
+empty.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,23 @@ __all__ = ["check_overrides", "emptied_tables", "overridden_commits"]
 
 
 def overridden_commits(settings: Settings, after_ts: int, through_ts: int) -> set[int]:
-    """Commit timestamps (TSO) about which operators have decided, as far as relay log and archive tell. Raises relay
-    errors, OSError.
+    """Commit timestamps (TSO) about which operators have decided, as far as relay log and archive
+    tell. Raises relay errors, OSError.
     """
     relay = settings.open_relay()
     archived = Archive.open(settings.archive_url).overrides_of(relay.pipeline)
-    return {one.commit_ts for log in (relay.decisions, archived) for one in log.list(after_ts, through_ts)}
+    return {
+        one.commit_ts
+        for log in (relay.decisions, archived)
+        for one in log.list(after_ts, through_ts)
+    }
 
 
 def emptied_tables(family: RestoreGroup, decided: Collection[int]) -> frozenset[int]:
-    """Ids of tables whose rows nobody needs. None where operators `decided` about a DDL (commit timestamps): what it
-    did to rows is theirs to say, a TRUNCATE may have been skipped.
+    """Ids of tables whose rows nobody needs.
+
+    None where operators `decided` about a DDL (commit timestamps): what it did to rows is theirs to
+    say, a TRUNCATE may have been skipped.
     """
     return frozenset() if any(ddl.commit_ts in decided for ddl in family.ddls) else family.gone
 
@@ -34,7 +42,7 @@ def check_overrides(plan: RestorePlan, decided: Iterable[int]) -> None:
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if late := sorted(ddls.intersection(decided)) if plan.without_rows else []:
         raise RestoreError(
-            f"operators decided about the DDL at {late} after this restore was planned; by then it went without rows"
-            " that these DDL remove, and a decision may keep",
+            f"operators decided about the DDL at {late} after this restore was planned; by then it"
+            " went without rows that these DDL remove, and a decision may keep",
             way_out="give this restore up (`sluice jobs cancel`), and ask for it again",
         )

@@ -12,9 +12,13 @@ class RestoreError(RequestError):
 
 
 class RestoreMismatchError(SluiceError):
-    """What was restored isn't what was computed independently; names the tables. They are there to be looked at."""
+    """What was restored isn't what was computed independently; names the tables.
+
+    They are there to be looked at.
+    """
 
     way_out = (
-        "look at the tables that are named: somebody wrote there meanwhile, or it is a defect of Sluice."
-        " `sluice jobs resume` verifies again, `sluice jobs cancel` removes what was restored"
+        "look at the tables that are named: somebody wrote there meanwhile, or it is a defect of"
+        " Sluice. `sluice jobs resume` verifies again, `sluice jobs cancel` removes what was"
+        " restored"
     )

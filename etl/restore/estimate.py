@@ -40,7 +40,9 @@ class TimeEstimate:
 
     def _learned(self, found: Mapping[str, Any]) -> Self:
         known = asdict(self)
-        return type(self)(**{**known, **{name: float(value) for name, value in found.items() if name in known}})
+        return type(self)(
+            **{**known, **{name: float(value) for name, value in found.items() if name in known}}
+        )
 
     def seconds(self, rows: int, size: int, changes: int, *, verify: bool) -> float:
         """For so many rows of a base with `size` bytes in memory, and changes."""

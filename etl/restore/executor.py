@@ -24,7 +24,9 @@ class RestoreExecutor(Protocol):
     def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
         """How chunks of a base become loads."""
 
-    def steps(self, own: Settings, url: str, without_rows: frozenset[int]) -> AbstractContextManager[Prepare]:
+    def steps(
+        self, own: Settings, url: str, without_rows: frozenset[int]
+    ) -> AbstractContextManager[Prepare]:
         """How windows of the archive at `url` become steps; changes of some tables (ids) don't."""
 
     def past(self) -> PlanExecutor | None:
@@ -32,7 +34,10 @@ class RestoreExecutor(Protocol):
 
 
 class SparkExecutor:
-    """In sessions of their own, so that the pipeline's go on undisturbed. `role`: whose they are."""
+    """In sessions of their own, so that the pipeline's go on undisturbed.
+
+    `role`: whose they are.
+    """
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -40,7 +45,9 @@ class SparkExecutor:
     @contextmanager
     def loads(self, own: Settings, source: SnapshotSource) -> Iterator[MakeLoads]:
         with contextlib.closing(
-            SparkLoadMaker(SessionTarget(own.spark, own.spark_role("copy"), own.relay.url), source.spec())
+            SparkLoadMaker(
+                SessionTarget(own.spark, own.spark_role("copy"), own.relay.url), source.spec()
+            )
         ) as spark:
             yield spark
 

@@ -5,9 +5,9 @@
     <folder>/<schema>.<table>.schema.sql    CREATE TABLE, as a MySQL takes it
     <folder>/<any of them>.<token>.partial  what a process is writing, or was when it was killed
 
-A process writes files under names of its own. Under a lock of the system it looks whether the restore is still its own,
-gives them the names that count, and writes the manifest: one that stood still meanwhile finds that another one goes on,
-and changes nothing.
+A process writes files under names of its own. Under a lock of the system it looks whether the
+restore is still its own, gives them the names that count, and writes the manifest: one that stood
+still meanwhile finds that another one goes on, and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ from sluice.etl.history.as_of.output import file_name, with_file_name
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.files_request import FilesRequest
 
-__all__ = ["FolderLockedError", "RestoreFolder", "RestoredFile", "crc_and_size", "missing_folders", "read_manifest"]
+__all__ = [
+    "FolderLockedError",
+    "RestoreFolder",
+    "RestoredFile",
+    "crc_and_size",
+    "missing_folders",
+    "read_manifest",
+]
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -50,7 +57,9 @@ class FolderLockedError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class RestoredFile:
-    """A table that is done: `file` in the folder, of so many `bytes`, with the `rows` and their `digest`."""
+    """A table that is done: `file` in the folder, of so many `bytes`, with the `rows` and their
+    `digest`.
+    """
 
     name: str
     file: str
@@ -83,8 +92,9 @@ def missing_folders(folder: Path) -> tuple[str, ...]:
 
 
 def read_manifest(request: FilesRequest, names: Iterable[str]) -> list[RestoredFile] | None:
-    """What a process before this one has made of tables `names`, None if none has begun. Raises RestoreError if the
-    folder is somebody else's; one that isn't there yet is nobody's.
+    """What a process before this one has made of tables `names`, None if none has begun.
+
+    Raises RestoreError if the folder is somebody else's; one that isn't there yet is nobody's.
     """
     if not request.folder.exists():
         return None
@@ -98,13 +108,16 @@ def read_manifest(request: FilesRequest, names: Iterable[str]) -> list[RestoredF
         raise RestoreError(f"{path}: {error}", way_out="name another folder") from None
     if found.get("format") != _FORMAT or found.get("asked") != request.asked():
         raise RestoreError(
-            f"{request.folder} holds another restore: {json.dumps(found.get('asked'))}", way_out="name another folder"
+            f"{request.folder} holds another restore: {json.dumps(found.get('asked'))}",
+            way_out="name another folder",
         )
     return [RestoredFile(**one | {"left_out": tuple(one["left_out"])}) for one in found["tables"]]
 
 
 def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
-    there = {path.name for path in request.folder.iterdir() if not path.name.endswith(_OWN_SUFFIXES)}
+    there = {
+        path.name for path in request.folder.iterdir() if not path.name.endswith(_OWN_SUFFIXES)
+    }
     if there and not request.beside:
         raise RestoreError(
             f"{request.folder} isn't empty: there is {min(there)}",
@@ -112,7 +125,8 @@ def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
         )
     if taken := sorted(there.intersection(_files_of(request, names))):
         raise RestoreError(
-            f"{request.folder / taken[0]} is there already, and no restore's", way_out="name another folder"
+            f"{request.folder / taken[0]} is there already, and no restore's",
+            way_out="name another folder",
         )
 
 
@@ -121,11 +135,15 @@ def _files_of(request: FilesRequest, names: Iterable[str]) -> list[str]:
 
 
 class RestoreFolder:
-    """The folder as one process of a restore writes to it. `check` raises LeaseLostError if another one goes on with
-    it. Every method raises what `check` does, FolderHeldError, OSError.
+    """The folder as one process of a restore writes to it.
+
+    `check` raises LeaseLostError if another one goes on with it. Every method raises what `check`
+    does, FolderHeldError, OSError.
     """
 
-    def __init__(self, request: FilesRequest, names: Collection[str], check: Callable[[], None]) -> None:
+    def __init__(
+        self, request: FilesRequest, names: Collection[str], check: Callable[[], None]
+    ) -> None:
         """`names`: of all tables that are restored."""
         self._request = request
         self._folder = request.folder
@@ -136,14 +154,15 @@ class RestoreFolder:
         """By name, the tables that the manifest names."""
 
     def begin(self) -> None:
-        """Have the folder, with in `done` what processes before this one have made and is as they wrote it. What they
-        left else goes. Raises as `read_manifest`.
+        """Have the folder, with in `done` what processes before this one have made and is as they
+        wrote it. What they left else goes. Raises as `read_manifest`.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._exclusive():
             found = read_manifest(self._request, self._names) or []
             self._remove_partial()
-        self.done = {table.name: table for table in found if table.is_whole(self._folder)}  # which takes a while
+        # which takes a while
+        self.done = {table.name: table for table in found if table.is_whole(self._folder)}
         with self._exclusive():
             self._write_manifest()
 
@@ -153,7 +172,9 @@ class RestoreFolder:
 
     def publish(self, tables: Sequence[RestoredFile]) -> None:
         """Have the files of tables that are whole under their names, and in the manifest."""
-        files = [file for table in tables for file in (table.file, file_name(table.name, "schema.sql"))]
+        files = [
+            file for table in tables for file in (table.file, file_name(table.name, "schema.sql"))
+        ]
         for file in files:
             _sync(self.partial(file))
         with self._exclusive():
@@ -188,9 +209,11 @@ class RestoreFolder:
 
     def _write_manifest(self) -> None:
         document = {
-            "format": _FORMAT, "asked": self._request.asked(), "whole": self._names <= self.done.keys(),
+            "format": _FORMAT,
+            "asked": self._request.asked(),
+            "whole": self._names <= self.done.keys(),
             "tables": [asdict(self.done[name]) for name in sorted(self.done)],
-        }  # fmt: skip
+        }
         partial = self.partial(_MANIFEST)
         try:
             with with_file_name(partial):
@@ -215,7 +238,9 @@ def _locked(path: Path) -> Iterator[None]:
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while (held := _lock(path)) is None:
         if time.monotonic() > deadline:
-            raise FolderLockedError(f"{path.parent}: {_holder(path)} stands still while it writes there")
+            raise FolderLockedError(
+                f"{path.parent}: {_holder(path)} stands still while it writes there"
+            )
         time.sleep(_LOCK_POLL_INTERVAL_S)
     try:
         with contextlib.suppress(OSError):  # it is for people only, and the disk may be full

@@ -12,7 +12,13 @@ from sluice.etl.restore.pinning import cancelling, pin, unpin
 from sluice.etl.settings import Settings
 from sluice.relay.jobs import CANCELLED, FINAL_STATES, Job, Jobs, Runner, WriteScope
 
-__all__ = ["FILES_KIND", "cancel_files", "create_or_resume_files", "find_open_files_job", "run_files"]
+__all__ = [
+    "FILES_KIND",
+    "cancel_files",
+    "create_or_resume_files",
+    "find_open_files_job",
+    "run_files",
+]
 
 FILES_KIND = "restore-files"
 _DOWNSTREAM = "files"
@@ -20,16 +26,19 @@ _DOWNSTREAM = "files"
 
 
 def create_or_resume_files(settings: Settings, request: FilesRequest, by: str) -> Job:
-    """The job that does this: the one that was asked for the same and isn't over, else a new one. Nothing is done yet,
-    but nothing of what it needs is removed any more. Raises RestoreError for what hinders it, JobOverlapError if
-    another job writes to the folder, and as `plan_files`.
+    """The job that does this: the one that was asked for the same and isn't over, else a new one.
+
+    Nothing is done yet, but nothing of what it needs is removed any more. Raises RestoreError for
+    what hinders it, JobOverlapError if another job writes to the folder, and as `plan_files`.
     """
     found = find_open_files_job(settings, request)
     if found is not None:
         return found
     plan = _require_possible(settings, request)
     touched = WriteScope(_DOWNSTREAM, (str(request.folder),))
-    job = Jobs.for_pipeline(settings.open_relay()).create(FILES_KIND, plan.request.to_json(), touched, by)
+    job = Jobs.for_pipeline(settings.open_relay()).create(
+        FILES_KIND, plan.request.to_json(), touched, by
+    )
     job.save_plan(plan.to_json())
     pin(settings, job, plan.since, plan.base)
     return job
@@ -41,10 +50,12 @@ def find_open_files_job(settings: Settings, request: FilesRequest) -> Job | None
     return jobs.find_open(FILES_KIND, lambda asked: request.is_same(FilesRequest.from_json(asked)))
 
 
-def run_files(settings: Settings, job: Job, runner: Runner, *, compute: PlanExecutor | None = None) -> FilesSummary:
-    """Do what the job was asked for, or go on with it, until it is done or somebody orders it to pause or to be
-    cancelled. `compute`: where tables are computed, Spark unless something else is given. Raises as `FilesRestoreJob`,
-    JobRunsError, JobError.
+def run_files(
+    settings: Settings, job: Job, runner: Runner, *, compute: PlanExecutor | None = None
+) -> FilesSummary:
+    """Do what the job was asked for, or go on with it, until it is done or somebody orders it to
+    pause or to be cancelled. `compute`: where tables are computed, Spark unless something else is
+    given. Raises as `FilesRestoreJob`, JobRunsError, JobError.
     """
     with job.run(runner) as run:
         kept = job.plan() or job.save_plan(

@@ -19,9 +19,10 @@ __all__ = ["FilesPlan", "plan_files"]
 
 @dataclass(frozen=True, slots=True)
 class FilesPlan:
-    """`base`: what tables are computed from, "" for none; `rows` are those that it has of the `tables`; `problems`
-    hinder it. `begun`: the folder holds this restore already, whoever made it; `folders`: those that aren't there yet,
-    from below.
+    """`base`: what tables are computed from, "" for none.
+
+    `rows` are those that it has of the `tables`; `problems` hinder it. `begun`: the folder holds
+    this restore already, whoever made it; `folders`: those that aren't there yet, from below.
     """
 
     request: FilesRequest
@@ -43,8 +44,8 @@ class FilesPlan:
             f"to       {request.folder}, as {request.kind}",
             f"base     {base} {tso.text(self.since)}",
             *(f"table    {name}" for name in self.tables),
-            f"compute  from {self.rows:,} rows and {extent.changes:,} row changes of {extent.windows:,} windows,"
-            f" {extent.log_bytes / 1e6:,.1f} MB"
+            f"compute  from {self.rows:,} rows and {extent.changes:,} row changes of"
+            f" {extent.windows:,} windows, {extent.log_bytes / 1e6:,.1f} MB"
             + (f"; {extent.unarchived:,} windows are archived first" if extent.unarchived else ""),
             *(f"stops    {one}" for one in self.problems),
         ]
@@ -57,13 +58,17 @@ class FilesPlan:
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         lists = {name: tuple(document[name]) for name in ("tables", "problems", "folders")}
-        request, extent = FilesRequest.from_json(document["request"]), LogExtent(**document["extent"])
+        request, extent = (
+            FilesRequest.from_json(document["request"]),
+            LogExtent(**document["extent"]),
+        )
         return cls(**{**document, **lists, "request": request, "extent": extent})
 
 
 def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
-    """What the request comes to, and in `problems` what hinders it. Raises RestoreError if the moment isn't there,
-    relay errors, OSError.
+    """What the request comes to, and in `problems` what hinders it.
+
+    Raises RestoreError if the moment isn't there, relay errors, OSError.
     """
     request.check()
     request = request.with_end(settings.open_relay())
@@ -100,8 +105,11 @@ def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, 
 
 def _problems(lineage: TableLineage, family: RestoreGroup, request: FilesRequest) -> list[str]:
     found = [*lineage.problems]
-    found += [f"{glob}: no table had such a name then" for glob in unmatched(request.tables, family)]
     found += [
-        f"{lineage.unknown[i].full_name}: no base holds its rows" for i in sorted(family.ids & lineage.unknown.keys())
+        f"{glob}: no table had such a name then" for glob in unmatched(request.tables, family)
+    ]
+    found += [
+        f"{lineage.unknown[i].full_name}: no base holds its rows"
+        for i in sorted(family.ids & lineage.unknown.keys())
     ]
     return found

@@ -16,9 +16,11 @@ __all__ = ["FilesRequest"]
 
 @dataclass(frozen=True, slots=True)
 class FilesRequest:
-    """Everything that was committed through `until` (TSO; 0: all that is landed when it is asked for), of the tables
-    that fit one of `tables` then (globs of ``schema.table``; () for all), as files of the format `kind` (parquet, csv,
-    sql) in `folder`. `beside`: other files may be there.
+    """Everything that was committed through `until` (TSO.
+
+    0: all that is landed when it is asked for), of the tables that fit one of `tables` then (globs
+    of ``schema.table``; () for all), as files of the format `kind` (parquet, csv, sql) in `folder`.
+    `beside`: other files may be there.
     """
 
     until: int
@@ -33,7 +35,10 @@ class FilesRequest:
         return self if last is None else replace(self, until=last.hi)
 
     def is_same(self, other: FilesRequest) -> bool:
-        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        """Whether this is what was asked for before.
+
+        Without an end of its own it is the one that was found then.
+        """
         return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
@@ -52,4 +57,6 @@ class FilesRequest:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        return cls(**{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])})
+        return cls(
+            **{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])}
+        )

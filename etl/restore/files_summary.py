@@ -14,8 +14,9 @@ __all__ = ["FilesSummary"]
 
 @dataclass(frozen=True, slots=True)
 class FilesSummary:
-    """What is in the folder, and how many tables of it this run has `made`, in so many seconds. `state`: DONE, PAUSED
-    or CANCELLED.
+    """What is in the folder, and how many tables of it this run has `made`, in so many seconds.
+
+    `state`: DONE, PAUSED or CANCELLED.
     """
 
     job: str
@@ -33,6 +34,10 @@ class FilesSummary:
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without what the manifest has of each table."""
         return {
-            "until": self.until, "folder": str(self.folder), "tables": len(self.tables), "rows": self.rows,
-            "made": self.made, "seconds": self.seconds,
-        }  # fmt: skip
+            "until": self.until,
+            "folder": str(self.folder),
+            "tables": len(self.tables),
+            "rows": self.rows,
+            "made": self.made,
+            "seconds": self.seconds,
+        }

@@ -24,8 +24,13 @@ def drop_unrequested(scratch: ScratchSchema, made: Sequence[Name], asked: Sequen
     scratch.remove([name for name in made if (folded(name[0]), folded(name[1])) not in kept])
 
 
-def create_views_and_sequences(session: MySQLSession, own: Settings, others: Sequence[Table], ts: int) -> list[str]:
-    """Make views and sequences; what couldn't be made, in words. Raises DownstreamError, DdlError."""
+def create_views_and_sequences(
+    session: MySQLSession, own: Settings, others: Sequence[Table], ts: int
+) -> list[str]:
+    """Make views and sequences; what couldn't be made, in words.
+
+    Raises DownstreamError, DdlError.
+    """
     if not others:
         return []
     filters = filter_for_tables((table.schema_name, table.name) for table in others)

@@ -17,15 +17,19 @@ __all__ = ["check_allowed", "files_request_from_form", "restore_request_from_for
 
 
 def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
-    """The request in a form's fields: `until` (see `sluice.tidb.tso.parse_moment`), `tables`, `into`, `target` (a
-    settings
-    file's path), `connection` (an Airflow connection's id), `replacing`, `verify`; what is empty is as if it weren't
-    said. Raises RestoreError, SettingsError, MomentError.
+    """The request in a form's fields: `until` (see `sluice.tidb.tso.parse_moment`), `tables`,
+    `into`, `target` (a settings file's path), `connection` (an Airflow connection's id),
+    `replacing`, `verify`; what is empty is as if it weren't said. Raises RestoreError,
+    SettingsError, MomentError.
     """
     path, connection = said.get("target"), said.get("connection")
     if path and connection:
-        raise RestoreError("a settings file and an Airflow connection: one of them says where to restore to")
-    target = read_target(path) if path else _downstream_from_connection(connection) if connection else {}
+        raise RestoreError(
+            "a settings file and an Airflow connection: one of them says where to restore to"
+        )
+    target = (
+        read_target(path) if path else _downstream_from_connection(connection) if connection else {}
+    )
     return RestoreRequest(
         tso.parse_moment(said["until"]) if said["until"] else 0,
         names_from_lines(said.get("tables")),
@@ -37,15 +41,21 @@ def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
 
 
 def files_request_from_form(said: Mapping[str, Any]) -> FilesRequest | None:
-    """The request for files in a form's fields: `folder`, None without one; `format`, `beside`; `until` and `tables`
-    as above. Raises RestoreError for fields that are about databases, MomentError.
+    """The request for files in a form's fields: `folder`, None without one.
+
+    `format`, `beside`; `until` and `tables` as above. Raises RestoreError for fields that are about
+    databases, MomentError.
     """
     if not said.get("folder"):
         return None
-    about_servers = [name for name in ("into", "connection", "target", "replacing") if said.get(name)]
+    about_servers = [
+        name for name in ("into", "connection", "target", "replacing") if said.get(name)
+    ]
     if about_servers or not said.get("verify", True):
         what = ", ".join(about_servers) or "restoring without verifying"
-        raise RestoreError(f"into files nothing of a database is to be said, and files are always verified: {what}")
+        raise RestoreError(
+            f"into files nothing of a database is to be said, and files are always verified: {what}"
+        )
     return FilesRequest(
         tso.parse_moment(said["until"]) if said["until"] else 0,
         names_from_lines(said.get("tables")),
@@ -58,21 +68,26 @@ def files_request_from_form(said: Mapping[str, Any]) -> FilesRequest | None:
 def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
     """Raise RestoreError unless `[restore]` allows the place that Airflow's form names.
 
-    Without that list, the right to trigger the DAG would be the right to have any password that Airflow's tasks can
-    read sent to a server of one's choice, and any file of theirs written.
+    Without that list, the right to trigger the DAG would be the right to have any password that
+    Airflow's tasks can read sent to a server of one's choice, and any file of theirs written.
     """
     path, connection, folder = said.get("target"), said.get("connection"), said.get("folder")
     wanted = [("targets", path)] if path else []
     wanted += [("targets", f"connection:{connection}")] if connection else []
     allowed = settings.restore
     refused = [(key, place) for key, place in wanted if place not in allowed.targets]
-    if folder and not any(Path(folder).resolve().is_relative_to(Path(each).resolve()) for each in allowed.folders):
+    if folder and not any(
+        Path(folder).resolve().is_relative_to(Path(each).resolve()) for each in allowed.folders
+    ):
         refused.append(("folders", folder))
     if refused:
         key, place = refused[0]
         raise RestoreError(
             f"the DAG may not restore to {place}: it isn't among [restore] {key}",
-            way_out=f"add it to [restore] {key} in the pipeline's settings, or use the command `sluice restore`",
+            way_out=(
+                f"add it to [restore] {key} in the pipeline's settings, or use the command `sluice"
+                " restore`"
+            ),
         )
 
 
@@ -83,7 +98,9 @@ def _downstream_from_connection(name: str) -> dict[str, Any]:
     try:
         found = Connection.get(name)
     except Exception as error:  # Airflow's own: not found, or no way to ask for it now
-        raise RestoreError(f"the Airflow connection {name}: {type(error).__name__}: {error}") from None
+        raise RestoreError(
+            f"the Airflow connection {name}: {type(error).__name__}: {error}"
+        ) from None
     if not found.host:
         raise RestoreError(f"the Airflow connection {name} names no host")
     server: dict[str, Any] = {"host": found.host, "password-connection": name}

@@ -1,7 +1,9 @@
-"""Tables as they were at a moment, into files: Parquet, CSV or SQL, with their definitions and a manifest.
+"""Tables as they were at a moment, into files: Parquet, CSV or SQL, with their definitions and a
+manifest.
 
-Tables are computed some at a time, and published behind each of these portions: killed, whoever goes on with the job
-does what is left. Each table is verified before that: the rows written are held against a second computation.
+Tables are computed some at a time, and published behind each of these portions: killed, whoever
+goes on with the job does what is left. Each table is verified before that: the rows written are
+held against a second computation.
 """
 
 from __future__ import annotations
@@ -17,14 +19,36 @@ from sluice.etl.changes.dialect import Dialect
 from sluice.etl.changes.formats.sql_text import quote_name
 from sluice.etl.changes.formats.table_fallbacks import as_bytes
 from sluice.etl.downstream.ddl import create_table
-from sluice.etl.history.as_of import Fingerprint, PlanExecutor, TimeTravelQuery, fingerprint, tables_as_of
-from sluice.etl.history.as_of.output import TableOutput, broken_columns, file_name, open_output_at, with_file_name
+from sluice.etl.history.as_of import (
+    Fingerprint,
+    PlanExecutor,
+    TimeTravelQuery,
+    fingerprint,
+    tables_as_of,
+)
+from sluice.etl.history.as_of.output import (
+    TableOutput,
+    broken_columns,
+    file_name,
+    open_output_at,
+    with_file_name,
+)
 from sluice.etl.restore.errors import RestoreMismatchError
 from sluice.etl.restore.files_folder import RestoredFile, RestoreFolder, crc_and_size
 from sluice.etl.restore.files_plan import FilesPlan
 from sluice.etl.restore.files_summary import FilesSummary
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Job, JobCounts, JobRun, StopRequested, TableProgress
+from sluice.relay.jobs import (
+    CANCELLED,
+    DONE,
+    PAUSE,
+    PAUSED,
+    Job,
+    JobCounts,
+    JobRun,
+    StopRequested,
+    TableProgress,
+)
 from sluice.tidb import tso
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import exactly
@@ -37,12 +61,19 @@ _SERVER = Dialect.from_version("8.0.36")
 
 
 class FilesRestoreJob:
-    """One run of the job, in this process. Raises RestoreError for a folder with something else in it, VerifyError,
-    LeaseLostError, FolderHeldError, AsOfError, relay errors, SparkError, OSError.
+    """One run of the job, in this process.
+
+    Raises RestoreError for a folder with something else in it, VerifyError, LeaseLostError,
+    FolderHeldError, AsOfError, relay errors, SparkError, OSError.
     """
 
     def __init__(
-        self, settings: Settings, job: Job, run: JobRun, plan: FilesPlan, compute: PlanExecutor | None
+        self,
+        settings: Settings,
+        job: Job,
+        run: JobRun,
+        plan: FilesPlan,
+        compute: PlanExecutor | None,
     ) -> None:
         """`compute`: where tables are computed, Spark if None."""
         self._settings = settings
@@ -73,7 +104,9 @@ class FilesRestoreJob:
     def cancel(self) -> FilesSummary:
         """Give it up: what the job made goes."""
         self._run.doing("removing the files")
-        left = f"{self._plan.request.folder} was there before, and stays" if self._plan.begun else ""
+        left = (
+            f"{self._plan.request.folder} was there before, and stays" if self._plan.begun else ""
+        )
         if not left:
             self._folder.remove(self._plan.folders)
         summary = self._summary(CANCELLED)
@@ -95,7 +128,9 @@ class FilesRestoreJob:
         tables = tuple(self._folder.done[name] for name in sorted(self._folder.done))
         seconds = round(time.monotonic() - self._began, 3)
         request = self._plan.request
-        return FilesSummary(self._job.id, request.until, request.folder, tables, self._made, state, seconds)
+        return FilesSummary(
+            self._job.id, request.until, request.folder, tables, self._made, state, seconds
+        )
 
     def _check(self) -> None:
         """Raises LeaseLostError if another process goes on with the job, as of now."""
@@ -115,7 +150,11 @@ class FilesRestoreJob:
         request = self._plan.request
         globs = [exactly(name) for name in names]
         past = tables_as_of(self._settings, request.until, globs, run=self._compute)
-        files = [file for name in names for file in (file_name(name, request.kind), file_name(name, "schema.sql"))]
+        files = [
+            file
+            for name in names
+            for file in (file_name(name, request.kind), file_name(name, "schema.sql"))
+        ]
         try:
             written, broken = self._written(past)
             self._check_stop("computing once more")
@@ -129,10 +168,15 @@ class FilesRestoreJob:
             self._run.did(table.name, JobCounts(table.rows, table.bytes, 1))
 
     def _written(self, past: TimeTravelQuery) -> tuple[dict[str, Fingerprint], dict[str, set[str]]]:
-        """Write the rows of each table; return what they are, and the columns with text that isn't UTF-8."""
+        """Write the rows of each table.
+
+        Return what they are, and the columns with text that isn't UTF-8.
+        """
         written = dict.fromkeys(past.tables, Fingerprint())
         broken: dict[str, set[str]] = {name: set() for name in past.tables}
-        self._check_stop(f"writing {', '.join(sorted(written)[:3])}{' …' if len(written) > 3 else ''}")
+        self._check_stop(
+            f"writing {', '.join(sorted(written)[:3])}{' …' if len(written) > 3 else ''}"
+        )
         with contextlib.ExitStack() as files:
             outputs = {name: files.enter_context(self._output(past, name)) for name in past.tables}
             rows = files.enter_context(contextlib.closing(past.rows()))
@@ -150,28 +194,41 @@ class FilesRestoreJob:
     def _partial(self, name: str, ending: str = "") -> Path:
         return self._folder.partial(file_name(name, ending or self._plan.request.kind))
 
-    def _compare(self, written: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint]) -> None:
+    def _compare(
+        self, written: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint]
+    ) -> None:
         for name, found in written.items():
             if found != expected[name]:
                 raise RestoreMismatchError(
                     f"{name}: {found} were written, and {expected[name]} computed once more",
-                    way_out=f"`sluice jobs resume {self._job.id}` computes it anew; if it says so again, it is a defect"
-                    " of Sluice",
+                    way_out=(
+                        f"`sluice jobs resume {self._job.id}` computes it anew; if it says so"
+                        " again, it is a defect of Sluice"
+                    ),
                 )
 
-    def _described(self, name: str, past: TimeTravelQuery, found: Fingerprint, broken: Collection[str]) -> RestoredFile:
+    def _described(
+        self, name: str, past: TimeTravelQuery, found: Fingerprint, broken: Collection[str]
+    ) -> RestoredFile:
         """Return the table, with its definition written."""
         table = past.tables[name]
         path = self._partial(name, "schema.sql")
         with with_file_name(path):
-            path.write_text(_definition(table.table, self._plan.request.until, broken), encoding="utf-8")
+            path.write_text(
+                _definition(table.table, self._plan.request.until, broken), encoding="utf-8"
+            )
         crc, size = crc_and_size(self._partial(name))
         file = file_name(name, self._plan.request.kind)
-        return RestoredFile(name, file, found.rows, size, crc, found.to_json()["digest"], tuple(table.left_out))
+        return RestoredFile(
+            name, file, found.rows, size, crc, found.to_json()["digest"], tuple(table.left_out)
+        )
 
 
 def _definition(table: Table, until: int, broken: Collection[str]) -> str:
-    """Return the statements that make a table; columns in `broken` hold bytes, as not all of their text is UTF-8."""
+    """Return the statements that make a table.
+
+    Columns in `broken` hold bytes, as not all of their text is UTF-8.
+    """
     columns = (as_bytes(column) if column.name in broken else column for column in table.columns)
     statement, warnings = create_table(replace(table, columns=tuple(columns)), _SERVER)
     warnings += [f"{name} holds bytes: not all of its text is UTF-8" for name in sorted(broken)]
@@ -180,5 +237,6 @@ def _definition(table: Table, until: int, broken: Collection[str]) -> str:
     schema = quote_name(table.schema_name)
     return (
         f"-- {named} as of {tso.text(until)}\n{notes}SET NAMES utf8mb4, foreign_key_checks = 0,"
-        f" sql_mode = 'NO_BACKSLASH_ESCAPES';\nCREATE DATABASE IF NOT EXISTS {schema};\n{statement};\n"
+        " sql_mode = 'NO_BACKSLASH_ESCAPES';\nCREATE DATABASE IF NOT EXISTS"
+        f" {schema};\n{statement};\n"
     )

@@ -16,7 +16,15 @@ from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.run import RestoreRun
 from sluice.etl.restore.summary import RestoreSummary
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import CANCELLED, FINAL_STATES, Job, JobOverlapError, Jobs, Runner, WriteScope
+from sluice.relay.jobs import (
+    CANCELLED,
+    FINAL_STATES,
+    Job,
+    JobOverlapError,
+    Jobs,
+    Runner,
+    WriteScope,
+)
 from sluice.tidb.table_name import full_name
 
 __all__ = ["cancel_restore", "create_or_resume", "find_open_job", "run_restore"]
@@ -25,9 +33,10 @@ ShowProgress = Callable[[CopyProgressCounts], None]
 
 
 def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Job:
-    """The job that does this: the one that was asked for the same and isn't over, else a new one. Nothing is done yet,
-    but nothing of what it needs is removed any more. Raises RestoreError for what hinders it, JobOverlapError if
-    another job writes there, and as `plan_restore`.
+    """The job that does this: the one that was asked for the same and isn't over, else a new one.
+
+    Nothing is done yet, but nothing of what it needs is removed any more. Raises RestoreError for
+    what hinders it, JobOverlapError if another job writes there, and as `plan_restore`.
     """
     found = find_open_job(settings, request)
     if found is not None:
@@ -35,7 +44,9 @@ def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Jo
     request = request.with_end(settings.open_relay())
     jobs = Jobs.for_pipeline(settings.open_relay())
     plan = plan_restore(settings, request)
-    tables = tuple(full_name(request.into.replace("{schema}", schema), name) for schema, name in plan.names)
+    tables = tuple(
+        full_name(request.into.replace("{schema}", schema), name) for schema, name in plan.names
+    )
     touched = WriteScope(downstream_name(request.server(settings).target), tables)
     if plan.problems:
         _check_overlap(jobs, touched)  # whose tables they are that are there already
@@ -60,13 +71,16 @@ def run_restore(
     ways: RestoreExecutor | None = None,
     on_progress: ShowProgress = lambda _: None,
 ) -> RestoreSummary:
-    """Do what the job was asked for, or go on with it, until it is done or somebody orders it to pause or to be
-    cancelled. Raises RestoreError, VerifyError, JobRunsError, JobError, LeaseLostError, and what loading and applying
-    raise: CopyError, ApplyError, DdlError, DownstreamError, relay errors, SparkError.
+    """Do what the job was asked for, or go on with it, until it is done or somebody orders it to
+    pause or to be cancelled. Raises RestoreError, VerifyError, JobRunsError, JobError,
+    LeaseLostError, and what loading and applying raise: CopyError, ApplyError, DdlError,
+    DownstreamError, relay errors, SparkError.
     """
     with job.run(runner) as run:
         plan = _saved_or_new_plan(settings, job)
-        summary = RestoreRun(settings, job, run, plan, on_progress).whole(ways or SparkExecutor(f"restore {job.id}"))
+        summary = RestoreRun(settings, job, run, plan, on_progress).whole(
+            ways or SparkExecutor(f"restore {job.id}")
+        )
     unpin(settings, job)
     return summary
 
@@ -75,15 +89,22 @@ def cancel_restore(settings: Settings, job: Job, runner: Runner) -> RestoreSumma
     """Give up a job that no process runs: what it has made goes. Raises as `run_restore`."""
     with cancelling(settings, job, runner) as (run, plan):
         if plan is None:
-            return RestoreSummary(job.id, "", RestoreRequest.from_json(job.spec.asked).until, 0, state=CANCELLED)
+            return RestoreSummary(
+                job.id, "", RestoreRequest.from_json(job.spec.asked).until, 0, state=CANCELLED
+            )
         return RestoreRun(settings, job, run, RestorePlan.from_json(plan), lambda _: None).cancel()
 
 
 def _saved_or_new_plan(settings: Settings, job: Job) -> RestorePlan:
-    """The plan that was kept; made now, if the process that asked for the job died before it had one."""
+    """The plan that was kept.
+
+    Made now, if the process that asked for the job died before it had one.
+    """
     kept = job.plan()
     if kept is None:
-        kept = job.save_plan(_require_possible(settings, RestoreRequest.from_json(job.spec.asked)).to_json())
+        kept = job.save_plan(
+            _require_possible(settings, RestoreRequest.from_json(job.spec.asked)).to_json()
+        )
     plan = RestorePlan.from_json(kept)
     if job.entry().state not in FINAL_STATES:
         pin(settings, job, plan.since, plan.base)
@@ -101,6 +122,10 @@ def _check_overlap(jobs: Jobs, touched: WriteScope) -> None:
     for other in jobs.overlapping(touched):
         if touched.tables:
             raise JobOverlapError(
-                f"the job {other.spec}, which is {other.status().state}, restores some of these tables",
-                way_out=f"`sluice jobs show {other.id}` tells more, `sluice jobs cancel {other.id}` gives it up",
+                f"the job {other.spec}, which is {other.status().state}, restores some of these"
+                " tables",
+                way_out=(
+                    f"`sluice jobs show {other.id}` tells more, `sluice jobs cancel {other.id}`"
+                    " gives it up"
+                ),
             )

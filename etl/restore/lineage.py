@@ -1,8 +1,10 @@
-"""What became of tables between a base and a moment: under which names and ids each was, and which belong together.
+"""What became of tables between a base and a moment: under which names and ids each was, and which
+belong together.
 
-What is asked for are tables as they are named at the moment. A table that had another name before, or whose rows were
-in another table (EXCHANGE PARTITION), is followed back by its id. Since it is applied by names, all tables that ever
-had one of these names come along: those among them that weren't asked for are removed in the end.
+What is asked for are tables as they are named at the moment. A table that had another name before,
+or whose rows were in another table (EXCHANGE PARTITION), is followed back by its id. Since it is
+applied by names, all tables that ever had one of these names come along: those among them that
+weren't asked for are removed in the end.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class RestoreGroup:
-    """The tables that are asked for, and those that they can't be restored without. `ids`: of tables and of what they
-    were; `names`: all they had; `ddls`: the DDL about them, in order.
+    """The tables that are asked for, and those that they can't be restored without.
+
+    `ids`: of tables and of what they were; `names`: all they had; `ddls`: the DDL about them, in
+    order.
     """
 
     asked: tuple[Table, ...]
@@ -45,11 +49,16 @@ class RestoreGroup:
     """Those that were there at the beginning, as they were."""
     ddls: tuple[DdlJob, ...]
     gone: frozenset[int]
-    """Of `ids`, those of which no row can be there in the end: dropped or truncated between, and never exchanged."""
+    """Of `ids`, those of which no row can be there in the end: dropped or truncated between, and
+    never exchanged.
+    """
 
 
 class TableLineage:
-    """The schema from `since` on, moved on by windows. `oldest`: where the log of windows begins (TSO)."""
+    """The schema from `since` on, moved on by windows.
+
+    `oldest`: where the log of windows begins (TSO).
+    """
 
     def __init__(
         self,
@@ -59,7 +68,10 @@ class TableLineage:
         schemas: Iterable[Schema] = (),
         problems: Iterable[str] = (),
     ) -> None:
-        """Begin with a base's tables and databases; or with none, where the log of windows begins."""
+        """Begin with a base's tables and databases.
+
+        Or with none, where the log of windows begins.
+        """
         self.since = since
         self.oldest = oldest
         self.problems = list(problems)
@@ -84,24 +96,31 @@ class TableLineage:
         return self._replay.unknown
 
     def follow(self, windows: Iterable[WindowRecord], until: int) -> None:
-        """Go on through the windows' DDL up to `until` (TSO). Raises RelayGapError, RelayCorruptError."""
+        """Go on through the windows' DDL up to `until` (TSO).
+
+        Raises RelayGapError, RelayCorruptError.
+        """
         for window in windows:
             schema = RecordedSchema.from_window(window)
             self._replay.enter(schema)
             for ddl in self._replay.advance(schema.ddls, until):
                 self.ddls.append(ddl)
-                self.schemas.update((i, one) for i, one in ddl.effect.schemas.items() if one is not None)
+                self.schemas.update(
+                    (i, one) for i, one in ddl.effect.schemas.items() if one is not None
+                )
                 self._note(table for table in ddl.effect.tables.values() if table is not None)
             if schema.ddls:
                 self._check_began(window, until)
         self._note(self.unknown.values())
 
     def _check_began(self, window: WindowRecord, until: int) -> None:
-        for commit_ts, began_ts in WindowPayload.from_window(window, self.since, until).ddl_started_before().items():
+        for commit_ts, began_ts in (
+            WindowPayload.from_window(window, self.since, until).ddl_started_before().items()
+        ):
             if began_ts < self.oldest:
                 self.problems.append(
-                    f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the oldest window that is"
-                    " there: which rows it keeps can't be told"
+                    f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the"
+                    " oldest window that is there: which rows it keeps can't be told"
                 )
 
     def _note(self, tables: Iterable[Table]) -> None:
@@ -115,17 +134,28 @@ class TableLineage:
         ids = self._related_tables({table.id for table in asked})
         return RestoreGroup(
             asked=tuple(sorted(asked, key=lambda table: (table.schema_name, table.name))),
-            others=tuple(sorted((t for t in wanted if not t.is_base_table), key=lambda t: (t.is_view, t.id))),
+            others=tuple(
+                sorted((t for t in wanted if not t.is_base_table), key=lambda t: (t.is_view, t.id))
+            ),
             ids=frozenset(ids),
             names=frozenset(name for table_id in ids for name in self._names[table_id]),
-            begun=tuple(table for table_id, table in self.begun.items() if table_id in ids and table.is_base_table),
+            begun=tuple(
+                table
+                for table_id, table in self.begun.items()
+                if table_id in ids and table.is_base_table
+            ),
             ddls=tuple(ddl for ddl in self.ddls if not ids.isdisjoint(ddl.effect.tables)),
             gone=frozenset(ids - self.now.keys() - self._exchanged()),
         )
 
     def _exchanged(self) -> set[int]:
         """Tables whose rows have become others'."""
-        return {i for ddl in self.ddls if ddl.type == Action.EXCHANGE_PARTITION for i in ddl.effect.tables}
+        return {
+            i
+            for ddl in self.ddls
+            if ddl.type == Action.EXCHANGE_PARTITION
+            for i in ddl.effect.tables
+        }
 
     def _related_tables(self, ids: set[int]) -> set[int]:
         """These, and those that have had one of their names, or their rows."""
@@ -165,12 +195,17 @@ def unmatched(globs: Iterable[str], family: RestoreGroup) -> list[str]:
 
 
 def missing_references(family: RestoreGroup) -> Mapping[str, list[str]]:
-    """By table that is asked for, the tables that its foreign keys refer to and that aren't asked for."""
+    """By table that is asked for, the tables that its foreign keys refer to and that aren't asked
+    for.
+    """
     there = {(folded(table.schema_name), folded(table.name)) for table in family.asked}
     found: dict[str, list[str]] = {}
     for table in family.asked:
         for key in table.foreign_keys:
-            schema, name = plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"])
+            schema, name = (
+                plain_name(key.get("ref_schema") or table.schema_name),
+                plain_name(key["ref_table"]),
+            )
             if (folded(schema), folded(name)) not in there:
                 found.setdefault(table.full_name, []).append(full_name(schema, name))
     return found

@@ -1,4 +1,6 @@
-"""The first half of a restore: databases, tables and rows as they were at the base, and the checkpoint there."""
+"""The first half of a restore: databases, tables and rows as they were at the base, and the
+checkpoint there.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ class LoadSnapshot(CopyJob):
     """Of the archive's files, to be applied afterwards: for the progress."""
 
     def load(self, make: MakeLoads) -> None:
-        """Up to the checkpoint, which says that all of it is there. Raises StopRequested, and as CopyRun."""
+        """Up to the checkpoint, which says that all of it is there.
+
+        Raises StopRequested, and as CopyRun.
+        """
         self._prepare()
         self._copy(make, 0, 1)
         self._complete()

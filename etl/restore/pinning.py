@@ -14,12 +14,14 @@ __all__ = ["cancelling", "pin", "unpin"]
 
 
 def pin(settings: Settings, job: Job, since: int, base: str) -> None:
-    """Have nothing removed of the base with this id ("" for none), nor of the chain from `since` (TSO) on. Raises
-    RemovedError, relay errors, OSError.
+    """Have nothing removed of the base with this id ("" for none), nor of the chain from `since`
+    (TSO) on. Raises RemovedError, relay errors, OSError.
     """
     archive = Archive.open(settings.archive_url)
     last = archive.last()
-    held = Pin(f"the restore {job.id}", since, (base,) if base else (), job.id, last.hi if last else since)
+    held = Pin(
+        f"the restore {job.id}", since, (base,) if base else (), job.id, last.hi if last else since
+    )
     Pins(archive.storage).note(_pin_name(job), held)
 
 
@@ -30,10 +32,13 @@ def unpin(settings: Settings, job: Job) -> None:
 
 
 @contextmanager
-def cancelling(settings: Settings, job: Job, runner: Runner) -> Iterator[tuple[JobRun, dict[str, Any] | None]]:
-    """Give up a job that no process runs: its run and its plan, for what it has made to be removed. Without a plan it
-    is over already: the process that asked for it died before it had one, and wrote nothing. Raises JobRunsError,
-    JobError, LeaseLostError, relay errors, OSError.
+def cancelling(
+    settings: Settings, job: Job, runner: Runner
+) -> Iterator[tuple[JobRun, dict[str, Any] | None]]:
+    """Give up a job that no process runs: its run and its plan, for what it has made to be removed.
+
+    Without a plan it is over already: the process that asked for it died before it had one, and
+    wrote nothing. Raises JobRunsError, JobError, LeaseLostError, relay errors, OSError.
     """
     job.order(CANCEL, str(runner))
     with job.run(runner) as run:

@@ -18,8 +18,9 @@ _MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class RestoreCost:
-    """`base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in `log_bytes` of files.
-    `disk_bytes` are needed where it is written to; `seconds` at the pace of the last restore, or of two cores.
+    """`base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in
+    `log_bytes` of files. `disk_bytes` are needed where it is written to; `seconds` at the pace of
+    the last restore, or of two cores.
     """
 
     base_rows: int = 0
@@ -32,8 +33,10 @@ class RestoreCost:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """`since` (TSO) is where the base is, or where the log of windows begins without one; `base` its id, "" for none.
-    `ids` (but for those in `without_rows`) and `names` as in `sluice.etl.restore.lineage.RestoreGroup`.
+    """`since` (TSO) is where the base is, or where the log of windows begins without one.
+
+    `base` its id, "" for none. `ids` (but for those in `without_rows`) and `names` as in
+    `sluice.etl.restore.lineage.RestoreGroup`.
     """
 
     until: int
@@ -74,17 +77,30 @@ class RestorePlan:
         found = [
             f"until    {tso.text(self.until)}",
             f"to       {self.to}",
-            f"base     {base}" + ("" if self.base else f": everything since {tso.text(self.since)}"),
+            f"base     {base}"
+            + ("" if self.base else f": everything since {tso.text(self.since)}"),
             *(f"table    {table.full_name}" for table in (*self.asked, *self.others)),
-            f"load     {cost.base_rows:,} rows, {cost.base_bytes / 1e6:,.1f} MB, in {len(self.copy.chunks)} chunks",
-            f"apply    {cost.changes:,} row changes of {self.windows:,} windows, {cost.log_bytes / 1e6:,.1f} MB"
+            (
+                f"load     {cost.base_rows:,} rows, {cost.base_bytes / 1e6:,.1f} MB, in"
+                f" {len(self.copy.chunks)} chunks"
+            ),
+            f"apply    {cost.changes:,} row changes of {self.windows:,} windows,"
+            f" {cost.log_bytes / 1e6:,.1f} MB"
             + (f"; {self.unarchived:,} windows are archived first" if self.unarchived else ""),
             *(f"ddl      {ddl}" for ddl in self.ddls[:_MAX_SHOWN]),
-            *([f"ddl      and {len(self.ddls) - _MAX_SHOWN} more"] if len(self.ddls) > _MAX_SHOWN else []),
+            *(
+                [f"ddl      and {len(self.ddls) - _MAX_SHOWN} more"]
+                if len(self.ddls) > _MAX_SHOWN
+                else []
+            ),
             f"disk     about {cost.disk_bytes / 1e6:,.0f} MB",
             f"takes    about {_duration(cost.seconds)}",
         ]
-        return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
+        return [
+            *found,
+            *(f"note     {one}" for one in self.notes),
+            *(f"stops    {one}" for one in self.problems),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""

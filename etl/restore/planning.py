@@ -12,7 +12,13 @@ from sluice.etl.downstream import is_same_server, open_session
 from sluice.etl.restore.emptied_tables import emptied_tables, overridden_commits
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.restore.estimate import TimeEstimate
-from sluice.etl.restore.lineage import Name, RestoreGroup, TableLineage, missing_references, unmatched
+from sluice.etl.restore.lineage import (
+    Name,
+    RestoreGroup,
+    TableLineage,
+    missing_references,
+    unmatched,
+)
 from sluice.etl.restore.plan import RestoreCost, RestorePlan
 from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.sources import RestoreSources
@@ -31,8 +37,10 @@ _MAX_STATEMENT_CHARS = 200
 
 
 def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
-    """What the request comes to, and in `problems` what hinders it. Raises RestoreError when not even that can be
-    known, SettingsError, DownstreamError, RelayError, OSError.
+    """What the request comes to, and in `problems` what hinders it.
+
+    Raises RestoreError when not even that can be known, SettingsError, DownstreamError, RelayError,
+    OSError.
     """
     request.check()
     request = request.with_end(settings.open_relay())
@@ -66,11 +74,14 @@ class _RestorePlanner:
         past, request = self._sources, self._request
         if self._own.downstream.type != "mysql":
             raise RestoreError(
-                f"[downstream] type is {self._own.downstream.type}: a database is restored to a database"
+                f"[downstream] type is {self._own.downstream.type}: a database is restored to a"
+                " database"
             )
         lineage = past.lineage()
         family = lineage.family(request.tables)
-        self._without_rows = emptied_tables(family, overridden_commits(self._settings, past.since, request.until))
+        self._without_rows = emptied_tables(
+            family, overridden_commits(self._settings, past.since, request.until)
+        )
         self._inspect(family, lineage)
         self._schemas = {table.schema_name for table in lineage.now.values()}
         own = request.settings(self._settings, "-", family.names)
@@ -81,7 +92,10 @@ class _RestorePlanner:
             since=past.since,
             base=past.base.id if past.base else "",
             cluster_id=past.cluster_id,
-            to=f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port}, {_databases(request, family)}",
+            to=(
+                f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port},"
+                f" {_databases(request, family)}"
+            ),
             copy=self._copy(family, lineage, own),
             asked=family.asked,
             others=family.others,
@@ -92,7 +106,8 @@ class _RestorePlanner:
             replaced=tuple(name for name in held.tables if self._may_replace(name)),
             new_schemas=tuple(held.new_schemas),
             ddls=tuple(
-                f"{tso.text(d.commit_ts)}: {' '.join(d.query.split())[:_MAX_STATEMENT_CHARS]}" for d in family.ddls
+                f"{tso.text(d.commit_ts)}: {' '.join(d.query.split())[:_MAX_STATEMENT_CHARS]}"
+                for d in family.ddls
             ),
         )
         made = self._with_cost(made)
@@ -107,32 +122,44 @@ class _RestorePlanner:
     def _inspect(self, family: RestoreGroup, lineage: TableLineage) -> None:
         self._problems += lineage.problems
         for glob in unmatched(self._request.tables, family):
-            self._problems.append(f"--table {glob}: no table had such a name at {tso.text(self._request.until)}")
+            self._problems.append(
+                f"--table {glob}: no table had such a name at {tso.text(self._request.until)}"
+            )
         if not family.asked and not self._problems:
             self._problems.append(f"there was no table at {tso.text(self._request.until)}")
         lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
         self.is_base_lacking |= bool(lost or unmatched(self._request.tables, family))
         if lost:
-            where = f"the base {self._sources.base.id} doesn't hold them" if self._sources.base else "there is no base"
+            where = (
+                f"the base {self._sources.base.id} doesn't hold them"
+                if self._sources.base
+                else "there is no base"
+            )
             self._problems.append(
-                f"{_abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where}, so their rows can't"
-                f" be"
-                f" told:"
-                " leave them out with --table, or make a base (`sluice base make`) and take a moment after it"
+                f"{_abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where},"
+                " so their rows can't be told: leave them out with --table, or make a base"
+                " (`sluice base make`) and take a moment after it"
             )
         for table, others in missing_references(family).items():
-            self._notes.append(f"{table} has foreign keys to {_abbreviate(others)}, which isn't restored with it")
+            self._notes.append(
+                f"{table} has foreign keys to {_abbreviate(others)}, which isn't restored with it"
+            )
         asked = {table.id for table in family.asked}
-        empty = sorted({table.full_name for table in family.begun if table.id in self._without_rows})
+        empty = sorted(
+            {table.full_name for table in family.begun if table.id in self._without_rows}
+        )
         if empty:
             self._notes.append(
-                f"{_abbreviate(empty)}: made without rows, as they are gone by then; DDL between needs the table"
+                f"{_abbreviate(empty)}: made without rows, as they are gone by then; DDL between"
+                " needs the table"
             )
-        more = sorted(table.full_name for table in family.begun if table.id not in asked | self._without_rows)
+        more = sorted(
+            table.full_name for table in family.begun if table.id not in asked | self._without_rows
+        )
         if more:
             self._notes.append(
-                f"{_abbreviate(more)}: loaded too, as they had the name or the rows of what is asked for; removed in"
-                f" the end"
+                f"{_abbreviate(more)}: loaded too, as they had the name or the rows of what is"
+                " asked for; removed in the end"
             )
 
     def _copy(self, family: RestoreGroup, lineage: TableLineage, own: Settings) -> CopyPlan:
@@ -168,24 +195,32 @@ class _RestorePlanner:
         with open_session(self._own.downstream) as session:
             held = inspect_target(session, targets)
             pipeline = self._settings.downstream
-            beside = pipeline.type == "mysql" and (not self._request.target or is_same_server(session, pipeline))
+            beside = pipeline.type == "mysql" and (
+                not self._request.target or is_same_server(session, pipeline)
+            )
         if beside:
             self._check_beside({folded(schema) for schema, _ in targets})
         taken = [name for name in held.tables if not self._may_replace(name)]
         if taken:
             shown = [full_name(schema, name) for schema, name in taken]
             self._problems.append(
-                f"{_abbreviate(shown)} {'is' if len(shown) == 1 else 'are'} there already: give another --into, or"
-                f" have them"
-                f" replaced: {' '.join(f'--replace {name}' for name in shown[:3])}{' …' if len(shown) > 3 else ''}"
+                f"{_abbreviate(shown)} {'is' if len(shown) == 1 else 'are'} there already: give"
+                " another --into, or"
+                " have them"
+                " replaced:"
+                f" {' '.join(f'--replace {name}' for name in shown[:3])}{' …' if len(shown) > 3 else ''}"
             )
         for (schema, name), why in held.not_replaceable.items():
             if self._may_replace((schema, name)):
-                self._problems.append(f"{full_name(schema, name)} can't be replaced: {why}. Drop it first")
+                self._problems.append(
+                    f"{full_name(schema, name)} can't be replaced: {why}. Drop it first"
+                )
         return held
 
     def _may_replace(self, name: Name) -> bool:
-        return any(fits(folded(full_name(*name)), folded(exactly(one))) for one in self._request.replacing)
+        return any(
+            fits(folded(full_name(*name)), folded(exactly(one))) for one in self._request.replacing
+        )
 
     def _check_beside(self, targets: set[str]) -> None:
         """On the pipeline's own server nothing may go where it writes."""
@@ -197,9 +232,8 @@ class _RestorePlanner:
         }
         if shared := sorted(targets & written):
             self._problems.append(
-                f"the pipeline replicates to the databases {_abbreviate(shared)} of this server: give another --into,"
-                f" such as"
-                " {schema}_restored"
+                f"the pipeline replicates to the databases {_abbreviate(shared)} of this server:"
+                " give another --into, such as {schema}_restored"
             )
 
     # What it takes
@@ -227,13 +261,17 @@ def _snapshot_size(plan: RestorePlan, past: RestoreSources) -> tuple[int, int]:
     if past.base is None:
         return 0, 0
     rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.base.tables}
-    loaded = (planned.table for planned in plan.copy.tables if planned.table.id not in plan.without_rows)
+    loaded = (
+        planned.table for planned in plan.copy.tables if planned.table.id not in plan.without_rows
+    )
     return sum(rows.get((table.schema_name, table.name), 0) for table in loaded), plan.copy.bytes
 
 
 def _databases(request: RestoreRequest, family: RestoreGroup) -> str:
     """Return the names of the databases that tables go to, for people."""
-    names = sorted({request.into.replace("{schema}", t.schema_name) for t in (*family.asked, *family.others)})
+    names = sorted(
+        {request.into.replace("{schema}", t.schema_name) for t in (*family.asked, *family.others)}
+    )
     return f"database{'' if len(names) == 1 else 's'} {_abbreviate(names or [request.into])}"
 
 

@@ -17,8 +17,9 @@ __all__ = ["replay_log"]
 
 
 class _RestoreCheckpointGuard:
-    """Admits the checkpoint row that loading the base has left, or this job itself; see
-    `sluice.etl.downstream.sinks.sink.CheckpointGuard`.
+    """Admits the checkpoint row that loading the base has left, or this job itself.
+
+    See `sluice.etl.downstream.sinks.sink.CheckpointGuard`.
     """
 
     def __init__(self, job: Job) -> None:
@@ -26,16 +27,28 @@ class _RestoreCheckpointGuard:
         self._id = job.id
 
     def check_checkpoint(self, found: Checkpoint | None) -> None:
-        """Raises RestoreError if there is none: who wakes up after the job was given up begins nothing anew."""
+        """Raises RestoreError if there is none: who wakes up after the job was given up begins
+        nothing anew.
+        """
         if found is None:
-            raise RestoreError(f"the checkpoint of the job {self._id} is gone: the job is over, or was given up")
+            raise RestoreError(
+                f"the checkpoint of the job {self._id} is gone: the job is over, or was given up"
+            )
 
 
 def replay_log(  # noqa: PLR0913 what it works with, by name
-    log: WindowLog, past: ReplayRange, *, own: Settings, cluster_id: int, job: Job, run: JobRun, prepare: Prepare
+    log: WindowLog,
+    past: ReplayRange,
+    *,
+    own: Settings,
+    cluster_id: int,
+    job: Job,
+    run: JobRun,
+    prepare: Prepare,
 ) -> ApplySummary:
-    """Apply the range, from where the job's checkpoint is, until its end or an order to the run. Raises as
-    `sluice.etl.apply.apply_range`, LeaseLostError.
+    """Apply the range, from where the job's checkpoint is, until its end or an order to the run.
+
+    Raises as `sluice.etl.apply.apply_range`, LeaseLostError.
     """
     sink = open_sink(own, cluster_id)
     assert isinstance(sink, DrainerTakeover)
@@ -51,4 +64,6 @@ def replay_log(  # noqa: PLR0913 what it works with, by name
             stop.set()
 
     with stop_on_orders(run, stop):
-        return apply_range(log, past, sink, prepare=prepare, limits=own.apply, stop=stop, on_batch=wrote)
+        return apply_range(
+            log, past, sink, prepare=prepare, limits=own.apply, stop=stop, on_batch=wrote
+        )

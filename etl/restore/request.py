@@ -16,16 +16,20 @@ __all__ = ["SAME_SERVER_INTO", "RestoreRequest"]
 SAME_SERVER_INTO = "{schema}_restored"
 _MAX_NAME_CHARS = 64
 _MAX_ROWS, _MAX_BYTES = 100_000, 64 << 20
-"""Of a batch of changes, at least: nobody waits for the first of them, and more cancel out in larger ones."""
+"""Of a batch of changes, at least: nobody waits for the first of them, and more cancel out in
+larger ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Everything that was committed through `until` (TSO; 0: all that is landed when it is asked for), of
-    the tables that fit one of `tables` then (globs of ``schema.table``; () for all), into databases whose names `into`
-    makes of the upstream's, on the server of `target`,
-    see `sluice.etl.settings.read_target` ({}: the pipeline's own). `replacing`: tables there, by their full names, that
-    are there already and are to be replaced. `verify`: compare every table with the state that Spark computes.
+    """Everything that was committed through `until` (TSO.
+
+    0: all that is landed when it is asked for), of the tables that fit one of `tables` then (globs
+    of ``schema.table``; () for all), into databases whose names `into` makes of the upstream's, on
+    the server of `target`, see `sluice.etl.settings.read_target` ({}: the pipeline's own).
+    `replacing`: tables there, by their full names, that are there already and are to be replaced.
+    `verify`: compare every table with the state that Spark computes.
     """
 
     until: int
@@ -41,48 +45,77 @@ class RestoreRequest:
         return self if last is None else replace(self, until=last.hi)
 
     def is_same(self, other: RestoreRequest) -> bool:
-        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        """Whether this is what was asked for before.
+
+        Without an end of its own it is the one that was found then.
+        """
         return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
         """Raises RestoreError for a pattern that makes no names of databases."""
         if "{schema}" not in self.into:
             raise RestoreError(
-                f"{self.into!r} is to make databases' names of the upstream's, and has no {{schema}} in it: tables of"
-                f" two databases could meet. Such as {SAME_SERVER_INTO}"
+                f"{self.into!r} is to make databases' names of the upstream's, and has no"
+                f" {{schema}} in it: tables of two databases could meet. Such as {SAME_SERVER_INTO}"
             )
 
     def target_schema(self, schema: str) -> str:
-        """Where the tables of an upstream's database go. Raises RestoreError for what no server takes for a name."""
+        """Where the tables of an upstream's database go.
+
+        Raises RestoreError for what no server takes for a name.
+        """
         name = self.into.replace("{schema}", schema)
         if len(name) > _MAX_NAME_CHARS:
-            raise RestoreError(f"{schema} would become {name}, which has more than {_MAX_NAME_CHARS} characters")
+            raise RestoreError(
+                f"{schema} would become {name}, which has more than {_MAX_NAME_CHARS} characters"
+            )
         return name
 
     def server(self, pipeline: Settings) -> Settings:
         """The pipeline's settings with the server that is written to. Raises SettingsError."""
         return with_target(pipeline, self.target) if self.target else pipeline
 
-    def settings(self, pipeline: Settings, scratch: str, names: Iterable[tuple[str, str]]) -> Settings:
-        """The settings by which it is applied: `names` are the upstream's (schema, table), `scratch` the database in
-        which checkpoint and dropped tables are kept until it is over.
+    def settings(
+        self, pipeline: Settings, scratch: str, names: Iterable[tuple[str, str]]
+    ) -> Settings:
+        """The settings by which it is applied: `names` are the upstream's (schema, table),
+        `scratch` the database in which checkpoint and dropped tables are kept until it is over.
         """
         own = self.server(pipeline)
         downstream = replace(own.downstream, checkpoint_schema=scratch, recycle_schema=scratch)
         limits = replace(
-            own.apply, max_rows=max(own.apply.max_rows, _MAX_ROWS), max_bytes=max(own.apply.max_bytes, _MAX_BYTES)
+            own.apply,
+            max_rows=max(own.apply.max_rows, _MAX_ROWS),
+            max_bytes=max(own.apply.max_bytes, _MAX_BYTES),
         )
         routes = SchemaPattern.from_pattern(self.into)
-        filters = filter_for_tables(names, (pipeline.downstream.checkpoint_schema, pipeline.downstream.recycle_schema))
-        return replace(own, downstream=downstream, apply=limits, filters=filters, routes=routes, ignored_ts=frozenset())
+        filters = filter_for_tables(
+            names, (pipeline.downstream.checkpoint_schema, pipeline.downstream.recycle_schema)
+        )
+        return replace(
+            own,
+            downstream=downstream,
+            apply=limits,
+            filters=filters,
+            routes=routes,
+            ignored_ts=frozenset(),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without secrets; `from_json` is the inverse."""
         return asdict(self) | {
-            "tables": list(self.tables), "target": dict(self.target), "replacing": list(self.replacing),
-        }  # fmt: skip
+            "tables": list(self.tables),
+            "target": dict(self.target),
+            "replacing": list(self.replacing),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        return cls(**{**document, "tables": tuple(document["tables"]), "replacing": tuple(document["replacing"])})
+        return cls(
+            **{
+                **document,
+                "tables": tuple(document["tables"]),
+                "replacing": tuple(document["replacing"]),
+            }
+        )

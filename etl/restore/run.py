@@ -1,10 +1,15 @@
-"""A run of a restore's job: what is done, stage by stage; each finds what a process before this one has done.
+"""A run of a restore's job: what is done, stage by stage.
 
-1. what is landed and not archived is archived; what is to be replaced is set aside: `sluice.etl.restore.scratch`
-2. the base is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint: `sluice.etl.restore.load_snapshot`
+Each finds what a process before this one has done.
+
+1. what is landed and not archived is archived; what is to be replaced is set aside:
+   `sluice.etl.restore.scratch`
+2. the base is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint:
+   `sluice.etl.restore.load_snapshot`
 3. the archive is applied from there, as replication does it, from checkpoint to checkpoint:
-`sluice.etl.restore.replay_log` 4. what wasn't asked for goes, views and sequences come; every table is verified 5. the
-result is written down; then the scratch database goes, and with it what was replaced
+`sluice.etl.restore.replay_log` 4. what wasn't asked for goes, views and sequences come; every table
+is verified 5. the result is written down; then the scratch database goes, and with it what was
+replaced
 """
 
 from __future__ import annotations
@@ -54,7 +59,10 @@ _MIN_SAMPLE_ROWS = 200_000
 
 
 class RestoreRun:
-    """One run, in this process. Raises RestoreError, VerifyError, LeaseLostError, and as loading and applying do."""
+    """One run, in this process.
+
+    Raises RestoreError, VerifyError, LeaseLostError, and as loading and applying do.
+    """
 
     def __init__(
         self,
@@ -72,9 +80,13 @@ class RestoreRun:
         self._request = request = RestoreRequest.from_json(job.spec.asked)
         own = request.settings(settings, scratch_schema_name(job.spec.token), plan.names)
         # What workers hand over lies where no other job looks.
-        self._own = replace(own, relay=replace(own.relay, url=folder_of(settings.relay.url, f"restores/{job.id}")))
+        self._own = replace(
+            own, relay=replace(own.relay, url=folder_of(settings.relay.url, f"restores/{job.id}"))
+        )
         self._session = MySQLSession(self._own.downstream)
-        self._checkpoint = CheckpointTable.from_settings(self._session, self._own.downstream, plan.cluster_id)
+        self._checkpoint = CheckpointTable.from_settings(
+            self._session, self._own.downstream, plan.cluster_id
+        )
         self._scratch = ScratchSchema(self._session, self._own.downstream.checkpoint_schema)
         self._began = self._stage_began = time.monotonic()
         self._summary = RestoreSummary(job.id, plan.to, plan.until, len(plan.asked))
@@ -132,12 +144,16 @@ class RestoreRun:
         schemas = tuple(schema for schema in plan.schemas if schema.name in wanted)
         definitions = SourceSchema(plan.since, plan.copy.schema_version, schemas, tables)
         place: CopyTarget = self._own, definitions, self._checkpoint, self._session
-        made = LoadSnapshot(place, (plan.copy, BootstrapSpec({})), self._job, self._run, self._on_progress)
+        made = LoadSnapshot(
+            place, (plan.copy, BootstrapSpec({})), self._job, self._run, self._on_progress
+        )
         made.log_bytes = plan.cost.log_bytes
         source = SnapshotSource(self._settings.archive_url, plan.base, plan.since)
         with ways.loads(self._own, source) as make:  # which nobody asks for anything without a base
             made.load(make)
-        self._summary = replace(self._summary, base_rows=made.progress.rows, warnings=tuple(made.tables.warnings))
+        self._summary = replace(
+            self._summary, base_rows=made.progress.rows, warnings=tuple(made.tables.warnings)
+        )
         self._stage("load")
 
     def _apply(self, ways: RestoreExecutor) -> None:
@@ -149,11 +165,18 @@ class RestoreRun:
         windows.pipeline = self._settings.open_relay().pipeline
         with ways.steps(self._own, windows.url, frozenset(plan.without_rows)) as prepare:
             done = replay_log(
-                windows, ReplayRange(plan.since, plan.until),
-                own=self._own, cluster_id=plan.cluster_id, job=self._job, run=self._run, prepare=prepare,
-            )  # fmt: skip
+                windows,
+                ReplayRange(plan.since, plan.until),
+                own=self._own,
+                cluster_id=plan.cluster_id,
+                job=self._job,
+                run=self._run,
+                prepare=prepare,
+            )
         warnings = (*self._summary.warnings, *done.warnings)
-        self._summary = replace(self._summary, changes=done.changes, ddls=done.ddls, warnings=warnings)
+        self._summary = replace(
+            self._summary, changes=done.changes, ddls=done.ddls, warnings=warnings
+        )
         self._stage("apply")
         if done.checkpoint < plan.until:
             self._run.look()
@@ -164,18 +187,25 @@ class RestoreRun:
         self._set_activity("removing what wasn't asked for")
         self._session.connect()
         self._checkpoint.writer_lock().acquire(self._session, _LOCK_TIMEOUT_S)
-        drop_unrequested(self._scratch, self._targets(self._plan.names), self._targets(_names(self._plan)))
+        drop_unrequested(
+            self._scratch, self._targets(self._plan.names), self._targets(_names(self._plan))
+        )
         self._set_activity("making views and sequences")
-        warnings = create_views_and_sequences(self._session, self._own, self._plan.others, self._plan.until)
+        warnings = create_views_and_sequences(
+            self._session, self._own, self._plan.others, self._plan.until
+        )
         self._summary = replace(self._summary, warnings=(*self._summary.warnings, *warnings))
 
     def _verify(self, ways: RestoreExecutor) -> None:
         if not self._request.verify:
             self._summary = replace(
-                self._summary, verified=RestoreVerification(note="nothing was verified, as was asked for")
+                self._summary,
+                verified=RestoreVerification(note="nothing was verified, as was asked for"),
             )
             return
-        found = verify_restored(self._settings, self._own, self._plan, self._set_activity, ways.past())
+        found = verify_restored(
+            self._settings, self._own, self._plan, self._set_activity, ways.past()
+        )
         self._summary = replace(self._summary, verified=found)
         self._stage("verify")
 
@@ -200,13 +230,16 @@ class RestoreRun:
         self._run.doing("taking back what was restored")
         self._session.connect()
         left: list[str] = []
-        if self._load_result() is not None:  # it is done, and the order came too late: what was asked for is there
+        # it is done, and the order came too late: what was asked for is there
+        if self._load_result() is not None:
             return self._finish(self._load_result() or {})
         if self._scratch.exists():
             self._checkpoint.writer_lock().acquire(self._session, _LOCK_TIMEOUT_S)
             plan = self._plan
             names = {*plan.names, *((table.schema_name, table.name) for table in plan.others)}
-            left = self._scratch.take_back(self._targets(sorted(names)), plan.replaced, plan.new_schemas)
+            left = self._scratch.take_back(
+                self._targets(sorted(names)), plan.replaced, plan.new_schemas
+            )
         self._clean()
         summary = replace(self._summary, state=CANCELLED, left=tuple(left))
         way_out = "look at these tables, and remove what nobody needs" if left else ""
@@ -236,7 +269,9 @@ class RestoreRun:
     def _load_result(self) -> dict[str, Any] | None:
         """The result, if the tables are what was asked for."""
         try:
-            found: dict[str, Any] = json.loads(self._storage().read(self._job.files.path(_RESULT_FILE)))
+            found: dict[str, Any] = json.loads(
+                self._storage().read(self._job.files.path(_RESULT_FILE))
+            )
         except FileNotFoundError:
             return None
         return found
@@ -266,5 +301,7 @@ def _measured_rates(summary: RestoreSummary) -> dict[str, float]:
         found["a_change"] = summary.stages_s["apply"] / summary.changes
     inside = summary.base_rows + summary.changes
     if summary.verified.rows and inside >= _MIN_SAMPLE_ROWS:
-        found["verified"] = max(0.0, summary.stages_s["verify"] - TimeEstimate().a_verification) / inside
+        found["verified"] = (
+            max(0.0, summary.stages_s["verify"] - TimeEstimate().a_verification) / inside
+        )
     return found

@@ -1,4 +1,5 @@
-"""What a restore writes beside the tables that it restores: a database of its own on the server, gone when it is over.
+"""What a restore writes beside the tables that it restores: a database of its own on the server,
+gone when it is over.
 
 sluice_restore_<token>.checkpoint       how far it is, as a pipeline's own, and `sluice_copied` with the base's chunks
 sluice_restore_<token>.sluice_begun     from here on whatever has a name of the restore's was made by it
@@ -27,7 +28,10 @@ def scratch_schema_name(token: str) -> str:
 
 
 class ScratchSchema:
-    """The database `schema`. Every method commits, can be repeated after a crash, and raises DownstreamError."""
+    """The database `schema`.
+
+    Every method commits, can be repeated after a crash, and raises DownstreamError.
+    """
 
     def __init__(self, session: MySQLSession, schema: str) -> None:
         self._session = session
@@ -36,7 +40,9 @@ class ScratchSchema:
     def exists(self) -> bool:
         """Whether the restore has written anything."""
         return bool(
-            self._session.query("SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._schema,))
+            self._session.query(
+                "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._schema,)
+            )
         )
 
     def has_begun(self) -> bool:
@@ -44,31 +50,42 @@ class ScratchSchema:
         return bool(self._tables(_BEGUN_TABLE))
 
     def begin(self, replaced: Sequence[Name]) -> None:
-        """Set aside what is to be replaced; everything of the restore's names is its own from here on."""
+        """Set aside what is to be replaced.
+
+        Everything of the restore's names is its own from here on.
+        """
         if self.has_begun():
             return
         there = inspect_target(self._session, replaced).tables
         for number, name in enumerate(replaced):
             if name in there and not self._tables(_kept_table_name(number)):
-                self._session.execute(f"RENAME TABLE {_full(name)} TO {self._own(_kept_table_name(number))}")
+                self._session.execute(
+                    f"RENAME TABLE {_full(name)} TO {self._own(_kept_table_name(number))}"
+                )
         self._session.execute(f"CREATE TABLE {self._own(_BEGUN_TABLE)} (n INT) ENGINE=InnoDB")
 
-    def take_back(self, made: Sequence[Name], replaced: Sequence[Name], new_schemas: Sequence[str]) -> list[str]:
+    def take_back(
+        self, made: Sequence[Name], replaced: Sequence[Name], new_schemas: Sequence[str]
+    ) -> list[str]:
         """Remove everything, and put back what was set aside; what could not be, in words."""
         self._session.execute("SET SESSION foreign_key_checks = 0")
         stays: list[str] = []
         if self.has_begun():
             self.remove(made)
-            self._session.execute(f"DROP TABLE {self._own(_BEGUN_TABLE)}")  # what comes back isn't the restore's own
+            # what comes back isn't the restore's own
+            self._session.execute(f"DROP TABLE {self._own(_BEGUN_TABLE)}")
         for number, name in enumerate(replaced):
             if self._tables(_kept_table_name(number)):
                 try:
-                    self._session.execute(f"RENAME TABLE {self._own(_kept_table_name(number))} TO {_full(name)}")
+                    self._session.execute(
+                        f"RENAME TABLE {self._own(_kept_table_name(number))} TO {_full(name)}"
+                    )
                 except DownstreamError as error:
                     if error.transient:
                         raise
                     stays.append(
-                        f"{self._schema}.{_kept_table_name(number)}, which was {full_name(*name)}: {error.message}"
+                        f"{self._schema}.{_kept_table_name(number)}, which was {full_name(*name)}:"
+                        f" {error.message}"
                     )
         if not stays:
             self.drop(new_schemas)
@@ -92,7 +109,8 @@ class ScratchSchema:
 
     def _tables(self, name: str) -> list[tuple[object, ...]]:
         return self._session.query(
-            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", (self._schema, name)
+            "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (self._schema, name),
         )
 
     def _own(self, name: str) -> str:

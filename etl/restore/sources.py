@@ -23,8 +23,9 @@ Plan = TypeVar("Plan")
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """About how much is to be read of the log for some tables: `changes` in `log_bytes` of files. `unarchived`: how
-    many of the `windows` are landed and not archived yet.
+    """About how much is to be read of the log for some tables: `changes` in `log_bytes` of files.
+
+    `unarchived`: how many of the `windows` are landed and not archived yet.
     """
 
     windows: int = 0
@@ -35,8 +36,9 @@ class LogExtent:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSources:
-    """The archive, and what is landed and not archived yet, up to `until` (TSO). `oldest`: where the archive begins;
-    `archived`: where it ends, `oldest` if it is empty.
+    """The archive, and what is landed and not archived yet, up to `until` (TSO).
+
+    `oldest`: where the archive begins; `archived`: where it ends, `oldest` if it is empty.
     """
 
     archive: Archive
@@ -49,16 +51,20 @@ class RestoreSources:
 
     @classmethod
     def open(cls, settings: Settings, until: int, base: str | None = None) -> Self:
-        """`base`: the id of the one to be used, "" for none; None: the latest one before `until`. Raises RestoreError
-        if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
+        """`base`: the id of the one to be used, "" for none; None: the latest one before `until`.
+
+        Raises RestoreError if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
         """
         archive, log = Archive.open(settings.archive_url), HistoryLog.load(settings)
         begins = archive.first() or settings.open_relay().first()
         if log is None or begins is None:
-            raise RestoreError(f"neither {settings.archive_url} nor {settings.relay.url} holds anything")
+            raise RestoreError(
+                f"neither {settings.archive_url} nor {settings.relay.url} holds anything"
+            )
         if until > log.last:
             raise RestoreError(
-                f"{tso.text(until)} isn't landed yet: what was committed through {tso.text(log.last)} is there"
+                f"{tso.text(until)} isn't landed yet: what was committed through"
+                f" {tso.text(log.last)} is there"
             )
         oldest = begins.lo
         bases = SnapshotStore(archive.storage)
@@ -70,21 +76,26 @@ class RestoreSources:
             found = bases.get(base) if base else None
         if found is None and until < oldest:
             raise RestoreError(
-                f"the archive {settings.archive_url} begins at {tso.text(oldest)}, and there is no base before"
-                f" {tso.text(until)}: `sluice archive status` says from when on one can restore"
+                f"the archive {settings.archive_url} begins at {tso.text(oldest)}, and there is no"
+                f" base before {tso.text(until)}: `sluice archive status` says from when on one can"
+                " restore"
             )
         return cls(archive, log, until, begins.cluster_id, oldest, log.archived[1] or oldest, found)
 
     def before(self) -> Self | None:
-        """The same past from the base before; then without one, from where the archive begins; None behind that."""
+        """The same past from the base before.
+
+        Then without one, from where the archive begins; None behind that.
+        """
         if self.base is None:
             return None
         older = SnapshotStore(self.archive.storage).latest(self.base.ts - 1)
         return replace(self, base=older if older is not None and older.ts >= self.oldest else None)
 
     def plan_with_fallback(self, plan: Callable[[RestoreSources], tuple[Plan, bool]]) -> Plan:
-        """What `plan` makes of this past, or of the youngest one before of which it says that nothing lacks (its second
-        value is false). If something lacks in each of them, what it makes of this one.
+        """What `plan` makes of this past, or of the youngest one before of which it says that
+        nothing lacks (its second value is false). If something lacks in each of them, what it makes
+        of this one.
         """
         mine, lacking = plan(self)
         past = self
@@ -105,11 +116,19 @@ class RestoreSources:
         return SnapshotSource.from_snapshot(self.archive.url, self.base) if self.base else None
 
     def lineage(self) -> TableLineage:
-        """The schema from there on, followed to the moment; if it can't be, one with nothing but the problem."""
+        """The schema from there on, followed to the moment.
+
+        If it can't be, one with nothing but the problem.
+        """
         try:
             source = self.source()
             known = source.definitions() if source else None
-            made = TableLineage(self.since, self.oldest, known.tables if known else (), known.schemas if known else ())
+            made = TableLineage(
+                self.since,
+                self.oldest,
+                known.tables if known else (),
+                known.schemas if known else (),
+            )
             made.follow(self.windows(), self.until)
         except RelayError as error:  # a hole, or damage: named, with the way out
             return TableLineage(self.since, self.oldest, problems=[str(error)])
@@ -151,4 +170,6 @@ class RestoreSources:
         return self._windows(max(self.since, self.archived))
 
     def _windows(self, since: int) -> Iterator[WindowRecord]:
-        return itertools.chain.from_iterable(part.windows() for part in self.log.ranges(since, self.until))
+        return itertools.chain.from_iterable(
+            part.windows() for part in self.log.ranges(since, self.until)
+        )

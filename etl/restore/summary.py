@@ -12,8 +12,9 @@ __all__ = ["RestoreSummary", "RestoreVerification"]
 
 @dataclass(frozen=True, slots=True)
 class RestoreVerification:
-    """How the restored tables were verified: `tables` with `rows` were compared with the state that Spark computes
-    from base and archive, and those of `with_tidb` with TiDB as it was at the moment; `note` says what wasn't, and why.
+    """How the restored tables were verified: `tables` with `rows` were compared with the state that
+    Spark computes from base and archive, and those of `with_tidb` with TiDB as it was at the
+    moment; `note` says what wasn't, and why.
     """
 
     tables: int = 0
@@ -24,7 +25,9 @@ class RestoreVerification:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSummary:
-    """What was done. `base_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of each
+    """What was done.
+
+    `base_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of each
     stage, and of all. `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
     """
 

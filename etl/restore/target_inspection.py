@@ -17,8 +17,10 @@ _SYSTEM = "information_schema.TABLES WHERE TABLE_SCHEMA"
 
 @dataclass(slots=True)
 class TargetState:
-    """Of the names that are asked about: tables that are there, databases that aren't. `kinds`: as DROP says TABLE,
-    VIEW, SEQUENCE. `stuck`: why one that is there can't be set aside, by name.
+    """Of the names that are asked about: tables that are there, databases that aren't.
+
+    `kinds`: as DROP says TABLE, VIEW, SEQUENCE. `stuck`: why one that is there can't be set aside,
+    by name.
     """
 
     tables: list[Name] = field(default_factory=list)
@@ -31,8 +33,13 @@ def inspect_target(session: MySQLSession, names: Sequence[Name]) -> TargetState:
     """What is there of these (schema, table). Raises DownstreamError."""
     wanted = {(folded(schema), folded(name)) for schema, name in names}
     schemas = {schema for schema, _ in names}
-    there = {folded(str(name)) for (name,) in session.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")}
-    found = TargetState(new_schemas=sorted(schema for schema in schemas if folded(schema) not in there))
+    there = {
+        folded(str(name))
+        for (name,) in session.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
+    }
+    found = TargetState(
+        new_schemas=sorted(schema for schema in schemas if folded(schema) not in there)
+    )
     for schema in sorted(schemas):
         for name, kind in session.query(
             f"SELECT TABLE_NAME, TABLE_TYPE FROM {_SYSTEM} = %s ORDER BY TABLE_NAME", (schema,)
@@ -49,7 +56,8 @@ def _why_not_replaceable(session: MySQLSession, schema: str, name: str, kind: st
     if kind != "BASE TABLE":
         return f"it is no table but a {kind.lower()}"
     if session.query(
-        "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s LIMIT 1",
+        "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND"
+        " EVENT_OBJECT_TABLE = %s LIMIT 1",
         (schema, name),
     ):
         return "it has triggers"

@@ -1,6 +1,6 @@
-"""Whether restored tables are what they were: each is compared, rows in whatever order, with the state that Spark
-computes from base and archive by other means than those that restored it, and with TiDB as it was then if that still
-knows.
+"""Whether restored tables are what they were: each is compared, rows in whatever order, with the
+state that Spark computes from base and archive by other means than those that restored it, and with
+TiDB as it was then if that still knows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,16 @@ _MAX_SHOWN = 5
 
 
 def verify_restored(
-    settings: Settings, own: Settings, plan: RestorePlan, doing: OnActivity, run: PlanExecutor | None = None
+    settings: Settings,
+    own: Settings,
+    plan: RestorePlan,
+    doing: OnActivity,
+    run: PlanExecutor | None = None,
 ) -> RestoreVerification:
-    """Compare the tables that were asked for. `run`: where the other state is computed, Spark unless something else is
-    given; `doing` may raise what ends it. Raises VerifyError, which names the tables that differ; DownstreamError,
+    """Compare the tables that were asked for.
+
+    `run`: where the other state is computed, Spark unless something else is given; `doing` may
+    raise what ends it. Raises VerifyError, which names the tables that differ; DownstreamError,
     BaseError, relay errors, SparkError.
     """
     notes: list[str] = []
@@ -53,9 +59,13 @@ def verify_restored(
     return RestoreVerification(len(expected), rows, len(with_tidb), "; ".join(notes))
 
 
-def _compare(found: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint], whose: str) -> None:
+def _compare(
+    found: Mapping[str, Fingerprint], expected: Mapping[str, Fingerprint], whose: str
+) -> None:
     wrong = [
-        f"{name} has {found[name]}, and {whose} {should}" for name, should in expected.items() if found[name] != should
+        f"{name} has {found[name]}, and {whose} {should}"
+        for name, should in expected.items()
+        if found[name] != should
     ]
     if wrong:
         more = f"; and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
@@ -67,11 +77,15 @@ def _expected_fingerprints(
 ) -> dict[str, Fingerprint]:
     """By table, as far as they can be computed; why others can't is noted."""
     decisions = (
-        Archive.open(settings.archive_url).overrides_of(settings.open_relay().pipeline).list(plan.since, plan.until)
+        Archive.open(settings.archive_url)
+        .overrides_of(settings.open_relay().pipeline)
+        .list(plan.since, plan.until)
     )
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if decided := sorted(one.commit_ts for one in decisions if one.commit_ts in ddls):
-        notes.append(f"not compared with what Spark computes: operators decided about the DDL at {decided}")
+        notes.append(
+            f"not compared with what Spark computes: operators decided about the DDL at {decided}"
+        )
         return {}
     ignored = [one.commit_ts for one in decisions if one.action == SKIP]
 
@@ -105,7 +119,9 @@ def _fingerprints_of_tidb(
     found: dict[str, Fingerprint] = {}
     for table in plan.asked:
         doing(f"comparing {table.full_name} with TiDB")
-        whole = SourceChunk(table.schema_name, table.name, 0, {"key_low": None, "key_high": None}, 0)
+        whole = SourceChunk(
+            table.schema_name, table.name, 0, {"key_low": None, "key_high": None}, 0
+        )
         try:
             found[table.full_name] = fingerprint(table, source.read(whole, table))
         except CopyError as error:

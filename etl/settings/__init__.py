@@ -1,5 +1,6 @@
-"""The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today. Which pipelines there are is in
-`sluice.etl.settings.pipelines`.
+"""The settings files: `sluice.toml`, and a `drainer.toml` under the keys it has today.
+
+Which pipelines there are is in `sluice.etl.settings.pipelines`.
 
 Names load on first use: DAG files ask only which pipelines there are, again and again.
 """

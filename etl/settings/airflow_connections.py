@@ -1,5 +1,5 @@
-"""Airflow's connections for a process that has no Airflow to ask: a task looks those up that the settings name, and
-lends them.
+"""Airflow's connections for a process that has no Airflow to ask: a task looks those up that the
+settings name, and lends them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def resolve_connections(settings: Settings) -> ResolvedConnections:
                 found[name] = str(error), error.transient
             else:
                 extra = dict(it.extra_dejson)
-                found[name] = ResolvedConnection(it.conn_type, it.login, it.password, it.host, extra)
+                found[name] = ResolvedConnection(
+                    it.conn_type, it.login, it.password, it.host, extra
+                )
     return found
 
 
@@ -53,4 +55,6 @@ def use_connections(lent: ResolvedConnections) -> None:
     """Use these from now on, and ask Airflow for none of them."""
     RESOLVED.clear()
     for name, it in lent.items():
-        RESOLVED[name] = it if isinstance(it, ResolvedConnection) else SettingsError(it[0], transient=it[1])
+        RESOLVED[name] = (
+            it if isinstance(it, ResolvedConnection) else SettingsError(it[0], transient=it[1])
+        )

@@ -1,8 +1,9 @@
 """drainer.toml, the original Drainer's settings, as the parts of sluice.toml that they stand for.
 
-Every key the original knows is known here: it is taken over, or accepted with a warning that says why it means nothing,
-or refused where leaving it out would do harm. Unknown keys are errors, as there. Passwords are never copied:
-`[downstream] password-drainer-config` names the file, and the password is read when it is needed.
+Every key the original knows is known here: it is taken over, or accepted with a warning that says
+why it means nothing, or refused where leaving it out would do harm. Unknown keys are errors, as
+there. Passwords are never copied: `[downstream] password-drainer-config` names the file, and the
+password is read when it is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from sluice.etl.settings.rules import is_event
 Document = dict[str, Any]
 
 _LOGS = "messages go to the log of the Airflow task"
-_NO_PORT = "the pipeline serves no port: its state is in Airflow, in the registry and in `sluice status`"
+_NO_PORT = (
+    "the pipeline serves no port: its state is in Airflow, in the registry and in `sluice status`"
+)
 _ALWAYS = "every window goes through the relay log of [relay]"
 _PLANNED = "it is settled anew for each window"
 _SAME_PLACE = "the checkpoint is written by the session that writes the rows"
@@ -85,19 +88,30 @@ _CHECKPOINT_KEYS: dict[str, str | tuple[str, str]] = {
     "oracle-service-name": _SAME_PLACE,
     "oracle-connect-string": _SAME_PLACE,
 }
-_TYPES = {"": "mysql", "mysql": "mysql", "tidb": "mysql", "file": "file", "pb": "file", "kafka": "kafka"}
+_TYPES = {
+    "": "mysql",
+    "mysql": "mysql",
+    "tidb": "mysql",
+    "file": "file",
+    "pb": "file",
+    "kafka": "kafka",
+}
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _MAX_MESSAGE_BYTES = 1_000_000_000
 
 
 class DrainerSettingsError(RequestError, ValueError):
-    """A key of drainer.toml that isn't known, or can't be taken over; the text names the file and the key."""
+    """A key of drainer.toml that isn't known, or can't be taken over.
+
+    The text names the file and the key.
+    """
 
 
 @dataclass(slots=True)
 class DrainerSettings:
-    """`document`: the sections of sluice.toml that the file fills. `warnings`: what it says that has no meaning here, a
-    line each.
+    """`document`: the sections of sluice.toml that the file fills.
+
+    `warnings`: what it says that has no meaning here, a line each.
     """
 
     document: Document = field(default_factory=dict)
@@ -116,9 +130,9 @@ def drainer_password(path: str | os.PathLike[str]) -> str:
     to = _load(name).get("syncer", {}).get("to", {})
     if to.get("encrypted_password"):
         raise DrainerSettingsError(
-            f"{name}: [syncer.to] encrypted_password: Sluice doesn't decrypt it (the original's key is public). Say"
-            " where the password is with [downstream] password-env, password-file or password-connection in"
-            " sluice.toml"
+            f"{name}: [syncer.to] encrypted_password: Sluice doesn't decrypt it (the original's key"
+            " is public). Say where the password is with [downstream] password-env, password-file"
+            " or password-connection in sluice.toml"
         )
     return str(to.get("password", ""))
 
@@ -190,14 +204,21 @@ class _DrainerTomlReader:
         return value
 
     def _keys(
-        self, section: str, raw: Mapping[str, Any], known: Mapping[str, str | tuple[str, str]], handled: set[str]
+        self,
+        section: str,
+        raw: Mapping[str, Any],
+        known: Mapping[str, str | tuple[str, str]],
+        handled: set[str],
     ) -> None:
         where = f"[{section}] " if section else ""
         for key, value in raw.items():
             if key in handled:
                 continue
             if key not in known:
-                raise self._error(f"unknown key {where}{key}; the Drainer has {', '.join(sorted({*known, *handled}))}")
+                raise self._error(
+                    f"unknown key {where}{key}; the Drainer has"
+                    f" {', '.join(sorted({*known, *handled}))}"
+                )
             goal = known[key]
             if isinstance(goal, str):
                 if value not in ("", 0, False, [], {}):
@@ -207,7 +228,9 @@ class _DrainerTomlReader:
 
     def _kind(self, text: str) -> str:
         if text not in _TYPES:
-            raise self._error(f"[syncer] db-type = {text!r}: Sluice writes to mysql, tidb, file (or pb) and kafka")
+            raise self._error(
+                f"[syncer] db-type = {text!r}: Sluice writes to mysql, tidb, file (or pb) and kafka"
+            )
         return _TYPES[text]
 
     def _security(self) -> None:
@@ -216,7 +239,10 @@ class _DrainerTomlReader:
             if key in ("ssl-ca", "ssl-cert", "ssl-key"):
                 self._set("upstream", key, value)
             elif key == "cert-allowed-cn":
-                self._warn("[security] cert-allowed-cn has no meaning for Sluice: nobody connects to the pipeline")
+                self._warn(
+                    "[security] cert-allowed-cn has no meaning for Sluice: nobody connects to the"
+                    " pipeline"
+                )
             else:
                 raise self._error(f"unknown key [security] {key}")
 
@@ -239,25 +265,35 @@ class _DrainerTomlReader:
         )
         if to.get("sync-mode", 0) not in (0, 1):
             raise self._error(
-                f"[syncer.to] sync-mode = {to['sync-mode']!r}: the downstream must have every column; Sluice knows 1"
-                " only"
+                f"[syncer.to] sync-mode = {to['sync-mode']!r}: the downstream must have every"
+                " column; Sluice knows 1 only"
             )
         if to.get("zookeeper-addrs"):
-            raise self._error("[syncer.to] zookeeper-addrs: Kafka's brokers must be named themselves, in kafka-addrs")
+            raise self._error(
+                "[syncer.to] zookeeper-addrs: Kafka's brokers must be named themselves, in"
+                " kafka-addrs"
+            )
         if to.get("params"):
             self._warn(
-                f"[syncer.to.params] {', '.join(to['params'])}: not taken over; sessions are set up as exactness"
-                " needs it"
+                f"[syncer.to.params] {', '.join(to['params'])}: not taken over; sessions are set up"
+                " as exactness needs it"
             )
         if to.get("read-timeout"):
             match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", str(to["read-timeout"]))
             if match is None:
                 raise self._error(
-                    f"[syncer.to] read-timeout = {to['read-timeout']!r}: a time like '30s' or '1m' expected"
+                    f"[syncer.to] read-timeout = {to['read-timeout']!r}: a time like '30s' or '1m'"
+                    " expected"
                 )
-            self._set("downstream", "read-timeout-s", max(1, round(float(match[1]) * _SECONDS[match[2]])))
+            self._set(
+                "downstream", "read-timeout-s", max(1, round(float(match[1]) * _SECONDS[match[2]]))
+            )
         if to.get("kafka-max-message-size"):
-            self._set("kafka", "max-message-bytes", min(int(to["kafka-max-message-size"]), _MAX_MESSAGE_BYTES))
+            self._set(
+                "kafka",
+                "max-message-bytes",
+                min(int(to["kafka-max-message-size"]), _MAX_MESSAGE_BYTES),
+            )
         if to.get("password") or to.get("encrypted_password"):
             self._set("downstream", "password-drainer-config", str(Path(self._name).absolute()))
         for key, value in self._table(to, "security", "syncer.to.security").items():
@@ -266,13 +302,16 @@ class _DrainerTomlReader:
             if key == "cert-allowed-cn":
                 if value:
                     self._warn(
-                        "[syncer.to.security] cert-allowed-cn has no meaning for Sluice: the certificate must be for"
-                        " the host"
+                        "[syncer.to.security] cert-allowed-cn has no meaning for Sluice: the"
+                        " certificate must be for the host"
                     )
             elif value:
                 self._set("downstream", key, value)
         if kind == "mysql" and self._raw.get("data-dir"):
-            self._warn("data-dir has no meaning for Sluice: what is durable is in the relay log and in the downstream")
+            self._warn(
+                "data-dir has no meaning for Sluice: what is durable is in the relay log and in the"
+                " downstream"
+            )
         data_dir = str(self._raw.get("data-dir") or "data.drainer")
         if kind == "file":
             self._found.document.setdefault("file", {}).setdefault("dir", data_dir)
@@ -282,49 +321,60 @@ class _DrainerTomlReader:
     def _checkpoint(self, kind: str, raw: Document) -> None:
         self._keys("syncer.to.checkpoint", raw, _CHECKPOINT_KEYS, {"type", "host", "port"})
         wanted = str(raw.get("type", ""))
-        fits = wanted == "" or (wanted in ("mysql", "tidb") if kind == "mysql" else wanted == "file")
+        fits = wanted == "" or (
+            wanted in ("mysql", "tidb") if kind == "mysql" else wanted == "file"
+        )
         downstream = self._found.document.get("downstream", {})
         elsewhere = (
             kind == "mysql"
             and wanted
-            and any(raw.get(key) not in (None, "", 0, downstream.get(key)) for key in ("host", "port"))
+            and any(
+                raw.get(key) not in (None, "", 0, downstream.get(key)) for key in ("host", "port")
+            )
         )
         if not fits or elsewhere:
             raise self._error(
-                "[syncer.to.checkpoint]: the checkpoint must be in the downstream itself, where it commits with the"
-                f" rows; copy the Drainer's row to {downstream.get('host', 'the downstream')} and remove type, host and"
-                " port"
+                "[syncer.to.checkpoint]: the checkpoint must be in the downstream itself, where it"
+                " commits with the rows; copy the Drainer's row to"
+                f" {downstream.get('host', 'the downstream')} and remove type, host and port"
             )
 
     def _filter(self, syncer: Document) -> None:
         if syncer.get("loopback-control"):
             raise self._error(
-                "[syncer] loopback-control: Sluice doesn't mark what it writes; two clusters that replicate each other"
-                " would loop"
+                "[syncer] loopback-control: Sluice doesn't mark what it writes; two clusters that"
+                " replicate each other would loop"
             )
         rules = {
             name: dict(rule)
-            for name, rule in self._table(syncer, "binlog-filter-rule", "syncer.binlog-filter-rule").items()
+            for name, rule in self._table(
+                syncer, "binlog-filter-rule", "syncer.binlog-filter-rule"
+            ).items()
         }
         for name, rule in rules.items():
             unknown = [event for event in rule.get("ignore-event", ()) if not is_event(event)]
             if unknown:
                 self._warn(
-                    f"[syncer.binlog-filter-rule.{name}] ignore-event {', '.join(map(repr, unknown))}: left out, as it"
-                    " never matches in the original"
+                    f"[syncer.binlog-filter-rule.{name}] ignore-event"
+                    f" {', '.join(map(repr, unknown))}: left out, as it never matches in the"
+                    " original"
                 )
-                rule["ignore-event"] = [event for event in rule["ignore-event"] if event not in unknown]
+                rule["ignore-event"] = [
+                    event for event in rule["ignore-event"] if event not in unknown
+                ]
         migrate = []
         for number, rule in enumerate(syncer.get("table-migrate-rule", ()), 1):
             if rule.get("target"):
                 self._warn(
-                    f"[[syncer.table-migrate-rule]] {number} target: left out, as the original heeds it for Oracle"
-                    " only; see [[route]]"
+                    f"[[syncer.table-migrate-rule]] {number} target: left out, as the original"
+                    " heeds it for Oracle only; see [[route]]"
                 )
             migrate.append({key: value for key, value in rule.items() if key != "target"})
         if syncer.get("sync-ddl") is False:
             rules["no-ddl"] = {"ignore-event": ["all ddl"]}
-            migrate.append({"source": {"schema": "*", "table": "*"}, "binlog-filter-rule": ["no-ddl"]})
+            migrate.append(
+                {"source": {"schema": "*", "table": "*"}, "binlog-filter-rule": ["no-ddl"]}
+            )
         if rules:
             self._set("filter", "binlog-filter-rule", rules)
         if migrate:
@@ -332,8 +382,8 @@ class _DrainerTomlReader:
         for pattern in _patterns(syncer):
             if reads_otherwise(pattern):
                 self._warn(
-                    f"[syncer] {pattern!r}: * and ? are wildcards here; the original takes them for repetitions, as in"
-                    f" ~^{pattern}$"
+                    f"[syncer] {pattern!r}: * and ? are wildcards here; the original takes them for"
+                    f" repetitions, as in ~^{pattern}$"
                 )
 
 

@@ -6,4 +6,7 @@ from sluice.errors import RequestError
 
 
 class SettingsError(RequestError, ValueError):
-    """A key of the settings file is missing, unknown or has a wrong value; the text names the file and the key."""
+    """A key of the settings file is missing, unknown or has a wrong value.
+
+    The text names the file and the key.
+    """

@@ -1,13 +1,13 @@
-"""Another place than the pipeline's downstream, for what a job writes: a settings file of which the sections about a
-downstream and the rules count.
+"""Another place than the pipeline's downstream, for what a job writes: a settings file of which the
+sections about a downstream and the rules count.
 
     [downstream]                # as in sluice.toml; [file] or [kafka] with it
     type = "file"
     [file]
     dir = "/mnt/again"
 
-Sections [filter] and [[route]], if they are there, count in place of the pipeline's. A whole sluice.toml does too: its
-[upstream], [relay], [spark] and [window] are left aside.
+Sections [filter] and [[route]], if they are there, count in place of the pipeline's. A whole
+sluice.toml does too: its [upstream], [relay], [spark] and [window] are left aside.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
 
 
 def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What counts of the file at `path`, as JSON values; no secrets are in it. Raises SettingsError."""
+    """What counts of the file at `path`, as JSON values; no secrets are in it.
+
+    Raises SettingsError.
+    """
     name = os.fspath(path)
     try:
         document = tomllib.loads(Path(name).read_text(encoding="utf-8"))
@@ -40,8 +43,8 @@ def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
-    """The pipeline's settings with the downstream that `read_target` found, and its rules if it has any. Raises
-    SettingsError.
+    """The pipeline's settings with the downstream that `read_target` found, and its rules if it has
+    any. Raises SettingsError.
     """
     found = _parsed(document, "the other downstream")
     filters = found.filters if "filter" in document else settings.filters
@@ -61,4 +64,6 @@ def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
 def _parsed(document: Mapping[str, Any], name: str) -> Settings:
     if "downstream" not in document:
         raise SettingsError(f"{name}: [downstream] is missing: it says where to write")
-    return parse_settings({**document, "upstream": {"pd-urls": "-"}, "relay": {"url": "file:///-"}}, name)
+    return parse_settings(
+        {**document, "upstream": {"pd-urls": "-"}, "relay": {"url": "file:///-"}}, name
+    )

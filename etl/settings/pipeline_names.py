@@ -14,14 +14,15 @@ FOLDER_VARIABLE = "SLUICE_PIPELINES"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """What a pipeline may be called."""
 _TAKEN = re.compile(r"(drill|continuously)(_|\Z)")
-"""``restore_drill`` and ``verify_continuously`` are DAGs of their own, so no pipeline's ``restore`` or ``verify``
-may be called so.
+"""``restore_drill`` and ``verify_continuously`` are DAGs of their own, so no pipeline's ``restore``
+or ``verify`` may be called so.
 """
 
 
 def name_of(path: Path) -> str:
-    """The name of the pipeline whose settings are at `path`; "" if it isn't in the folder of pipelines. Raises
-    SettingsError if the file can't be called so.
+    """The name of the pipeline whose settings are at `path`.
+
+    "" if it isn't in the folder of pipelines. Raises SettingsError if the file can't be called so.
     """
     folder = folder_of_pipelines()
     if folder is None or path.absolute().parent.resolve() != folder.resolve():
@@ -39,19 +40,27 @@ def folder_of_pipelines() -> Path | None:
 
 def files_of(folder: Path | None) -> list[Path]:
     """The files of its pipelines, by name."""
-    return sorted(path for path in folder.glob("*.toml") if not path.name.startswith(".")) if folder else []
+    return (
+        sorted(path for path in folder.glob("*.toml") if not path.name.startswith("."))
+        if folder
+        else []
+    )
 
 
 def name_problem(path: Path, found: Collection[str]) -> str:
-    """Why a pipeline can't be called as the file is, beside those that were `found`; "" if it can."""
+    """Why a pipeline can't be called as the file is, beside those that were `found`.
+
+    "" if it can.
+    """
     if not NAME.match(path.stem):
         return (
-            f"{path}: a pipeline is called as its file is: letters, digits, _ and - only, at most 64; rename the file"
+            f"{path}: a pipeline is called as its file is: letters, digits, _ and - only, at most"
+            " 64; rename the file"
         )
     if _TAKEN.match(path.stem):
         return (
-            f"{path}: a pipeline can't be called {path.stem}: the DAGs restore_drill and verify_continuously are"
-            " others; rename the file"
+            f"{path}: a pipeline can't be called {path.stem}: the DAGs restore_drill and"
+            " verify_continuously are others; rename the file"
         )
     if path.stem.lower() in {name.lower() for name in found}:
         return f"{path}: there is a pipeline whose name differs only in case; rename the file"

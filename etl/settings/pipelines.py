@@ -1,12 +1,14 @@
-"""Which pipelines there are: the one of the file that ``SLUICE_CONFIG`` names, and one for each ``*.toml`` in the
-folder that ``SLUICE_PIPELINES`` names, called as its file is.
+"""Which pipelines there are: the one of the file that ``SLUICE_CONFIG`` names, and one for each
+``*.toml`` in the folder that ``SLUICE_PIPELINES`` names, called as its file is.
 
-The first has no name, and its DAGs are called ``replicate``, ``archive`` and so on; those of the pipeline ``shop`` are
-``replicate_shop``, ``archive_shop``. Both variables may be set: who has one pipeline and gets another leaves the first
-as it is. Without either there is the one without a name, and its tasks say what is missing.
+The first has no name, and its DAGs are called ``replicate``, ``archive`` and so on; those of the
+pipeline ``shop`` are ``replicate_shop``, ``archive_shop``. Both variables may be set: who has one
+pipeline and gets another leaves the first as it is. Without either there is the one without a name,
+and its tasks say what is missing.
 
-Airflow asks again and again, so this looks into no file; what a file says is read when its settings are asked for. What
-is wrong with one pipeline is never in the way of another: see `Pipelines.problems`.
+Airflow asks again and again, so this looks into no file; what a file says is read when its settings
+are asked for. What is wrong with one pipeline is never in the way of another: see
+`Pipelines.problems`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedPipeline:
-    """A pipeline. `name` is empty for that of ``SLUICE_CONFIG``; `path` is None if nothing names its file."""
+    """A pipeline.
+
+    `name` is empty for that of ``SLUICE_CONFIG``; `path` is None if nothing names its file.
+    """
 
     name: str
     path: Path | None
@@ -59,8 +64,10 @@ class NamedPipeline:
 
 
 class Pipelines(Mapping[str, NamedPipeline]):
-    """Pipelines by name, in the order of their names. `problems`: what is wrong with files that are none of them, or
-    whose tasks will stop; a text each, which names the file.
+    """Pipelines by name, in the order of their names.
+
+    `problems`: what is wrong with files that are none of them, or whose tasks will stop; a text
+    each, which names the file.
     """
 
     def __init__(self, found: Mapping[str, NamedPipeline], problems: tuple[str, ...] = ()) -> None:
@@ -82,7 +89,8 @@ class Pipelines(Mapping[str, NamedPipeline]):
             return self._found[name]
         there = ", ".join(filter(None, self._found)) or "none with a name"
         raise SettingsError(
-            f"there is no pipeline {name!r} in {folder_of_pipelines() or f'${FOLDER_VARIABLE}'}; there is {there}"
+            f"there is no pipeline {name!r} in {folder_of_pipelines() or f'${FOLDER_VARIABLE}'};"
+            f" there is {there}"
         )
 
     def problems(self) -> list[str]:
@@ -134,8 +142,8 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _conflicts_with(pipeline: NamedPipeline) -> str:
-    """Says so if a pipeline before this one has the same checkpoint in the same downstream, or keeps dropped tables in
-    the same place.
+    """Says so if a pipeline before this one has the same checkpoint in the same downstream, or
+    keeps dropped tables in the same place.
     """
     if pipeline.path is None:
         return ""
@@ -150,15 +158,15 @@ def _conflicts_with(pipeline: NamedPipeline) -> str:
             continue  # its own tasks say so
         if own and own == _checkpoint_place(theirs):
             return (
-                f"{pipeline.path}: it has the checkpoint that {other.path} has ({own}): give one of them another"
-                " downstream, or, if they write to other tables of it, another [downstream] checkpoint-schema. Until"
-                f" then {pipeline.name} doesn't begin"
+                f"{pipeline.path}: it has the checkpoint that {other.path} has ({own}): give one of"
+                " them another downstream, or, if they write to other tables of it, another"
+                f" [downstream] checkpoint-schema. Until then {pipeline.name} doesn't begin"
             )
         if bin_of_own and bin_of_own == _recycle_bin(theirs):
             return (
-                f"{pipeline.path}: dropped tables of its downstream are kept where those of {other.path} are"
-                f" ({bin_of_own}): give one of them another [downstream] recycle-schema. Until then"
-                f" {pipeline.name} doesn't begin"
+                f"{pipeline.path}: dropped tables of its downstream are kept where those of"
+                f" {other.path} are ({bin_of_own}): give one of them another [downstream]"
+                f" recycle-schema. Until then {pipeline.name} doesn't begin"
             )
     return ""
 
@@ -173,9 +181,14 @@ def _declared_places(document: Mapping[str, Any]) -> Callable[..., str]:
 
 def _recycle_bin(document: Mapping[str, Any]) -> str:
     of = _declared_places(document)
-    if of("downstream", "type", "mysql") != "mysql" or not (host := of("downstream", "host").lower()):
+    if of("downstream", "type", "mysql") != "mysql" or not (
+        host := of("downstream", "host").lower()
+    ):
         return ""
-    return f"{host}:{of('downstream', 'port', '3306')}, {of('downstream', 'recycle-schema', 'sluice_recycle').lower()}"
+    return (
+        f"{host}:{of('downstream', 'port', '3306')},"
+        f" {of('downstream', 'recycle-schema', 'sluice_recycle').lower()}"
+    )
 
 
 def _checkpoint_place(document: Mapping[str, Any]) -> str:

@@ -69,14 +69,19 @@ class RuleError(RequestError, ValueError):
 def parse_filter(
     raw: Mapping[str, Any], own_schemas: Sequence[str] = (), section: str = "filter"
 ) -> tuple[Filter, frozenset[int]]:
-    """The filter and the commit timestamps to be ignored. `own_schemas`: what else is never replicated. Raises
-    RuleError.
+    """The filter and the commit timestamps to be ignored.
+
+    `own_schemas`: what else is never replicated. Raises RuleError.
     """
     for key in raw:
         if key not in FILTER_KEYS:
             raise RuleError(f"unknown key [{section}] {key}; known are {', '.join(FILTER_KEYS)}")
     schemas = [part.strip() for part in _typed(section, raw, "ignore-schemas", str, "").split(",")]
-    ignored = [_pattern(f"[{section}] ignore-schemas[{n}]", text) for n, text in enumerate(schemas, 1) if text]
+    ignored = [
+        _pattern(f"[{section}] ignore-schemas[{n}]", text)
+        for n, text in enumerate(schemas, 1)
+        if text
+    ]
     _typed(section, raw, "case-sensitive", bool, default=False)
     return Filter(
         do_schemas=_patterns(section, raw, "replicate-do-db"),
@@ -105,8 +110,8 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
                 raise RuleError(f"{where}: {key} is missing")
         if "target-table" in rule and "table-pattern" not in rule:
             raise RuleError(
-                f"{where} target-table = {rule['target-table']!r}: without table-pattern it would take every table of a"
-                " database there"
+                f"{where} target-table = {rule['target-table']!r}: without table-pattern it would"
+                " take every table of a database there"
             )
         for key in ("schema-pattern", "table-pattern"):
             if key in rule:
@@ -115,12 +120,19 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
             name = rule.get(key, "")
             if len(name) > _MAX_NAME_CHARS or name != name.rstrip() or "\0" in name:
                 raise RuleError(f"{where} {key} = {name!r}: no name for a {key.partition('-')[2]}")
-        if folded(rule["target-schema"]) in SYSTEM_SCHEMAS | OWN_SCHEMAS | {folded(name) for name in own_schemas}:
-            raise RuleError(f"{where} target-schema = {rule['target-schema']!r}: belongs to the server or to Sluice")
+        if folded(rule["target-schema"]) in SYSTEM_SCHEMAS | OWN_SCHEMAS | {
+            folded(name) for name in own_schemas
+        }:
+            raise RuleError(
+                f"{where} target-schema = {rule['target-schema']!r}: belongs to the server or to"
+                " Sluice"
+            )
         schema, table, target_schema, target_table = (str(rule.get(key, "")) for key in _ROUTE_KEYS)
         source = ".".join(repr(part) for part in (schema, table) if part)
         target = ".".join(part for part in (target_schema, target_table) if part)
-        rules.append(Route(schema, table, target_schema, target_table, f"{where} ({source} to {target})"))
+        rules.append(
+            Route(schema, table, target_schema, target_table, f"{where} ({source} to {target})")
+        )
     return Routes(tuple(rules))
 
 
@@ -158,7 +170,9 @@ def _patterns(section: str, raw: Mapping[str, Any], key: str) -> tuple[str, ...]
 
 def _name_rules(section: str, raw: Mapping[str, Any], key: str) -> tuple[NameRule, ...]:
     rules = []
-    for number, rule in enumerate(_list(section, raw, key, dict, '{ db-name = "...", tbl-name = "..." }'), 1):
+    for number, rule in enumerate(
+        _list(section, raw, key, dict, '{ db-name = "...", tbl-name = "..." }'), 1
+    ):
         where = f"[{section}] {key}[{number}]"
         rules.append(_name_rule(where, rule, "db-name", "tbl-name"))
     return tuple(rules)
@@ -172,7 +186,9 @@ def _name_rule(where: str, rule: Mapping[str, Any], schema: str, table: str) -> 
         if part not in rule:
             raise RuleError(f"{where}: {part} is missing")
         _pattern(f"{where} {part}", rule[part])
-    return NameRule(rule[schema], rule[table], f"{where} ({schema} {rule[schema]!r}, {table} {rule[table]!r})")
+    return NameRule(
+        rule[schema], rule[table], f"{where} ({schema} {rule[schema]!r}, {table} {rule[table]!r})"
+    )
 
 
 def _timestamps(section: str, raw: Mapping[str, Any]) -> frozenset[int]:
@@ -188,7 +204,10 @@ def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
         for key in rule:
             if key not in ("ignore-event", "ignore-sql"):
                 raise RuleError(f"{where}: unknown key {key}; known are ignore-event, ignore-sql")
-        kinds[name] = _checked(where, rule, "ignore-event", _event), _checked(where, rule, "ignore-sql", _expression)
+        kinds[name] = (
+            _checked(where, rule, "ignore-event", _event),
+            _checked(where, rule, "ignore-sql", _expression),
+        )
     rules: list[EventRule] = []
     for number, rule in enumerate(_list(section, raw, "table-migrate-rule", dict, "a table"), 1):
         where = f"[[{section}.table-migrate-rule]] {number}"
@@ -201,17 +220,22 @@ def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
         for name in _checked(where, rule, "binlog-filter-rule", lambda _, text: text):
             if name not in kinds:
                 raise RuleError(
-                    f"{where}: there is no binlog-filter-rule {name!r}; there are {', '.join(kinds) or 'none'}"
+                    f"{where}: there is no binlog-filter-rule {name!r}; there are"
+                    f" {', '.join(kinds) or 'none'}"
                 )
             events, statements = kinds[name]
             label = NameRule(
-                names.schema, names.table, f"[{section}.binlog-filter-rule.{name}] for {names.schema}.{names.table}"
+                names.schema,
+                names.table,
+                f"[{section}.binlog-filter-rule.{name}] for {names.schema}.{names.table}",
             )
             rules.append(EventRule(label, frozenset(events), tuple(statements)))
     return tuple(rules)
 
 
-def _checked(where: str, rule: Mapping[str, Any], key: str, take: Callable[[str, str], str]) -> list[str]:
+def _checked(
+    where: str, rule: Mapping[str, Any], key: str, take: Callable[[str, str], str]
+) -> list[str]:
     values = rule.get(key, [])
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise RuleError(f"{where} {key} = {values!r}: a list of texts expected")
@@ -227,7 +251,8 @@ def _event(where: str, text: str) -> str:
     event = " ".join(text.lower().split())
     if not is_event(text):
         raise RuleError(
-            f"{where} = {text!r}: no such event; there are {', '.join(_EVENTS)}. For anything finer use ignore-sql"
+            f"{where} = {text!r}: no such event; there are {', '.join(_EVENTS)}. For anything finer"
+            " use ignore-sql"
         )
     return event
 

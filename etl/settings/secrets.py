@@ -15,8 +15,9 @@ RESOLVED: dict[str, Any] = {}
 
 
 def from_environment(key: str, variable: str) -> str:
-    """The value of an environment variable. `key` names the setting in errors, as in ``[spark] token-env``. Raises
-    SettingsError.
+    """The value of an environment variable.
+
+    `key` names the setting in errors, as in ``[spark] token-env``. Raises SettingsError.
     """
     try:
         return os.environ[variable]
@@ -40,8 +41,9 @@ def from_file(key: str, path: str) -> str:
 
 
 def from_connection(key: str, connection: str) -> str:
-    """The password of an Airflow connection, "" if it has none. Raises SettingsError, transient where Airflow can't be
-    asked now.
+    """The password of an Airflow connection, "" if it has none.
+
+    Raises SettingsError, transient where Airflow can't be asked now.
     """
     return connection_of(key, connection).password or ""
 

@@ -36,24 +36,27 @@ class Upstream:
     pd_urls: str
     """PD's client URLs, comma separated; etcd is served there too."""
     initial_commit_ts: int = -1
-    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps have, -1 for now.
+    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps
+    have, -1 for now.
     """
     ssl_ca: str = ""
-    """File with the certificates of the authorities behind PD's, TiKV's and the pumps' certificates; without it nothing
-    uses TLS.
+    """File with the certificates of the authorities behind PD's, TiKV's and the pumps'
+    certificates; without it nothing uses TLS.
     """
     ssl_cert: str = ""
     """File with the certificate that this client shows, if they want one."""
     ssl_key: str = ""
     node_id: str = ""
-    """This pipeline's id among the drainers in the registry; by default one made from the relay log's URL."""
+    """This pipeline's id among the drainers in the registry; by default one made from the relay
+    log's URL.
+    """
     new_collations: str = "auto"
-    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new collations, so all
-    text compares byte for byte; ``auto``: as `mysql.tidb` says.
+    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new
+    collations, so all text compares byte for byte; ``auto``: as `mysql.tidb` says.
     """
     unrelated_drainers: list[str] = field(default_factory=list)
-    """Node ids of Drainers that replicate the same cluster to another downstream: they may be online beside this
-    pipeline.
+    """Node ids of Drainers that replicate the same cluster to another downstream: they may be
+    online beside this pipeline.
     """
     sql_host: str = ""
     """Where TiDB serves SQL; only copies that read from it ask."""
@@ -62,7 +65,9 @@ class Upstream:
     sql_password_env: str = ""
     """Name of the environment variable that holds the password, here and on Spark's workers."""
     sql_ssl_ca: str = ""
-    """File with the certificates of the authorities that TiDB's must come from; without it nothing asks for TLS."""
+    """File with the certificates of the authorities that TiDB's must come from; without it nothing
+    asks for TLS.
+    """
     sql_ssl_cert: str = ""
     sql_ssl_key: str = ""
     sql_ssl_verify_identity: bool = True
@@ -71,12 +76,15 @@ class Upstream:
     def __post_init__(self) -> None:
         if self.new_collations not in ("auto", "true", "false"):
             raise SettingsError(
-                f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false" are possible'
+                f'[upstream] new-collations is {self.new_collations!r}, "auto", "true" and "false"'
+                " are possible"
             )
 
     def tls(self) -> TLS | None:
-        """TLS for every connection to the cluster, None for none. The files are read where a connection is made: on
-        Spark's workers too they must be under these paths. Raises SettingsError.
+        """TLS for every connection to the cluster, None for none.
+
+        The files are read where a connection is made: on Spark's workers too they must be under
+        these paths. Raises SettingsError.
         """
         from sluice.tidb import TLS
 
@@ -91,24 +99,26 @@ class Relay:
     """The relay log."""
 
     url: str
-    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…`` or ``az://…``,
-    without credentials.
+    """``file:///dir``, ``s3://bucket/dir`` (options region, endpoint_override, scheme), ``gs://…``
+    or ``az://…``, without credentials.
     """
     keep: str = ""
-    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``; by default for
-    ever.
+    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``;
+    by default for ever.
     """
     put_every: str = ""
-    """How often a window is landed at the most while landing keeps up: ``500ms``, ``2s``, ``1m``; ``0s`` for as soon as
-    there is something. By default ``1s`` in an object store, which charges for each window, and ``0s`` in a folder.
+    """How often a window is landed at the most while landing keeps up: ``500ms``, ``2s``, ``1m``;
+    ``0s`` for as soon as there is something. By default ``1s`` in an object store, which charges
+    for each window, and ``0s`` in a folder.
     """
     connection: str = ""
-    """Airflow connection with the credentials for an object store, of type ``aws``, ``google_cloud_platform`` or
-    ``wasb``; by default they come from the environment, or from the machine's role.
+    """Airflow connection with the credentials for an object store, of type ``aws``,
+    ``google_cloud_platform`` or ``wasb``; by default they come from the environment, or from the
+    machine's role.
     """
     pipeline: str = ""
-    """By which name this pipeline is known to others that read the same relay log; by default that of its file in the
-    folder of pipelines. One of them may have none.
+    """By which name this pipeline is known to others that read the same relay log; by default that
+    of its file in the folder of pipelines. One of them may have none.
     """
 
     @property
@@ -145,31 +155,38 @@ class Archive:
     worker_count: int = 1
     """How many volumes are made at once, each by a core of Spark's, while there is a backlog."""
     keep: str = ""
-    """How far back every moment can be restored, counted from the archive's end: ``30d``, at least ``1h``; by default
-    for ever.
+    """How far back every moment can be restored, counted from the archive's end: ``30d``, at least
+    ``1h``; by default for ever.
     """
     bases_every: str = "1d"
-    """How old the youngest base becomes before another one is made; empty: bases are made only when asked for."""
+    """How old the youngest base becomes before another one is made; empty: bases are made only when
+    asked for.
+    """
     bases_from: str = ""
-    """What they are made from: ``downstream``, ``tidb`` or ``archive`` (the youngest one rolled forward); empty: the
-    downstream if it is what the upstream is, else TiDB.
+    """What they are made from: ``downstream``, ``tidb`` or ``archive`` (the youngest one rolled
+    forward); empty: the downstream if it is what the upstream is, else TiDB.
     """
     bases_keep: str = "7d"
-    """How long each base is kept; of older ones one for each such span stays. Empty: as long as `keep`."""
+    """How long each base is kept; of older ones one for each such span stays. Empty: as long as
+    `keep`.
+    """
     drills_every: str = "7d"
     """How often restoring is tried; empty: only when asked for."""
     lake: str = "all"
-    """What people's queries find: ``all``; ``new-values``: of what a row was before a change only which row it was;
-    ``none``: there is no lake. Restoring needs none of it.
+    """What people's queries find: ``all``; ``new-values``: of what a row was before a change only
+    which row it was; ``none``: there is no lake. Restoring needs none of it.
     """
 
     def __post_init__(self) -> None:
         if self.bases_from not in ("", "downstream", "tidb", "archive"):
             raise SettingsError(
-                f'[archive] bases-from is {self.bases_from!r}, "downstream", "tidb", "archive" and "" are possible'
+                f'[archive] bases-from is {self.bases_from!r}, "downstream", "tidb", "archive" and'
+                ' "" are possible'
             )
         if self.lake not in ("all", "new-values", "none"):
-            raise SettingsError(f'[archive] lake is {self.lake!r}, "all", "new-values" and "none" are possible')
+            raise SettingsError(
+                f'[archive] lake is {self.lake!r}, "all", "new-values" and "none" are possible'
+            )
 
     @property
     def every_ms(self) -> int:
@@ -203,7 +220,9 @@ class Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Whether both sides are equal: looked at all the time beside replication, and as a whole now and then."""
+    """Whether both sides are equal: looked at all the time beside replication, and as a whole now
+    and then.
+    """
 
     rows_per_second: int = 2_000
     """So many rows and row changes are read at most, both sides and the relay log together."""
@@ -214,8 +233,8 @@ class Verify:
     delay_ms: int = 60_000
     """So long after its commit a changed row is compared at the earliest."""
     every: str = ""
-    """How often the DAG `verify` compares all tables by itself: ``1d``, at least ``1h``; by default only when it is
-    triggered.
+    """How often the DAG `verify` compares all tables by itself: ``1d``, at least ``1h``; by default
+    only when it is triggered.
     """
 
     @property
@@ -226,10 +245,15 @@ class Verify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Where the DAG `restore` may write beside the pipeline's own server. The command isn't limited."""
+    """Where the DAG `restore` may write beside the pipeline's own server.
+
+    The command isn't limited.
+    """
 
     targets: list[str] = field(default_factory=list)
-    """Settings files, by path, and Airflow connections, as ``connection:ID``, that its form may name."""
+    """Settings files, by path, and Airflow connections, as ``connection:ID``, that its form may
+    name.
+    """
     folders: list[str] = field(default_factory=list)
     """Folders in or below which it may write files."""
 
@@ -239,23 +263,30 @@ class Quality:
     """What is expected of the data, and how often it is looked at."""
 
     suites: str = ""
-    """The folder with the expectations, one file a table; from the settings file's folder on. By default ``quality``,
-    of a settings file with another name than ``sluice.toml`` ``quality-<name>``.
+    """The folder with the expectations, one file a table; from the settings file's folder on. By
+    default ``quality``, of a settings file with another name than ``sluice.toml``
+    ``quality-<name>``.
     """
     docs: str = ""
     """The folder for the Data Docs; by default ``quality/docs`` in the relay log's place."""
     keep: int = 50
     """So many runs stay, in the Data Docs and for the pages."""
     every: str = ""
-    """How often the DAG `quality` looks by itself: ``1d``, at least ``1h``; by default only when it is triggered."""
+    """How often the DAG `quality` looks by itself: ``1d``, at least ``1h``; by default only when it
+    is triggered.
+    """
     hours: str = ""
-    """Only at these hours (UTC): ``1-5`` is from 01:00 to before 05:00, ``22-4`` goes over midnight; by default any."""
+    """Only at these hours (UTC): ``1-5`` is from 01:00 to before 05:00, ``22-4`` goes over
+    midnight; by default any.
+    """
     on: str = "downstream"
     """What it looks at then: ``downstream`` or ``lake``, and the replication in either case."""
 
     def __post_init__(self) -> None:
         if self.on not in ("downstream", "lake"):
-            raise SettingsError(f'[quality] on is {self.on!r}, "downstream" and "lake" are possible')
+            raise SettingsError(
+                f'[quality] on is {self.on!r}, "downstream" and "lake" are possible'
+            )
 
     @property
     def every_ms(self) -> int:
@@ -264,11 +295,16 @@ class Quality:
 
     @property
     def hours_utc(self) -> frozenset[int]:
-        """The hours of the day, 0 to 23, in which the DAG may begin by itself. Raises ValueError."""
+        """The hours of the day, 0 to 23, in which the DAG may begin by itself.
+
+        Raises ValueError.
+        """
         if not self.hours:
             return frozenset(range(24))
         low, dash, high = self.hours.partition("-")
-        if not (dash and low.isdecimal() and high.isdecimal() and int(low) < 24 and int(high) <= 24):
+        if not (
+            dash and low.isdecimal() and high.isdecimal() and int(low) < 24 and int(high) <= 24
+        ):
             raise ValueError(f"{self.hours!r}: two hours of the day, as in 22-4")
         begin, end = int(low), int(high)
         return frozenset(hour % 24 for hour in range(begin, end if end > begin else end + 24))
@@ -280,14 +316,15 @@ class Window:
 
     max_transactions: int = 5_000
     max_bytes: int = 16 * 2**20
-    """Payload bytes of the transactions inside; a single larger transaction is a window of its own."""
+    """Payload bytes of the transactions inside; a single larger transaction is a window of its own.
+    """
     idle_interval_ms: int = 3_000
     """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
     poll_interval_ms: int = 20
     """How long to wait before asking pumps again that don't tell when there is something new."""
     interval_ms: int = 70
-    """While landing keeps up, a window begins at the earliest so long after the one before: each costs some 20 ms of
-    CPU time, however little is in it.
+    """While landing keeps up, a window begins at the earliest so long after the one before: each
+    costs some 20 ms of CPU time, however little is in it.
     """
 
 
@@ -296,16 +333,20 @@ class Apply:
     """How landed windows go downstream."""
 
     mode: str = "atomic"
-    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``: several sessions side by
-    side.
+    """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``:
+    several sessions side by side.
     """
     worker_count: int = 4
     """How many sessions write in mode ``parallel``."""
     max_rows: int = 25_000
-    """Row changes that one downstream transaction may hold, when several landed windows are waiting."""
+    """Row changes that one downstream transaction may hold, when several landed windows are
+    waiting.
+    """
     max_bytes: int = 32 * 2**20
     appointment_wait_ms: int = 1_000
-    """How long changes wait for rows of a backfill to be read, before applying goes on without them."""
+    """How long changes wait for rows of a backfill to be read, before applying goes on without
+    them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +365,8 @@ class Downstream:
     password_drainer_config: str = ""
     """drainer.toml whose password is used."""
     ssl_ca: str = ""
-    """File with the certificates of the authorities that the server's must come from; without it nothing asks for TLS.
+    """File with the certificates of the authorities that the server's must come from; without it
+    nothing asks for TLS.
     """
     ssl_cert: str = ""
     """File with this client's certificate, for a server that wants one."""
@@ -338,21 +380,26 @@ class Downstream:
     connect_timeout_s: int = 10
     read_timeout_s: int = 300
     type: str = "mysql"
-    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka`` (see ``[kafka]``).
+    """``mysql`` (anything that speaks its protocol), ``file`` (see section ``[file]``) or ``kafka``
+    (see ``[kafka]``).
     """
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How to speak TLS, None if nothing asks for it. Raises SettingsError for files that aren't there or aren't
-        certificates.
+        """How to speak TLS, None if nothing asks for it.
+
+        Raises SettingsError for files that aren't there or aren't certificates.
         """
         try:
-            return sql_tls(self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity)
+            return sql_tls(
+                self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity
+            )
         except (OSError, ValueError) as error:
             raise SettingsError(f"[downstream] {error}") from None
 
     def password(self) -> str:
-        """The password from where the settings say it is, or the empty string. Raises SettingsError if
-        it isn't there.
+        """The password from where the settings say it is, or the empty string.
+
+        Raises SettingsError if it isn't there.
         """
         if self.password_env:
             return from_environment("[downstream] password-env", self.password_env)
@@ -379,7 +426,10 @@ def downstream_name(target: Target) -> str:
             return f"files in {target.dir}"
         case Kafka():
             return f"Kafka {target.brokers}, topic {target.topic or '<cluster id>_obinlog'}"
-    return f"{target.host}:{target.port}, checkpoint {target.checkpoint_schema}.{target.checkpoint_table}"
+    return (
+        f"{target.host}:{target.port}, checkpoint"
+        f" {target.checkpoint_schema}.{target.checkpoint_table}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +463,9 @@ class Settings:
         return dag_id(kind, self.name)
 
     def spark_role(self, kind: str) -> str:
-        """Whose session a role's is on the Spark Connect server: pipelines that read one relay log have their own."""
+        """Whose session a role's is on the Spark Connect server: pipelines that read one relay log
+        have their own.
+        """
         return f"{kind} of {self.relay.pipeline}" if self.relay.pipeline else kind
 
     @property
@@ -426,7 +478,11 @@ class Settings:
         """`window`, no oftener than `[relay] put-every` wants; without traffic still seldomer."""
         every_ms = self.relay.put_every_ms
         idle_ms = max(self.window.idle_interval_ms, _IDLE_PUT_INTERVALS * every_ms)
-        return replace(self.window, interval_ms=max(self.window.interval_ms, every_ms), idle_interval_ms=idle_ms)
+        return replace(
+            self.window,
+            interval_ms=max(self.window.interval_ms, every_ms),
+            idle_interval_ms=idle_ms,
+        )
 
     def open_relay(self) -> RelayLog:
         """The relay log, with what is this pipeline's own in it. Raises RelayError, OSError."""
@@ -460,4 +516,6 @@ class Settings:
     @property
     def time_zone(self) -> str:
         """In which TIMESTAMPs are written where the downstream can't tell."""
-        return {"file": self.file.time_zone, "kafka": self.kafka.time_zone}.get(self.downstream.type, "UTC")
+        return {"file": self.file.time_zone, "kafka": self.kafka.time_zone}.get(
+            self.downstream.type, "UTC"
+        )

@@ -62,8 +62,8 @@ class Kafka:
     topic: str = ""
     """``<cluster id>_obinlog`` by default; everything goes to partition 0."""
     savepoint: str = ""
-    """The file with the checkpoint. What is in the topic counts; the file remembers how far an idle upstream was
-    followed.
+    """The file with the checkpoint. What is in the topic counts; the file remembers how far an idle
+    upstream was followed.
     """
     client_id: str = "tidb_binlog"
     max_message_bytes: int = _MAX_MESSAGE_BYTES
@@ -86,32 +86,36 @@ class Kafka:
                 raise ValueError(f"[kafka] {key} is missing")
         if self.max_message_bytes > _MAX_MESSAGE_BYTES:
             raise ValueError(
-                f"[kafka] max-message-bytes = {self.max_message_bytes}: the client takes {_MAX_MESSAGE_BYTES} at most"
+                f"[kafka] max-message-bytes = {self.max_message_bytes}: the client takes"
+                f" {_MAX_MESSAGE_BYTES} at most"
             )
         for section in ("client", "client-env", "client-file"):
             for key in getattr(self, section.replace("-", "_")):
                 if key in _RESERVED_OPTIONS:
                     raise ValueError(
-                        f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or [kafka] has a key'
-                        " for it"
+                        f'[kafka.{section}] "{key}" is set by Sluice: exactly once rests on it, or'
+                        " [kafka] has a key for it"
                     )
                 if section == "client" and _SECRET.search(key):
                     raise ValueError(
-                        f'[kafka.client] "{key}" looks like a secret: name the environment variable that holds it in'
-                        " [kafka.client-env], or the file in [kafka.client-file]"
+                        f'[kafka.client] "{key}" looks like a secret: name the environment variable'
+                        " that holds it in [kafka.client-env], or the file in [kafka.client-file]"
                     )
         _check_zone("kafka", self.time_zone)
 
     def options(self) -> dict[str, str | int | bool]:
-        """All further options of librdkafka, secrets too. Raises ValueError when a secret isn't where
-        the settings say.
+        """All further options of librdkafka, secrets too.
+
+        Raises ValueError when a secret isn't where the settings say.
         """
         found = dict(self.client)
         for key, variable in self.client_env.items():
             try:
                 found[key] = os.environ[str(variable)]
             except KeyError:
-                raise ValueError(f'[kafka.client-env] "{key}": the environment has no variable {variable}') from None
+                raise ValueError(
+                    f'[kafka.client-env] "{key}": the environment has no variable {variable}'
+                ) from None
         for key, path in self.client_file.items():
             try:
                 found[key] = Path(str(path)).read_text(encoding="utf-8").splitlines()[0]

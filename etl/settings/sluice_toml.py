@@ -1,9 +1,10 @@
 """A pipeline's settings: one TOML file, typed, with errors that name the key.
 
-The file is named by the environment variable ``SLUICE_CONFIG``, or by its pipeline (`sluice.etl.settings.pipelines`).
-Keys are written with hyphens, as in TiDB Binlog's own files; every key but ``[upstream] pd-urls``, ``[relay] url`` and
-what the kind of downstream needs (``[downstream] host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a
-default. Passwords are never written in it: they come from the environment, a file or an Airflow connection.
+The file is named by the environment variable ``SLUICE_CONFIG``, or by its pipeline
+(`sluice.etl.settings.pipelines`). Keys are written with hyphens, as in TiDB Binlog's own files;
+every key but ``[upstream] pd-urls``, ``[relay] url`` and what the kind of downstream needs
+(``[downstream] host``, ``[file] dir``, ``[kafka] brokers`` and ``savepoint``) has a default.
+Passwords are never written in it: they come from the environment, a file or an Airflow connection.
 """
 
 from __future__ import annotations
@@ -53,11 +54,15 @@ _DERIVED_FIELDS = ("filters", "routes", "ignored_ts", "name")
 
 
 def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
-    """Read the settings file at `path`, or the one that ``SLUICE_CONFIG`` names. Raises SettingsError."""
+    """Read the settings file at `path`, or the one that ``SLUICE_CONFIG`` names.
+
+    Raises SettingsError.
+    """
     name = os.fspath(path) if path is not None else os.environ.get(CONFIG_VARIABLE, "")
     if not name:
         raise SettingsError(
-            f"no settings: pass a file or set {CONFIG_VARIABLE} to one, or say which pipeline of ${FOLDER_VARIABLE}"
+            f"no settings: pass a file or set {CONFIG_VARIABLE} to one, or say which pipeline of"
+            f" ${FOLDER_VARIABLE}"
         )
     try:
         text = Path(name).read_text(encoding="utf-8")
@@ -101,7 +106,10 @@ def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:
 
 
 def parse_settings(document: Mapping[str, object], name: str = "settings") -> Settings:
-    """Check a parsed settings document and give it its types; `name` is used in errors. Raises SettingsError."""
+    """Check a parsed settings document and give it its types; `name` is used in errors.
+
+    Raises SettingsError.
+    """
     sections: dict[str, object] = {}
     hints = typing.get_type_hints(Settings)
     for derived in _DERIVED_FIELDS:
@@ -115,9 +123,15 @@ def parse_settings(document: Mapping[str, object], name: str = "settings") -> Se
         if not isinstance(raw, Mapping):
             raise SettingsError(f"{name}: [{section}] must be a table")
         sections[section] = _section(name, section, kind, raw)
-    settings = Settings(**sections, **_rules(name, document, typing.cast(Downstream, sections["downstream"])))  # type: ignore[arg-type]
+    settings = Settings(
+        **sections,  # type: ignore[arg-type]
+        **_rules(name, document, typing.cast(Downstream, sections["downstream"])),  # type: ignore[arg-type]
+    )
     if settings.apply.mode not in MODES:
-        raise SettingsError(f"{name}: [apply] mode = {settings.apply.mode!r}: must be {' or '.join(map(repr, MODES))}")
+        raise SettingsError(
+            f"{name}: [apply] mode = {settings.apply.mode!r}: must be"
+            f" {' or '.join(map(repr, MODES))}"
+        )
     _check_places(name, settings)
     _check_pipeline(name, settings)
     _check_spans(name, settings)
@@ -140,7 +154,8 @@ def _check_places(name: str, settings: Settings) -> None:
 def _check_pipeline(name: str, settings: Settings) -> None:
     if settings.relay.pipeline and not NAME.match(settings.relay.pipeline):
         raise SettingsError(
-            f"{name}: [relay] pipeline = {settings.relay.pipeline!r}: letters, digits, _ and - only, at most 64"
+            f"{name}: [relay] pipeline = {settings.relay.pipeline!r}: letters, digits, _ and -"
+            " only, at most 64"
         )
 
 
@@ -167,7 +182,9 @@ def _check_spans(name: str, settings: Settings) -> None:
         try:
             getattr(section, attribute)
         except ValueError as error:
-            raise SettingsError(f"{name}: [{type(section).__name__.lower()}] {key} = {error}") from None
+            raise SettingsError(
+                f"{name}: [{type(section).__name__.lower()}] {key} = {error}"
+            ) from None
 
 
 def _rules(name: str, document: Mapping[str, object], downstream: Downstream) -> dict[str, object]:
@@ -177,7 +194,11 @@ def _rules(name: str, document: Mapping[str, object], downstream: Downstream) ->
     own = (downstream.checkpoint_schema, downstream.recycle_schema)
     try:
         filters, ignored_ts = parse_filter(raw, own)
-        return {"filters": filters, "ignored_ts": ignored_ts, "routes": parse_routes(document.get("route", []), own)}
+        return {
+            "filters": filters,
+            "ignored_ts": ignored_ts,
+            "routes": parse_routes(document.get("route", []), own),
+        }
     except RuleError as error:
         raise SettingsError(f"{name}: {error}") from None
 
@@ -193,7 +214,9 @@ def _check_downstream(name: str, settings: Settings) -> None:
             except ValueError as error:
                 raise SettingsError(f"{name}: {error}") from None
         case kind:
-            raise SettingsError(f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'")
+            raise SettingsError(
+                f"{name}: [downstream] type = {kind!r}: must be 'mysql', 'file' or 'kafka'"
+            )
 
 
 def _dotted(table: Mapping[str, object]) -> dict[str, object]:
@@ -211,31 +234,38 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
     for key, value in raw.items():
         attribute = key.replace("-", "_")
         if attribute not in hints and _SECRET.search(key):
-            what, where = ("tokens", "[spark]") if section == "spark" else ("passwords", "[downstream]")
+            what, where = (
+                ("tokens", "[spark]") if section == "spark" else ("passwords", "[downstream]")
+            )
             raise SettingsError(
-                f"{name}: [{section}] {key}: {what} are not written into this file; say where it is with"
-                f" {what[:-1]}-env (an environment variable), {what[:-1]}-file (a file's first line) or"
-                f" {what[:-1]}-connection (an Airflow connection) in {where}"
+                f"{name}: [{section}] {key}: {what} are not written into this file; say where it is"
+                f" with {what[:-1]}-env (an environment variable), {what[:-1]}-file (a file's first"
+                f" line) or {what[:-1]}-connection (an Airflow connection) in {where}"
             )
         if attribute not in hints or "_" in key:
             known = ", ".join(hint.replace("_", "-") for hint in hints)
             raise SettingsError(f"{name}: unknown key [{section}] {key}; known are {known}")
         wanted = typing.get_origin(hints[attribute]) or hints[attribute]
         if type(value) is not wanted:
-            raise SettingsError(f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected")
+            raise SettingsError(
+                f"{name}: [{section}] {key} = {value!r}: {wanted.__name__} expected"
+            )
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: a list of texts expected")
         value = _dotted(value) if isinstance(value, dict) else value
         for option, scalar in value.items() if isinstance(value, dict) else ():
             if not isinstance(scalar, str | int | bool):
                 raise SettingsError(
-                    f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or false expected"
+                    f"{name}: [{section}.{key}] {option} = {scalar!r}: a text, a number, true or"
+                    " false expected"
                 )
         if attribute in _POSITIVE_KEYS and typing.cast(int, value) <= 0:
             raise SettingsError(f"{name}: [{section}] {key} = {value!r}: must be above 0")
         values[attribute] = value
     for entry in dataclasses.fields(kind):
-        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+        required = (
+            entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+        )
         if required and entry.name not in values:
             raise SettingsError(f"{name}: [{section}] {entry.name.replace('_', '-')} is missing")
     return kind(**values)

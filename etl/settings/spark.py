@@ -29,43 +29,47 @@ class Spark:
     remote: str = "sc://127.0.0.1:15002"
     """Where the Spark Connect server is: ``sc://host:port``."""
     token_env: str = ""
-    """Name of the environment variable that holds the server's token; without a token none is shown."""
+    """Name of the environment variable that holds the server's token; without a token none is
+    shown.
+    """
     token_file: str = ""
     """File whose first line is the token."""
     token_connection: str = ""
     """Airflow connection whose password is the token."""
     ssl: bool = False
-    """Whether the server, or the proxy before it, speaks TLS. A token needs it, unless the server is on this machine.
+    """Whether the server, or the proxy before it, speaks TLS. A token needs it, unless the server
+    is on this machine.
     """
     ssl_ca: str = ""
-    """File with the certificates of the authorities that the server's must come from; by default those of the machine.
+    """File with the certificates of the authorities that the server's must come from; by default
+    those of the machine.
     """
     ssl_cert: str = ""
     """File with this client's certificate, for a server that wants one."""
     ssl_key: str = ""
     shared_files: bool = False
-    """Whether every worker of a cluster mounts the folders of ``file://`` URLs under the same paths. Without it they
-    are refused there: workers would write to folders of their own.
+    """Whether every worker of a cluster mounts the folders of ``file://`` URLs under the same
+    paths. Without it they are refused there: workers would write to folders of their own.
     """
     package: str = "auto"
-    """How Sluice comes to the workers: ``always`` sent over the session, ``never``, as it is installed there; ``auto``:
-    sent unless the workers run on this machine.
+    """How Sluice comes to the workers: ``always`` sent over the session, ``never``, as it is
+    installed there; ``auto``: sent unless the workers run on this machine.
     """
     environment: str = ""
-    """A packed Python environment (``.tar.gz``, ``.zip``) with what Sluice needs, sent over the session, for workers
-    that have only Spark.
+    """A packed Python environment (``.tar.gz``, ``.zip``) with what Sluice needs, sent over the
+    session, for workers that have only Spark.
     """
     python: str = ""
-    """The Python of the workers, a path there; by default the one in `environment`, without one what the server's
-    ``PYSPARK_PYTHON`` says.
+    """The Python of the workers, a path there; by default the one in `environment`, without one
+    what the server's ``PYSPARK_PYTHON`` says.
     """
     master: str = "local[*]"
-    """What the server that ``sluice spark connect`` starts runs its jobs on: ``spark://host:7077``, ``yarn``,
-    ``k8s://https://host:443``, ``local[*]``.
+    """What the server that ``sluice spark connect`` starts runs its jobs on: ``spark://host:7077``,
+    ``yarn``, ``k8s://https://host:443``, ``local[*]``.
     """
     conf: dict[str, str | int | bool] = field(default_factory=dict)
-    """Settings of Spark's: ``sluice spark connect`` starts the server with them, each session sets those that a session
-    can set, and refuses a server that was started with others.
+    """Settings of Spark's: ``sluice spark connect`` starts the server with them, each session sets
+    those that a session can set, and refuses a server that was started with others.
     """
 
     def check(self) -> None:
@@ -73,12 +77,17 @@ class Spark:
         self._check_remote()
         if not _MASTER.fullmatch(self.master):
             raise ValueError(
-                f"[spark] master = {self.master!r}: local[*], spark://host:7077, yarn, k8s://https://host:443 expected"
+                f"[spark] master = {self.master!r}: local[*], spark://host:7077, yarn,"
+                " k8s://https://host:443 expected"
             )
         if self.package not in PACKAGE:
-            raise ValueError(f'[spark] package = {self.package!r}: "auto", "always" and "never" are possible')
+            raise ValueError(
+                f'[spark] package = {self.package!r}: "auto", "always" and "never" are possible'
+            )
         if self.environment and not self.environment.endswith((".tar.gz", ".tgz", ".zip")):
-            raise ValueError(f"[spark] environment = {self.environment!r}: a .tar.gz, .tgz or .zip expected")
+            raise ValueError(
+                f"[spark] environment = {self.environment!r}: a .tar.gz, .tgz or .zip expected"
+            )
         if bool(self.ssl_cert) != bool(self.ssl_key):
             raise ValueError("[spark] ssl-cert and ssl-key belong together")
         self._check_token()
@@ -91,24 +100,29 @@ class Spark:
         scheme = self.remote.partition("://")[0]
         if _MASTER.fullmatch(self.remote):
             raise ValueError(
-                f"[spark] remote = {self.remote!r}: that's a master. Put it into [spark] master, start a Spark Connect"
-                " server on it with `sluice spark connect`, and give its address here: sc://host:15002"
+                f"[spark] remote = {self.remote!r}: that's a master. Put it into [spark] master,"
+                " start a Spark Connect server on it with `sluice spark connect`, and give its"
+                " address here: sc://host:15002"
             )
         if scheme == "sc":  # not repeated: it may hold a token
             raise ValueError(
-                "[spark] remote: sc://host:port and nothing else expected; token-env, token-file or token-connection"
-                " say where a token is, and ssl = true asks for TLS"
+                "[spark] remote: sc://host:port and nothing else expected; token-env, token-file or"
+                " token-connection say where a token is, and ssl = true asks for TLS"
             )
         raise ValueError(f"[spark] remote = {self.remote!r}: sc://host:port expected")
 
     def _check_token(self) -> None:
-        given = [name for name in ("token_env", "token_file", "token_connection") if getattr(self, name)]
+        given = [
+            name for name in ("token_env", "token_file", "token_connection") if getattr(self, name)
+        ]
         if len(given) > 1:
-            raise ValueError(f"[spark] {' and '.join(name.replace('_', '-') for name in given)}: one of them")
+            raise ValueError(
+                f"[spark] {' and '.join(name.replace('_', '-') for name in given)}: one of them"
+            )
         if given and not self.uses_tls and not self.is_on_this_machine:
             raise ValueError(
-                f"[spark] {given[0].replace('_', '-')}: the token would go through the network in plain text: ssl ="
-                f" true is needed for {self.remote}"
+                f"[spark] {given[0].replace('_', '-')}: the token would go through the network in"
+                f" plain text: ssl = true is needed for {self.remote}"
             )
 
     @property
@@ -142,24 +156,36 @@ class Spark:
         return ""
 
     def tls_files(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """What is in `ssl_ca`, `ssl_key`, `ssl_cert`; None where nothing is set. Raises SettingsError."""
-        return _content("ssl-ca", self.ssl_ca), _content("ssl-key", self.ssl_key), _content("ssl-cert", self.ssl_cert)
+        """What is in `ssl_ca`, `ssl_key`, `ssl_cert`; None where nothing is set.
+
+        Raises SettingsError.
+        """
+        return (
+            _content("ssl-ca", self.ssl_ca),
+            _content("ssl-key", self.ssl_key),
+            _content("ssl-cert", self.ssl_cert),
+        )
 
     @property
     def conf_texts(self) -> dict[str, str]:
         """`conf` as Spark takes it."""
-        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.conf.items()}
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in self.conf.items()
+        }
 
 
 def _check_conf(key: str) -> None:
     if not key.startswith("spark."):
-        raise ValueError(f"[spark.conf] {key}: Spark's settings begin with spark. (write the key in quotes)")
+        raise ValueError(
+            f"[spark.conf] {key}: Spark's settings begin with spark. (write the key in quotes)"
+        )
     if key in _RESERVED_CONFS:
         raise ValueError(f"[spark.conf] {key}: {_RESERVED_CONFS[key]}")
     if _SECRET.search(key):
         raise ValueError(
-            f"[spark.conf] {key}: secrets are not written into this file; they belong into spark-defaults.conf of the"
-            " Spark Connect server"
+            f"[spark.conf] {key}: secrets are not written into this file; they belong into"
+            " spark-defaults.conf of the Spark Connect server"
         )
 
 

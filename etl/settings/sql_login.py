@@ -11,7 +11,9 @@ from pymysql.constants import CR
 __all__ = ["LoginConnection"]
 
 _GREETING_BYTES = 1 << 20
-"""of one packet before the login is complete: a greeting and what plugins exchange are a few hundred"""
+"""of one packet before the login is complete: a greeting and what plugins exchange are a few
+hundred
+"""
 _HEAD_BYTES = 4
 _MAX_PACKET_BYTES = (1 << 24) - 1
 """A part of a packet with so many bytes is followed by another one."""
@@ -20,12 +22,14 @@ _CLEARTEXT_PLUGINS = (b"mysql_clear_password", b"dialog")
 
 
 class LoginConnection(pymysql.connections.Connection):
-    """PyMySQL's connection, which gives the password in clear only over TLS with a checked certificate, and keeps
-    packets to a size.
+    """PyMySQL's connection, which gives the password in clear only over TLS with a checked
+    certificate, and keeps packets to a size.
     """
 
     most_packet_bytes = 256 << 20
-    """Of one packet, which is a row at the most: TiDB's largest row has 120 MB, as text hardly more than twice that."""
+    """Of one packet, which is a row at the most: TiDB's largest row has 120 MB, as text hardly more
+    than twice that.
+    """
     _is_logged_in = False
     _packet_bytes = 0
 
@@ -36,7 +40,8 @@ class LoginConnection(pymysql.connections.Connection):
             this._force_close()
             raise pymysql.err.OperationalError(
                 CR.CR_AUTH_PLUGIN_ERR,
-                f"the server asks for the password in clear ({plugin_name.decode()}), which needs TLS with ssl-ca",
+                f"the server asks for the password in clear ({plugin_name.decode()}), which needs"
+                " TLS with ssl-ca",
             )
         parent: Any = super()
         return parent._process_auth(plugin_name, auth_packet, handler)
@@ -53,7 +58,8 @@ class LoginConnection(pymysql.connections.Connection):
             this: Any = self
             this._force_close()
             raise pymysql.err.OperationalError(
-                CR.CR_SERVER_LOST, f"a packet of {num_bytes} bytes before the login: this is no SQL server"
+                CR.CR_SERVER_LOST,
+                f"a packet of {num_bytes} bytes before the login: this is no SQL server",
             )
         if num_bytes == _MAX_PACKET_BYTES:
             self._packet_bytes += num_bytes
@@ -62,7 +68,8 @@ class LoginConnection(pymysql.connections.Connection):
                 this._force_close()
                 raise pymysql.err.OperationalError(
                     CR.CR_SERVER_LOST,
-                    f"a packet of more than {self.most_packet_bytes >> 20} MiB: no row is that large",
+                    f"a packet of more than {self.most_packet_bytes >> 20} MiB: no row is that"
+                    " large",
                 )
         elif num_bytes != _HEAD_BYTES:
             self._packet_bytes = 0

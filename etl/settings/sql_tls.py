@@ -6,9 +6,11 @@ import ssl
 
 
 def sql_tls(ca: str, cert: str, key: str, *, verify_identity: bool) -> ssl.SSLContext | None:
-    """How to speak TLS, None if no file asks for it. `ca`: file with the authorities that the server's certificate must
-    come from; `cert` and `key`: this client's. Raises ValueError when one of them is missing, OSError for files that
-    aren't there or aren't certificates; both say which.
+    """How to speak TLS, None if no file asks for it.
+
+    `ca`: file with the authorities that the server's certificate must come from; `cert` and `key`:
+    this client's. Raises ValueError when one of them is missing, OSError for files that aren't
+    there or aren't certificates; both say which.
     """
     if not (ca or cert or key):
         return None
@@ -21,6 +23,7 @@ def sql_tls(ca: str, cert: str, key: str, *, verify_identity: bool) -> ssl.SSLCo
     except OSError as error:  # ssl.SSLError is one
         raise OSError(f"ssl-ca {ca}, ssl-cert {cert}, ssl-key {key}: {error}") from None
     context.check_hostname = verify_identity
-    # Python 3.13 refuses certificates without the identifiers of RFC 5280, which TiDB, MySQL and Python 3.12 take
+    # Python 3.13 refuses certificates without the identifiers of RFC 5280, which TiDB, MySQL and
+    # Python 3.12 take
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

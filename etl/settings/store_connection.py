@@ -1,4 +1,5 @@
-"""An Airflow connection becomes credentials for an object store, without the packages of Airflow's providers.
+"""An Airflow connection becomes credentials for an object store, without the packages of Airflow's
+providers.
 
 Types and fields are those that Airflow's documentation gives for its providers: ``aws`` (Amazon),
 ``google_cloud_platform`` (Google), ``wasb`` (Azure Blob Storage).
@@ -33,18 +34,26 @@ class AirflowConnection(Protocol):
 
 
 def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
-    """The credentials in a connection; `key`: which setting names it, for errors. Raises SettingsError, which repeats
-    no secret.
+    """The credentials in a connection; `key`: which setting names it, for errors.
+
+    Raises SettingsError, which repeats no secret.
     """
     kinds = {"aws": _aws, "google_cloud_platform": _google, "wasb": _azure}
     if connection.conn_type not in kinds:
         raise SettingsError(
-            f"{key}: the connection's type is {connection.conn_type!r}, {', '.join(kinds)} are possible"
+            f"{key}: the connection's type is {connection.conn_type!r}, {', '.join(kinds)} are"
+            " possible"
         )
     extra = {_short(name): value for name, value in connection.extra_dejson.items()}
-    found = {name: str(value) for name, value in kinds[connection.conn_type](connection, extra, key).items() if value}
+    found = {
+        name: str(value)
+        for name, value in kinds[connection.conn_type](connection, extra, key).items()
+        if value
+    }
     if not found:
-        raise SettingsError(f"{key}: the connection holds no credentials", way_out="leave the key away for a role")
+        raise SettingsError(
+            f"{key}: the connection holds no credentials", way_out="leave the key away for a role"
+        )
     return StoreCredentials(found)
 
 
@@ -57,7 +66,10 @@ def _aws(connection: AirflowConnection, extra: Mapping[str, Any], key: str) -> d
     if extra.get("role_arn"):
         raise SettingsError(
             f"{key}: role_arn isn't taken from a connection",
-            way_out="give the machine the role, or the processes AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE",
+            way_out=(
+                "give the machine the role, or the processes AWS_ROLE_ARN and"
+                " AWS_WEB_IDENTITY_TOKEN_FILE"
+            ),
         )
     return {
         "access_key_id": connection.login or extra.get("aws_access_key_id"),
@@ -72,9 +84,14 @@ def _google(_: AirflowConnection, extra: Mapping[str, Any], key: str) -> dict[st
     content = extra.get("keyfile_dict")
     if content and not isinstance(content, str):
         content = json.dumps(content)
-    found = {"service_account_key": content, "service_account": None if content else extra.get("key_path")}
+    found = {
+        "service_account_key": content,
+        "service_account": None if content else extra.get("key_path"),
+    }
     if not any(found.values()) and extra.get("key_secret_name"):
-        raise SettingsError(f"{key}: key_secret_name isn't read", way_out="use keyfile_dict or key_path")
+        raise SettingsError(
+            f"{key}: key_secret_name isn't read", way_out="use keyfile_dict or key_path"
+        )
     return found
 
 
@@ -105,8 +122,8 @@ def _azure(connection: AirflowConnection, extra: Mapping[str, Any], _: str) -> d
 
 
 def provide_credentials(settings: Settings) -> None:
-    """Have the stores of the relay log and the archive opened with the connections that the settings name. They are
-    asked for when the first store is opened.
+    """Have the stores of the relay log and the archive opened with the connections that the
+    settings name. They are asked for when the first store is opened.
     """
     for section, url, connection in (
         ("relay", settings.relay.url, settings.relay.connection),

@@ -1,7 +1,9 @@
-"""What a standing worker and the process that called for it say to each other: record batches over a socket.
+"""What a standing worker and the process that called for it say to each other: record batches over
+a socket.
 
-Each message is a kind (1 byte), a length (8 bytes, big-endian) and as many bytes. Before the first one both prove that
-they know the key that went to the worker with its job: each answers the other's challenge by HMAC-SHA256.
+Each message is a kind (1 byte), a length (8 bytes, big-endian) and as many bytes. Before the first
+one both prove that they know the key that went to the worker with its job: each answers the other's
+challenge by HMAC-SHA256.
 """
 
 from __future__ import annotations
@@ -16,15 +18,20 @@ import threading
 __all__ = ["ALIVE", "BATCH", "CALL", "CHALLENGE_BYTES", "END", "FAILED", "WorkerConnection"]
 
 CALL, BATCH, END, FAILED, ALIVE = b"C", b"B", b"E", b"F", b"A"
-"""Batches to work on; one batch of what comes of them; all of it; what went wrong, as text; it is being worked on."""
+"""Batches to work on; one batch of what comes of them; all of it; what went wrong, as text; it is
+being worked on.
+"""
 CHALLENGE_BYTES = 32
 _HEAD = struct.Struct(">cQ")
 _PROOF_BYTES = 32
 
 
 class WorkerConnection:
-    """One side of a connection. One thread receives; several may send. Raises OSError: ConnectionError where the other
-    side hung up or isn't who it should be, TimeoutError where it is silent."""
+    """One side of a connection.
+
+    One thread receives; several may send. Raises OSError: ConnectionError where the other side hung
+    up or isn't who it should be, TimeoutError where it is silent.
+    """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         """`timeout_s`: how long the other side may be silent."""
@@ -36,14 +43,18 @@ class WorkerConnection:
         self._sending = threading.Lock()
 
     def prove(self, key: bytes, own: bytes, other: bytes) -> None:
-        """Challenge the other side, and answer its challenge. `own` and `other` name the two sides, so that an answer
-        can't be used the other way around. Raises ConnectionError.
+        """Challenge the other side, and answer its challenge.
+
+        `own` and `other` name the two sides, so that an answer can't be used the other way around.
+        Raises ConnectionError.
         """
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         self._socket.sendall(challenge)
         asked = self._take(CHALLENGE_BYTES)
         self._socket.sendall(hmac.digest(key, own + bytes(asked), "sha256"))
-        if not hmac.compare_digest(bytes(self._take(_PROOF_BYTES)), hmac.digest(key, other + challenge, "sha256")):
+        if not hmac.compare_digest(
+            bytes(self._take(_PROOF_BYTES)), hmac.digest(key, other + challenge, "sha256")
+        ):
             raise ConnectionError("the other side doesn't know the key")
 
     def set_timeout(self, timeout_s: float) -> None:

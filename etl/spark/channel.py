@@ -1,4 +1,6 @@
-"""The connection to a Spark Connect server, as ``[spark]`` says: TLS, a token, and no proxy between."""
+"""The connection to a Spark Connect server, as ``[spark]`` says: TLS, a token, and no proxy
+between.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Channel(DefaultChannelBuilder):  # type: ignore[misc] # pyspark has no typ
     """Makes the channel of a session. The token is in no URL, so that no error shows it."""
 
     def __init__(self, server: Spark, session_id: str) -> None:
-        super().__init__(f"{server.remote.rstrip('/')}/;session_id={session_id};user_id=sluice", _OPTIONS)
+        super().__init__(
+            f"{server.remote.rstrip('/')}/;session_id={session_id};user_id=sluice", _OPTIONS
+        )
         self._server = server
 
     def toChannel(self) -> grpc.Channel:

@@ -1,5 +1,5 @@
-"""Settings of Spark's in a session: those that it can set are set, and the others must be as the server was started
-with them.
+"""Settings of Spark's in a session: those that it can set are set, and the others must be as the
+server was started with them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from sluice.etl.settings import SettingsError, Spark
 
 
 def configure(spark: Any, server: Spark, own: Mapping[str, str]) -> None:
-    """Set `own`, and what ``[spark.conf]`` says. Raises SettingsError for what only the server's start could have set,
-    and hasn't.
+    """Set `own`, and what ``[spark.conf]`` says.
+
+    Raises SettingsError for what only the server's start could have set, and hasn't.
     """
     _set(spark, own)
     asked = server.conf_texts
@@ -25,9 +26,9 @@ def configure(spark: Any, server: Spark, own: Mapping[str, str]) -> None:
     for (key, wanted), found in zip(asked.items(), there, strict=True):
         if found != wanted:
             raise SettingsError(
-                f"[spark.conf] {key} = {wanted!r}: the Spark Connect server at {server.remote} was started with"
-                f" {found or 'nothing'!r}, and no session can change that: start it with this value, as `sluice spark"
-                " connect` does, or take the key out"
+                f"[spark.conf] {key} = {wanted!r}: the Spark Connect server at {server.remote} was"
+                f" started with {found or 'nothing'!r}, and no session can change that: start it"
+                " with this value, as `sluice spark connect` does, or take the key out"
             )
 
 

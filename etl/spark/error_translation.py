@@ -21,7 +21,8 @@ _SHOWN_CHARS = 4_000
 _OTHER_PYTHON = re.compile(r"Python in worker[^\n]*?different version[^\n.]*?\d\.\d+[^\n]*?\d\.\d+")
 _MISSING_PACKAGE = re.compile(r"No module named '[\w.]+'|PACKAGE_NOT_INSTALLED[^\n]*")
 _ON_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
-# What Spark says when the server, the session, an executor or a worker has gone, or the job was interrupted.
+# What Spark says when the server, the session, an executor or a worker has gone, or the job was
+# interrupted.
 _TRANSIENT_CONDITIONS = (
     "NO_ACTIVE_SESSION",
     "OPERATION_CANCELED",
@@ -43,8 +44,10 @@ _TRANSIENT_CONDITIONS = (
 
 
 class ErrorTranslator:
-    """Tells Spark's errors as ours. Of some nobody knows whether they pass: those are tried again a few times in a row,
-    and terminal then.
+    """Tells Spark's errors as ours.
+
+    Of some nobody knows whether they pass: those are tried again a few times in a row, and terminal
+    then.
     """
 
     def __init__(self) -> None:
@@ -76,26 +79,29 @@ class ErrorTranslator:
             return SparkError(summary_line(error), transient=True)
         self._doubtful_count += 1
         return SparkError(
-            " ".join(str(error).split())[:_SHOWN_CHARS], transient=self._doubtful_count <= _MAX_DOUBTFUL_ERRORS
+            " ".join(str(error).split())[:_SHOWN_CHARS],
+            transient=self._doubtful_count <= _MAX_DOUBTFUL_ERRORS,
         )
 
 
 def _version_mismatch(text: str) -> SparkError | None:
-    """What pyspark says of a worker that has another Python, or not even what pyspark needs: of that no function of
-    ours can tell, as none is ever called there.
+    """What pyspark says of a worker that has another Python, or not even what pyspark needs: of
+    that no function of ours can tell, as none is ever called there.
     """
     found = _OTHER_PYTHON.search(text) or _MISSING_PACKAGE.search(text)
     if found is None:
         return None
     host = _ON_HOST.search(text)
-    told = SparkError(f"{host[1] if host else 'a host'} has a Spark worker that doesn't fit: {found[0]}")
+    told = SparkError(
+        f"{host[1] if host else 'a host'} has a Spark worker that doesn't fit: {found[0]}"
+    )
     told.way_out = WorkerVersionMismatch.way_out
     return told
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a new session may succeed where this error came up: the server or the session is gone, or was
-    interrupted.
+    """Whether a new session may succeed where this error came up: the server or the session is
+    gone, or was interrupted.
     """
     if isinstance(error, grpc.RpcError) or _is_lost_session(error):
         return True

@@ -1,6 +1,8 @@
-"""What goes wrong on Spark, as our errors: the server is away, a job failed, or a worker says what it met.
+"""What goes wrong on Spark, as our errors: the server is away, a job failed, or a worker says what
+it met.
 
-A worker tells its error itself, as JSON in the text that Spark hands on: only there the error is still an object.
+A worker tells its error itself, as JSON in the text that Spark hands on: only there the error is
+still an object.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class SparkJobTimeout(SparkError):
 
     transient = True
     way_out = (
-        "look at the cluster's pages whether the Connect server's application has executors; if it gets none any more,"
-        " start the server anew"
+        "look at the cluster's pages whether the Connect server's application has executors; if it"
+        " gets none any more, start the server anew"
     )
 
 
@@ -45,7 +47,9 @@ class SlowWorkerError(SparkError):
 
 
 class WorkerError(SparkError):
-    """Something failed in a Spark worker, which says itself whether it passes and what the way out is."""
+    """Something failed in a Spark worker, which says itself whether it passes and what the way out
+    is.
+    """
 
 
 @contextmanager
@@ -55,7 +59,13 @@ def report_to_client() -> Iterator[None]:
         yield
     except Exception as error:
         told = ours(error)
-        text = json.dumps({"said": str(told)[:_MAX_ERROR_CHARS], "transient": told.transient, "way_out": told.way_out})
+        text = json.dumps(
+            {
+                "said": str(told)[:_MAX_ERROR_CHARS],
+                "transient": told.transient,
+                "way_out": told.way_out,
+            }
+        )
         raise WorkerError(_WORKER_ERROR_MARK + text) from error
 
 

@@ -1,8 +1,9 @@
 """Frames of a few rows through one Python function, built at the least cost.
 
-``createDataFrame(...).mapInArrow(...)`` asks the server for settings, for the schema of the rows and for the meaning of
-the result's schema: three round trips, a quarter of a small job's time. All of it is known beforehand. The function
-stays the same from job to job, and what a job is to do comes in its rows.
+``createDataFrame(...).mapInArrow(...)`` asks the server for settings, for the schema of the rows
+and for the meaning of the result's schema: three round trips, a quarter of a small job's time. All
+of it is known beforehand. The function stays the same from job to job, and what a job is to do
+comes in its rows.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _INLINE_BYTES = 32 * 2**20  # what is sent inside of a plan must fit into one me
 
 
 class TaskFrame:
-    """`function` maps record batches in `tasks` to record batches in `results`, in Spark's Python workers.
+    """`function` maps record batches in `tasks` to record batches in `results`, in Spark's Python
+    workers.
 
-    Types are those that Spark has too. Rows are spread evenly over the tasks of the job, which are as many as there are
-    cores, or rows.
+    Types are those that Spark has too. Rows are spread evenly over the tasks of the job, which are
+    as many as there are cores, or rows.
     """
 
     def __init__(
@@ -38,7 +40,9 @@ class TaskFrame:
         self._function = wrap_for_workers(spark, function)
         self._tasks = tasks
         self._columns = from_arrow_schema(tasks)
-        self._results = from_arrow_schema(pa.schema([field.with_nullable(nullable=True) for field in results]))
+        self._results = from_arrow_schema(
+            pa.schema([field.with_nullable(nullable=True) for field in results])
+        )
 
     def of(self, tasks: pa.Table) -> DataFrame:
         """The frame that maps these rows."""

@@ -14,11 +14,15 @@ from sluice.etl.spark.errors import SparkJobTimeout
 
 
 def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """The rows of `frame` as they come; a job that lets `timeout_s` pass between two batches is interrupted. Raises
-    SilentSparkError for such a one, and Spark's errors; see `sluice.etl.spark.errors.Judge`.
+    """The rows of `frame` as they come.
+
+    A job that lets `timeout_s` pass between two batches is interrupted. Raises SilentSparkError for
+    such a one, and Spark's errors; see `sluice.etl.spark.errors.Judge`.
     """
     # DataFrame.toArrow would gather everything, and ask the server for a schema that is known.
-    tables = spark.client.to_table_as_iterator(frame._plan.to_proto(spark.client), frame._plan.observations)
+    tables = spark.client.to_table_as_iterator(
+        frame._plan.to_proto(spark.client), frame._plan.observations
+    )
     silent = threading.Event()
 
     def give_up() -> None:
@@ -33,7 +37,9 @@ def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]
             table = next(tables, None)
         except (PySparkException, grpc.RpcError) as error:
             if silent.is_set():
-                raise SparkJobTimeout(f"Spark gave nothing for {timeout_s:g} s, so the job was interrupted") from error
+                raise SparkJobTimeout(
+                    f"Spark gave nothing for {timeout_s:g} s, so the job was interrupted"
+                ) from error
             raise
         finally:
             timer.cancel()

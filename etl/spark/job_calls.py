@@ -1,4 +1,7 @@
-"""Texts through one function in Spark's Python workers, a job a call; called by several threads side by side."""
+"""Texts through one function in Spark's Python workers, a job a call.
+
+Called by several threads side by side.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ __all__ = ["JobCalls"]
 
 
 class JobCalls:
-    """Calls on a Spark Connect server. Connects at the first use, and anew after the connection was lost."""
+    """Calls on a Spark Connect server.
+
+    Connects at the first use, and anew after the connection was lost.
+    """
 
     def __init__(
         self,
@@ -41,7 +47,9 @@ class JobCalls:
         spark, frame = self._connected()
         try:
             with self._errors.translating():
-                found = list(stream(spark, frame.of(pa.table({"text": list(texts)})), self._timeout_s))
+                found = list(
+                    stream(spark, frame.of(pa.table({"text": list(texts)})), self._timeout_s)
+                )
         except SparkError as error:
             if error.transient and not isinstance(error, WorkerError):
                 self._drop(spark)

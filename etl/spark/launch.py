@@ -1,8 +1,8 @@
-"""How the processes of a Spark cluster are started, from the pyspark that is installed: a standalone master, its
-workers, and a Spark Connect server on any master.
+"""How the processes of a Spark cluster are started, from the pyspark that is installed: a
+standalone master, its workers, and a Spark Connect server on any master.
 
-Each is one process in the foreground, with all that it needs in its command line and environment: for a container, a
-systemd unit, or a test.
+Each is one process in the foreground, with all that it needs in its command line and environment:
+for a container, a systemd unit, or a test.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from sluice.errors import RequestError
 
 _DAEMON_MEMORY = "256m"
 _FEW_THREADS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVM plans and hands over small jobs, and Python does the work: its optimising compiler takes a core for
-minutes.
+"""The JVM plans and hands over small jobs, and Python does the work: its optimising compiler takes
+a core for minutes.
 """
 
 
 _NO_REST = "-Dspark.master.rest.enabled=false"
-"""The REST port takes programs from any caller that reaches it, whatever `spark.authenticate` says."""
+"""The REST port takes programs from any caller that reaches it, whatever `spark.authenticate` says.
+"""
 SECRET_VARIABLE = "SPARK_AUTHENTICATE_SECRET"  # noqa: S105 (its name)
-"""The secret that master, workers and drivers of a standalone cluster share; without it they trust every caller."""
+"""The secret that master, workers and drivers of a standalone cluster share; without it they trust
+every caller.
+"""
 _SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 (its name)
 
 
@@ -38,9 +41,10 @@ class SparkMissingError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """`env` comes on top of the process's environment; it holds a secret only after `with_authentication`. `fds` are
-    open
-    files of this process that it inherits.
+    """`env` comes on top of the process's environment.
+
+    It holds a secret only after `with_authentication`. `fds` are open files of this process that it
+    inherits.
     """
 
     argv: tuple[str, ...]
@@ -63,42 +67,80 @@ def spark_home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or not spec.origin:
         raise SparkMissingError("pyspark is not installed")
-    home = Path(spec.origin).parent.resolve()  # one name for it, whichever way leads there: archived classes go by it
+    # one name for it, whichever way leads there: archived classes go by it
+    home = Path(spec.origin).parent.resolve()
     if not (home / "jars").is_dir():
         raise SparkMissingError(f"{home} has no jars of Spark's")
     return home
 
 
 def build_master_command(listening: ListenAddress, recovery: Path | None = None) -> LaunchCommand:
-    """A standalone master. With a folder for `recovery` it knows its workers and applications after a restart; without
-    one a restarted master gives a running Connect server no executors any more. Raises SparkMissingError.
+    """A standalone master.
+
+    With a folder for `recovery` it knows its workers and applications after a restart; without one
+    a restarted master gives a running Connect server no executors any more. Raises
+    SparkMissingError.
     """
     options = f"{_FEW_THREADS} {_NO_REST}"
     if recovery is not None:
-        options += f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
-    words = ["--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port)]
-    return _daemon_command("org.apache.spark.deploy.master.Master", words, {"SPARK_MASTER_OPTS": options})
+        options += (
+            f" -Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={recovery}"
+        )
+    words = [
+        "--host",
+        listening.host,
+        "--port",
+        str(listening.port),
+        "--webui-port",
+        str(listening.web_port),
+    ]
+    return _daemon_command(
+        "org.apache.spark.deploy.master.Master", words, {"SPARK_MASTER_OPTS": options}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
-    """What a worker offers. `folder`: for what its executors leave on disk, logs and shuffled rows."""
+    """What a worker offers.
+
+    `folder`: for what its executors leave on disk, logs and shuffled rows.
+    """
 
     cores: int
     memory: str
     folder: Path
 
 
-def build_worker_command(listening: ListenAddress, master_url: str, room: WorkerResources) -> LaunchCommand:
-    """A standalone worker of the master at `master_url` (``spark://host:port``). Raises SparkMissingError."""
+def build_worker_command(
+    listening: ListenAddress, master_url: str, room: WorkerResources
+) -> LaunchCommand:
+    """A standalone worker of the master at `master_url` (``spark://host:port``).
+
+    Raises SparkMissingError.
+    """
     words = [
-        "--host", listening.host, "--port", str(listening.port), "--webui-port", str(listening.web_port),
-        "--cores", str(room.cores), "--memory", room.memory, "--work-dir", str(room.folder / "work"), master_url,
-    ]  # fmt: skip
-    # What ended applications left is removed after a day: shipped packages, and the executors' logs.
-    options = f"{_FEW_THREADS} -Dspark.worker.cleanup.enabled=true -Dspark.worker.cleanup.appDataTtl=86400"
-    # It looks for its master every 5 to 15 seconds, as long as it takes. Spark itself would do so six times, then every
-    # 30 to 90 seconds, and end after ten more.
+        "--host",
+        listening.host,
+        "--port",
+        str(listening.port),
+        "--webui-port",
+        str(listening.web_port),
+        "--cores",
+        str(room.cores),
+        "--memory",
+        room.memory,
+        "--work-dir",
+        str(room.folder / "work"),
+        master_url,
+    ]
+    # What ended applications left is removed after a day: shipped packages, and the executors'
+    # logs.
+    options = (
+        f"{_FEW_THREADS} -Dspark.worker.cleanup.enabled=true"
+        " -Dspark.worker.cleanup.appDataTtl=86400"
+    )
+    # It looks for its master every 5 to 15 seconds, as long as it takes. Spark itself would do so
+    # six times, then every 30 to 90 seconds, and end after ten more.
     for name in ("initial", "max"):
         options += f" -Dspark.worker.{name}RegistrationRetries=1000000"
     env = {"SPARK_WORKER_OPTS": options, "SPARK_LOCAL_DIRS": str(room.folder / "local")}
@@ -107,7 +149,9 @@ def build_worker_command(listening: ListenAddress, master_url: str, room: Worker
 
 @dataclass(frozen=True, slots=True)
 class ConnectServer:
-    """A Spark Connect server: the driver of one application on `build_master_command`, for all of Sluice's sessions."""
+    """A Spark Connect server: the driver of one application on `build_master_command`, for all of
+    Sluice's sessions.
+    """
 
     listening: ListenAddress
     """The gRPC port. Executors come back to its host."""
@@ -115,7 +159,9 @@ class ConnectServer:
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark's, on top of those that Sluice needs."""
     python: str = ""
-    """The Python of the workers; by default this one where they are of this machine, and ``python3`` elsewhere."""
+    """The Python of the workers; by default this one where they are of this machine, and
+    ``python3`` elsewhere.
+    """
     java_options: str = ""
     """For its JVM and those of its executors, on top of those that Sluice needs."""
 
@@ -150,26 +196,48 @@ class ConnectServer:
         python = self.python or (sys.executable if self.is_local else "python3")
         return LaunchCommand(
             (
-                "/bin/bash", str(home / "bin" / "spark-submit"),
-                "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--name", "sluice",
-                *(word for key, value in self.settings.items() for word in ("--conf", f"{key}={value}")),
+                "/bin/bash",
+                str(home / "bin" / "spark-submit"),
+                "--class",
+                "org.apache.spark.sql.connect.service.SparkConnectServer",
+                "--name",
+                "sluice",
+                *(
+                    word
+                    for key, value in self.settings.items()
+                    for word in ("--conf", f"{key}={value}")
+                ),
             ),
-            {"SPARK_HOME": str(home), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable},
-        )  # fmt: skip
+            {
+                "SPARK_HOME": str(home),
+                "PYSPARK_PYTHON": python,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+            },
+        )
 
 
 def with_authentication(command: LaunchCommand, secret: str) -> LaunchCommand:
-    """Return the command of a master, worker or driver that takes part with `secret` only, and encrypts what it sends.
+    """Return the command of a master, worker or driver that takes part with `secret` only, and
+    encrypts what it sends.
 
-    No argument shows the secret: daemons have it in a variable, which Spark itself hands to executors, and the driver,
-    which accepts no variable, in a file without a name. Source: Spark's SecurityManager, "Security" in its documents.
+    No argument shows the secret: daemons have it in a variable, which Spark itself hands to
+    executors, and the driver, which accepts no variable, in a file without a name. Source: Spark's
+    SecurityManager, "Security" in its documents.
     """
     options = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
     if "spark-submit" not in command.argv[1]:
         java = " ".join(f"-D{key}={value}" for key, value in options.items())
-        return replace(command, env={**command.env, "_SPARK_AUTH_SECRET": secret, "SPARK_DAEMON_JAVA_OPTS": java})
+        return replace(
+            command,
+            env={**command.env, "_SPARK_AUTH_SECRET": secret, "SPARK_DAEMON_JAVA_OPTS": java},
+        )
     file = os.memfd_create("spark-secret", 0)
-    os.write(file, "".join(f"{key} {value}\n" for key, value in {**options, _SECRET_KEY: secret}.items()).encode())
+    os.write(
+        file,
+        "".join(
+            f"{key} {value}\n" for key, value in {**options, _SECRET_KEY: secret}.items()
+        ).encode(),
+    )
     bash, submit, *words = command.argv
     given = ("--properties-file", f"/proc/self/fd/{file}", "--load-spark-defaults")
     return replace(command, argv=(bash, submit, *given, *words), fds=(file,))
@@ -178,4 +246,6 @@ def with_authentication(command: LaunchCommand, secret: str) -> LaunchCommand:
 def _daemon_command(name: str, words: list[str], env: Mapping[str, str]) -> LaunchCommand:
     home = spark_home()
     own = {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": _DAEMON_MEMORY}
-    return LaunchCommand(("/bin/bash", str(home / "bin" / "spark-class"), name, *words), own | dict(env))
+    return LaunchCommand(
+        ("/bin/bash", str(home / "bin" / "spark-class"), name, *words), own | dict(env)
+    )

@@ -1,10 +1,12 @@
-"""A standing worker: one long Spark job whose task serves the process that began it, call after call.
+"""A standing worker: one long Spark job whose task serves the process that began it, call after
+call.
 
-A Spark job costs 40 to 90 ms and as much CPU, however little it does: planning, scheduling, handing batches from
-process to process. Small windows come many times a second. So the job is begun once: its task, in one of Spark's Python
-workers, connects back to a socket of this process, and maps what it is sent by the very function that jobs of their own
-map it by. It has one of Spark's cores for as long as it stands, so it ends soon (`_MAX_LIFETIME_S`) and another one
-follows: whoever waits for a core gets it between the two.
+A Spark job costs 40 to 90 ms and as much CPU, however little it does: planning, scheduling, handing
+batches from process to process. Small windows come many times a second. So the job is begun once:
+its task, in one of Spark's Python workers, connects back to a socket of this process, and maps what
+it is sent by the very function that jobs of their own map it by. It has one of Spark's cores for as
+long as it stands, so it ends soon (`_MAX_LIFETIME_S`) and another one follows: whoever waits for a
+core gets it between the two.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ __all__ = ["PersistentWorker"]
 
 log = logging.getLogger("sluice.spark")
 
-_START_TIMEOUT_S = 60.0  # a first worker starts Python; one that finds no way here fails by itself, after 5 s
+# a first worker starts Python; one that finds no way here fails by itself, after 5 s
+_START_TIMEOUT_S = 60.0
 _HANDSHAKE_TIMEOUT_S = 2.0
 _SHUTDOWN_TIMEOUT_S = 2.0
 _RETRY_INTERVAL_S = 60.0
 _MAX_LIFETIME_S = 60.0
-_HEARTBEAT_TIMEOUT_S = 30.0  # a worker says every few seconds that it is at work; one that doesn't stands still
+# a worker says every few seconds that it is at work; one that doesn't stands still
+_HEARTBEAT_TIMEOUT_S = 30.0
 _NO_THREAD = "can't start new thread"
 _numbers = itertools.count(1)
 
@@ -55,8 +59,9 @@ class PersistentWorker:
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schemas: tuple[pa.Schema, pa.Schema],
     ) -> None:
-        """`spark`: a session on this Spark Connect server. `function` maps batches in the first of the schemas
-        to batches in the second.
+        """`spark`: a session on this Spark Connect server.
+
+        `function` maps batches in the first of the schemas to batches in the second.
         """
         self._spark = spark
         self._server = server
@@ -72,12 +77,16 @@ class PersistentWorker:
         self._is_released = False
 
     def is_ready(self, stands_s: float | None = None) -> bool:
-        """Whether a worker stands by; begins one if none does, or it has stood for `stands_s`, and waits until it has
-        come. False if none comes: then it is not tried again for a while. Raises SparkUnavailableError where the server
-        is away, or goes meanwhile.
+        """Whether a worker stands by.
+
+        Begins one if none does, or it has stood for `stands_s`, and waits until it has come. False
+        if none comes: then it is not tried again for a while. Raises SparkUnavailableError where
+        the server is away, or goes meanwhile.
         """
         now = time.monotonic()
-        if self._line is not None and now >= self._came + (_MAX_LIFETIME_S if stands_s is None else stands_s):
+        if self._line is not None and now >= self._came + (
+            _MAX_LIFETIME_S if stands_s is None else stands_s
+        ):
             self.release()
         if self._line is None and now >= self._again:
             self._line = self._start_worker()
@@ -87,9 +96,10 @@ class PersistentWorker:
         return self._line is not None
 
     def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
-        """What the function makes of these rows, as it comes; the worker must be ready. Raises SparkError where the
-        worker is gone, SlowWorkerError where it stands still for half a minute or makes nothing for `timeout_s`, and
-        what failed in it as Spark would.
+        """What the function makes of these rows, as it comes; the worker must be ready.
+
+        Raises SparkError where the worker is gone, SlowWorkerError where it stands still for half a
+        minute or makes nothing for `timeout_s`, and what failed in it as Spark would.
         """
         line, over = self._line, False
         try:
@@ -109,20 +119,27 @@ class PersistentWorker:
             if isinstance(error, TimeoutError):
                 self._jobs[-1].cancel()  # it doesn't see that it is let go, and holds a core
                 raise SlowWorkerError(f"the standing Spark worker is too slow: {error}") from error
-            raise SparkError(f"the standing Spark worker is gone: {error}", transient=True) from error
+            raise SparkError(
+                f"the standing Spark worker is gone: {error}", transient=True
+            ) from error
         finally:
             if not over:
                 self.release()
 
     def release(self) -> None:
-        """Let the worker go: its job ends, and its core is free. One that is to come isn't waited for any longer."""
+        """Let the worker go: its job ends, and its core is free.
+
+        One that is to come isn't waited for any longer.
+        """
         self._is_released = True
         line, self._line = self._line, None
         if line is not None:
             line.close()
 
     def _start_worker(self) -> WorkerConnection | None:
-        """A worker's line. Where this machine has no socket, address or thread for it none comes, as if Spark had no
+        """A worker's line.
+
+        Where this machine has no socket, address or thread for it none comes, as if Spark had no
         core.
         """
         try:
@@ -130,12 +147,17 @@ class PersistentWorker:
         except (OSError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not str(error).startswith(_NO_THREAD):
                 raise
-            log.warning("no standing Spark worker can be begun, every window is a Spark job of its own: %s", error)
+            log.warning(
+                "no standing Spark worker can be begun, every window is a Spark job of its own: %s",
+                error,
+            )
             return None
 
     def _begin(self) -> WorkerConnection | None:
-        """Begin the job and wait for its worker. The job before is over first, usually in no time: so Spark has its
-        Python process to give, and needs no new one, which would load all it needs for a second of a core.
+        """Begin the job and wait for its worker.
+
+        The job before is over first, usually in no time: so Spark has its Python process to give,
+        and needs no new one, which would load all it needs for a second of a core.
         """
         self._is_released = False
         if self._jobs:
@@ -145,7 +167,9 @@ class PersistentWorker:
         key = secrets.token_bytes(32)
         with socket.create_server((local_address_towards(self._server.remote), 0)) as listener:
             host, port = listener.getsockname()[:2]
-            job = _WorkerJob(self._spark, ServeCalls(self._function, *self._schemas, host, port, key))
+            job = _WorkerJob(
+                self._spark, ServeCalls(self._function, *self._schemas, host, port, key)
+            )
             deadline, line = time.monotonic() + _START_TIMEOUT_S, None
             try:
                 while not (job.is_over or self._is_released) and time.monotonic() < deadline:
@@ -165,13 +189,19 @@ class PersistentWorker:
         if not (self._logged or self._is_released):
             self._logged = True
             log.warning(
-                "no standing Spark worker came to %s:%d (%s): every window is a Spark job of its own",
-                host, port, job.failure or f"within {_START_TIMEOUT_S:.0f} s",
-            )  # fmt: skip
+                "no standing Spark worker came to %s:%d (%s): every window is a Spark job of"
+                " its own",
+                host,
+                port,
+                job.failure or f"within {_START_TIMEOUT_S:.0f} s",
+            )
         return None
 
     def _cancel_stalled(self) -> None:
-        """A worker that stands still doesn't see that it was let go; Spark kills it, and has its core back."""
+        """A worker that stands still doesn't see that it was let go.
+
+        Spark kills it, and has its core back.
+        """
         self._jobs = [job for job in self._jobs if not job.is_over]
         for job in self._jobs:
             if time.monotonic() > job.began + _MAX_LIFETIME_S + IDLE_TIMEOUT_S:
@@ -204,17 +234,23 @@ class _WorkerJob:
         client = self._spark.client
         try:
             self._spark.addTag(self._tag)
-            for _ in client.to_table_as_iterator(self._frame._plan.to_proto(client), self._frame._plan.observations):
+            for _ in client.to_table_as_iterator(
+                self._frame._plan.to_proto(client), self._frame._plan.observations
+            ):
                 pass
         except Exception as error:  # whoever calls finds that nobody is there
             told = parse_worker_error(str(error))
-            self.failure = str(told or error).splitlines()[0][:300] if str(error) else type(error).__name__
+            self.failure = (
+                str(told or error).splitlines()[0][:300] if str(error) else type(error).__name__
+            )
         finally:
             self.over.set()
 
 
 def local_address_towards(remote: str) -> str:
-    """The address of this host by which the host of a Spark Connect server (``sc://host:port``) finds it."""
+    """The address of this host by which the host of a Spark Connect server (``sc://host:port``)
+    finds it.
+    """
     at = urlsplit(remote)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
         try:
@@ -225,7 +261,10 @@ def local_address_towards(remote: str) -> str:
 
 
 def _next_message(line: WorkerConnection, timeout_s: float) -> tuple[bytes, bytearray]:
-    """The worker's next word but that it is at work. Raises TimeoutError if that is all for so long."""
+    """The worker's next word but that it is at work.
+
+    Raises TimeoutError if that is all for so long.
+    """
     asked = time.monotonic()
     while True:
         kind, data = line.receive()

@@ -1,5 +1,5 @@
-"""The worker's side of `sluice.etl.spark.persistent_worker`: a task that serves the process which began it, until that
-hangs up.
+"""The worker's side of `sluice.etl.spark.persistent_worker`: a task that serves the process which
+began it, until that hangs up.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ IDLE_TIMEOUT_S = 75.0
 """A worker that isn't asked anything for so long ends, and gives its core back."""
 _CONNECT_TIMEOUT_S = 5.0
 _HEARTBEAT_INTERVAL_S = 5.0
-_DELIVERY_TIMEOUT_S = 600.0  # by a caller that is busy downstream: an index of a large table takes its time
+# by a caller that is busy downstream: an index of a large table takes its time
+_DELIVERY_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServeCalls:
-    """Runs in one of Spark's Python workers: connects to the process at `host` and `port`, which knows the key, and
-    maps by `function` the batches that come from there. It ends when that process hangs up, is gone, or has
-    been silent for IDLE_S.
+    """Runs in one of Spark's Python workers: connects to the process at `host` and `port`, which
+    knows the key, and maps by `function` the batches that come from there. It ends when that
+    process hangs up, is gone, or has been silent for IDLE_S.
     """
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -45,7 +46,8 @@ class ServeCalls:
             pass
         with report_to_client():
             line = WorkerConnection(
-                socket.create_connection((self.host, self.port), _CONNECT_TIMEOUT_S), _CONNECT_TIMEOUT_S
+                socket.create_connection((self.host, self.port), _CONNECT_TIMEOUT_S),
+                _CONNECT_TIMEOUT_S,
             )
         with contextlib.closing(line), contextlib.suppress(OSError):
             line.prove(self.key, b"worker", b"caller")
@@ -66,7 +68,10 @@ class ServeCalls:
                     line.send(answer, content)
 
     def _answers(self, data: bytearray) -> Iterator[tuple[bytes, memoryview | bytes]]:
-        """What a call's batch becomes. The function's OSError is told like any other: only the line's own end it."""
+        """What a call's batch becomes.
+
+        The function's OSError is told like any other: only the line's own end it.
+        """
         try:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), self.tasks)
             for result in self.function(iter((batch,))):
@@ -80,8 +85,8 @@ class ServeCalls:
 
 
 class _Heartbeat:
-    """A thread that tells the caller of a long call every few seconds that the worker is at it: one that stands still
-    doesn't.
+    """A thread that tells the caller of a long call every few seconds that the worker is at it: one
+    that stands still doesn't.
     """
 
     def __init__(self, line: WorkerConnection) -> None:

@@ -1,5 +1,5 @@
-"""A function in Spark's Python workers, called again and again: calls go to standing workers, one or several, and are
-jobs where none comes.
+"""A function in Spark's Python workers, called again and again: calls go to standing workers, one
+or several, and are jobs where none comes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sluice.etl.spark.worker_pool import NoWorkerAvailable, WorkerPool
 __all__ = ["RemoteFunction"]
 
 _JOB_FALLBACK_S = 60.0
-"""How long calls are jobs after a standing worker was too slow: a job may take its time, a worker says each second that
-it is at work.
+"""How long calls are jobs after a standing worker was too slow: a job may take its time, a worker
+says each second that it is at work.
 """
 
 
@@ -38,9 +38,10 @@ class RemoteFunction:
         schemas: tuple[pa.Schema, pa.Schema],
         judge: ErrorTranslator,
     ) -> None:
-        """`session`: of `sluice.etl.spark.session`, on this server. `function` maps batches in the first of the schemas
-        to
-        batches in the second. `judge` outlives the session.
+        """`session`: of `sluice.etl.spark.session`, on this server.
+
+        `function` maps batches in the first of the schemas to batches in the second. `judge`
+        outlives the session.
         """
         spark, server = session
         self._spark = spark
@@ -53,11 +54,15 @@ class RemoteFunction:
         self._fallback_until = 0.0
         """By the monotonic clock: until then all calls are jobs."""
 
-    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool) -> Iterator[pa.RecordBatch]:
-        """What the function makes of these rows, as it comes. `alone`: one worker sees to all of them, one call at a
-        time; otherwise rows are worked on side by side. After `timeout_s` without a word the call is given up. Raises
-        SparkError, which a WorkerError is too, a SparkUnavailableError: the server was away before anybody had begun,
-        and a SlowWorkerError: the same call is a job next time.
+    def __call__(
+        self, tasks: pa.Table, timeout_s: float, *, alone: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """What the function makes of these rows, as it comes.
+
+        `alone`: one worker sees to all of them, one call at a time; otherwise rows are worked on
+        side by side. After `timeout_s` without a word the call is given up. Raises SparkError,
+        which a WorkerError is too, a SparkUnavailableError: the server was away before anybody had
+        begun, and a SlowWorkerError: the same call is a job next time.
         """
         with self._errors.translating():
             try:
@@ -82,7 +87,9 @@ class RemoteFunction:
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 
     def warm_up(self) -> None:
-        """Have the worker come that sees to calls `alone`, if one does: it starts Python, and loads what it needs."""
+        """Have the worker come that sees to calls `alone`, if one does: it starts Python, and loads
+        what it needs.
+        """
         with self._lock:
             self._standing.is_ready()
 

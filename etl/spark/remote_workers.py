@@ -38,7 +38,9 @@ class WorkerRequirements:
     @property
     def sends_package(self) -> bool:
         """Whether Sluice is sent to them."""
-        return self.server.package == "always" or (self.server.package == "auto" and not self.is_local)
+        return self.server.package == "always" or (
+            self.server.package == "auto" and not self.is_local
+        )
 
     @property
     def mark(self) -> str:
@@ -65,10 +67,11 @@ class WorkerRequirements:
         for url in urls:
             if (folder := local_folder(url)) is not None:
                 raise SettingsError(
-                    f"{url}: {folder} is a folder of this machine, and Spark's workers run elsewhere (the master of"
-                    f" {self.server.remote} is {self.master or 'unknown'}): nobody would find here what they write. Use"
-                    " an object store (s3://, gs://, az://), or, if every worker mounts this very folder at the same"
-                    " path, say so: [spark] shared-files = true"
+                    f"{url}: {folder} is a folder of this machine, and Spark's workers run"
+                    f" elsewhere (the master of {self.server.remote} is"
+                    f" {self.master or 'unknown'}): nobody would find here what they write. Use an"
+                    " object store (s3://, gs://, az://), or, if every worker mounts this very"
+                    " folder at the same path, say so: [spark] shared-files = true"
                 )
 
     def send(self, spark: Any) -> None:
@@ -83,7 +86,8 @@ class WorkerRequirements:
             try:
                 _add(spark, str(path), pyfile=True)
             finally:
-                with contextlib.suppress(ValueError):  # pyspark would have this process import from it, too
+                # pyspark would have this process import from it, too
+                with contextlib.suppress(ValueError):
                     sys.path.remove(str(path))
 
     def note(self, spark: Any) -> None:
@@ -92,9 +96,8 @@ class WorkerRequirements:
 
 
 def wrap_for_workers(spark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A job's function as it is given to Spark in a session of `sluice.etl.spark.session`: workers that run elsewhere
-    look
-    first whether they fit.
+    """A job's function as it is given to Spark in a session of `sluice.etl.spark.session`: workers
+    that run elsewhere look first whether they fit.
     """
     function = with_credentials(function)
     return function if spark.sluice_workers_are_here else VersionChecked.wrap(function)

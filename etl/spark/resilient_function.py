@@ -1,8 +1,8 @@
-"""A function in Spark's workers whose session may be lost: while the server is away, small calls are mapped in this
-process, by the very function.
+"""A function in Spark's workers whose session may be lost: while the server is away, small calls
+are mapped in this process, by the very function.
 
-A Spark Connect server that was killed is there again after ten seconds and more, and its first Python worker some
-seconds later. A small window needs neither: it is some milliseconds of work.
+A Spark Connect server that was killed is there again after ten seconds and more, and its first
+Python worker some seconds later. A small window needs neither: it is some milliseconds of work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from sluice.errors import SluiceError, ours
 from sluice.etl.retry import RetryBackoff
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
-from sluice.etl.spark.errors import SlowWorkerError, SparkError, SparkUnavailableError, WorkerError, parse_worker_error
+from sluice.etl.spark.errors import (
+    SlowWorkerError,
+    SparkError,
+    SparkUnavailableError,
+    WorkerError,
+    parse_worker_error,
+)
 from sluice.etl.spark.remote_function import RemoteFunction
 from sluice.etl.spark.session_target import SessionTarget
 
@@ -28,7 +34,9 @@ __all__ = ["LOCAL_FALLBACK_BYTES", "ResilientFunction"]
 log = logging.getLogger("sluice.spark")
 
 LOCAL_FALLBACK_BYTES = 2**20
-"""What a call may have to do, in bytes of payloads or parts, to be mapped in this process: 20 ms of work."""
+"""What a call may have to do, in bytes of payloads or parts, to be mapped in this process: 20 ms of
+work.
+"""
 _CONNECT_TIMEOUT_S = 10.0
 _IDLE_TIMEOUT_S = 60.0
 """Nobody asks for a session that wasn't wanted for so long."""
@@ -49,7 +57,10 @@ class ResilientFunction:
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schemas: tuple[pa.Schema, pa.Schema],
     ) -> None:
-        """`function` maps batches in the first of the schemas to batches in the second. Nothing is connected yet."""
+        """`function` maps batches in the first of the schemas to batches in the second.
+
+        Nothing is connected yet.
+        """
         self._place = place
         self._map = function
         self._schemas = schemas
@@ -63,10 +74,13 @@ class ResilientFunction:
         self._check: Callable[[], None] = _nothing
 
     def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
-        """Have a session. Where the server takes connections the first one is waited for, up to `timeout_s`; where that
-        fails, and where one was lost, one is asked for behind the caller's back, and its worker stands by before it is
-        used. `check` is called before each attempt, which breaks off what others have under way in the same role; what
-        it raises ends the asking, and the next call raises it, unless that comes with another `check`.
+        """Have a session.
+
+        Where the server takes connections the first one is waited for, up to `timeout_s`; where
+        that fails, and where one was lost, one is asked for behind the caller's back, and its
+        worker stands by before it is used. `check` is called before each attempt, which breaks off
+        what others have under way in the same role; what it raises ends the asking, and the next
+        call raises it, unless that comes with another `check`.
 
         Raises SparkUnavailableError, SettingsError, and what `check` raises.
         """
@@ -94,10 +108,14 @@ class ResilientFunction:
         with self._changed:
             self._spark, self._function = spark, function
 
-    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool) -> Iterator[pa.RecordBatch]:
-        """As a SparkFunction's call; after `connect`. `is_small`: what is asked for is at most SMALL_BYTES, and is
-        mapped in this process while the server is away. Where only its worker has died another one is waited for: the
-        call may be what killed it. Raises SparkError, also where a session is missing that is needed.
+    def __call__(
+        self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """As a SparkFunction's call; after `connect`.
+
+        `is_small`: what is asked for is at most SMALL_BYTES, and is mapped in this process while
+        the server is away. Where only its worker has died another one is waited for: the call may
+        be what killed it. Raises SparkError, also where a session is missing that is needed.
         """
         function = self._function or self._wait_for_session(timeout_s, or_away=is_small)
         if function is None:
@@ -135,9 +153,13 @@ class ResilientFunction:
 
     def _connected(self, timeout_s: float) -> tuple[Any, RemoteFunction]:
         spark = spark_session.connect(self._place, timeout_s)
-        return spark, RemoteFunction((spark, self._place.server), self._map, self._schemas, self._errors)
+        return spark, RemoteFunction(
+            (spark, self._place.server), self._map, self._schemas, self._errors
+        )
 
-    def _connected_at_once(self, timeout_s: float = _CONNECT_TIMEOUT_S) -> tuple[Any, RemoteFunction]:
+    def _connected_at_once(
+        self, timeout_s: float = _CONNECT_TIMEOUT_S
+    ) -> tuple[Any, RemoteFunction]:
         spark_session.check_reachable(self._place.server)
         return self._connected(timeout_s)
 
@@ -173,7 +195,8 @@ class ResilientFunction:
                     raise SparkError("there is no Spark session yet, or any more", transient=True)
                 self._asking.extend()
                 failure = self._asking.failure
-            # Looked at from here, too: an attempt that began a moment before the server went takes its time.
+            # Looked at from here, too: an attempt that began a moment before the server went takes
+            # its time.
             if or_away and (isinstance(failure, SparkUnavailableError) or not self._is_reached()):
                 return None
             if failure is not None:
@@ -195,9 +218,15 @@ class ResilientFunction:
         with self._local_lock:
             try:
                 for batch in self._map(iter(tasks.combine_chunks().to_batches())):
-                    yield batch if batch.schema.equals(self._schemas[1]) else batch.cast(self._schemas[1])
+                    yield (
+                        batch
+                        if batch.schema.equals(self._schemas[1])
+                        else batch.cast(self._schemas[1])
+                    )
             except Exception as error:
-                if (told := parse_worker_error(str(error), "in this process, as Spark is away")) is None:
+                if (
+                    told := parse_worker_error(str(error), "in this process, as Spark is away")
+                ) is None:
                     raise
                 raise told from error
 

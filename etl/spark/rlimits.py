@@ -8,8 +8,8 @@ __all__ = ["raise_nofile_limit"]
 
 
 def raise_nofile_limit() -> None:
-    """As many as the system bears: shells often allow 1,024, and there is a file a table where many tables are written
-    at a time.
+    """As many as the system bears: shells often allow 1,024, and there is a file a table where many
+    tables are written at a time.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

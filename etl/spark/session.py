@@ -1,12 +1,12 @@
 """Sessions on the warm Spark Connect server.
 
-A session id is derived from a name, so that every run of the same role on the same relay log comes back to the session
-of the run before, whose Python workers are warm (a new session costs 3 s, this 0.5 s). Whatever a killed predecessor
-left running in it is interrupted first. Sessions are never stopped from here: the server drops them when nobody has
-used them for a while.
+A session id is derived from a name, so that every run of the same role on the same relay log comes
+back to the session of the run before, whose Python workers are warm (a new session costs 3 s, this
+0.5 s). Whatever a killed predecessor left running in it is interrupted first. Sessions are never
+stopped from here: the server drops them when nobody has used them for a while.
 
-Workers of a cluster get Sluice over the session, once: see `sluice.etl.spark.shipping`. Another version of it has
-another session, as what a Python process has imported stays.
+Workers of a cluster get Sluice over the session, once: see `sluice.etl.spark.shipping`. Another
+version of it has another session, as what a Python process has imported stays.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _CONFS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 2**20),
     "spark.sql.session.timeZone": "UTC",
-    # It keeps the last sixteen plans with the rows in them: the archive's are megabytes, and never come again.
+    # It keeps the last sixteen plans with the rows in them: the archive's are megabytes, and never
+    # come again.
     "spark.connect.session.planCache.enabled": "false",
 }
 _MAX_GENERATIONS = 1_000
@@ -62,21 +63,30 @@ class _OtherVersionInstalled(Signal):
 
 
 def session_id(session_name: str, generation: int = 0) -> str:
-    """The session id for a name; later generations are for when the server has closed the earlier ones."""
+    """The session id for a name.
+
+    Later generations are for when the server has closed the earlier ones.
+    """
     return str(uuid.uuid5(_NAMESPACE, f"{session_name}#{generation}"))
 
 
 def connect(place: SessionTarget, timeout_s: float = 60.0) -> SparkSession:
     """Attach to the session of a role ("land", "apply") on a relay log or archive; see `attach`."""
-    return attach(place.server, f"{place.role} {place.url}", timeout_s, places=(place.url, *place.also))
+    return attach(
+        place.server, f"{place.role} {place.url}", timeout_s, places=(place.url, *place.also)
+    )
 
 
-def attach(server: Spark, session_name: str, timeout_s: float = 60.0, *, places: Sequence[str] = ()) -> SparkSession:
-    """Attach to the session that `session_name` stands for. Its workers read and write at `places`, URLs.
+def attach(
+    server: Spark, session_name: str, timeout_s: float = 60.0, *, places: Sequence[str] = ()
+) -> SparkSession:
+    """Attach to the session that `session_name` stands for.
 
-    Jobs left in it are interrupted. Waits up to `timeout_s` for a server that is starting.
-    Raises SparkUnavailableError; SettingsError where the server can't be asked as the settings say, was started with
-    others, or its workers don't see a folder among `places`.
+    Its workers read and write at `places`, URLs.
+
+    Jobs left in it are interrupted. Waits up to `timeout_s` for a server that is starting. Raises
+    SparkUnavailableError; SettingsError where the server can't be asked as the settings say, was
+    started with others, or its workers don't see a folder among `places`.
     """
     deadline = time.monotonic() + timeout_s
     wait_s = 0.1
@@ -102,13 +112,18 @@ def attach(server: Spark, session_name: str, timeout_s: float = 60.0, *, places:
 
 
 def check_reachable(server: Spark) -> None:
-    """Raises SparkUnavailableError where nobody takes connections at the server's address: much sooner than `attach`
-    gives up."""
+    """Raises SparkUnavailableError where nobody takes connections at the server's address: much
+    sooner than `attach` gives up.
+    """
     address = urlsplit(server.remote)
     try:
-        socket.create_connection((address.hostname or "", address.port or _PORT), _REACH_TIMEOUT_S).close()
+        socket.create_connection(
+            (address.hostname or "", address.port or _PORT), _REACH_TIMEOUT_S
+        ).close()
     except OSError as error:
-        raise SparkUnavailableError(f"nobody takes connections at {server.remote}: {error}; is it running?") from error
+        raise SparkUnavailableError(
+            f"nobody takes connections at {server.remote}: {error}; is it running?"
+        ) from error
 
 
 def close(spark: SparkSession) -> None:
@@ -121,13 +136,23 @@ def _attach(server: Spark, identifier: str, places: Sequence[str]) -> SparkSessi
     spark = SparkSession(connection=Channel(server, identifier))
     try:
         client: Any = spark.client
-        client.set_retry_policies([DefaultPolicy(max_retries=4, initial_backoff=50, max_backoff=1_000, jitter=50)])
+        client.set_retry_policies(
+            [DefaultPolicy(max_retries=4, initial_backoff=50, max_backoff=1_000, jitter=50)]
+        )
         # No public way leads here from a session; the defaults are 10 minutes to an hour.
         client._rpc_deadlines = RpcDeadlines(
-            reattachable_execute_plan=300.0, reattach_execute=300.0, analyze_plan=60.0, add_artifacts=60.0, config=30.0,
-            interrupt=15.0, release_session=15.0, artifact_status=30.0, clone_session=30.0, get_status=15.0,
+            reattachable_execute_plan=300.0,
+            reattach_execute=300.0,
+            analyze_plan=60.0,
+            add_artifacts=60.0,
+            config=30.0,
+            interrupt=15.0,
+            release_session=15.0,
+            artifact_status=30.0,
+            clone_session=30.0,
+            get_status=15.0,
             fetch_error_details=15.0,
-        )  # fmt: skip
+        )
         _make_ready(server, spark, places)
         return spark
     except BaseException:

@@ -12,7 +12,8 @@ class SessionTarget(NamedTuple):
 
     server: Spark
     role: str
-    """Whose session it is: "land", "apply". Two processes of one role would end each other's jobs."""
+    """Whose session it is: "land", "apply". Two processes of one role would end each other's jobs.
+    """
     url: str
     """Of the relay log, or the archive, that it works on: another one has another session."""
     also: tuple[str, ...] = ()

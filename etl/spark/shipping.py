@@ -1,8 +1,9 @@
-"""Sluice for Spark's workers: an archive that they import from, so that they need neither an installation of it nor a
-disk that they share with whoever sends it.
+"""Sluice for Spark's workers: an archive that they import from, so that they need neither an
+installation of it nor a disk that they share with whoever sends it.
 
-It holds the packages that a job's function may import, and nothing that is compiled for a machine: what they need from
-others (pyarrow, numpy, protobuf, …) is on the workers already, or comes as ``[spark] environment``.
+It holds the packages that a job's function may import, and nothing that is compiled for a machine:
+what they need from others (pyarrow, numpy, protobuf, …) is on the workers already, or comes as
+``[spark] environment``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _HASH_CHARS = 16
 
 @functools.cache
 def fingerprint() -> str:
-    """What tells one version of Sluice's sources from another, as they are imported in this process."""
+    """What tells one version of Sluice's sources from another, as they are imported in this
+    process.
+    """
     found = hashlib.sha256()
     for name, source in module_sources():
         found.update(f"{name} {len(source)}\n".encode())
@@ -35,11 +38,17 @@ def fingerprint() -> str:
 
 @functools.cache
 def module_sources() -> tuple[tuple[str, bytes], ...]:
-    """The modules by their path below the packages' folder, in order; as they were when this process asked first, so
-    that an upgrade meanwhile doesn't mix two versions.
+    """The modules by their path below the packages' folder, in order.
+
+    As they were when this process asked first, so that an upgrade meanwhile doesn't mix two
+    versions.
     """
     package = importlib.resources.files("sluice")
-    return tuple(found for name in ("__init__.py", *PACKAGES) for found in _below(f"sluice/{name}", package / name))
+    return tuple(
+        found
+        for name in ("__init__.py", *PACKAGES)
+        for found in _below(f"sluice/{name}", package / name)
+    )
 
 
 def _below(path: str, entry: Traversable) -> Iterator[tuple[str, bytes]]:
@@ -51,14 +60,18 @@ def _below(path: str, entry: Traversable) -> Iterator[tuple[str, bytes]]:
 
 
 def build_zip() -> bytes:
-    """The modules as a zip archive that Python imports from, about 1 MB. They are compiled, too: from a zip archive
-    each worker process would compile them anew. A worker with another Python takes the sources.
+    """The modules as a zip archive that Python imports from, about 1 MB.
+
+    They are compiled, too: from a zip archive each worker process would compile them anew. A worker
+    with another Python takes the sources.
     """
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as file:
         for name, source in module_sources():
             file.writestr(zipfile.ZipInfo(name, _DATE), source, zipfile.ZIP_DEFLATED)
-            file.writestr(zipfile.ZipInfo(f"{name}c", _DATE), _compiled(name, source), zipfile.ZIP_DEFLATED)
+            file.writestr(
+                zipfile.ZipInfo(f"{name}c", _DATE), _compiled(name, source), zipfile.ZIP_DEFLATED
+            )
     return written.getvalue()
 
 
@@ -66,4 +79,9 @@ def _compiled(name: str, source: bytes) -> bytes:
     """A .pyc that isn't compared with its source (PEP 552)."""
     code = compile(source, f"<sluice>/{name}", "exec", dont_inherit=True)
     unchecked = (1).to_bytes(4, "little")
-    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
+    return (
+        importlib.util.MAGIC_NUMBER
+        + unchecked
+        + importlib.util.source_hash(source)
+        + marshal.dumps(code)
+    )

@@ -1,7 +1,8 @@
-"""Credentials for object stores that Spark's workers can't have by themselves travel inside of the function they run.
+"""Credentials for object stores that Spark's workers can't have by themselves travel inside of the
+function they run.
 
-So they are on the Spark Connect channel, with what TLS that has, and in the workers' memory; no setting of Spark's, no
-plan and no page shows them, nor does the event log.
+So they are on the Spark Connect channel, with what TLS that has, and in the workers' memory; no
+setting of Spark's, no plan and no page shows them, nor does the event log.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ class _StaticCredentials:
         return self.credentials
 
 
-def with_credentials(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function of record batches as Spark's workers are to run it: with the credentials of this process, if it was
-    given any. Raises what asking for them raises.
+def with_credentials(
+    function: Callable[[Iterator[Any]], Iterator[Any]],
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function of record batches as Spark's workers are to run it: with the credentials of this
+    process, if it was given any. Raises what asking for them raises.
     """
     found = known_credentials()
     return _WithCredentials(function, found) if found else function

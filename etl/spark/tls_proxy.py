@@ -1,4 +1,5 @@
-"""TLS before a Spark Connect server, which speaks none: who comes over TLS is handed on to a port of this machine.
+"""TLS before a Spark Connect server, which speaks none: who comes over TLS is handed on to a port
+of this machine.
 
 The certificate is the files' of the moment: one that is renewed counts from the next connection on.
 """
@@ -26,7 +27,10 @@ _BLOCK_BYTES = 1 << 16
 class CertificateError(RequestError):
     """A certificate, its key, or the authorities of clients' certificates can't be used."""
 
-    way_out = "give PEM files that belong together: --tls-cert, --tls-key, and --tls-client-ca for clients' authorities"
+    way_out = (
+        "give PEM files that belong together: --tls-cert, --tls-key, and --tls-client-ca for"
+        " clients' authorities"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +42,25 @@ class Certificates:
     client_ca: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For handshakes, each with what is in the files then; while that doesn't fit, with what was before. Raises
-        CertificateError.
+        """For handshakes, each with what is in the files then.
+
+        While that doesn't fit, with what was before. Raises CertificateError.
         """
         outer = now = self._load()
         seen = self._stamps()
 
-        def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        def renew(
+            connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
+        ) -> None:
             nonlocal now, seen
             try:
                 if (stamps := self._stamps()) != seen:
                     now, seen = self._load(), stamps
                     log.info("the certificate %s has been read again", self.cert)
-            except (OSError, CertificateError) as error:  # renewed in this moment: the next one sees it whole
+            except (
+                OSError,
+                CertificateError,
+            ) as error:  # renewed in this moment: the next one sees it whole
                 log.warning("the certificate that was there before is shown: %s", error)
             connection.context = now
 
@@ -58,7 +68,9 @@ class Certificates:
         return outer
 
     def _stamps(self) -> list[tuple[int, int]]:
-        return [(found.st_mtime_ns, found.st_ino) for found in map(os.stat, filter(None, self._files()))]
+        return [
+            (found.st_mtime_ns, found.st_ino) for found in map(os.stat, filter(None, self._files()))
+        ]
 
     def _files(self) -> tuple[Path | None, ...]:
         return self.cert, self.key, self.client_ca
@@ -80,13 +92,15 @@ class Certificates:
 
 
 def serve(command: LaunchCommand, port: int, certificates: Certificates, inner_port: int) -> int:
-    """Run a server that listens at `inner_port` of 127.0.0.1, and speak TLS for it at `port` until it ends, which
-    SIGTERM and SIGINT tell it to: its exit code. Raises CertificateError, OSError.
+    """Run a server that listens at `inner_port` of 127.0.0.1, and speak TLS for it at `port` until
+    it ends, which SIGTERM and SIGINT tell it to: its exit code. Raises CertificateError, OSError.
     """
     return asyncio.run(_serve(command, port, certificates.context(), inner_port))
 
 
-async def _serve(command: LaunchCommand, port: int, context: ssl.SSLContext, inner_port: int) -> int:
+async def _serve(
+    command: LaunchCommand, port: int, context: ssl.SSLContext, inner_port: int
+) -> int:
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await splice(reader, writer, inner_port)
 
@@ -112,7 +126,10 @@ async def splice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, por
     except OSError:  # it is starting: who asks tries again
         writer.close()
         return
-    ways = [asyncio.create_task(_copy(reader, inner_writer)), asyncio.create_task(_copy(inner_reader, writer))]
+    ways = [
+        asyncio.create_task(_copy(reader, inner_writer)),
+        asyncio.create_task(_copy(inner_reader, writer)),
+    ]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:

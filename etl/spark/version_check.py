@@ -1,7 +1,8 @@
-"""Whether a worker fits: the same Python, pyspark and Sluice as on the client, and what Sluice needs beside them.
+"""Whether a worker fits: the same Python, pyspark and Sluice as on the client, and what Sluice
+needs beside them.
 
-It is looked at in each worker process once, before anything of the job is imported, so that the error says what is
-wrong and where, and isn't an ImportError somewhere.
+It is looked at in each worker process once, before anything of the job is imported, so that the
+error says what is wrong and where, and isn't an ImportError somewhere.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class WorkerVersionMismatch(RequestError):
     """A worker has other versions than the client, or lacks something; names its host."""
 
     way_out = (
-        "give Spark's workers the same Python and packages as Airflow's: the same image, or a packed environment in"
-        " [spark] environment (docs/how-to/spark-on-a-cluster.md)"
+        "give Spark's workers the same Python and packages as Airflow's: the same image, or a"
+        " packed environment in [spark] environment (docs/how-to/spark-on-a-cluster.md)"
     )
 
 
@@ -94,7 +95,9 @@ def check(wanted: Versions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VersionChecked:
-    """A job's function, still pickled: a worker that doesn't fit says so before it imports anything of it."""
+    """A job's function, still pickled: a worker that doesn't fit says so before it imports anything
+    of it.
+    """
 
     wanted: dict[str, str]
     function: bytes

@@ -1,10 +1,10 @@
-"""Several standing workers at once: the rows of large calls are shared out among them, so that a backlog needs no Spark
-job for each window.
+"""Several standing workers at once: the rows of large calls are shared out among them, so that a
+backlog needs no Spark job for each window.
 
 Each member is a task of one pool of threads and, while there is something to do, a standing worker
-(`sluice.etl.spark.persistent_worker`). It takes a row once its worker is ready, so no row waits for a worker that finds
-no free core. Members let their workers go soon after nothing waits any longer, and after `_MAX_LIFETIME_S` at the
-latest: whoever else wants a core gets it then.
+(`sluice.etl.spark.persistent_worker`). It takes a row once its worker is ready, so no row waits for
+a worker that finds no free core. Members let their workers go soon after nothing waits any longer,
+and after `_MAX_LIFETIME_S` at the latest: whoever else wants a core gets it then.
 """
 
 from __future__ import annotations
@@ -64,16 +64,21 @@ class WorkerPool:
         """All there ever were; each remembers when none came."""
         self._active: set[PersistentWorker] = set()
         self._starting: set[PersistentWorker] = set()
-        """Of those at work the one that isn't ready yet: where there is no core for it there is none for another."""
+        """Of those at work the one that isn't ready yet: where there is no core for it there is
+        none for another.
+        """
         self._releases = 0
-        """How often all cores were to be given back: a member that has nothing to do leaves then."""
+        """How often all cores were to be given back: a member that has nothing to do leaves then.
+        """
         self._row_count = 0
         """That wait or are worked on: no more members than that."""
 
     def __call__(self, tasks: pa.Table, timeout_s: float) -> list[pa.RecordBatch]:
-        """What the function makes of each of these rows, in their order; `timeout_s` as of a StandingWorker's call.
-        Raises SparkError, what failed in a worker as Spark would, and NobodyCameError, which may come in the middle, as
-        a SparkUnavailableError of `make`'s workers may.
+        """What the function makes of each of these rows, in their order.
+
+        `timeout_s` as of a StandingWorker's call. Raises SparkError, what failed in a worker as
+        Spark would, and NobodyCameError, which may come in the middle, as a SparkUnavailableError
+        of `make`'s workers may.
         """
         rows = [_PendingRow(tasks.slice(n, 1), timeout_s) for n in range(tasks.num_rows)]
         with self._changed:
@@ -99,8 +104,9 @@ class WorkerPool:
             worker.release()
 
     def _maybe_grow(self) -> None:
-        """Begin another member, if it is of use. Where none can begin, and none is at work, nobody comes. `_changed` is
-        held.
+        """Begin another member, if it is of use.
+
+        Where none can begin, and none is at work, nobody comes. `_changed` is held.
         """
         if self._starting or len(self._active) >= min(self._row_count, _MAX_WORKERS):
             return
@@ -111,9 +117,14 @@ class WorkerPool:
                 self._workers.append(worker)
             self._pool.submit(self._work, worker)
         except Exception as error:  # no thread, or no memory, is to be had
-            log.warning("no member of the Spark crew can begin (%d are at work): %s", len(self._active), error)
+            log.warning(
+                "no member of the Spark crew can begin (%d are at work): %s",
+                len(self._active),
+                error,
+            )
             pool, self._pool = self._pool, _thread_pool()
-            pool.shutdown(wait=False, cancel_futures=True)  # a task without a thread stays in its queue
+            # a task without a thread stays in its queue
+            pool.shutdown(wait=False, cancel_futures=True)
             if not self._active:
                 self._give_up(NoWorkerAvailable())
             return
@@ -147,8 +158,9 @@ class WorkerPool:
             return row
 
     def _orphaned_rows(self, worker: PersistentWorker, *, came: bool, left: BaseException) -> None:
-        """Give up the rows of which no member takes care when this one leaves. `came`: it leaves for want of something
-        to do. `left`: why its worker didn't come.
+        """Give up the rows of which no member takes care when this one leaves.
+
+        `came`: it leaves for want of something to do. `left`: why its worker didn't come.
         """
         with self._changed:
             self._starting.discard(worker)
@@ -168,7 +180,9 @@ class WorkerPool:
     def _is_something_waiting(self) -> bool:
         with self._changed:
             releases = self._releases
-            self._changed.wait_for(lambda: self._waiting or self._releases != releases, _IDLE_TIMEOUT_S)
+            self._changed.wait_for(
+                lambda: self._waiting or self._releases != releases, _IDLE_TIMEOUT_S
+            )
             return bool(self._waiting)
 
 

@@ -21,10 +21,12 @@ _malloc_tuned = False
 
 
 def freeze_gc() -> None:
-    """Call it when a task is done. Where modules were loaded since the last time, everything that is there by now goes
-    out of the garbage collector's sight: Spark collects after every task, and going through all of pyarrow, pandas and
-    grpc costs 60 to 100 ms of CPU, more than a small window's work. The first task doesn't load all that later ones
-    need.
+    """Call it when a task is done.
+
+    Where modules were loaded since the last time, everything that is there by now goes out of the
+    garbage collector's sight: Spark collects after every task, and going through all of pyarrow,
+    pandas and grpc costs 60 to 100 ms of CPU, more than a small window's work. The first task
+    doesn't load all that later ones need.
     """
     global _frozen_modules
     if _frozen_modules != len(sys.modules):
@@ -34,9 +36,10 @@ def freeze_gc() -> None:
 
 
 def tune_malloc() -> None:
-    """Call it where buffers of MiBs come and go: from then on at most 64 MiB of what is freed stays with the process,
-    for the next one. Else the C library gives it back to the system each time, and to take it anew, page by page, costs
-    a fifth of landing a backlog. With another C library nothing happens.
+    """Call it where buffers of MiBs come and go: from then on at most 64 MiB of what is freed stays
+    with the process, for the next one. Else the C library gives it back to the system each time,
+    and to take it anew, page by page, costs a fifth of landing a backlog. With another C library
+    nothing happens.
     """
     global _malloc_tuned
     if not _malloc_tuned:

@@ -1,7 +1,8 @@
 """The edge to Airflow: a task's work, and what becomes of its errors.
 
-What passes is waited for, also before the loops have begun. An error that doesn't pass fails the task at once: it is
-written down where `sluice status` finds it, and its hint is the last line of the task's log.
+What passes is waited for, also before the loops have begun. An error that doesn't pass fails the
+task at once: it is written down where `sluice status` finds it, and its hint is the last line of
+the task's log.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ log = logging.getLogger("sluice")
 
 T = TypeVar("T")
 Work = Callable[[Settings, Callable[[object], None]], dict[str, Any]]
-"""What a task does with the settings; the second is to be called, with anything, whenever it has got on."""
+"""What a task does with the settings; the second is to be called, with anything, whenever it has
+got on.
+"""
 PairedWork = Callable[[Settings, Callable[[object], None], threading.Event], dict[str, Any]]
 """The same; it ends early, and in good order, when the third is set."""
 _PEER_CHECK_INTERVAL_S = 10.0
 _RESUME_WAIT_S = 20.0
-"""How long a task that has stopped waits for operators to resume it. Then it fails, and its DAG pauses: what they order
-between the two would be lost, as nothing of Airflow's keeps it.
+"""How long a task that has stopped waits for operators to resume it. Then it fails, and its DAG
+pauses: what they order between the two would be lost, as nothing of Airflow's keeps it.
 """
 _POLL_INTERVAL_S = 0.5
 
@@ -45,8 +48,9 @@ class TaskFailedPermanently(SluiceError, AirflowFailException):  # type: ignore[
 
 
 def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
-    """Do the work of the task `what` (``land``, ``apply``) of a pipeline. Raises TaskStopped if operators have to act,
-    and don't at once.
+    """Do the work of the task `what` (``land``, ``apply``) of a pipeline.
+
+    Raises TaskStopped if operators have to act, and don't at once.
     """
     waiting = RetryBackoff(log, f"the task {what}")
     note = _FailureRecord(what)
@@ -70,12 +74,15 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
                 log.warning("%s goes on, as operators want it", what)
                 waiting.over()
                 continue
-            raise _permanent_failure(what, reason) from (error if isinstance(reason, DefectError) else None)
+            raise _permanent_failure(what, reason) from (
+                error if isinstance(reason, DefectError) else None
+            )
 
 
 def run_paired(pipeline: NamedPipeline, what: str, other: str, work: PairedWork) -> dict[str, Any]:
-    """As `run_task`, for one of two tasks of a run: when the `other` one has stopped for good, this one ends, too. Then
-    the run is over and its DAG pauses at once, not when somebody has already put right what was wrong and unpaused it.
+    """As `run_task`, for one of two tasks of a run: when the `other` one has stopped for good, this
+    one ends, too. Then the run is over and its DAG pauses at once, not when somebody has already
+    put right what was wrong and unpaused it.
     """
     stop, over = threading.Event(), threading.Event()
     begun_ms = time.time_ns() // 1_000_000
@@ -84,10 +91,17 @@ def run_paired(pipeline: NamedPipeline, what: str, other: str, work: PairedWork)
         relay: RelayLog | None = None
         seen, since = None, 0.0
         while not stop.is_set() and not over.wait(_PEER_CHECK_INTERVAL_S):
-            with contextlib.suppress(SluiceError, OSError):  # the task itself meets what is wrong there
+            # the task itself meets what is wrong there
+            with contextlib.suppress(SluiceError, OSError):
                 relay = relay or pipeline.settings.open_relay()
-                failures = [each for each in relay.failures.list() if each.what == other and each.made_ms >= begun_ms]
-                found = next((each for each in failures if not relay.failures.is_answered(each)), None)
+                failures = [
+                    each
+                    for each in relay.failures.list()
+                    if each.what == other and each.made_ms >= begun_ms
+                ]
+                found = next(
+                    (each for each in failures if not relay.failures.is_answered(each)), None
+                )
                 if found != seen:
                     seen, since = found, time.monotonic()
                 if found is not None and time.monotonic() >= since + _RESUME_WAIT_S:
@@ -98,16 +112,19 @@ def run_paired(pipeline: NamedPipeline, what: str, other: str, work: PairedWork)
     thread.start()
     try:
         # what passes isn't waited for any longer either
-        return run_task(pipeline, what, lambda settings, got_on: {} if stop.is_set() else work(settings, got_on, stop))
+        return run_task(
+            pipeline,
+            what,
+            lambda settings, got_on: {} if stop.is_set() else work(settings, got_on, stop),
+        )
     finally:
         over.set()
         thread.join(5)
 
 
 def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], T]) -> T:
-    """Do the work of a task of a job (`sluice.relay.jobs`), which says itself what has become of it. Raises TaskStopped
-    if
-    somebody has to act.
+    """Do the work of a task of a job (`sluice.relay.jobs`), which says itself what has become of
+    it. Raises TaskStopped if somebody has to act.
     """
     waiting = RetryBackoff(log, f"the task {what}")
     while True:
@@ -127,8 +144,10 @@ def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], 
 def _permanent_failure(what: str, reason: SluiceError) -> TaskFailedPermanently:
     return TaskFailedPermanently(
         f"{what} has stopped: {type(reason).__name__}: {reason}",
-        way_out=f"{reason.way_out}; then `sluice resume`, or unpause the DAG, which pauses when this run is over, in"
-        " half a minute",
+        way_out=(
+            f"{reason.way_out}; then `sluice resume`, or unpause the DAG, which pauses when this"
+            " run is over, in half a minute"
+        ),
     )
 
 
@@ -152,11 +171,17 @@ class _FailureRecord:
         """Write down that the task has stopped; whether operators can see it."""
         if self.relay is None:
             return False
-        self._failure = Failure(self._task, str(reason), reason.way_out, time.time_ns() // 1_000_000)
+        self._failure = Failure(
+            self._task, str(reason), reason.way_out, time.time_ns() // 1_000_000
+        )
         try:
             self.relay.failures.note(self._failure)
         except (RelayError, OSError) as error:
-            log.warning("why %s has stopped could not be written down for `sluice status`: %s", self._task, error)
+            log.warning(
+                "why %s has stopped could not be written down for `sluice status`: %s",
+                self._task,
+                error,
+            )
             return False
         self._has_progressed = False
         return True

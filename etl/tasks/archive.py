@@ -18,7 +18,10 @@ OnProgress = Callable[[object], None]
 
 
 def archive(settings: Settings, run_seconds: float, got_on: OnProgress) -> dict[str, Any]:
-    """Make a pass every `[archive] every` for so long, at least one: what was done. Raises as `archive_through`."""
+    """Make a pass every `[archive] every` for so long, at least one: what was done.
+
+    Raises as `archive_through`.
+    """
     end = time.monotonic() + run_seconds
     every_s = settings.archive.every_ms / 1000
     passes = 0

@@ -1,5 +1,6 @@
-"""A bootstrap as Airflow's tasks: one plans, one makes tables, several copy side by side, one finishes. The tasks of
-a DAG run are a group that runs the job together; each goes on where it was killed.
+"""A bootstrap as Airflow's tasks: one plans, one makes tables, several copy side by side, one
+finishes. The tasks of a DAG run are a group that runs the job together; each goes on where it was
+killed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _LOG_INTERVAL_S = 5.0
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Plan what the form says, see `sluice.etl.copy.form`; unless `plan_only` make a job of it, or find the one that
-    was begun
-    so: {"plan": text, "job": its id or None}. Raises CopyError for what hinders it, and as
-    `sluice.etl.copy.run_bootstrap`.
+    """Plan what the form says, see `sluice.etl.copy.form`.
+
+    Unless `plan_only` make a job of it, or find the one that was begun so: {"plan": text, "job":
+    its id or None}. Raises CopyError for what hinders it, and as `sluice.etl.copy.run_bootstrap`.
     """
     wish = request_from_form(said, f"airflow {run_id}")
     if said["plan_only"]:
@@ -37,20 +38,28 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str,
             job = work.begin(wish)
             plan, name = work.bootstrap.plan(wish.into), job.id
     text = "\n".join(plan.lines())
-    log.info("%s\n%s", f"the plan of the job {name}:" if name else "the plan, of which nothing is done:", text)
+    log.info(
+        "%s\n%s",
+        f"the plan of the job {name}:" if name else "the plan, of which nothing is done:",
+        text,
+    )
     if plan.problems:
         raise CopyError("\n".join(plan.problems))
     return {"plan": text, "job": name}
 
 
 def prepare(settings: Settings, name: str | None, tasks: int, run_id: str) -> list[dict[str, Any]]:
-    """Make the tables: what each `copy_share` takes, at most so many `tasks`; nothing of no job. Raises as
-    `sluice.etl.copy.run_bootstrap`.
+    """Make the tables: what each `copy_share` takes, at most so many `tasks`; nothing of no job.
+
+    Raises as `sluice.etl.copy.run_bootstrap`.
     """
     if name is None:
         return []
     job = _job(settings, name)
-    with BootstrapSession.from_job(settings, job) as work, job.run(_runner("prepare", run_id)) as run:
+    with (
+        BootstrapSession.from_job(settings, job) as work,
+        job.run(_runner("prepare", run_id)) as run,
+    ):
         work.hold_gc()
         work.register()
         made = work.run_of(job, run, _log_progress(job))
@@ -60,8 +69,10 @@ def prepare(settings: Settings, name: str | None, tasks: int, run_id: str) -> li
 
 
 def copy_share(settings: Settings, share: Mapping[str, Any], run_id: str) -> dict[str, int]:
-    """Copy a share of the chunks, then what others have left: what this process copied. Ends early if the job is to
-    pause, or to be given up: `finish` does so. Raises LeaseLostError, and as `sluice.etl.copy.run_bootstrap`.
+    """Copy a share of the chunks, then what others have left: what this process copied.
+
+    Ends early if the job is to pause, or to be given up: `finish` does so. Raises LeaseLostError,
+    and as `sluice.etl.copy.run_bootstrap`.
     """
     job = _job(settings, share["job"])
     name = f"copy {share['share'] + 1} of {share['of']}"
@@ -71,13 +82,17 @@ def copy_share(settings: Settings, share: Mapping[str, Any], run_id: str) -> dic
     ):
         work.hold_gc()
         work.register()
-        done = work.run_of(job, run, _log_progress(job)).copy(work.loads(), share["share"], share["of"])
+        done = work.run_of(job, run, _log_progress(job)).copy(
+            work.loads(), share["share"], share["of"]
+        )
         return {"rows": done.rows, "chunks": done.chunks}
 
 
 def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
-    """What comes after rows, and the checkpoint: the job's result. Raises NotDoneError if the job is paused or given up
-    instead, LeaseLostError, and as `sluice.etl.copy.run_bootstrap`.
+    """What comes after rows, and the checkpoint: the job's result.
+
+    Raises NotDoneError if the job is paused or given up instead, LeaseLostError, and as
+    `sluice.etl.copy.run_bootstrap`.
     """
     job = _job(settings, name)
     with BootstrapSession.from_job(settings, job) as work:
@@ -90,11 +105,15 @@ def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
     if summary.state == PAUSED:
         raise NotDoneError(
             f"the job {name} is paused, as was ordered",
-            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {name}`: either goes on",
+            way_out=(
+                f"trigger the DAG with the same values, or `sluice jobs resume {name}`: either"
+                " goes on"
+            ),
         )
     if summary.state == CANCELLED:
         raise NotDoneError(
-            f"the job {name} was given up, as was ordered{_left_text(summary)}", way_out="trigger the DAG to begin anew"
+            f"the job {name} was given up, as was ordered{_left_text(summary)}",
+            way_out="trigger the DAG to begin anew",
         )
     return job.status().to_json()["result"] or {}
 

@@ -20,17 +20,25 @@ log = logging.getLogger("sluice.drill")
 
 
 def drill(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Try to restore what the form says (`tables`, `max_mb`, `at`); in a run that Airflow's clock began only if it is
-    due, and there is something to restore. What was tried, None if nothing was. Raises MomentError, and as `run_drill`.
+    """Try to restore what the form says (`tables`, `max_mb`, `at`).
+
+    In a run that Airflow's clock began only if it is due, and there is something to restore. What
+    was tried, None if nothing was. Raises MomentError, and as `run_drill`.
     """
     if is_scheduled(run_id) and not is_due(settings):
         every = settings.archive.drills_every
-        log.info("no drill: the last one is younger than [archive] drills-every (%s), or there is no base yet", every)
+        log.info(
+            "no drill: the last one is younger than [archive] drills-every (%s), or there is no"
+            " base yet",
+            every,
+        )
         return None
     job = create_or_resume(settings, _request_from_form(asked), f"airflow {run_id}")
     done = run_drill(settings, job, Runner(f"Airflow's task drill, run {run_id}"))
     if done.state != DONE:
-        raise DrillError(f"the drill {job.id} is {done.state}, as was ordered", way_out="trigger the DAG again")
+        raise DrillError(
+            f"the drill {job.id} is {done.state}, as was ordered", way_out="trigger the DAG again"
+        )
     return asdict(done)
 
 

@@ -8,9 +8,18 @@ from typing import Any
 
 from sluice.etl.history.as_of import PlanExecutor
 from sluice.etl.restore.errors import RestoreError
-from sluice.etl.restore.files_jobs import FILES_KIND, create_or_resume_files, find_open_files_job, run_files
+from sluice.etl.restore.files_jobs import (
+    FILES_KIND,
+    create_or_resume_files,
+    find_open_files_job,
+    run_files,
+)
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
-from sluice.etl.restore.form import check_allowed, files_request_from_form, restore_request_from_form
+from sluice.etl.restore.form import (
+    check_allowed,
+    files_request_from_form,
+    restore_request_from_form,
+)
 from sluice.etl.restore.jobs import create_or_resume, find_open_job, run_restore
 from sluice.etl.restore.plan import RestorePlan
 from sluice.etl.restore.planning import plan_restore
@@ -23,9 +32,10 @@ log = logging.getLogger("sluice.restore")
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Plan what the form says, see `sluice.etl.restore.form`; unless `plan_only` make a job of it, or find the one that
-    was
-    asked for so and isn't over: {"plan": text, "job": its id or None}. Raises RestoreError for what hinders it, and as
+    """Plan what the form says, see `sluice.etl.restore.form`.
+
+    Unless `plan_only` make a job of it, or find the one that was asked for so and isn't over:
+    {"plan": text, "job": its id or None}. Raises RestoreError for what hinders it, and as
     `create_or_resume`.
     """
     check_allowed(settings, said)
@@ -34,15 +44,23 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str,
     if files is not None:
         kept = _saved_plan(find_open_files_job(settings, files))
         text = _logged_plan(
-            FilesPlan.from_json(kept) if kept else plan_files(settings, files), plan_only=said["plan_only"]
+            FilesPlan.from_json(kept) if kept else plan_files(settings, files),
+            plan_only=said["plan_only"],
         )
-        return {"plan": text, "job": None if said["plan_only"] else create_or_resume_files(settings, files, by).id}
+        return {
+            "plan": text,
+            "job": None if said["plan_only"] else create_or_resume_files(settings, files, by).id,
+        }
     request = restore_request_from_form(said)
     kept = _saved_plan(find_open_job(settings, request))
     text = _logged_plan(
-        RestorePlan.from_json(kept) if kept else plan_restore(settings, request), plan_only=said["plan_only"]
+        RestorePlan.from_json(kept) if kept else plan_restore(settings, request),
+        plan_only=said["plan_only"],
     )
-    return {"plan": text, "job": None if said["plan_only"] else create_or_resume(settings, request, by).id}
+    return {
+        "plan": text,
+        "job": None if said["plan_only"] else create_or_resume(settings, request, by).id,
+    }
 
 
 def _saved_plan(job: Job | None) -> dict[str, Any] | None:
@@ -58,9 +76,13 @@ def _logged_plan(plan: RestorePlan | FilesPlan, *, plan_only: bool) -> str:
     return text
 
 
-def work(settings: Settings, name: str | None, run_id: str, *, compute: PlanExecutor | None = None) -> dict[str, Any]:
-    """Do the job, or go on with it: its result; nothing of no job. `compute`: as `run_files`. Raises NotDoneError if it
-    was paused or given up meanwhile, and as `run_restore` and `run_files`.
+def work(
+    settings: Settings, name: str | None, run_id: str, *, compute: PlanExecutor | None = None
+) -> dict[str, Any]:
+    """Do the job, or go on with it: its result; nothing of no job.
+
+    `compute`: as `run_files`. Raises NotDoneError if it was paused or given up meanwhile, and as
+    `run_restore` and `run_files`.
     """
     if name is None:
         return {}

@@ -1,7 +1,7 @@
 """Retention as a task of Airflow's, the last of the DAG `archive`.
 
-What it can't judge stays, and that is no reason not to archive: so it says what is wrong where `sluice status` and
-`sluice archive status` find it, and the DAG goes on. The next run tries again.
+What it can't judge stays, and that is no reason not to archive: so it says what is wrong where
+`sluice status` and `sluice archive status` find it, and the DAG goes on. The next run tries again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ log = logging.getLogger("sluice.archive")
 
 
 def retain_or_say_why(settings: Settings, got_on: Callable[[object], None]) -> dict[str, Any]:
-    """Remove what may go: what was done, or `failed` and `way_out`. Raises what passes by itself, and defects."""
+    """Remove what may go: what was done, or `failed` and `way_out`.
+
+    Raises what passes by itself, and defects.
+    """
     try:
         done = retain(settings)
     except Exception as error:

@@ -24,9 +24,11 @@ log = logging.getLogger("sluice.base")
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
-    """Plan what the form says; unless `plan_only` make a job of it, or find the one that was asked for so and isn't
-    over: its id. None if nothing is to be made: Airflow's clock began the run, and the youngest base is younger than
-    `[archive] bases-every`. Raises as `create_snapshot`.
+    """Plan what the form says.
+
+    Unless `plan_only` make a job of it, or find the one that was asked for so and isn't over: its
+    id. None if nothing is to be made: Airflow's clock began the run, and the youngest base is
+    younger than `[archive] bases-every`. Raises as `create_snapshot`.
     """
     if is_scheduled(run_id) and (why := not_due(settings)):
         log.info("%s", why)
@@ -48,12 +50,15 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | Non
 
 
 def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
-    """Do the job, or go on with it: its result; nothing of no job. Raises NotDoneError if it was paused or given up
-    meanwhile, and as `run_snapshot`.
+    """Do the job, or go on with it: its result; nothing of no job.
+
+    Raises NotDoneError if it was paused or given up meanwhile, and as `run_snapshot`.
     """
     if name is None:
         return {}
-    summary = run_snapshot(settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}"))
+    summary = run_snapshot(
+        settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}")
+    )
     if summary.state != DONE:
         raise NotDoneError.of(name, summary.state)
     return summary.to_json()
@@ -69,5 +74,8 @@ def not_due(settings: Settings) -> str:
         return "nothing is archived yet, so no base is of use"
     youngest = archive.bases.latest(2**63 - 1)
     if youngest is not None and tso.physical_ms(youngest.ts) + every_ms > time.time() * 1000:
-        return f"the base {youngest.id} is younger than [archive] bases-every = {settings.archive.bases_every}"
+        return (
+            f"the base {youngest.id} is younger than [archive] bases-every ="
+            f" {settings.archive.bases_every}"
+        )
     return ""

@@ -1,5 +1,6 @@
-"""What Airflow does about errors of our tasks: the DAG files' common default arguments. Imports neither Airflow nor us,
-since DAG files are parsed all the time.
+"""What Airflow does about errors of our tasks: the DAG files' common default arguments.
+
+Imports neither Airflow nor us, since DAG files are parsed all the time.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ _MAX_JOBS_CHECKED = 50
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
-    """Make a job of what the form says, or find the one that was asked for so and isn't over: its id. None if nothing
-    is to be compared: Airflow's clock began the run, and the last time isn't as long ago as `[verify] every` says.
-    Raises as `create_verify`.
+    """Make a job of what the form says, or find the one that was asked for so and isn't over: its
+    id. None if nothing is to be compared: Airflow's clock began the run, and the last time isn't as
+    long ago as `[verify] every` says. Raises as `create_verify`.
     """
     if is_scheduled(run_id) and (why := not_due(settings)):
         log.info("%s", why)
@@ -33,19 +33,25 @@ def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | Non
     tables = tuple(one.strip() for one in said["tables"] or () if one.strip())
     request = VerifyRequest(tables, said["how"] or AUTO)
     jobs = Jobs.for_pipeline(settings.open_relay())
-    if (begun := jobs.find_open(KIND, lambda asked: asked == request.to_json(), planned=True)) is not None:
+    if (
+        begun := jobs.find_open(KIND, lambda asked: asked == request.to_json(), planned=True)
+    ) is not None:
         log.info("going on with the job %s", begun.id)
         return begun.id
     return create_verify(settings, request, f"airflow {run_id}").id
 
 
 def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
-    """Do the job, or go on with it: its result; nothing of no job. Raises UnequalError if both sides aren't equal,
-    NotDoneError if it was paused or given up meanwhile, and as `run_verify`.
+    """Do the job, or go on with it: its result; nothing of no job.
+
+    Raises UnequalError if both sides aren't equal, NotDoneError if it was paused or given up
+    meanwhile, and as `run_verify`.
     """
     if name is None:
         return {}
-    summary = run_verify(settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}"))
+    summary = run_verify(
+        settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}")
+    )
     if summary.state != DONE:
         raise NotDoneError.of(name, summary.state)
     if not summary.equal:
@@ -61,5 +67,7 @@ def not_due(settings: Settings) -> str:
     runs = Verifications(settings.open_relay()).runs(_MAX_JOBS_CHECKED)
     last = next((run for run in runs if run.how != CONTINUOUS and run.state == DONE), None)
     if last is not None and last.at_ms + every_ms > time.time() * 1000:
-        return f"{last.job} compared both sides less than [verify] every = {settings.verify.every} ago"
+        return (
+            f"{last.job} compared both sides less than [verify] every = {settings.verify.every} ago"
+        )
     return ""

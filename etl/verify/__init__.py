@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from sluice.etl.lazy_exports import lazy_getattr
 from sluice.etl.verify.checksum import Checksum
-from sluice.etl.verify.endpoint import CHANGED, EXTRA, MISSING, ComparedTable, Difference, KeyRange, VerifyEndpoint
+from sluice.etl.verify.endpoint import (
+    CHANGED,
+    EXTRA,
+    MISSING,
+    ComparedTable,
+    Difference,
+    KeyRange,
+    VerifyEndpoint,
+)
 from sluice.etl.verify.errors import VerifyError
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""The half of a verification that needs no TiDB: the downstream against what Spark computes from base and archive."""
+"""The half of a verification that needs no TiDB: the downstream against what Spark computes from
+base and archive.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,14 @@ __all__ = ["compare_with_archive"]
 
 
 def compare_with_archive(
-    taking: ResultCollector, snapshot: ConsistentReader, names: Iterable[str], spark: SparkRun | None
+    taking: ResultCollector,
+    snapshot: ConsistentReader,
+    names: Iterable[str],
+    spark: SparkRun | None,
 ) -> dict[str, str]:
-    """Compare tables; return those that a DDL has changed meanwhile, and why. Raises StopRequested, and
-    what both sides raise.
+    """Compare tables; return those that a DDL has changed meanwhile, and why.
+
+    Raises StopRequested, and what both sides raise.
     """
     settings = taking.place.settings
     side = ArchiveEndpoint(settings, taking.ts, spark)
@@ -29,7 +35,9 @@ def compare_with_archive(
     taking.notes |= dict.fromkeys(side.notes)
     for name, why in side.unknown.items():
         taking.exclude(name, why)
-    taking.run.set_totals({name: TableProgress(chunks_in_all=1) for one in opened for name in one.tables})
+    taking.run.set_totals(
+        {name: TableProgress(chunks_in_all=1) for one in opened for name in one.tables}
+    )
     changed: dict[str, str] = {}
     for past in opened:
         try:
@@ -50,8 +58,15 @@ def _take_result(taking: ResultCollector, one: ArchiveComparison, changed: dict[
             return
     target = taking.place.settings.routes.target(one.table.schema_name, one.table.name)
     result = TableResult(
-        one.table.full_name, full_name(target.schema, target.table), taking.ts, one.rows, one.bytes, differences,
-        one.more_parts, one.rows, tuple(differences_of(one.apart, MAX_EXAMPLES)) if one.apart is not None else (),
-    )  # fmt: skip
+        one.table.full_name,
+        full_name(target.schema, target.table),
+        taking.ts,
+        one.rows,
+        one.bytes,
+        differences,
+        one.more_parts,
+        one.rows,
+        tuple(differences_of(one.apart, MAX_EXAMPLES)) if one.apart is not None else (),
+    )
     taking.add_differing(result, one.apart if differences else None)
     taking.add_merged(one.table, one.others, result)

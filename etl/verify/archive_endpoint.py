@@ -1,8 +1,9 @@
-"""The downstream at its checkpoint against the past: the state that Spark computes from a base and the archive, as of
-that same moment, by other means than those that write downstream. For when there is no TiDB, or it no longer knows.
+"""The downstream at its checkpoint against the past: the state that Spark computes from a base and
+the archive, as of that same moment, by other means than those that write downstream. For when there
+is no TiDB, or it no longer knows.
 
-Rows are dealt to parts by their key, here as on Spark, and each part has a sum: so of a table that is the same nothing
-travels but its sums, and of one that isn't the rows of the parts that differ.
+Rows are dealt to parts by their key, here as on Spark, and each part has a sum: so of a table that
+is the same nothing travels but its sums, and of one that isn't the rows of the parts that differ.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ OnActivity = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ArchiveComparison:
-    """A table that was compared. `bytes`: of its rows in memory; `diff_rows`: the rows that differ, None if none does;
+    """A table that was compared.
+
+    `bytes`: of its rows in memory; `diff_rows`: the rows that differ, None if none does;
     `more_parts`: in so many more parts rows differ, which weren't looked at.
     """
 
@@ -53,8 +56,9 @@ class ArchiveComparison:
 
 
 class ArchiveEndpoint:
-    """The tables that the archive and its bases tell of at `ts` (TSO, a checkpoint). `notes` say how, `unknown` which
-    tables can't be had, and why.
+    """The tables that the archive and its bases tell of at `ts` (TSO, a checkpoint).
+
+    `notes` say how, `unknown` which tables can't be had, and why.
     """
 
     def __init__(self, settings: Settings, ts: int, run: PlanExecutor | None = None) -> None:
@@ -67,8 +71,9 @@ class ArchiveEndpoint:
         self.unknown: dict[str, str] = {}
 
     def open(self, wanted: Callable[[str], bool] = lambda name: True) -> list[ArchiveTables]:
-        """What can be computed of the tables whose `schema.table` is wanted; nothing is read yet. Raises errors of
-        `sluice.etl.history.archive.archive_through`, relay errors.
+        """What can be computed of the tables whose `schema.table` is wanted; nothing is read yet.
+
+        Raises errors of `sluice.etl.history.archive.archive_through`, relay errors.
         """
         units = [unit for unit in self._units(self._names()) if any(map(wanted, unit))]
         found = [self._checked(past) for past in self._queries(units)]
@@ -94,7 +99,10 @@ class ArchiveEndpoint:
         return [tuple(unit) for unit in found.values()]
 
     def _queries(self, units: Sequence[tuple[str, ...]]) -> Iterator[TimeTravelQuery]:
-        """All together if that can be; else each by itself, so that one that can't hinders no other."""
+        """All together if that can be.
+
+        Else each by itself, so that one that can't hinders no other.
+        """
         if not units:
             return
         try:
@@ -121,7 +129,9 @@ class ArchiveEndpoint:
         return skipped | self._settings.ignored_ts
 
     def _overridden_tables(self) -> dict[int, int]:
-        """The ids of tables that a DDL is about of which operators decided, with its commit timestamp."""
+        """The ids of tables that a DDL is about of which operators decided, with its commit
+        timestamp.
+        """
         log = self._archive.log
         return {
             int(table_id): one.commit_ts
@@ -136,7 +146,10 @@ class ArchiveEndpoint:
         """Without tables of which nothing tells what they hold downstream."""
         decided = self._overridden_tables()
         tables = {one.table.id: one.table for one in past.tables.values()}
-        groups = {group.tables[0].full_name: group for group in merged_tables(self._settings, tables.values())}
+        groups = {
+            group.tables[0].full_name: group
+            for group in merged_tables(self._settings, tables.values())
+        }
         together = {table.full_name for group in groups.values() for table in group.tables}
         for name, one in past.tables.items():
             if name in together:
@@ -159,12 +172,17 @@ class ArchiveEndpoint:
     def _add_note(self, bases: Sequence[str]) -> None:
         made_from = [f"{base} ({self._archive.bases.get(base).made_from})" for base in bases]
         self.notes.append(
-            "compared with what Spark computes from the archive"
-            f"{' and the bases ' + ', '.join(made_from) if made_from else ''}, not with TiDB: what differed between the"
-            " upstream and these before can't be seen"
+            "compared with what Spark computes from the"
+            f" archive{' and the bases ' + ', '.join(made_from) if made_from else ''}, not with"
+            " TiDB: what differed between the upstream and these before can't be seen"
         )
-        if any(self._archive.bases.get(base).made_from.startswith("the downstream") for base in bases):
-            self.notes.append("a base was made from the downstream itself: what was wrong there already is in it, too")
+        if any(
+            self._archive.bases.get(base).made_from.startswith("the downstream") for base in bases
+        ):
+            self.notes.append(
+                "a base was made from the downstream itself: what was wrong there already is in"
+                " it, too"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +193,10 @@ class ArchiveTables:
     tables: Mapping[str, MergedTable]
 
     def compare(self, snapshot: ConsistentReader, doing: OnActivity) -> Iterator[ArchiveComparison]:
-        """Each table, over the snapshot's first session. `doing` is told what is done, and may raise. Raises AsOfError,
-        RemovedError, SparkError, BaseError, DownstreamError, relay errors.
+        """Each table, over the snapshot's first session.
+
+        `doing` is told what is done, and may raise. Raises AsOfError, RemovedError, SparkError,
+        BaseError, DownstreamError, relay errors.
         """
         doing(f"computing what {len(self.tables)} tables were")
         expected = self.past.part_sums(PARTS)
@@ -200,9 +220,12 @@ class ArchiveTables:
             yield from self._look(snapshot, wrong, sizes, doing)
 
     def _look(
-        self, snapshot: ConsistentReader, wrong: Mapping[str, list[int]], sizes: Mapping[str, tuple[int, int]],
+        self,
+        snapshot: ConsistentReader,
+        wrong: Mapping[str, list[int]],
+        sizes: Mapping[str, tuple[int, int]],
         doing: OnActivity,
-    ) -> Iterator[ArchiveComparison]:  # fmt: skip
+    ) -> Iterator[ArchiveComparison]:
         """At the rows of the parts that differ."""
         doing(f"computing the rows that differ in {len(wrong)} tables")
         first = {table.full_name: name for name in wrong for table in self.tables[name].tables}
@@ -215,10 +238,15 @@ class ArchiveTables:
             doing(f"reading the rows that differ in {name}")
             group = self.tables[name]
             table, looked_at = group.tables[0], parts[:MAX_DIFFERING_PARTS]
-            mine = [rows_of_parts(table, batch, PARTS, looked_at) for batch in snapshot.rows(0, group.place)]
+            mine = [
+                rows_of_parts(table, batch, PARTS, looked_at)
+                for batch in snapshot.rows(0, group.place)
+            ]
             downstream = as_table(table, [batch for rows in mine for batch in rows.to_batches()])
             found = diff_rows(table, as_table(table, theirs[name]), downstream, ARCHIVE_ZERO_KINDS)
-            yield ArchiveComparison(table, *sizes[name], found, len(parts) - len(looked_at), group.tables[1:])
+            yield ArchiveComparison(
+                table, *sizes[name], found, len(parts) - len(looked_at), group.tables[1:]
+            )
 
 
 def _renamed_batch(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -31,18 +31,24 @@ _MAX_BATCH_CHANGES = 50_000
 _MAX_BATCH_WINDOWS = 1_000
 
 OnRead = Callable[[int, int], None]
-"""Told of the changes and the bytes of parts that are about to be read; waits if they are too many, and may raise."""
+"""Told of the changes and the bytes of parts that are about to be read; waits if they are too many,
+and may raise.
+"""
 
 
 @dataclass(slots=True)
 class ChangedTable:
-    """A table's changed rows. `images`: as `sluice.etl.changes.write_plans.latest_images` gives them, in order."""
+    """A table's changed rows.
+
+    `images`: as `sluice.etl.changes.write_plans.latest_images` gives them, in order.
+    """
 
     images: list[pa.Table] = field(default_factory=list)
 
     def keys(self, table: Table) -> pa.Table | None:
-        """The keys as columns of `table`, each once; None if keys of now can't be had of them: the table has no key, or
-        another one than then.
+        """The keys as columns of `table`, each once.
+
+        None if keys of now can't be had of them: the table has no key, or another one than then.
         """
         key = lookup_key_columns(table)
         names = [column.name for column in key]
@@ -50,18 +56,23 @@ class ChangedTable:
             return None
         parts = [part for part in self.images if part.num_rows]
         if any(
-            part.schema.get_field_index(c.name) < 0 or part[c.name].type != arrow_type(c) for part in parts for c in key
+            part.schema.get_field_index(c.name) < 0 or part[c.name].type != arrow_type(c)
+            for part in parts
+            for c in key
         ):
             return None
         if not parts:
             return None
-        return latest_of_each_key(table, pa.concat_tables([part.select(names) for part in parts]).combine_chunks())
+        return latest_of_each_key(
+            table, pa.concat_tables([part.select(names) for part in parts]).combine_chunks()
+        )
 
 
 @dataclass(slots=True)
 class ChangedRows:
-    """What was changed through `until` (TSO), by table id. `unread`: windows that could not be looked through, (lo, hi,
-    why).
+    """What was changed through `until` (TSO), by table id.
+
+    `unread`: windows that could not be looked through, (lo, hi, why).
     """
 
     until: int
@@ -81,27 +92,37 @@ class ChangedRows:
 
 
 class ChangeReader:
-    """Reads the changes of a relay log's windows, of tables that `filters` want, without the transactions `ignored`
-    (commit timestamps). `reading`: see `OnRead`.
+    """Reads the changes of a relay log's windows, of tables that `filters` want, without the
+    transactions `ignored` (commit timestamps). `reading`: see `OnRead`.
     """
 
     def __init__(
-        self, relay: RelayLog, filters: Filter, ignored: frozenset[int] = frozenset(), reading: OnRead | None = None
+        self,
+        relay: RelayLog,
+        filters: Filter,
+        ignored: frozenset[int] = frozenset(),
+        reading: OnRead | None = None,
     ) -> None:
         self._relay = relay
         self._options = PrepareOptions(_WRITE_PLAN, filters=filters, ignored_ts=ignored)
         self._reading = reading
 
     def collect(self, since: int, until: int, most: int = 0) -> ChangedRows:
-        """What was committed after `since` through `until` (TSO), or as far as about `most` changes go. Windows that
-        can't be looked through are noted. Raises RelayGapError, OSError, and what is transient.
+        """What was committed after `since` through `until` (TSO), or as far as about `most` changes
+        go. Windows that can't be looked through are noted. Raises RelayGapError, OSError, and what
+        is transient.
         """
         found = ChangedRows(since)
-        for windows in in_portions(self._relay, since, until, windows=_MAX_BATCH_WINDOWS, changes=_MAX_BATCH_CHANGES):
+        for windows in in_portions(
+            self._relay, since, until, windows=_MAX_BATCH_WINDOWS, changes=_MAX_BATCH_CHANGES
+        ):
             if most and found.changes >= most:
                 break
             if self._reading is not None:
-                self._reading(sum(w.changes for w in windows), sum(part.bytes for w in windows for part in w.parts))
+                self._reading(
+                    sum(w.changes for w in windows),
+                    sum(part.bytes for w in windows for part in w.parts),
+                )
             lo, hi = max(windows[0].lo, since), min(windows[-1].hi, until)
             try:
                 self._read_windows(windows, found, lo, hi)
@@ -109,14 +130,18 @@ class ChangeReader:
                 told = ours(error)
                 if told.transient or not isinstance(told, SluiceError):
                     raise
-                log.warning("what was committed after %d through %d isn't looked through: %s", lo, hi, told)
+                log.warning(
+                    "what was committed after %d through %d isn't looked through: %s", lo, hi, told
+                )
                 found.unread.append((lo, hi, str(told)))
             found.windows += len(windows)
             found.changes += sum(window.changes for window in windows)
             found.until = hi
         return found
 
-    def _read_windows(self, windows: list[WindowRecord], found: ChangedRows, lo: int, hi: int) -> None:
+    def _read_windows(
+        self, windows: list[WindowRecord], found: ChangedRows, lo: int, hi: int
+    ) -> None:
         decided = self._relay.decisions.list(lo, hi)
         document = BatchPayload.from_windows(windows, lo, hi).decided(list(decided))
         for step in prepare_steps(self._relay.url, document, self._options):

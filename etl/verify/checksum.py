@@ -1,13 +1,15 @@
-"""A table's checksum, computed by its server: the same number on TiDB, MySQL and MariaDB for the same rows.
+"""A table's checksum, computed by its server: the same number on TiDB, MySQL and MariaDB for the
+same rows.
 
-A row becomes one string that no other row has: every value under one spelling, text in utf-8 and after it its length in
-bytes, NULL as `N`. Of that the first 64 bits of SHA-256, and of these the sum over all rows: so sums of ranges add up,
-and a row counts as often as it is there.
+A row becomes one string that no other row has: every value under one spelling, text in utf-8 and
+after it its length in bytes, NULL as `N`. Of that the first 64 bits of SHA-256, and of these the
+sum over all rows: so sums of ranges add up, and a row counts as often as it is there.
 
-Sums, not BIT_XOR; and no CRC32: that is linear, so one change in two rows at the same place would cancel itself out,
-and so would a row that is there twice.
+Sums, not BIT_XOR; and no CRC32: that is linear, so one change in two rows at the same place would
+cancel itself out, and so would a row that is there twice.
 
-Whoever finds two sums that differ reads the rows: servers that print a value in two ways cost time, and no more.
+Whoever finds two sums that differ reads the rows: servers that print a value in two ways cost time,
+and no more.
 """
 
 from __future__ import annotations
@@ -21,13 +23,30 @@ from sluice.tidb.schema import Column
 
 __all__ = ["SUMMED_KINDS", "Checksum", "ServerColumn", "checksum_columns"]
 
-SUMMED_KINDS = frozenset({
-    "int", "year", "bit", "float", "double", "decimal", "text", "binary", "date", "datetime", "timestamp", "time",
-    "enum", "set", "json",
-})  # fmt: skip
+SUMMED_KINDS = frozenset(
+    {
+        "int",
+        "year",
+        "bit",
+        "float",
+        "double",
+        "decimal",
+        "text",
+        "binary",
+        "date",
+        "datetime",
+        "timestamp",
+        "time",
+        "enum",
+        "set",
+        "json",
+    }
+)
 """Kinds of columns whose values a server can spell."""
 _MAX_SHORT_CHARS = 255
-"""Text that may be longer goes into the row as its digest: a row must fit into the server's max_allowed_packet."""
+"""Text that may be longer goes into the row as its digest: a row must fit into the server's
+max_allowed_packet.
+"""
 _UTF8 = ("utf8mb4", "utf8", "utf8mb3", "ascii")
 
 
@@ -44,8 +63,10 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class ServerColumn:
-    """A column as one server has it. `charset`: its character set there, "" for bytes and all that isn't text.
-    `documents`: JSON has a type of its own there.
+    """A column as one server has it.
+
+    `charset`: its character set there, "" for bytes and all that isn't text. `documents`: JSON has
+    a type of its own there.
     """
 
     column: Column
@@ -55,8 +76,8 @@ class ServerColumn:
 
 
 def checksum_columns(columns: Sequence[ServerColumn]) -> str:
-    """What to select of a table for `Checksum`: how many rows, and the sum of their digests (NULL without rows). There
-    is at least one column, each of SUMMED_KINDS.
+    """What to select of a table for `Checksum`: how many rows, and the sum of their digests (NULL
+    without rows). There is at least one column, each of SUMMED_KINDS.
     """
     values: list[str] = []
     lengths: list[str] = []
@@ -65,7 +86,8 @@ def checksum_columns(columns: Sequence[ServerColumn]) -> str:
         if one.column.kind not in ("text", "binary", "json"):
             values.append(_or_null(one, value))
         elif _is_long(one):
-            # Beyond max_allowed_packet a server's functions return NULL, which is neither that nor the value.
+            # Beyond max_allowed_packet a server's functions return NULL, which is neither that nor
+            # the value.
             values.append(f"IFNULL(SHA2({value},256),'?')")
             lengths.append(f"{quote_name(one.column.name)} IS NULL")
         else:
@@ -89,8 +111,9 @@ def _spelling(one: ServerColumn) -> str:
     if kind in ("year", "bit") or (kind in ("int", "decimal") and one.column.flag & FLAG_ZEROFILL):
         return f"{name}+0"
     if kind in ("float", "double"):
-        # As a DOUBLE it has all digits, as few as tell it from every other, and its zero keeps its sign. From 1e15 on,
-        # and below 1e-15, servers print the exponent in two ways: rows are read where there are such.
+        # As a DOUBLE it has all digits, as few as tell it from every other, and its zero keeps its
+        # sign. From 1e15 on, and below 1e-15, servers print the exponent in two ways: rows are read
+        # where there are such.
         return f"{name}*1e0"
     if kind == "json" and one.documents:
         return f"CAST({name} AS CHAR)"

@@ -1,9 +1,9 @@
 """Bounds of ranges that both servers put in one order.
 
-A range has to hold every row once on either side. Text is ordered by a collation, which two servers may have in two
-versions, or by two names. So each is asked how it orders the rows whose keys are the bounds; those stay that both have
-in one order. A row may still lie in one range here and in another there: `sluice.etl.verify.range_compare.merge_ranges`
-sees to that.
+A range has to hold every row once on either side. Text is ordered by a collation, which two servers
+may have in two versions, or by two names. So each is asked how it orders the rows whose keys are
+the bounds; those stay that both have in one order. A row may still lie in one range here and in
+another there: `sluice.etl.verify.range_compare.merge_ranges` sees to that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from itertools import pairwise
 from sluice.etl.changes.formats.key_ranges import KeyColumn
 from sluice.etl.verify.endpoint import ComparedTable, KeyRange
 
-__all__ = ["MAX_BOUNDS", "Bound", "common_bounds", "is_ordered_by_text", "keys_in_order", "parts_of"]
+__all__ = [
+    "MAX_BOUNDS",
+    "Bound",
+    "common_bounds",
+    "is_ordered_by_text",
+    "keys_in_order",
+    "parts_of",
+]
 
 MAX_BOUNDS = 500
 """The rows of so many keys are asked for in one statement."""
@@ -36,13 +43,17 @@ def thin_bounds(bounds: Sequence[Bound]) -> list[Bound]:
 
 
 def keys_in_order(table: ComparedTable, source: str, bounds: Sequence[Bound]) -> str:
-    """Return the statement for the keys among `bounds` of which there is a row, in the server's order."""
+    """Return the statement for the keys among `bounds` of which there is a row, in the server's
+    order.
+    """
     names = ", ".join(column.quoted for column in table.key)
     wanted = " OR ".join(f"({_key_equals(table.key, bound)})" for bound in bounds)
     return f"SELECT {names} FROM {source} WHERE {wanted} ORDER BY {names}"
 
 
-def common_bounds(bounds: Sequence[Bound], *orders: Callable[[Sequence[Bound]], Sequence[Bound]]) -> list[Bound]:
+def common_bounds(
+    bounds: Sequence[Bound], *orders: Callable[[Sequence[Bound]], Sequence[Bound]]
+) -> list[Bound]:
     """Return as many of the bounds as all `orders` have, and have in the order of the first."""
     left = thin_bounds(bounds)
     for order in orders:
@@ -57,7 +68,9 @@ def parts_of(within: KeyRange, bounds: Sequence[Bound]) -> list[KeyRange]:
 
 
 def _key_equals(key: Sequence[KeyColumn], bound: Bound) -> str:
-    return " AND ".join(f"{column.quoted} = {literal}" for column, literal in zip(key, bound, strict=True))
+    return " AND ".join(
+        f"{column.quoted} = {literal}" for column, literal in zip(key, bound, strict=True)
+    )
 
 
 def _longest_ascending(placed: Sequence[tuple[int, Bound]]) -> list[Bound]:

@@ -1,9 +1,9 @@
-"""Verification that never ends: what was changed is compared again a while later, and the whole database in some days,
-so slowly that nobody notices.
+"""Verification that never ends: what was changed is compared again a while later, and the whole
+database in some days, so slowly that nobody notices.
 
-Both sides are read at one timestamp, the downstream's checkpoint, so a row that changes meanwhile doesn't look
-different. What does is looked at once more, at a later checkpoint, before it is reported: a DDL, a job that brings rows
-or people who write downstream may have been in between.
+Both sides are read at one timestamp, the downstream's checkpoint, so a row that changes meanwhile
+doesn't look different. What does is looked at once more, at a later checkpoint, before it is
+reported: a DDL, a job that brings rows or people who write downstream may have been in between.
 """
 
 from __future__ import annotations
@@ -55,8 +55,11 @@ _MAX_BEHIND_MS = 3_600_000
 
 @dataclass(slots=True)
 class ContinuousSummary:
-    """What a run did. `rows`, `bytes`: of the upstream, that were compared; `keys`: changed rows among them;
-    `differences`: those that were reported, the first ones; `open_rows`: how many rows are known to differ now.
+    """What a run did.
+
+    `rows`, `bytes`: of the upstream, that were compared; `keys`: changed rows among them;
+    `differences`: those that were reported, the first ones; `open_rows`: how many rows are known to
+    differ now.
     """
 
     seconds: float = 0.0
@@ -72,10 +75,16 @@ class ContinuousSummary:
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for scripts."""
         return {
-            "seconds": self.seconds, "passes": self.passes, "keys": self.keys, "rows": self.rows, "bytes": self.bytes,
-            "looked_at_again": self.looked_at_again, "open_rows": self.open_rows,
-            "differences": [one.to_json() for one in self.differences], "notes": list(self.notes),
-        }  # fmt: skip
+            "seconds": self.seconds,
+            "passes": self.passes,
+            "keys": self.keys,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "looked_at_again": self.looked_at_again,
+            "open_rows": self.open_rows,
+            "differences": [one.to_json() for one in self.differences],
+            "notes": list(self.notes),
+        }
 
 
 def run_continuous(
@@ -84,8 +93,10 @@ def run_continuous(
     stop: threading.Event | None = None,
     on_look: Callable[[ContinuousSummary], None] = lambda summary: None,
 ) -> ContinuousSummary:
-    """Verify for so long, or until `stop` is set. What may pass is waited for. `on_look` is called with what came of it
-    until then, after each look. Raises CopyError without a TiDB to read, ClaimLostError if another process does it now,
+    """Verify for so long, or until `stop` is set.
+
+    What may pass is waited for. `on_look` is called with what came of it until then, after each
+    look. Raises CopyError without a TiDB to read, ClaimLostError if another process does it now,
     PDError, TiKVError, relay errors.
     """
     ended = stop or threading.Event()
@@ -112,13 +123,17 @@ class ContinuousVerifier:
         self._now_ms = now_ms
         self._on_look = on_look
         self._relay = settings.open_relay()
-        self._claim = self._relay.claim(f"verify-{name}" if (name := settings.relay.pipeline) else "verify")
+        self._claim = self._relay.claim(
+            f"verify-{name}" if (name := settings.relay.pipeline) else "verify"
+        )
         self._downstream = BackfillDownstream(settings, upstream.cluster_id)
         self._file = ContinuousStateFile(self._relay.place)
         self._state: ContinuousState = self._file.load()
         limits = settings.verify
         self._budget = ReadBudget(limits.rows_per_second, limits.megabytes_per_second * 1_000_000)
-        self._reader = ChangeReader(self._relay, settings.filters, settings.ignored_ts, self._reading)
+        self._reader = ChangeReader(
+            self._relay, settings.filters, settings.ignored_ts, self._reading
+        )
         self._full_scan = FullScan(self._state.sweep, limits.days, upstream)
         self._recheck = Recheck(self._state, self._budget)
         self._standing = VerifierLiveness(Verifications(self._relay), now_ms)
@@ -140,7 +155,9 @@ class ContinuousVerifier:
         began = time.monotonic()
 
         def is_over() -> bool:
-            return self._stop.is_set() or (run_seconds is not None and time.monotonic() - began >= run_seconds)
+            return self._stop.is_set() or (
+                run_seconds is not None and time.monotonic() - began >= run_seconds
+            )
 
         while not is_over():
             self._claim.check()
@@ -158,14 +175,21 @@ class ContinuousVerifier:
                 self.note(self.summary.seconds)
             self._on_look(self.told())
             self._budget.wait(is_over)
-            left_s = run_seconds - (time.monotonic() - began) if run_seconds is not None else pause_s
+            left_s = (
+                run_seconds - (time.monotonic() - began) if run_seconds is not None else pause_s
+            )
             self._stop.wait(max(0.0, min(pause_s, left_s)))
         self.summary.seconds = round(time.monotonic() - began, 3)
         self.note(self.summary.seconds)
 
     def is_idle(self) -> bool:
         """Whether there is nothing to compare at the moment, at any checkpoint."""
-        return not (self._changed or self._waiting or self._state.suspects or self._full_scan.is_due(self._now_ms()))
+        return not (
+            self._changed
+            or self._waiting
+            or self._state.suspects
+            or self._full_scan.is_due(self._now_ms())
+        )
 
     def suspects(self) -> list[PendingMismatch]:
         """Rows that weren't the same when they were looked at last."""
@@ -183,21 +207,31 @@ class ContinuousVerifier:
         checks.notes.clear()
         if self._full_scan.is_late(self._now_ms()):
             late = (
-                f"the round through all takes longer than {self._settings.verify.days} days at this budget: see"
-                " [verify] rows-per-second and megabytes-per-second"
+                f"the round through all takes longer than {self._settings.verify.days} days at this"
+                " budget: see [verify] rows-per-second and megabytes-per-second"
             )
             summary.notes += [late] if late not in summary.notes else []
         return summary
 
     def once(self) -> None:
-        """Compare what there is to compare at one checkpoint. Raises what a snapshot and both sides raise."""
+        """Compare what there is to compare at one checkpoint.
+
+        Raises what a snapshot and both sides raise.
+        """
         self._collect_changes()
         now_ms = self._now_ms()
-        if not (self._changed or self._waiting or self._recheck.is_due(now_ms) or self._full_scan.is_due(now_ms)):
+        if not (
+            self._changed
+            or self._waiting
+            or self._recheck.is_due(now_ms)
+            or self._full_scan.is_due(now_ms)
+        ):
             self._standing.mark_progress()
             return
         before = self._recheck.compared
-        with open_live_rows(self._settings, self._upstream.cluster_id, self._upstream, _SNAPSHOT_TIMEOUT_S) as rows:
+        with open_live_rows(
+            self._settings, self._upstream.cluster_id, self._upstream, _SNAPSHOT_TIMEOUT_S
+        ) as rows:
             self.summary.passes += 1
             self._names = rows.names
             try:
@@ -218,13 +252,17 @@ class ContinuousVerifier:
         checkpoint = self._downstream.checkpoint()
         if checkpoint is None:
             return
-        until = min(checkpoint.commit_ts, self._upstream.now() - tso.span(self._settings.verify.delay_ms))
+        until = min(
+            checkpoint.commit_ts, self._upstream.now() - tso.span(self._settings.verify.delay_ms)
+        )
         since = self._begin(until)
         if since >= until:
             return
         found = self._reader.collect(since, until, _MAX_PENDING_CHANGES)
         for lo, hi, why in found.unread:
-            self._add_note(f"what was changed after {lo} through {hi} is left to the round through all: {why}")
+            self._add_note(
+                f"what was changed after {lo} through {hi} is left to the round through all: {why}"
+            )
         self._changed, self._gathered_ts = dict(found.tables), found.until
         if not self._changed:
             self._state.changes_ts = found.until
@@ -240,8 +278,8 @@ class ContinuousVerifier:
         if first is None or state.changes_ts < first.lo or behind > _MAX_BEHIND_MS:
             state.passed_over += 1
             self._add_note(
-                f"what was changed after {tso.text(state.changes_ts)} through {tso.text(until)} is left to the round"
-                " through all: verifying is too far behind"
+                f"what was changed after {tso.text(state.changes_ts)} through {tso.text(until)} is"
+                " left to the round through all: verifying is too far behind"
             )
             state.changes_ts = until
         return state.changes_ts
@@ -265,7 +303,10 @@ class ContinuousVerifier:
                 step()
 
     def _steps(self, rows: LiveRows) -> Iterator[Callable[[], object]]:
-        """What there is to do, one thing after the other; each is done before the next is asked for."""
+        """What there is to do, one thing after the other.
+
+        Each is done before the next is asked for.
+        """
         mended = {i for mending in self._relay.aligned_chunks.repairs() for i in mending.tables}
         waits = {rows.tables[i].id for i in mended if i in rows.tables}
         tables = {i: table for i, table in rows.tables.items() if table.id not in waits}
@@ -283,13 +324,17 @@ class ContinuousVerifier:
             self._waiting.popleft()
         self._state.changes_ts = max(self._state.changes_ts, self._gathered_ts)
         while self._full_scan.is_due(self._now_ms()):
-            stretch = self._full_scan.next(list({t.id: t for t in tables.values()}.values()), rows, self._now_ms())
+            stretch = self._full_scan.next(
+                list({t.id: t for t in tables.values()}.values()), rows, self._now_ms()
+            )
             if stretch is not None:
                 yield partial(self._scan, rows, stretch)
 
     def _conditions(self, table: Table, own: Table, changed: ChangedTable) -> Iterator[str]:
-        """Of the changed keys, some hundred each; "" for a small table without a key that ranges can be cut by. `own`:
-        the one that was changed, of several that are compared as `table`.
+        """Of the changed keys, some hundred each.
+
+        "" for a small table without a key that ranges can be cut by. `own`: the one that was
+        changed, of several that are compared as `table`.
         """
         if not range_key(table):
             if self._full_scan.bytes_of(table) <= MAX_KEYLESS_BYTES:
@@ -318,12 +363,26 @@ class ContinuousVerifier:
         read, problems = self._recheck.read, self._recheck.problems
         tables = tuple(
             TableVerified(
-                name, ts, self._now_ms(), rows, size, self._state.open_rows(name), CONTINUOUS, self._job,
+                name,
+                ts,
+                self._now_ms(),
+                rows,
+                size,
+                self._state.open_rows(name),
+                CONTINUOUS,
+                self._job,
                 problems.get(name, ""),
             )
             for name in sorted({*read, *problems})
             for ts, rows, size in (read.get(name, (0, 0, 0)),)
-        )  # fmt: skip
+        )
         if tables:
-            run = VerifiedRun(self._job, max(one.ts for one in tables), self._began_ms, seconds, CONTINUOUS, tables)
+            run = VerifiedRun(
+                self._job,
+                max(one.ts for one in tables),
+                self._began_ms,
+                seconds,
+                CONTINUOUS,
+                tables,
+            )
             Verifications(self._relay).note(run, self._names)

@@ -1,4 +1,5 @@
-"""How far continuous verification is, in one small file under the relay log's URL, so that whoever goes on knows it:
+"""How far continuous verification is, in one small file under the relay log's URL, so that whoever
+goes on knows it:
 
     verified/continuous.json
 
@@ -22,10 +23,10 @@ MAX_PENDING_MISMATCHES = 5_000
 
 @dataclass(slots=True)
 class PendingMismatch:
-    """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO): those that
-    `condition` takes, SQL over the key, "" for a table without one; `keys`: their bytes in hexadecimal digits.
-    `confirmed`: they weren't at a later checkpoint, either. `rows`: how many differ; `looked_ms`: when they were looked
-    at again last.
+    """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO):
+    those that `condition` takes, SQL over the key, "" for a table without one; `keys`: their bytes
+    in hexadecimal digits. `confirmed`: they weren't at a later checkpoint, either. `rows`: how many
+    differ; `looked_ms`: when they were looked at again last.
     """
 
     table: str
@@ -39,9 +40,11 @@ class PendingMismatch:
 
 @dataclass(slots=True)
 class ScanState:
-    """The round through the whole database: where it is. `low`: the key, as literals, from which on `table` is to be
-    compared, None: from its first row; `table` "" is before the first one. `done`, `total`: about how many rows.
-    `ended_ms`: when the round before this one was over, 0: there was none.
+    """The round through the whole database: where it is.
+
+    `low`: the key, as literals, from which on `table` is to be compared, None: from its first row;
+    `table` "" is before the first one. `done`, `total`: about how many rows. `ended_ms`: when the
+    round before this one was over, 0: there was none.
     """
 
     began_ms: int = 0
@@ -56,8 +59,9 @@ class ScanState:
 
 @dataclass(slots=True)
 class ContinuousState:
-    """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet. `passed_over`: changes that
-    weren't, as the budget didn't do for them.
+    """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet.
+
+    `passed_over`: changes that weren't, as the budget didn't do for them.
     """
 
     changes_ts: int = 0
@@ -87,7 +91,10 @@ class ContinuousStateFile:
         self._storage = storage
 
     def load(self) -> ContinuousState:
-        """As it was kept last. One that can't be read, or none, is a beginning: nothing but time is lost."""
+        """As it was kept last.
+
+        One that can't be read, or none, is a beginning: nothing but time is lost.
+        """
         try:
             return ContinuousState.from_json(json.loads(self._storage.read(_PATH)))
         except (FileNotFoundError, ValueError, KeyError, TypeError):

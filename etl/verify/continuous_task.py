@@ -18,21 +18,29 @@ RUN_S = 540.0
 
 
 def run_continuous_task(settings: Settings, run_seconds: float) -> dict[str, Any]:
-    """Verify for a while: what was done. Nothing without a TiDB to read. Raises VerifyError while rows are known to
-    differ, and as `run_continuous`.
+    """Verify for a while: what was done.
+
+    Nothing without a TiDB to read. Raises VerifyError while rows are known to differ, and as
+    `run_continuous`.
     """
     if not settings.upstream.sql_host or settings.downstream.type != "mysql":
         log.info(
-            "nothing to compare with: [upstream] sql-host says where TiDB is read, and a database can be read back"
+            "nothing to compare with: [upstream] sql-host says where TiDB is read, and a database"
+            " can be read back"
         )
         return {}
     summary = run_continuous(settings, run_seconds)
     for note in summary.notes:
         log.warning("%s", note)
     if summary.open_rows:
-        named = "; ".join(f"{one.table} {dict(one.key)}: {one.kind}" for one in summary.differences[:10])
+        named = "; ".join(
+            f"{one.table} {dict(one.key)}: {one.kind}" for one in summary.differences[:10]
+        )
         raise VerifyError(
             f"{summary.open_rows:,} rows differ{': ' + named if named else ''}",
-            way_out="`sluice verify` tells all of them, `sluice verify --repair --apply` makes them right",
+            way_out=(
+                "`sluice verify` tells all of them, `sluice verify --repair --apply` makes them"
+                " right"
+            ),
         )
     return summary.to_json()

@@ -1,4 +1,6 @@
-"""Rows that differ, one by one: with their key, what either side has, and what the binlog says of them last."""
+"""Rows that differ, one by one: with their key, what either side has, and what the binlog says of
+them last.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,28 @@ def differences_of(found: RowDiff, most: int) -> list[Difference]:
 
 def _keyed_differences(found: RowDiff, names: Sequence[str], most: int) -> list[Difference]:
     ours, theirs = (
-        dict(zip(keys_bytes(found.table, side), range(side.num_rows), strict=True)) for side in (found.come, found.gone)
+        dict(zip(keys_bytes(found.table, side), range(side.num_rows), strict=True))
+        for side in (found.come, found.gone)
     )
     differences = []
     for key in sorted(ours.keys() | theirs.keys())[:most]:
         up = _row(found.come, ours[key]) if key in ours else None
         down = _row(found.gone, theirs[key]) if key in theirs else None
-        kind = CHANGED if up is not None and down is not None else MISSING if up is not None else EXTRA
+        kind = (
+            CHANGED if up is not None and down is not None else MISSING if up is not None else EXTRA
+        )
         row = up if up is not None else down
         assert row is not None
-        differences.append(Difference(found.table.full_name, kind, {name: row[name] for name in names}, up, down))
+        differences.append(
+            Difference(found.table.full_name, kind, {name: row[name] for name in names}, up, down)
+        )
     return differences
 
 
 def _counted_differences(found: RowDiff, most: int) -> list[Difference]:
-    """Of a table without a key: equal rows are one difference, as often as they are there too often."""
+    """Of a table without a key: equal rows are one difference, as often as they are there too
+    often.
+    """
     differences = []
     for kind, side in ((MISSING, found.come), (EXTRA, found.gone)):
         rows = Counter(tuple(row.items()) for row in _rows(side, most))
@@ -77,8 +86,8 @@ def _value(column: pa.ChunkedArray, number: int) -> Any:
 
 
 def last_in_binlog(settings: Settings, difference: Difference, until: int) -> Difference:
-    """With what the binlog says of the row last through `until` (TSO), as far back as is found in a few seconds. What
-    can't be had is no error.
+    """With what the binlog says of the row last through `until` (TSO), as far back as is found in a
+    few seconds. What can't be had is no error.
     """
     if difference.key == (difference.upstream or difference.downstream):
         return difference  # no key tells it from others
@@ -86,12 +95,21 @@ def last_in_binlog(settings: Settings, difference: Difference, until: int) -> Di
         past = HistoryLog.open(settings)
         name = exactly(difference.table)
         query = SearchQuery(
-            past.first, until, (name,), ("insert", "update", "delete"), key=_key_text(difference.key), limit=1
+            past.first,
+            until,
+            (name,),
+            ("insert", "update", "delete"),
+            key=_key_text(difference.key),
+            limit=1,
         )
         look = recent_page(past, query, TimeBudget(_SEARCH_TIME_BUDGET_S))
         last = next((one for one in look.found if isinstance(one, FoundTransaction)), None)
         if last is None:
-            reached = f"since {tso.text(look.through)}" if look.through > past.first else "in what is kept of it"
+            reached = (
+                f"since {tso.text(look.through)}"
+                if look.through > past.first
+                else "in what is kept of it"
+            )
             return replace(difference, binlog=f"nothing of this row {reached}")
         window = settings.open_relay().find(last.commit_ts - 1)
         return difference.said_last(_change_text(last), last.commit_ts, _window(window))
@@ -101,7 +119,9 @@ def last_in_binlog(settings: Settings, difference: Difference, until: int) -> Di
 
 def _key_text(key: Mapping[str, Any]) -> str:
     return ", ".join(
-        f"0x{value.hex()}" if isinstance(value, bytes) else "'" + str(value).replace("'", "''") + "'"
+        f"0x{value.hex()}"
+        if isinstance(value, bytes)
+        else "'" + str(value).replace("'", "''") + "'"
         for value in key.values()
     )
 
@@ -112,8 +132,12 @@ def _change_text(last: FoundTransaction) -> str:
         for word in ("inserts", "updates", "deletes")
         if any(getattr(table, word) for table in last.tables)
     ]  # fmt: skip
-    done = " and ".join({"inserts": "inserted", "updates": "updated", "deletes": "deleted"}[word] for word in kinds)
-    return f"{done or 'changed'} by the transaction that was committed at {tso.text(last.commit_ts)}"
+    done = " and ".join(
+        {"inserts": "inserted", "updates": "updated", "deletes": "deleted"}[word] for word in kinds
+    )
+    return (
+        f"{done or 'changed'} by the transaction that was committed at {tso.text(last.commit_ts)}"
+    )
 
 
 def _window(window: WindowRecord | None) -> str:

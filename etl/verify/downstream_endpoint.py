@@ -17,7 +17,10 @@ __all__ = ["DownstreamEndpoint"]
 
 
 class DownstreamEndpoint:
-    """See `sluice.etl.verify.endpoint.VerifyEndpoint`. Every method raises DownstreamError, TableChanged."""
+    """See `sluice.etl.verify.endpoint.VerifyEndpoint`.
+
+    Every method raises DownstreamError, TableChanged.
+    """
 
     def __init__(self, snapshot: ConsistentReader, address: str) -> None:
         self._snapshot = snapshot
@@ -43,7 +46,9 @@ class DownstreamEndpoint:
         )
         return Checksum(int(rows), int(digest or 0))
 
-    def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, session: int, table: ComparedTable, within: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
         return self._snapshot.rows(session, table.place, (within.low, within.high))
 
     def close(self) -> None:
@@ -59,23 +64,37 @@ class DownstreamEndpoint:
 
     def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
         """The keys among `bounds` of which there is a row, in the order of this server."""
-        rows = self._snapshot.asked(session, table.place, keys_in_order(table, table.place.quoted, bounds))
-        return [tuple(_literal(one, value) for one, value in zip(table.key, row, strict=True)) for row in rows]
+        rows = self._snapshot.asked(
+            session, table.place, keys_in_order(table, table.place.quoted, bounds)
+        )
+        return [
+            tuple(_literal(one, value) for one, value in zip(table.key, row, strict=True))
+            for row in rows
+        ]
 
-    def cut(self, session: int, table: ComparedTable, within: KeyRange, step: int) -> list[KeyRange]:
-        """The range in parts of `step` rows each, the last one with what is left. Reads the keys of all of them."""
+    def cut(
+        self, session: int, table: ComparedTable, within: KeyRange, step: int
+    ) -> list[KeyRange]:
+        """The range in parts of `step` rows each, the last one with what is left.
+
+        Reads the keys of all of them.
+        """
         names = ", ".join(column.quoted for column in table.key)
         found: list[tuple[str, ...]] = []
         low = within.low
         while True:
             where = KeyRange(low, within.high).condition(table.key)
             rows = self._snapshot.asked(
-                session, table.place,
-                f"SELECT {names} FROM {table.place.quoted} WHERE {where} ORDER BY {names} LIMIT 1 OFFSET {step}",
-            )  # fmt: skip
+                session,
+                table.place,
+                f"SELECT {names} FROM {table.place.quoted} WHERE {where} ORDER BY {names} LIMIT 1"
+                f" OFFSET {step}",
+            )
             if not rows:
                 return [KeyRange(a, b) for a, b in pairwise([within.low, *found, within.high])]
-            low = tuple(_literal(column, value) for column, value in zip(table.key, rows[0], strict=True))
+            low = tuple(
+                _literal(column, value) for column, value in zip(table.key, rows[0], strict=True)
+            )
             found.append(low)
 
 

@@ -1,9 +1,10 @@
 """The two sides of a verification: what is asked of each, whatever it is.
 
-A side holds tables as they were at one timestamp. Servers compute checksums of ranges of keys; what a side can't
-compute is compared row by row. Rows and sums of one table are asked of both sides with the same range, so a range must
-mean the same rows to both; where two servers order text in two ways, a row may lie in one range here and in another
-there, and is only counted as different once all ranges of the table are known.
+A side holds tables as they were at one timestamp. Servers compute checksums of ranges of keys; what
+a side can't compute is compared row by row. Rows and sums of one table are asked of both sides with
+the same range, so a range must mean the same rows to both; where two servers order text in two
+ways, a row may lie in one range here and in another there, and is only counted as different once
+all ranges of the table are known.
 """
 
 from __future__ import annotations
@@ -19,14 +20,24 @@ from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
 from sluice.etl.verify.checksum import Checksum, ServerColumn
 from sluice.tidb.schema import Table
 
-__all__ = ["CHANGED", "EXTRA", "MISSING", "ComparedTable", "Difference", "KeyRange", "VerifyEndpoint"]
+__all__ = [
+    "CHANGED",
+    "EXTRA",
+    "MISSING",
+    "ComparedTable",
+    "Difference",
+    "KeyRange",
+    "VerifyEndpoint",
+]
 
 MISSING, EXTRA, CHANGED = "missing", "extra", "changed"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Rows with `low` <= key < `high`: literals of SQL for the first columns of `ComparedTable.key`; None: no limit."""
+    """Rows with `low` <= key < `high`: literals of SQL for the first columns of
+    `ComparedTable.key`; None: no limit.
+    """
 
     low: tuple[str, ...] | None = None
     high: tuple[str, ...] | None = None
@@ -47,12 +58,15 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class ComparedTable:
-    """A table of both sides. `table`: the upstream's, with the columns alone that are compared, generated ones as if
-    they were plain; `place` where it is downstream. `key`: by what ranges are cut, () if only the whole can be asked
-    for. `identity`: names of the columns that tell rows apart, () for a table without a key, which is a multiset.
-    `upstream`, `downstream`: the columns as the servers have them; `by_rows`: why rows are compared and not checksums,
-    "" if servers compute these. `bytes`: about how many the downstream has. `notes`: for people. `others`: tables of
-    the upstream that are merged with this one, with the same columns: all their rows together are compared.
+    """A table of both sides.
+
+    `table`: the upstream's, with the columns alone that are compared, generated ones as if they
+    were plain; `place` where it is downstream. `key`: by what ranges are cut, () if only the whole
+    can be asked for. `identity`: names of the columns that tell rows apart, () for a table without
+    a key, which is a multiset. `upstream`, `downstream`: the columns as the servers have them;
+    `by_rows`: why rows are compared and not checksums, "" if servers compute these. `bytes`: about
+    how many the downstream has. `notes`: for people. `others`: tables of the upstream that are
+    merged with this one, with the same columns: all their rows together are compared.
     """
 
     table: Table
@@ -79,11 +93,13 @@ class ComparedTable:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not the same on both sides. `table`: full name upstream; `kind`: MISSING downstream, EXTRA there,
-    CHANGED, then both sides have the key. `key`: its values by column, all columns for a table without a key;
-    `upstream`, `downstream`: the row there, None if it isn't: values as `sluice.tidb.rows.arrow_schema` has them.
-    `times`: in a table without a key, how often more. `binlog`: what is written of the row last, "" if nothing is
-    known; `commit_ts` (TSO) of that, and the `window` it came in.
+    """A row that is not the same on both sides.
+
+    `table`: full name upstream; `kind`: MISSING downstream, EXTRA there, CHANGED, then both sides
+    have the key. `key`: its values by column, all columns for a table without a key; `upstream`,
+    `downstream`: the row there, None if it isn't: values as `sluice.tidb.rows.arrow_schema` has
+    them. `times`: in a table without a key, how often more. `binlog`: what is written of the row
+    last, "" if nothing is known; `commit_ts` (TSO) of that, and the `window` it came in.
     """
 
     table: str
@@ -101,7 +117,9 @@ class Difference:
         """Names of the columns that differ, of a row that is on both sides."""
         if self.upstream is None or self.downstream is None:
             return ()
-        return tuple(name for name, value in self.upstream.items() if _differs(value, self.downstream[name]))
+        return tuple(
+            name for name, value in self.upstream.items() if _differs(value, self.downstream[name])
+        )
 
     def said_last(self, binlog: str, commit_ts: int, window: str) -> Difference:
         """With what the binlog says of the row last."""
@@ -110,10 +128,17 @@ class Difference:
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for scripts and documents; bytes as {"hex": …}."""
         return {
-            "table": self.table, "kind": self.kind, "key": _row(self.key), "upstream": _row(self.upstream),
-            "downstream": _row(self.downstream), "columns": list(self.columns), "times": self.times,
-            "binlog": self.binlog, "commit_ts": self.commit_ts, "window": self.window,
-        }  # fmt: skip
+            "table": self.table,
+            "kind": self.kind,
+            "key": _row(self.key),
+            "upstream": _row(self.upstream),
+            "downstream": _row(self.downstream),
+            "columns": list(self.columns),
+            "times": self.times,
+            "binlog": self.binlog,
+            "commit_ts": self.commit_ts,
+            "window": self.window,
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Difference:
@@ -124,8 +149,9 @@ class Difference:
 
 
 class VerifyEndpoint(Protocol):
-    """Tables at one timestamp, read over sessions 0 to `sessions` - 1, each by one thread at a time. Every method
-    raises SluiceErrors; `sluice.etl.history.snapshots.consistent_reader.TableChanged` if a DDL has come between.
+    """Tables at one timestamp, read over sessions 0 to `sessions` - 1, each by one thread at a
+    time. Every method raises SluiceErrors;
+    `sluice.etl.history.snapshots.consistent_reader.TableChanged` if a DDL has come between.
     """
 
     @property
@@ -142,11 +168,17 @@ class VerifyEndpoint(Protocol):
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
         """Of the rows in a range; None if this side computes none."""
 
-    def in_order(self, session: int, table: ComparedTable, bounds: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    def in_order(
+        self, session: int, table: ComparedTable, bounds: Sequence[tuple[str, ...]]
+    ) -> list[tuple[str, ...]]:
         """The keys among `bounds` of which there is a row, in the order of this side's server."""
 
-    def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
-        """The rows in a range: `table.table.writable_columns`, typed as `sluice.tidb.rows.arrow_schema`."""
+    def rows(
+        self, session: int, table: ComparedTable, within: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows in a range: `table.table.writable_columns`, typed as
+        `sluice.tidb.rows.arrow_schema`.
+        """
 
     def close(self) -> None:
         """Whoever reads is told that the connection is lost."""
@@ -161,12 +193,16 @@ def _differs(one: Any, other: Any) -> bool:
 def _row(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if values is None:
         return None
-    return {name: {"hex": value.hex()} if isinstance(value, bytes) else value for name, value in values.items()}
+    return {
+        name: {"hex": value.hex()} if isinstance(value, bytes) else value
+        for name, value in values.items()
+    }
 
 
 def _unrow(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if values is None:
         return None
     return {
-        name: bytes.fromhex(value["hex"]) if isinstance(value, Mapping) else value for name, value in values.items()
+        name: bytes.fromhex(value["hex"]) if isinstance(value, Mapping) else value
+        for name, value in values.items()
     }

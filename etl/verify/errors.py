@@ -21,7 +21,10 @@ class VerifyError(SluiceError):
 class UnequalError(SluiceError):
     """Both sides were compared, and aren't equal."""
 
-    way_out = "`sluice verify --json` tells each row that differs; `sluice verify --repair --apply` makes them right"
+    way_out = (
+        "`sluice verify --json` tells each row that differs; `sluice verify --repair --apply` makes"
+        " them right"
+    )
 
     @classmethod
     def of(cls, summary: VerifySummary) -> Self:
@@ -33,8 +36,14 @@ class UnequalError(SluiceError):
                 continue
             first = table.examples[0] if table.examples else None
             row = f", among them {dict(first.key)}, {first.kind}" if first is not None else ""
-            told.append(f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}")
+            told.append(
+                f"{table.name}: {max(table.differences, 1):,} rows of {table.rows:,} differ{row}"
+            )
         told += [f"{name} is downstream only" for name in summary.only_downstream[:_MAX_SHOWN]]
         told += [] if summary.tables else ["no table was compared"]
-        more = f"; and {len(summary.unequal) - _MAX_SHOWN} more tables" if len(summary.unequal) > _MAX_SHOWN else ""
+        more = (
+            f"; and {len(summary.unequal) - _MAX_SHOWN} more tables"
+            if len(summary.unequal) > _MAX_SHOWN
+            else ""
+        )
         return cls(f"at the checkpoint {summary.ts}: {'; '.join(told)}{more}")

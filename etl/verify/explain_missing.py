@@ -1,4 +1,6 @@
-"""Rows that differ because a transaction's binlog never came: TiKV says which transaction wrote them."""
+"""Rows that differ because a transaction's binlog never came: TiKV says which transaction wrote
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,13 @@ _MAX_NAMED = 50
 _WHY = "of which no binlog has landed: it was lost with a pump's disk, or TiDB wrote none"
 
 
-def explain_missing(settings: Settings, tikv: TiKVClient, result: TableResult, apart: RowDiff) -> TableResult:
-    """The result with the transactions, in its notes and its examples, that wrote rows of `apart` last upstream and of
-    which neither relay log nor archive has anything. Only TiKV's records of a table whose integer key is the handle are
-    looked at, as far as a few seconds do. What can't be had is no error.
+def explain_missing(
+    settings: Settings, tikv: TiKVClient, result: TableResult, apart: RowDiff
+) -> TableResult:
+    """The result with the transactions, in its notes and its examples, that wrote rows of `apart`
+    last upstream and of which neither relay log nor archive has anything. Only TiKV's records of a
+    table whose integer key is the handle are looked at, as far as a few seconds do. What can't be
+    had is no error.
     """
     if apart.table.handle_column is None:
         return result
@@ -40,7 +45,9 @@ def explain_missing(settings: Settings, tikv: TiKVClient, result: TableResult, a
     try:
         look.rows(apart, HistoryLog.open(settings))
     except (SluiceError, OSError) as error:
-        log.warning("what TiKV knows of the rows of %s that differ can't be read: %s", result.name, error)
+        log.warning(
+            "what TiKV knows of the rows of %s that differ can't be read: %s", result.name, error
+        )
     if not look.lost:
         return result
     name = apart.table.handle_column.name
@@ -80,9 +87,13 @@ class _LostTransactionSearch:
                 self.writes[handle] = write
 
     def _writes(self, handle: int) -> Iterator[MvccWrite]:
-        partitions = (self.table.partition or {}).get("definitions") if self.table.is_partitioned else None
+        partitions = (
+            (self.table.partition or {}).get("definitions") if self.table.is_partitioned else None
+        )
         for table_id in [int(each["id"]) for each in partitions or ()] or [self.table.id]:
-            for write in self.tikv.mvcc_get(b"t" + encode_int(table_id) + b"_r" + encode_int(handle)).writes:
+            for write in self.tikv.mvcc_get(
+                b"t" + encode_int(table_id) + b"_r" + encode_int(handle)
+            ).writes:
                 if write.kind in (_PUT, _DELETE) and write.commit_ts <= self.until:
                     yield write
 
@@ -114,7 +125,9 @@ def _handles(apart: RowDiff) -> list[int]:
     """Of all rows that differ, ascending."""
     assert apart.table.handle_column is not None
     name = apart.table.handle_column.name
-    return sorted({_handle(value) for side in (apart.come, apart.gone) for value in side[name].to_pylist()})
+    return sorted(
+        {_handle(value) for side in (apart.come, apart.gone) for value in side[name].to_pylist()}
+    )
 
 
 def _handle(value: object) -> int:

@@ -1,5 +1,5 @@
-"""The round through the whole database: table after table, range after range of its key, so fast that it is done in the
-days that the settings say.
+"""The round through the whole database: table after table, range after range of its key, so fast
+that it is done in the days that the settings say.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ Low = list[str] | None
 
 
 class RangeBounds(Protocol):
-    """Where ranges can be cut, as the tables were at the checkpoint. Raises CopyError, BackfillError."""
+    """Where ranges can be cut, as the tables were at the checkpoint.
 
-    def key_behind(self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int) -> Low:
-        """The key, as literals, behind the first `rows` rows of a range [low, high); None if there aren't more."""
+    Raises CopyError, BackfillError.
+    """
+
+    def key_behind(
+        self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int
+    ) -> Low:
+        """The key, as literals, behind the first `rows` rows of a range [low, high).
+
+        None if there aren't more.
+        """
 
 
 class TableSizes(Protocol):
@@ -39,8 +47,9 @@ class TableSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """What is compared next: the rows of a table for which `condition` holds, "" for all. `behind`: where the next
-    stretch begins, None if this is the table's last.
+    """What is compared next: the rows of a table for which `condition` holds, "" for all.
+
+    `behind`: where the next stretch begins, None if this is the table's last.
     """
 
     table: Table
@@ -49,8 +58,10 @@ class ScanRange:
 
 
 class FullScan:
-    """`sweep` is changed as it goes on. `merged`: the tables that are compared together, by the full name of the one
-    that stands for them.
+    """`sweep` is changed as it goes on.
+
+    `merged`: the tables that are compared together, by the full name of the one that stands for
+    them.
     """
 
     def __init__(self, sweep: ScanState, days: int, known: TableSizes) -> None:
@@ -61,20 +72,30 @@ class FullScan:
         self.merged: Mapping[str, Sequence[Table]] = {}
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the next stretch should be compared by now. Begins a round when it is time for one."""
+        """Whether the next stretch should be compared by now.
+
+        Begins a round when it is time for one.
+        """
         sweep = self.sweep
         if not sweep.began_ms or (sweep.is_over and now_ms >= sweep.began_ms + self._period_ms):
             self._begin(now_ms)
-        return not sweep.is_over and sweep.done * self._period_ms <= sweep.total * (now_ms - sweep.began_ms)
+        return not sweep.is_over and sweep.done * self._period_ms <= sweep.total * (
+            now_ms - sweep.began_ms
+        )
 
     def is_late(self, now_ms: int) -> bool:
         """Whether the round takes longer than it should."""
         return not self.sweep.is_over and now_ms > self.sweep.began_ms + self._period_ms
 
     def next(self, tables: Sequence[Table], ends: RangeBounds, now_ms: int) -> ScanRange | None:
-        """What comes next of these tables; None if the round is over. Raises as `RangeBounds` and `TableSizes`."""
+        """What comes next of these tables; None if the round is over.
+
+        Raises as `RangeBounds` and `TableSizes`.
+        """
         sweep = self.sweep
-        left = sorted((t for t in tables if t.full_name >= sweep.table), key=lambda table: table.full_name)
+        left = sorted(
+            (t for t in tables if t.full_name >= sweep.table), key=lambda table: table.full_name
+        )
         for table in left:
             if table.full_name != sweep.table:
                 self._enter_table(table.full_name)
@@ -119,20 +140,31 @@ class FullScan:
         self._sizes = self._known.sizes()
         sweep.began_ms, sweep.is_over = now_ms, False
         sweep.table, sweep.low, sweep.in_table, sweep.done = "", None, 0, 0
-        together = {one.full_name for first, tables in self.merged.items() for one in tables if one.full_name != first}
+        together = {
+            one.full_name
+            for first, tables in self.merged.items()
+            for one in tables
+            if one.full_name != first
+        }
         sweep.total = sum(self._expected(name) for name in self._sizes if name not in together)
 
     def _enter_table(self, name: str) -> None:
         self.sweep.table, self.sweep.low, self.sweep.in_table = name, None, 0
 
     def _leave_table(self) -> None:
-        """The table is done: what it was thought to have more isn't there. The next one has a later name."""
+        """The table is done: what it was thought to have more isn't there.
+
+        The next one has a later name.
+        """
         sweep = self.sweep
         sweep.done += max(0, self._expected(sweep.table) - sweep.in_table)
         sweep.table, sweep.low, sweep.in_table = f"{sweep.table}\0", None, 0
 
     def _expected(self, name: str) -> int:
-        """How many rows a table is thought to have; one of which nothing is known is none that can be left out."""
+        """How many rows a table is thought to have.
+
+        One of which nothing is known is none that can be left out.
+        """
         return max(self._size(name).rows, SCAN_RANGE_ROWS)
 
     def _size(self, name: str) -> TableSize:

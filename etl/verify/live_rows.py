@@ -47,13 +47,19 @@ class LiveComparison:
 
 
 class LiveRows:
-    """Both sides at `ts` (TSO), the downstream's checkpoint. `tables`: those that can be compared, by id; of tables
-    that are merged the first one stands under the ids of all, `merged_tables` has all by its name. `own`: all tables
-    that the upstream has, by id, `names` their names; `left_out`: why some can't be compared, by name.
+    """Both sides at `ts` (TSO), the downstream's checkpoint.
+
+    `tables`: those that can be compared, by id; of tables that are merged the first one stands
+    under the ids of all, `merged_tables` has all by its name. `own`: all tables that the upstream
+    has, by id, `names` their names; `left_out`: why some can't be compared, by name.
     """
 
     def __init__(
-        self, settings: Settings, snapshot: ConsistentReader, session: TidbSession, definitions: SourceSchema
+        self,
+        settings: Settings,
+        snapshot: ConsistentReader,
+        session: TidbSession,
+        definitions: SourceSchema,
     ) -> None:
         self._snapshot = snapshot
         self._session = session
@@ -88,17 +94,23 @@ class LiveRows:
     def tables(self) -> Mapping[int, Table]:
         return {table_id: place.table for table_id, place in self._places.items()}
 
-    def key_behind(self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int) -> Low:
+    def key_behind(
+        self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int
+    ) -> Low:
         """See `sluice.etl.verify.full_scan.RangeBounds`."""
         return key_behind(self._session.query, table, key, within, rows)
 
     def compare(self, table: Table, condition: str) -> LiveComparison:
-        """The rows that a condition takes, "" for all of the table's. Raises CopyError, BaseError, TableChanged,
-        DownstreamError.
+        """The rows that a condition takes, "" for all of the table's.
+
+        Raises CopyError, BaseError, TableChanged, DownstreamError.
         """
         where = condition or "TRUE"
         sources = (replace(table, columns=table.writable_columns), *self._sources.get(table.id, ()))
-        ours = as_table(table, chain.from_iterable(read_rows(self._session, source, where) for source in sources))
+        ours = as_table(
+            table,
+            chain.from_iterable(read_rows(self._session, source, where) for source in sources),
+        )
         theirs = as_table(table, self._snapshot.rows_where(0, self._places[table.id], where))
         return LiveComparison(ours.num_rows, ours.nbytes, diff_rows(table, ours, theirs))
 
@@ -107,10 +119,14 @@ class LiveRows:
 def open_live_rows(
     settings: Settings, cluster_id: int, upstream: LiveUpstream, patience_s: float
 ) -> Iterator[LiveRows]:
-    """Raises BaseError, transient if there was no consistent checkpoint for so long; VerifyError, transient too, if
-    TiDB no longer knows that moment; DownstreamError, and what the upstream raises.
+    """Raises BaseError, transient if there was no consistent checkpoint for so long.
+
+    VerifyError, transient too, if TiDB no longer knows that moment; DownstreamError, and what the
+    upstream raises.
     """
-    with ConsistentReader.open(settings.downstream, cluster_id, 1, patience_s=patience_s) as snapshot:
+    with ConsistentReader.open(
+        settings.downstream, cluster_id, 1, patience_s=patience_s
+    ) as snapshot:
         ts = snapshot.checkpoint.commit_ts
         with closing(TidbSession(upstream.address)) as session:
             try:
@@ -119,6 +135,9 @@ def open_live_rows(
                 raise VerifyError(
                     f"TiDB can't be read as it was at the downstream's checkpoint {ts}: {error}",
                     transient=True,
-                    way_out="see that applying catches up: TiDB forgets what is older than its GC's life time",
+                    way_out=(
+                        "see that applying catches up: TiDB forgets what is older than its GC's"
+                        " life time"
+                    ),
                 ) from error
             yield LiveRows(settings, snapshot, session, upstream.definitions(ts))

@@ -1,4 +1,6 @@
-"""Whether continuous verification gets on, for those who watch it: noted when that changes, and every minute."""
+"""Whether continuous verification gets on, for those who watch it: noted when that changes, and
+every minute.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _NOTE_INTERVAL_MS = 60_000
 
 
 class VerifierLiveness:
-    """Told of each pass. What can't be written down is left for the next time: nothing rests on it."""
+    """Told of each pass.
+
+    What can't be written down is left for the next time: nothing rests on it.
+    """
 
     def __init__(self, notes: Verifications, now_ms: Callable[[], int]) -> None:
         self._notes = notes
@@ -28,11 +33,20 @@ class VerifierLiveness:
 
     def mark_progress(self, rows: int = 0) -> None:
         """There was nothing to compare, or rows were compared: so many by this process until now."""
-        self._write(replace(self._look, stalled_ms=0, rows=max(self._look.rows, self._rows_before + rows), why=""))
+        self._write(
+            replace(
+                self._look,
+                stalled_ms=0,
+                rows=max(self._look.rows, self._rows_before + rows),
+                why="",
+            )
+        )
 
     def failed(self, why: str) -> None:
         """There was something to compare, and nothing could be."""
-        self._write(replace(self._look, stalled_ms=self._look.stalled_ms or self._now_ms(), why=why))
+        self._write(
+            replace(self._look, stalled_ms=self._look.stalled_ms or self._now_ms(), why=why)
+        )
 
     def _write(self, look: VerifierStatus) -> None:
         self._look = replace(look, looked_ms=self._now_ms())

@@ -1,4 +1,6 @@
-"""Tables of the upstream that are one downstream: which they are, and whether their rows can be compared as one's."""
+"""Tables of the upstream that are one downstream: which they are, and whether their rows can be
+compared as one's.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,21 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_name import full_name
 
-__all__ = ["MergedTable", "identity_columns", "merged_into", "merged_tables", "renamed_as_first", "visible_columns"]
+__all__ = [
+    "MergedTable",
+    "identity_columns",
+    "merged_into",
+    "merged_tables",
+    "renamed_as_first",
+    "visible_columns",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class MergedTable:
-    """One table, or several that are merged into `schema`.`name` downstream, by full name: the first stands for all."""
+    """One table, or several that are merged into `schema`.`name` downstream, by full name: the
+    first stands for all.
+    """
 
     tables: tuple[Table, ...]
     schema: str
@@ -37,8 +48,9 @@ class MergedTable:
         for table in self.tables[1:]:
             if _comparable_shape(table) != shape:
                 return (
-                    f"{first.full_name} and {table.full_name} are merged into {full_name(self.schema, self.name)}, and"
-                    " have other columns or another key: their rows can't be compared as those of one table"
+                    f"{first.full_name} and {table.full_name} are merged into"
+                    f" {full_name(self.schema, self.name)}, and have other columns or another key:"
+                    " their rows can't be compared as those of one table"
                 )
         return ""
 
@@ -57,8 +69,8 @@ def merged_tables(settings: Settings, tables: Iterable[Table]) -> list[MergedTab
 
 
 def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] | None:
-    """Schema and table downstream that have the rows of several tables, all changes of this one among them; None if
-    there are none.
+    """Schema and table downstream that have the rows of several tables, all changes of this one
+    among them; None if there are none.
     """
     filters = settings.filters
     if (
@@ -75,12 +87,17 @@ def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] |
 
 
 def renamed_as_first(first: Table, other: Table) -> Table:
-    """The other with the columns that may be written, under the names and in the order that the first has them in. Both
-    have the same shape.
+    """The other with the columns that may be written, under the names and in the order that the
+    first has them in. Both have the same shape.
     """
     own = {folded(column.name): column for column in other.writable_columns}
-    columns = (replace(own[folded(column.name)], name=column.name) for column in first.writable_columns)
-    return replace(other, columns=tuple(replace(column, offset=number) for number, column in enumerate(columns)))
+    columns = (
+        replace(own[folded(column.name)], name=column.name) for column in first.writable_columns
+    )
+    return replace(
+        other,
+        columns=tuple(replace(column, offset=number) for number, column in enumerate(columns)),
+    )
 
 
 def visible_columns(table: Table) -> list[Column]:
@@ -91,14 +108,25 @@ def visible_columns(table: Table) -> list[Column]:
 def identity_columns(table: Table) -> tuple[str, ...]:
     """The first of its keys that has no NULL."""
     known = {column.name: column for column in table.columns}
-    return next((key for key in table.unique_keys() if all(known[name].not_null for name in key)), ())
+    return next(
+        (key for key in table.unique_keys() if all(known[name].not_null for name in key)), ()
+    )
 
 
 def _comparable_shape(table: Table) -> tuple[Any, ...]:
     """What tables have in common whose rows can be compared as one table's."""
     columns = {
-        folded(column.name): (column.kind, arrow_type(column), column.charset, column.not_null, column.elems)
+        folded(column.name): (
+            column.kind,
+            arrow_type(column),
+            column.charset,
+            column.not_null,
+            column.elems,
+        )
         for column in visible_columns(table)
     }
-    key, rows = (folded(column.name) for column in page_key(table)), (folded(name) for name in identity_columns(table))
+    key, rows = (
+        (folded(column.name) for column in page_key(table)),
+        (folded(name) for name in identity_columns(table)),
+    )
     return columns, tuple(key), tuple(rows)

@@ -1,8 +1,9 @@
 """A range of a table on both sides: the servers' checksums, and where they differ the rows.
 
-What differs is cut into parts until few rows are left; these are read from both sides and compared here, byte for byte.
-So it is this comparison that says that a row differs: sums that differ for another reason, because two servers print a
-value in two ways, say nothing but that rows must be read.
+What differs is cut into parts until few rows are left; these are read from both sides and compared
+here, byte for byte. So it is this comparison that says that a row differs: sums that differ for
+another reason, because two servers print a value in two ways, say nothing but that rows must be
+read.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ MAX_DIFFERING_ROWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """`rows`: how many the downstream has in the range; `diff_rows`: those that aren't the same, None if all are;
-    `by_rows`: how many were read and compared here; `more`: in so many more parts rows differ, which weren't looked at.
+    """`rows`: how many the downstream has in the range.
+
+    `diff_rows`: those that aren't the same, None if all are; `by_rows`: how many were read and
+    compared here; `more`: in so many more parts rows differ, which weren't looked at.
     """
 
     rows: int
@@ -53,11 +56,17 @@ class RangeComparison:
     @property
     def is_full(self) -> bool:
         """Whether so many rows differ that no more are looked for."""
-        return self.apart is not None and self.apart.come.num_rows + self.apart.gone.num_rows >= MAX_DIFFERING_ROWS
+        return (
+            self.apart is not None
+            and self.apart.come.num_rows + self.apart.gone.num_rows >= MAX_DIFFERING_ROWS
+        )
 
 
 class RangeComparer:
-    """Both sides, read by several threads, each over a session of its own. Methods raise what the sides raise."""
+    """Both sides, read by several threads, each over a session of its own.
+
+    Methods raise what the sides raise.
+    """
 
     def __init__(self, up: VerifyEndpoint, down: DownstreamEndpoint) -> None:
         self._up, self._down = up, down
@@ -71,7 +80,9 @@ class RangeComparer:
             return RangeComparison(sums[1].rows)
         return replace(self._look(session, table, within, sums), rows=sums[1].rows)
 
-    def _sums(self, session: int, table: ComparedTable, within: KeyRange) -> tuple[Checksum, Checksum] | None:
+    def _sums(
+        self, session: int, table: ComparedTable, within: KeyRange
+    ) -> tuple[Checksum, Checksum] | None:
         """The upstream's and the downstream's."""
         up = self._up.checksum(session, table, within)
         down = self._down.checksum(session, table, within) if up is not None else None
@@ -95,13 +106,17 @@ class RangeComparer:
                 continue
             if found.is_full:
                 found = replace(found, more=found.more + 1)
-            elif max(of_part[0].rows, of_part[1].rows) == most:  # the cut was none: all rows are in one part
+            elif (
+                max(of_part[0].rows, of_part[1].rows) == most
+            ):  # the cut was none: all rows are in one part
                 found += self._by_rows(session, table, part)
             else:
                 found += self._look(session, table, part, of_part)
         return found
 
-    def _cut(self, session: int, table: ComparedTable, within: KeyRange, step: int) -> list[KeyRange]:
+    def _cut(
+        self, session: int, table: ComparedTable, within: KeyRange, step: int
+    ) -> list[KeyRange]:
         """The range in parts of about `step` rows, each of which means something to both servers."""
         parts = self._down.cut(session, table, within, step)
         if not is_ordered_by_text(table):
@@ -114,15 +129,19 @@ class RangeComparer:
         if any(end not in inside for end in ends):
             return [within]  # a row that is gone since tells no order
         kept = inside[first:last]
-        return parts_of(within, common_bounds([bound for bound in bounds if bound in kept], lambda _: kept))
+        return parts_of(
+            within, common_bounds([bound for bound in bounds if bound in kept], lambda _: kept)
+        )
 
     def whole(self, session: int, table: ComparedTable) -> RangeComparison:
-        """All rows of a table at once: read, and dealt by their keys' bytes, whatever order servers have."""
+        """All rows of a table at once: read, and dealt by their keys' bytes, whatever order servers
+        have.
+        """
         return self._by_rows(session, table, KeyRange())
 
     def _by_rows(self, session: int, table: ComparedTable, within: KeyRange) -> RangeComparison:
-        """Rows are read from both sides, twice if there are many: first for sums of parts, then those of the parts that
-        differ.
+        """Rows are read from both sides, twice if there are many: first for sums of parts, then
+        those of the parts that differ.
         """
         few = self._diff_small(session, table, within)
         if few is not None:
@@ -134,14 +153,18 @@ class RangeComparer:
         differing = ours.differing(theirs)
         if not differing:
             return RangeComparison(theirs.rows, by_rows=theirs.rows)
-        wanted = differing[: max(MAX_DIFFERING_ROWS * _MAX_CHECKSUMS // max(ours.rows, theirs.rows, 1), 1)]
+        wanted = differing[
+            : max(MAX_DIFFERING_ROWS * _MAX_CHECKSUMS // max(ours.rows, theirs.rows, 1), 1)
+        ]
         up, down = (
             as_table(
                 table.table,
                 [
                     part
                     for batch in side.rows(session, table, within)
-                    for part in rows_of_parts(table.table, batch, _MAX_CHECKSUMS, wanted).to_batches()
+                    for part in rows_of_parts(
+                        table.table, batch, _MAX_CHECKSUMS, wanted
+                    ).to_batches()
                 ],
             )
             for side in (self._up, self._down)
@@ -149,19 +172,22 @@ class RangeComparer:
         found = _compare_rows(table, up, down, by_rows=theirs.rows)
         return replace(found, rows=theirs.rows, more=len(differing) - len(wanted))
 
-    def _diff_small(self, session: int, table: ComparedTable, within: KeyRange) -> tuple[pa.Table, pa.Table] | None:
+    def _diff_small(
+        self, session: int, table: ComparedTable, within: KeyRange
+    ) -> tuple[pa.Table, pa.Table] | None:
         """The rows of both sides, None if they are too many to be held."""
         up = _read_rows(table.table, self._up.rows(session, table, within), to_the_end=False)
         if up is None:
             return None
-        # A result that isn't read to its end costs the session, and with it the downstream's snapshot.
+        # A result that isn't read to its end costs the session, and with it the downstream's
+        # snapshot.
         down = _read_rows(table.table, self._down.rows(session, table, within), to_the_end=True)
         return None if down is None else (up, down)
 
 
 def merge_ranges(table: ComparedTable, found: RangeComparison) -> RangeComparison:
-    """All ranges of a table together: a row that is in one range here and in another there, because servers order text
-    in two ways, is the same row.
+    """All ranges of a table together: a row that is in one range here and in another there, because
+    servers order text in two ways, is the same row.
     """
     if found.apart is None:
         return found
@@ -169,8 +195,13 @@ def merge_ranges(table: ComparedTable, found: RangeComparison) -> RangeCompariso
     return replace(found, apart=left if left.count else None)
 
 
-def _read_rows(table: Table, batches: Iterator[pa.RecordBatch], *, to_the_end: bool) -> pa.Table | None:
-    """Rows as they are read, None if they are too many to be held; `to_the_end`: read all the same."""
+def _read_rows(
+    table: Table, batches: Iterator[pa.RecordBatch], *, to_the_end: bool
+) -> pa.Table | None:
+    """Rows as they are read, None if they are too many to be held.
+
+    `to_the_end`: read all the same.
+    """
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -184,6 +215,8 @@ def _read_rows(table: Table, batches: Iterator[pa.RecordBatch], *, to_the_end: b
     return as_table(table, held) if rows <= MAX_HELD_ROWS else None
 
 
-def _compare_rows(table: ComparedTable, up: pa.Table, down: pa.Table, *, by_rows: int) -> RangeComparison:
+def _compare_rows(
+    table: ComparedTable, up: pa.Table, down: pa.Table, *, by_rows: int
+) -> RangeComparison:
     found = diff_rows(table.table, up, down, LIVE_ZERO_KINDS)
     return RangeComparison(down.num_rows, found if found.count else None, by_rows)

@@ -1,5 +1,5 @@
-"""How fast is read while verification goes on beside everything else: rows a second and bytes a second, whichever is
-used up first.
+"""How fast is read while verification goes on beside everything else: rows a second and bytes a
+second, whichever is used up first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ _POLL_INTERVAL_S = 0.2
 
 
 class ReadBudget:
-    """At most so many rows and bytes a second over time; 0 for no limit. What isn't used is not saved up."""
+    """At most so many rows and bytes a second over time; 0 for no limit.
+
+    What isn't used is not saved up.
+    """
 
     def __init__(
-        self, rows_per_second: int, bytes_per_second: int, clock: Callable[[], float] = time.monotonic
+        self,
+        rows_per_second: int,
+        bytes_per_second: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rows = RowRateLimiter(rows_per_second, clock)
         self._bytes = RowRateLimiter(bytes_per_second, clock)

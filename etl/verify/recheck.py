@@ -1,5 +1,5 @@
-"""Rows compared at checkpoints: what isn't the same is looked at again at a later one, and reported if it isn't then,
-either; and from then on looked at now and then, until it is.
+"""Rows compared at checkpoints: what isn't the same is looked at again at a later one, and reported
+if it isn't then, either; and from then on looked at now and then, until it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ import pyarrow as pa
 from sluice.errors import Signal, SluiceError
 from sluice.etl.copy.backfill.table_key import range_key
 from sluice.etl.history.snapshots.consistent_reader import TableChanged
-from sluice.etl.verify.continuous_state import MAX_PENDING_MISMATCHES, ContinuousState, PendingMismatch
+from sluice.etl.verify.continuous_state import (
+    MAX_PENDING_MISMATCHES,
+    ContinuousState,
+    PendingMismatch,
+)
 from sluice.etl.verify.differences import differences_of
 from sluice.etl.verify.endpoint import Difference
 from sluice.etl.verify.live_rows import LiveRows
@@ -38,9 +42,11 @@ class SnapshotExpired(Signal):
 
 
 class Recheck:
-    """What is found goes into `state`. `read`: by table the newest checkpoint (TSO) at which rows were compared, how
-    many, and their bytes. `compared`: how often rows could be compared; `problems`: why those of a table couldn't be
-    when they were looked at last. `differences`: the first ones that were reported.
+    """What is found goes into `state`.
+
+    `read`: by table the newest checkpoint (TSO) at which rows were compared, how many, and their
+    bytes. `compared`: how often rows could be compared; `problems`: why those of a table couldn't
+    be when they were looked at last. `differences`: the first ones that were reported.
     """
 
     def __init__(self, state: ContinuousState, budget: ReadBudget) -> None:
@@ -65,26 +71,36 @@ class Recheck:
         return any(_is_due(one, now_ms) for one in self._state.suspects)
 
     def first(self, rows: LiveRows, table: Table, condition: str) -> int:
-        """Compare rows of a table for the first time; how many the upstream has. Raises PassOverError."""
+        """Compare rows of a table for the first time; how many the upstream has.
+
+        Raises PassOverError.
+        """
         before = self._rows_of(table)
         found = self._compared(rows, table, condition)
         if found is not None and found.count:
             self._add_pending(found, rows.ts)
         return self._rows_of(table) - before
 
-    def again(self, rows: LiveRows, tables: Mapping[int, Table], now_ms: int) -> Iterator[Callable[[], None]]:
-        """Each of the suspects that it is time for. Tables that aren't in `tables` are left for later, unless they are
-        gone.
+    def again(
+        self, rows: LiveRows, tables: Mapping[int, Table], now_ms: int
+    ) -> Iterator[Callable[[], None]]:
+        """Each of the suspects that it is time for.
+
+        Tables that aren't in `tables` are left for later, unless they are gone.
         """
         known = {table.full_name for table in rows.tables.values()}
         by_name = {table.full_name: table for table in tables.values()}
-        for suspect in [one for one in self._state.suspects if _is_due(one, now_ms) and one.seen_ts < rows.ts]:
+        for suspect in [
+            one for one in self._state.suspects if _is_due(one, now_ms) and one.seen_ts < rows.ts
+        ]:
             if suspect.table in by_name:
                 yield partial(self._retry_one, rows, by_name[suspect.table], suspect, now_ms)
             elif suspect.table not in known:
                 self._forget(suspect)
 
-    def _retry_one(self, rows: LiveRows, table: Table, suspect: PendingMismatch, now_ms: int) -> None:
+    def _retry_one(
+        self, rows: LiveRows, table: Table, suspect: PendingMismatch, now_ms: int
+    ) -> None:
         suspect.looked_ms = now_ms
         self.looked_at_again += 1
         found = self._compared(rows, table, suspect.condition)
@@ -92,7 +108,9 @@ class Recheck:
             return
         if found is None or not found.count:
             if suspect.confirmed:
-                log.info("%s: %d rows that differed are the same now", table.full_name, suspect.rows)
+                log.info(
+                    "%s: %d rows that differed are the same now", table.full_name, suspect.rows
+                )
                 self._news += 1
             self._forget(suspect)
             return
@@ -104,7 +122,9 @@ class Recheck:
         self._news += 1
         some = differences_of(found, _MAX_SHOWN)
         for one in some[:3]:
-            log.error("%s differs at the checkpoint %d: %s %s", one.table, ts, one.kind, dict(one.key))
+            log.error(
+                "%s differs at the checkpoint %d: %s %s", one.table, ts, one.kind, dict(one.key)
+            )
         self.differences += some[: max(0, _MAX_SHOWN - len(self.differences))]
 
     def _add_pending(self, found: RowDiff, ts: int) -> None:
@@ -114,7 +134,9 @@ class Recheck:
         own = [one for one in self._state.suspects if one.table == table.full_name]
         if not range_key(table):
             if not own:
-                self._state.suspects.append(PendingMismatch(table.full_name, "", ts, rows=found.count))
+                self._state.suspects.append(
+                    PendingMismatch(table.full_name, "", ts, rows=found.count)
+                )
             return
         # What is known already isn't counted again, though another stretch came by it.
         known = {key for one in own for key in one.keys}

@@ -1,5 +1,5 @@
-"""What a verification found to differ is made right: by SQL for people to run, or by a backfill of those rows, after
-which the tables are compared again.
+"""What a verification found to differ is made right: by SQL for people to run, or by a backfill of
+those rows, after which the tables are compared again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MAX_KEYS = 20_000
 
 
 def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
-    """The SQL that makes the downstream's rows what the upstream's were at the checkpoint, see `repair_script`; nothing
-    if no row differs. Raises DownstreamError, relay errors, OSError.
+    """The SQL that makes the downstream's rows what the upstream's were at the checkpoint, see
+    `repair_script`; nothing if no row differs. Raises DownstreamError, relay errors, OSError.
     """
     relay = settings.open_relay()
     found = SavedResults(relay.storage, summary.job).apart()
@@ -46,7 +46,9 @@ def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
     session = MySQLSession(settings.downstream)
     session.connect()
     try:
-        repairs = [table_repair(session, found[one.name], one.downstream, one.more) for one in results]
+        repairs = [
+            table_repair(session, found[one.name], one.downstream, one.more) for one in results
+        ]
     finally:
         session.close()
     downstream = settings.downstream
@@ -55,36 +57,51 @@ def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
 
 
 def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
-    """A backfill of the rows that differ, or of whole tables where these can't be named; `by` whom it was asked for.
-    Raises VerifyError if there is nothing to bring, or nowhere to bring it from; else as `create_backfill`.
+    """A backfill of the rows that differ, or of whole tables where these can't be named.
+
+    `by` whom it was asked for. Raises VerifyError if there is nothing to bring, or nowhere to bring
+    it from; else as `create_backfill`.
     """
     wrong = [one for one in summary.unequal if not one.problem]
     if not wrong:
         raise VerifyError(
             "no row differs in a table that could be compared: there is nothing to repair",
-            way_out="do what the problems ask for: `sluice backfill --table` brings a table that isn't there",
+            way_out=(
+                "do what the problems ask for: `sluice backfill --table` brings a table that isn't"
+                " there"
+            ),
         )
     if not settings.upstream.sql_host:
         names = " ".join(f"--table {shlex.quote(one.name)}" for one in wrong[:3])
         raise VerifyError(
             "[upstream] sql-host is missing: a repair is read from TiDB",
-            way_out="`sluice verify --repair` prints the SQL that does it without; or have the tables beside their own,"
-            f" from base and archive: `sluice restore --until {summary.ts} {names}`",
+            way_out=(
+                "`sluice verify --repair` prints the SQL that does it without; or have the tables"
+                f" beside their own, from base and archive: `sluice restore --until {summary.ts}"
+                f" {names}`"
+            ),
         )
     _refuse_merged(settings, wrong)
     found = SavedResults(settings.open_relay().storage, summary.job).apart()
-    only = {one.name: tuple(_key_conditions(found[one.name])) for one in wrong if _is_named(one, found)}
+    only = {
+        one.name: tuple(_key_conditions(found[one.name])) for one in wrong if _is_named(one, found)
+    }
     request = BackfillRequest(tuple(exactly(one.name) for one in wrong), only=only)
     return create_backfill(settings, request, by)
 
 
 def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
-    merged = [one.name for one in wrong if settings.routes.target(*TableName.parse(one.name)).is_merged]
+    merged = [
+        one.name for one in wrong if settings.routes.target(*TableName.parse(one.name)).is_merged
+    ]
     if merged:
         raise VerifyError(
-            f"{', '.join(merged[:3])}: merged with other tables downstream, from which a backfill can't tell its rows",
-            way_out="`sluice verify --repair` prints the SQL that makes these rows right; name the other tables to have"
-            " them repaired by a job",
+            f"{', '.join(merged[:3])}: merged with other tables downstream, from which a backfill"
+            " can't tell its rows",
+            way_out=(
+                "`sluice verify --repair` prints the SQL that makes these rows right; name the"
+                " other tables to have them repaired by a job"
+            ),
         )
 
 
@@ -96,7 +113,12 @@ def recheck_request(summary: VerifySummary) -> VerifyRequest:
 def _is_named(one: TableResult, found: Mapping[str, RowDiff]) -> bool:
     """Whether the rows that differ are known one by one, and few enough."""
     apart = found.get(one.name)
-    return apart is not None and not one.more and bool(key_of(apart.table)) and apart.count <= _MAX_KEYS
+    return (
+        apart is not None
+        and not one.more
+        and bool(key_of(apart.table))
+        and apart.count <= _MAX_KEYS
+    )
 
 
 def _key_conditions(found: RowDiff) -> Iterator[str]:
@@ -105,9 +127,11 @@ def _key_conditions(found: RowDiff) -> Iterator[str]:
         yield condition_of(found.table, keys.slice(first, _KEYS_PER_CHUNK))
 
 
-def table_repair(session: MySQLSession, found: RowDiff, downstream: str, more: int = 0) -> RepairStatements:
-    """The rows of a table that differ, with the columns that can be written in `downstream` (`schema.table`). Raises
-    DownstreamError.
+def table_repair(
+    session: MySQLSession, found: RowDiff, downstream: str, more: int = 0
+) -> RepairStatements:
+    """The rows of a table that differ, with the columns that can be written in `downstream`
+    (`schema.table`). Raises DownstreamError.
     """
     schema, name = TableName.parse(downstream)
     place = _downstream_definition(session, found.table, schema, name)
@@ -120,8 +144,8 @@ def _downstream_definition(session: MySQLSession, table: Table, schema: str, nam
     computed = {
         folded(str(column))
         for (column,) in session.query(
-            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-            " COALESCE(GENERATION_EXPRESSION, '') <> ''",
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND"
+            " TABLE_NAME = %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
             (schema, name),
         )
     }

@@ -1,8 +1,9 @@
 """The SQL that makes the downstream's rows what the upstream's are: for people to read, and to run.
 
-Rows that aren't upstream's go first, so that the unique values that they hold are free; then the upstream's come. Which
-rows go is said by their key and by what was found in them, so a row that has changed since stays as it is, and the
-counts at the end tell. What databases compute themselves isn't written.
+Rows that aren't upstream's go first, so that the unique values that they hold are free; then the
+upstream's come. Which rows go is said by their key and by what was found in them, so a row that has
+changed since stays as it is, and the counts at the end tell. What databases compute themselves
+isn't written.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ _MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 
 @dataclass(frozen=True, slots=True)
 class RepairStatements:
-    """A table whose rows differ. `place`: the table under its name downstream; `gone`: rows that are downstream and
-    aren't upstream's, `come`: rows of the upstream that aren't downstream; a row that is another is in both.
-    `place.writable_columns` in types and texts of `sluice.tidb.rows.arrow_schema`. `more`: rows differ that aren't
-    here.
+    """A table whose rows differ.
+
+    `place`: the table under its name downstream; `gone`: rows that are downstream and aren't
+    upstream's, `come`: rows of the upstream that aren't downstream; a row that is another is in
+    both. `place.writable_columns` in types and texts of `sluice.tidb.rows.arrow_schema`. `more`:
+    rows differ that aren't here.
     """
 
     place: Table
@@ -54,12 +57,14 @@ class RepairStatements:
         yield from self._deletes()
         rows = self.come.filter(pa.array(~self.unwritable))
         columns = self.place.writable_columns
-        yield from inserts(self.place, columns, [one_array(rows[column.name]) for column in columns])
+        yield from inserts(
+            self.place, columns, [one_array(rows[column.name]) for column in columns]
+        )
 
     @property
     def unwritable(self) -> np.ndarray:
-        """Which of `come` no statement writes exactly (bool mask): text that isn't utf-8, which TiDB takes where it
-        doesn't check, and the element that an ENUM doesn't have.
+        """Which of `come` no statement writes exactly (bool mask): text that isn't utf-8, which
+        TiDB takes where it doesn't check, and the element that an ENUM doesn't have.
         """
         found = np.zeros(self.come.num_rows, bool)
         for column in self.place.writable_columns:
@@ -67,7 +72,9 @@ class RepairStatements:
             if column.kind in BYTEWISE_KINDS and (broken := invalid_utf8_mask(array)) is not None:
                 found |= np.asarray(broken)
             if column.kind == "enum" and "" not in column.elems:
-                found |= np.asarray(pc.fill_null(pc.equal(array.cast(pa.large_binary()), b""), fill_value=False))
+                found |= np.asarray(
+                    pc.fill_null(pc.equal(array.cast(pa.large_binary()), b""), fill_value=False)
+                )
         return found
 
     @property
@@ -92,13 +99,20 @@ class RepairStatements:
         others = [_exact(column) for column in columns if column.name not in names]
         parts = [key_conditions([_exact(c) for c in key], self._arrays(key))] if key else []
         parts += [row_conditions(others, self._arrays(others))] if others else []
-        parts += [_signs(column, one_array(self.gone[column.name])) for column in columns if column.kind in _SIGNED]
+        parts += [
+            _signs(column, one_array(self.gone[column.name]))
+            for column in columns
+            if column.kind in _SIGNED
+        ]
         found: list[bytes] = join(*parts, separator=b" AND ").to_pylist()
         return found
 
     def _arrays(self, columns: Sequence[Column]) -> list[pa.Array]:
         arrays = [one_array(self.gone[column.name]) for column in columns]
-        return [array.cast(pa.float64()) if pa.types.is_float32(array.type) else array for array in arrays]
+        return [
+            array.cast(pa.float64()) if pa.types.is_float32(array.type) else array
+            for array in arrays
+        ]
 
 
 _SIGNED = ("double", "float")
@@ -119,10 +133,14 @@ def _exact(column: Column) -> Column:
     return replace(column, tp=column_types.DOUBLE) if column.kind == "float" else column
 
 
-def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[RepairStatements]) -> Iterator[bytes]:
-    """Line by line, or statement by statement. `ts` (TSO): the checkpoint at which the tables were compared;
-    `checkpoint`: the checkpoint table's full name, quoted, and the cluster's id. It ends without COMMIT: who runs it
-    compares numbers first. Nothing that comes from rows or names stands in a comment as it is.
+def repair_script(
+    ts: int, checkpoint: tuple[str, int], tables: Sequence[RepairStatements]
+) -> Iterator[bytes]:
+    """Line by line, or statement by statement.
+
+    `ts` (TSO): the checkpoint at which the tables were compared; `checkpoint`: the checkpoint
+    table's full name, quoted, and the cluster's id. It ends without COMMIT: who runs it compares
+    numbers first. Nothing that comes from rows or names stands in a comment as it is.
     """
     yield from (b"-- " + line.encode() for line in _heading(ts, tables))
     yield b"SET NAMES utf8mb4;"
@@ -142,7 +160,10 @@ def repair_script(ts: int, checkpoint: tuple[str, int], tables: Sequence[RepairS
             yield statement + b";"
             yield b"SET @repaired = @repaired + ROW_COUNT();"
     yield f"SELECT @repaired AS rows_repaired, {expected} AS rows_expected;".encode()
-    yield b"-- If they are the same, and the checkpoint was the one above: COMMIT. Else ROLLBACK, and verify again."
+    yield (
+        b"-- If they are the same, and the checkpoint was the one above: COMMIT. Else ROLLBACK, and"
+        b" verify again."
+    )
     yield b"-- Without either nothing is changed."
 
 
@@ -154,9 +175,13 @@ def _heading(ts: int, tables: Sequence[RepairStatements]) -> Iterator[str]:
         yield f"  {name}: {repair.gone.num_rows:,} rows go, {repair.come.num_rows - left:,} come"
         if left:
             yield (
-                f"    {left:,} rows don't come: they hold text that isn't utf-8, or an ENUM's missing element, which no"
-                " statement writes; `sluice verify --repair --apply` brings them"
+                f"    {left:,} rows don't come: they hold text that isn't utf-8, or an ENUM's"
+                " missing element, which no statement writes; `sluice verify --repair --apply`"
+                " brings them"
             )
         if repair.more:
-            yield f"    {repair.more:,} more rows differ, which aren't in here: verify again afterwards"
+            yield (
+                f"    {repair.more:,} more rows differ, which aren't in here: verify again"
+                " afterwards"
+            )
     yield "For the downstream, at that checkpoint: `sluice pause` keeps it there."

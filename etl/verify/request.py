@@ -17,8 +17,10 @@ METHODS = ("auto", "upstream", "archive")
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """`tables`: globs of `schema.table` upstream, none: all. `how`: with TiDB ("upstream"), with base and archive
-    ("archive"), or AUTO: with TiDB if the settings say where it serves SQL and it still knows that moment.
+    """`tables`: globs of `schema.table` upstream, none: all.
+
+    `how`: with TiDB ("upstream"), with base and archive ("archive"), or AUTO: with TiDB if the
+    settings say where it serves SQL and it still knows that moment.
     """
 
     tables: tuple[str, ...] = ()
@@ -27,9 +29,14 @@ class VerifyRequest:
     def check(self) -> None:
         """Raises VerifyError for what isn't possible."""
         if self.how not in METHODS:
-            raise VerifyError(f"{self.how!r} is no way to verify", way_out=f"one of {', '.join(METHODS)}")
+            raise VerifyError(
+                f"{self.how!r} is no way to verify", way_out=f"one of {', '.join(METHODS)}"
+            )
         if wrong := [glob for glob in self.tables if "." not in glob]:
-            raise VerifyError(f"{wrong[0]!r} names no table", way_out="write schema.table; * and ? stand for others")
+            raise VerifyError(
+                f"{wrong[0]!r} names no table",
+                way_out="write schema.table; * and ? stand for others",
+            )
 
     def wants(self, schema: str, name: str) -> bool:
         """Whether a table is to be compared."""

@@ -15,10 +15,13 @@ __all__ = ["TableResult", "VerifySummary"]
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """A table that was to be compared. `name`: full name upstream, `downstream` there; `ts` (TSO): the checkpoint at
-    which it was read; `rows`, `bytes`: how much the downstream has of it; `differences`: how many rows differ, at least
-    if `more` parts that differ weren't looked at; `examples` of them; `by_rows`: so many rows were compared here, as
-    the servers' checksums don't tell; `problem`: why it could not be compared; `notes`: for people.
+    """A table that was to be compared.
+
+    `name`: full name upstream, `downstream` there; `ts` (TSO): the checkpoint at which it was read;
+    `rows`, `bytes`: how much the downstream has of it; `differences`: how many rows differ, at
+    least if `more` parts that differ weren't looked at; `examples` of them; `by_rows`: so many rows
+    were compared here, as the servers' checksums don't tell; `problem`: why it could not be
+    compared; `notes`: for people.
     """
 
     name: str
@@ -48,8 +51,10 @@ class TableResult:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return asdict(self) | {
-            "examples": [one.to_json() for one in self.examples], "notes": list(self.notes), "equal": self.equal,
-        }  # fmt: skip
+            "examples": [one.to_json() for one in self.examples],
+            "notes": list(self.notes),
+            "equal": self.equal,
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -61,9 +66,10 @@ class TableResult:
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """How a run ended. `state`: as in `sluice.relay.jobs.STATES`; `ts` (TSO): the last checkpoint at which both sides
-    were
-    read; `left_out`: tables that the settings keep from being equal; `at_ms`: Unix ms.
+    """How a run ended.
+
+    `state`: as in `sluice.relay.jobs.STATES`; `ts` (TSO): the last checkpoint at which both sides
+    were read; `left_out`: tables that the settings keep from being equal; `at_ms`: Unix ms.
     """
 
     job: str
@@ -76,12 +82,20 @@ class VerifySummary:
     left_out: tuple[ExcludedTable, ...] = field(default=())
     notes: tuple[str, ...] = ()
     only_downstream: tuple[str, ...] = ()
-    """Tables that the downstream has in replicated databases, and that no table of the upstream goes to."""
+    """Tables that the downstream has in replicated databases, and that no table of the upstream
+    goes to.
+    """
 
     @property
     def equal(self) -> bool:
-        """Whether there was something to compare, all of it was, no row differs, and no table is downstream alone."""
-        return bool(self.tables) and not self.only_downstream and all(table.equal for table in self.tables)
+        """Whether there was something to compare, all of it was, no row differs, and no table is
+        downstream alone.
+        """
+        return (
+            bool(self.tables)
+            and not self.only_downstream
+            and all(table.equal for table in self.tables)
+        )
 
     @property
     def rows(self) -> int:
@@ -104,17 +118,29 @@ class VerifySummary:
     def run(self) -> VerifiedRun:
         """As the relay log keeps it."""
         tables = tuple(table.verified(self.at_ms, self.how, self.job) for table in self.tables)
-        return VerifiedRun(self.job, self.ts, self.at_ms, self.seconds, self.how, tables, self.state)
+        return VerifiedRun(
+            self.job, self.ts, self.at_ms, self.seconds, self.how, tables, self.state
+        )
 
     def totals(self) -> dict[str, Any]:
         """As JSON values, without the tables that are equal."""
         return {
-            "job": self.job, "state": self.state, "equal": self.equal, "how": self.how, "ts": self.ts,
-            "at_ms": self.at_ms, "seconds": self.seconds, "compared": len(self.tables), "rows": self.rows,
-            "bytes": self.bytes, "differences": self.differences, "notes": list(self.notes),
+            "job": self.job,
+            "state": self.state,
+            "equal": self.equal,
+            "how": self.how,
+            "ts": self.ts,
+            "at_ms": self.at_ms,
+            "seconds": self.seconds,
+            "compared": len(self.tables),
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "differences": self.differences,
+            "notes": list(self.notes),
             "unequal": [table.to_json() for table in self.unequal],
-            "left_out": [asdict(one) for one in self.left_out], "only_downstream": list(self.only_downstream),
-        }  # fmt: skip
+            "left_out": [asdict(one) for one in self.left_out],
+            "only_downstream": list(self.only_downstream),
+        }
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for scripts."""

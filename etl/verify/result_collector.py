@@ -1,4 +1,6 @@
-"""What a run of a verification knows so far, whatever it compares with: results, what is left out, notes, orders."""
+"""What a run of a verification knows so far, whatever it compares with: results, what is left out,
+notes, orders.
+"""
 
 from __future__ import annotations
 
@@ -65,11 +67,17 @@ class ResultCollector:
             differs = result.differences or result.more
             self.take(
                 TableResult(
-                    other.full_name, result.downstream, self.ts,
-                    problem=f"rows of {first.full_name}, with which it is merged, differ" if differs else "",
-                    notes=() if differs else (f"compared together with {first.full_name}, as they are merged",),
+                    other.full_name,
+                    result.downstream,
+                    self.ts,
+                    problem=f"rows of {first.full_name}, with which it is merged, differ"
+                    if differs
+                    else "",
+                    notes=()
+                    if differs
+                    else (f"compared together with {first.full_name}, as they are merged",),
                 )
-            )  # fmt: skip
+            )
 
     def exclude(self, name: str, why: str) -> None:
         """A table isn't compared."""

@@ -1,4 +1,6 @@
-"""Which rows of two readings of some rows aren't the same: as a multiset of all that they hold, byte for byte."""
+"""Which rows of two readings of some rows aren't the same: as a multiset of all that they hold,
+byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ LIVE_ZERO_KINDS = ("double", "float")
 
 @dataclass(frozen=True, slots=True)
 class RowDiff:
-    """`come`: rows of the upstream that aren't downstream, `gone`: rows of the downstream that aren't upstream; in both
-    `table.writable_columns`. A row that is another is in both.
+    """`come`: rows of the upstream that aren't downstream, `gone`: rows of the downstream that
+    aren't upstream; in both `table.writable_columns`. A row that is another is in both.
     """
 
     table: Table
@@ -49,25 +51,40 @@ class RowDiff:
         return len({*keys_bytes(self.table, self.come), *keys_bytes(self.table, self.gone)})
 
     def __add__(self, other: RowDiff) -> RowDiff:
-        return RowDiff(self.table, pa.concat_tables([self.come, other.come]), pa.concat_tables([self.gone, other.gone]))
+        return RowDiff(
+            self.table,
+            pa.concat_tables([self.come, other.come]),
+            pa.concat_tables([self.gone, other.gone]),
+        )
 
 
 def diff_rows(
-    table: Table, upstream: pa.Table, downstream: pa.Table, signed_zeros: Collection[str] = LIVE_ZERO_KINDS
+    table: Table,
+    upstream: pa.Table,
+    downstream: pa.Table,
+    signed_zeros: Collection[str] = LIVE_ZERO_KINDS,
 ) -> RowDiff:
-    """Compare rows in types and texts of `sluice.tidb.rows.arrow_schema`, see `sluice.etl.history.as_of.row_bytes`."""
+    """Compare rows in types and texts of `sluice.tidb.rows.arrow_schema`, see
+    `sluice.etl.history.as_of.row_bytes`.
+    """
     columns = compared_columns(table)
     ours, theirs = (
-        row_bytes(columns, {c.name: one_array(side[c.name]) for c in columns}, signed_zeros=signed_zeros).to_pylist()
+        row_bytes(
+            columns, {c.name: one_array(side[c.name]) for c in columns}, signed_zeros=signed_zeros
+        ).to_pylist()
         if side.num_rows
         else []
         for side in (upstream, downstream)
     )
-    return RowDiff(table, _surplus_rows(upstream, ours, theirs), _surplus_rows(downstream, theirs, ours))
+    return RowDiff(
+        table, _surplus_rows(upstream, ours, theirs), _surplus_rows(downstream, theirs, ours)
+    )
 
 
 def key_of(table: Table) -> list[Column]:
-    """The key by which rows are found downstream, if it can be read there: none where a database computes a part."""
+    """The key by which rows are found downstream, if it can be read there: none where a database
+    computes a part.
+    """
     key = lookup_key_columns(table)
     return [] if any(column.generated for column in key) else key
 
@@ -89,8 +106,12 @@ def differing_keys(found: RowDiff) -> pa.Table:
 
 def as_table(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Rows in the order of `table.writable_columns`, also if there are none."""
-    schema = pa.schema([pa.field(column.name, arrow_type(column)) for column in table.writable_columns])
-    return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
+    schema = pa.schema(
+        [pa.field(column.name, arrow_type(column)) for column in table.writable_columns]
+    )
+    return pa.Table.from_batches(
+        [batch.select(schema.names).cast(schema) for batch in batches], schema
+    )
 
 
 def _surplus_rows(rows: pa.Table, own: list[bytes], others: list[bytes]) -> pa.Table:

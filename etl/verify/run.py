@@ -56,8 +56,9 @@ _MAX_ATTEMPTS = 5
 
 
 def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
-    """Write down that both sides are to be compared; `by` whom it was asked for. Raises VerifyError, errors of
-    `PipelineContext`.
+    """Write down that both sides are to be compared; `by` whom it was asked for.
+
+    Raises VerifyError, errors of `PipelineContext`.
     """
     request.check()
     if settings.downstream.type != "mysql":
@@ -67,7 +68,8 @@ def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
         )
     if request.how == UPSTREAM and not settings.upstream.sql_host:
         raise VerifyError(
-            "[upstream] sql-host is missing: it says where TiDB is read", way_out="or verify --how archive"
+            "[upstream] sql-host is missing: it says where TiDB is read",
+            way_out="or verify --how archive",
         )
     with PipelineContext.open(settings) as place:
         job = place.jobs.create(KIND, request.to_json(), place.touches, by)
@@ -75,10 +77,13 @@ def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
         return job
 
 
-def run_verify(settings: Settings, job_id: str, runner: Runner, *, spark: SparkRun | None = None) -> VerifySummary:
-    """Run a job that `create_verify` made, or go on with it, until it is over, or an operator pauses it. `spark`: where
-    the past is computed. Raises VerifyError, BaseError, CopyError, DownstreamError, PDError, TiKVError, RelayError,
-    JobRunsError, LeaseLostError, SparkError, OSError.
+def run_verify(
+    settings: Settings, job_id: str, runner: Runner, *, spark: SparkRun | None = None
+) -> VerifySummary:
+    """Run a job that `create_verify` made, or go on with it, until it is over, or an operator
+    pauses it. `spark`: where the past is computed. Raises VerifyError, BaseError, CopyError,
+    DownstreamError, PDError, TiKVError, RelayError, JobRunsError, LeaseLostError, SparkError,
+    OSError.
     """
     with PipelineContext.open(settings) as place:
         job = place.jobs.get(job_id)
@@ -98,9 +103,20 @@ class _VerifyJob:
     """A run of the job."""
 
     def __init__(
-        self, place: PipelineContext, job: Job, run: JobRun, request: VerifyRequest, spark: SparkRun | None
+        self,
+        place: PipelineContext,
+        job: Job,
+        run: JobRun,
+        request: VerifyRequest,
+        spark: SparkRun | None,
     ) -> None:
-        self._place, self._job, self._run, self._request, self._spark = place, job, run, request, spark
+        self._place, self._job, self._run, self._request, self._spark = (
+            place,
+            job,
+            run,
+            request,
+            spark,
+        )
         self._settings = place.settings
         self._results = ResultCollector(place, job, run)
         self._how: VerificationMethod = UPSTREAM
@@ -133,7 +149,9 @@ class _VerifyJob:
         )  # fmt: skip
 
     def _compare(self) -> None:
-        """Until every table is compared: what a DDL changes meanwhile is looked at again, at a later checkpoint."""
+        """Until every table is compared: what a DDL changes meanwhile is looked at again, at a
+        later checkpoint.
+        """
         for attempt in range(_MAX_ATTEMPTS):
             before = len(self._results.results)
             self._run.check_order()
@@ -151,7 +169,10 @@ class _VerifyJob:
             )
 
     def _look(self) -> dict[str, str]:
-        """Compare what isn't compared yet at one checkpoint; the tables that a DDL has changed, and why."""
+        """Compare what isn't compared yet at one checkpoint.
+
+        The tables that a DDL has changed, and why.
+        """
         with ExitStack() as stack:
             snapshot = stack.enter_context(
                 ConsistentReader.open(
@@ -164,7 +185,9 @@ class _VerifyJob:
             definitions = self._place.cluster.definitions(self._results.ts)
             self._names = frozenset(table.full_name for table in definitions.of_users().tables)
             self._look_for_more(definitions)
-            self._results.notes |= dict.fromkeys(excluded_problems(self._settings, self._place.relay, self._results.ts))
+            self._results.notes |= dict.fromkeys(
+                excluded_problems(self._settings, self._place.relay, self._results.ts)
+            )
             if not self._with_tidb(stack):
                 self._how = ARCHIVE
                 names = [n for n in self._wanted(definitions) if n not in self._results.results]
@@ -172,7 +195,9 @@ class _VerifyJob:
             return self._with_upstream(snapshot, definitions)
 
     def _look_for_more(self, definitions: SourceSchema) -> None:
-        """Look for tables that only the downstream has, if all are asked for and no DDL comes between."""
+        """Look for tables that only the downstream has, if all are asked for and no DDL comes
+        between.
+        """
         if self._request.tables:
             return
         session = MySQLSession(self._settings.downstream)
@@ -206,17 +231,25 @@ class _VerifyJob:
 
     # With TiDB
 
-    def _with_upstream(self, snapshot: ConsistentReader, definitions: SourceSchema) -> dict[str, str]:
+    def _with_upstream(
+        self, snapshot: ConsistentReader, definitions: SourceSchema
+    ) -> dict[str, str]:
         self._how = UPSTREAM
-        down = DownstreamEndpoint(snapshot, f"{self._settings.downstream.host}:{self._settings.downstream.port}")
-        up = UpstreamEndpoint(TidbAddress.from_settings(self._settings.upstream), self._results.ts, snapshot.sessions)
+        down = DownstreamEndpoint(
+            snapshot, f"{self._settings.downstream.host}:{self._settings.downstream.port}"
+        )
+        up = UpstreamEndpoint(
+            TidbAddress.from_settings(self._settings.upstream), self._results.ts, snapshot.sessions
+        )
         tables = self._tables(definitions)
         changed: dict[str, str] = {}
         differing: list[TableComparison] = []
         said = TableComparer(up, down).run(tables, self._run.should_continue)
         for one in said:
             if isinstance(one, ComparedRange):
-                self._results.did(one.table.full_name, JobCounts(one.rows, int(one.table.bytes * one.part)))
+                self._results.did(
+                    one.table.full_name, JobCounts(one.rows, int(one.table.bytes * one.part))
+                )
                 continue
             self._results.did(one.table.full_name, JobCounts(chunks=1))
             if one.changed:
@@ -231,12 +264,17 @@ class _VerifyJob:
         return changed | self._add_differing(differing)
 
     def _tables(self, definitions: SourceSchema) -> list[ComparedTable]:
-        """What is to be compared now; what isn't is noted. Raises VerifyError if nothing is asked for that there is."""
+        """What is to be compared now; what isn't is noted.
+
+        Raises VerifyError if nothing is asked for that there is.
+        """
         wanted = self._wanted(definitions)
         if not wanted and self._request.tables:
             raise VerifyError(
                 f"the upstream has no table {', '.join(self._request.tables)}",
-                way_out="names are `schema.table`, in the upstream's spelling; * and ? stand for others",
+                way_out=(
+                    "names are `schema.table`, in the upstream's spelling; * and ? stand for others"
+                ),
             )
         session = MySQLSession(self._settings.downstream)
         session.connect()
@@ -276,7 +314,9 @@ class _VerifyJob:
         }
 
     def _add_differing(self, differing: Iterable[TableComparison]) -> dict[str, str]:
-        """Take what differs, but for tables that a DDL may have touched before they were read: these are returned."""
+        """Take what differs, but for tables that a DDL may have touched before they were read:
+        these are returned.
+        """
         found = list(differing)
         if not found:
             return {}
@@ -284,7 +324,9 @@ class _VerifyJob:
         changed: dict[str, str] = {}
         for one in found:
             if touched is None or any(touched & ids_of(source) for source in one.table.sources):
-                changed[one.table.full_name] = f"DDL was committed between {self._results.ts} and {reached}"
+                changed[one.table.full_name] = (
+                    f"DDL was committed between {self._results.ts} and {reached}"
+                )
             else:
                 self._differs(one)
         return changed
@@ -298,9 +340,8 @@ class _VerifyJob:
 
 
 def differing_rows(settings: Settings, job: str) -> Mapping[str, Any]:
-    """The rows that a verification found to differ, `sluice.etl.verify.row_diff.RowDiff` by the full name of their
-    table.
-    Raises RelayError, OSError.
+    """The rows that a verification found to differ, `sluice.etl.verify.row_diff.RowDiff` by the
+    full name of their table. Raises RelayError, OSError.
     """
     with PipelineContext.open(settings) as place:
         return SavedResults(place.relay.storage, job).apart()
@@ -311,18 +352,29 @@ def _table_result(one: TableComparison, ts: int) -> TableResult:
     notes = [*table.notes, *([f"rows are compared here: {table.by_rows}"] if table.by_rows else [])]
     if found.by_rows and found.apart is None and not table.by_rows:
         notes.append(
-            f"servers print values of {found.by_rows:,} rows in two ways: these were compared here, and are equal"
+            f"servers print values of {found.by_rows:,} rows in two ways: these were compared here,"
+            " and are equal"
         )
     apart = found.apart
     return TableResult(
-        table.full_name, table.place.full_name, ts, found.rows, table.bytes, apart.count if apart is not None else 0,
-        found.more, found.by_rows, tuple(differences_of(apart, MAX_EXAMPLES)) if apart is not None else (),
+        table.full_name,
+        table.place.full_name,
+        ts,
+        found.rows,
+        table.bytes,
+        apart.count if apart is not None else 0,
+        found.more,
+        found.by_rows,
+        tuple(differences_of(apart, MAX_EXAMPLES)) if apart is not None else (),
         notes=tuple(notes),
-    )  # fmt: skip
+    )
 
 
-def _progress(tables: Iterable[ComparedTable], done: Mapping[str, TableResult]) -> Mapping[str, TableProgress]:
+def _progress(
+    tables: Iterable[ComparedTable], done: Mapping[str, TableResult]
+) -> Mapping[str, TableProgress]:
     found = {
-        name: TableProgress(JobCounts(one.rows, one.bytes, 1), one.bytes, 1) for name, one in done.items()
-    }  # fmt: skip
+        name: TableProgress(JobCounts(one.rows, one.bytes, 1), one.bytes, 1)
+        for name, one in done.items()
+    }
     return found | {table.full_name: TableProgress(JobCounts(), table.bytes, 1) for table in tables}

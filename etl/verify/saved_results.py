@@ -1,4 +1,5 @@
-"""What a verification has found so far, kept with the job, so that whoever goes on with it doesn't begin anew.
+"""What a verification has found so far, kept with the job, so that whoever goes on with it doesn't
+begin anew.
 
 jobs/<id>/verified.json            the tables that are compared
 jobs/<id>/apart/<number>.arrow     rows of a table that differ: those of the upstream, then those of the downstream
@@ -38,7 +39,9 @@ class SavedResults:
 
     def save(self, results: Mapping[str, TableResult]) -> None:
         """In the place of what was there."""
-        self._storage.replace(self._path, json.dumps([one.to_json() for one in results.values()]).encode() + b"\n")
+        self._storage.replace(
+            self._path, json.dumps([one.to_json() for one in results.values()]).encode() + b"\n"
+        )
 
     def keep(self, found: RowDiff) -> None:
         """Rows of a table that differ."""

@@ -30,7 +30,9 @@ class ComparedRange:
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """A table was compared, or can't be as of the snapshots: `changed` says that a DDL came between."""
+    """A table was compared, or can't be as of the snapshots: `changed` says that a DDL came
+    between.
+    """
 
     table: ComparedTable
     found: RangeComparison
@@ -49,7 +51,9 @@ class _PartialTable:
 
 
 _Task = tuple[int, int, _PartialTable | None, KeyRange | None]
-"""What comes first, in which order, the table, and the range of it; None: cut it first. No table: there is no more."""
+"""What comes first, in which order, the table, and the range of it; None: cut it first. No table:
+there is no more.
+"""
 
 
 class TableComparer:
@@ -59,7 +63,9 @@ class TableComparer:
         self._up, self._down = up, down
         self._comparing = RangeComparer(up, down)
         self._waiting: queue.PriorityQueue[_Task] = queue.PriorityQueue()
-        self._results: queue.SimpleQueue[ComparedRange | TableComparison | BaseException] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[ComparedRange | TableComparison | BaseException] = (
+            queue.SimpleQueue()
+        )
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -67,14 +73,17 @@ class TableComparer:
     def run(
         self, tables: Sequence[ComparedTable], go_on: Callable[[], bool]
     ) -> Iterator[ComparedRange | TableComparison]:
-        """What is done, as it is done; every table has its `TableComparison` at last. Nothing is begun once `go_on()`
-        is
-        false, and both sides are closed in the end. Raises what the sides raise.
+        """What is done, as it is done; every table has its `TableComparison` at last.
+
+        Nothing is begun once `go_on()` is false, and both sides are closed in the end. Raises what
+        the sides raise.
         """
         for table in tables:
             self._put(1, _PartialTable(table), None)
         threads = [
-            threading.Thread(target=self._work, args=(number,), name=f"verify-{number}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(number,), name=f"verify-{number}", daemon=True
+            )
             for number in range(self._down.sessions)
         ]
         for thread in threads:
@@ -118,8 +127,10 @@ class TableComparer:
                 within = self._cut(session, part)
             skipped = part.changed or part.found.is_full
             found = (
-                RangeComparison(0, more=1) if skipped else self._comparing.compare(session, part.table, within)
-            )  # fmt: skip
+                RangeComparison(0, more=1)
+                if skipped
+                else self._comparing.compare(session, part.table, within)
+            )
         except TableChanged as error:
             part.changed = str(error)
             found = RangeComparison(0)
@@ -129,11 +140,15 @@ class TableComparer:
             part.left -= 1
             is_last = not part.left
         if is_last:
-            self._results.put(TableComparison(part.table, self._settled(session, part), part.changed))
+            self._results.put(
+                TableComparison(part.table, self._settled(session, part), part.changed)
+            )
 
     def _settled(self, session: int, part: _PartialTable) -> RangeComparison:
-        """All ranges together. Rows that two orders put into two ranges may have been more than are held: then all of
-        the table are read.
+        """All ranges together.
+
+        Rows that two orders put into two ranges may have been more than are held: then all of the
+        table are read.
         """
         found = merge_ranges(part.table, part.found)
         if part.changed or not (found.more and is_ordered_by_text(part.table)):

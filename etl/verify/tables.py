@@ -9,13 +9,23 @@ from dataclasses import dataclass, replace
 from sluice.etl.changes.rules import RouteError
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.downstream import MySQLSession
-from sluice.etl.history.snapshots.downstream_catalog import DownstreamTableInfo, mismatch, read_downstream_tables
+from sluice.etl.history.snapshots.downstream_catalog import (
+    DownstreamTableInfo,
+    mismatch,
+    read_downstream_tables,
+)
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable, page_key
 from sluice.etl.history.snapshots.preflight import downstream_table_of
 from sluice.etl.settings import Settings
 from sluice.etl.verify.checksum import SUMMED_KINDS, ServerColumn
 from sluice.etl.verify.endpoint import ComparedTable
-from sluice.etl.verify.merged import MergedTable, identity_columns, merged_into, merged_tables, visible_columns
+from sluice.etl.verify.merged import (
+    MergedTable,
+    identity_columns,
+    merged_into,
+    merged_tables,
+    visible_columns,
+)
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_name import full_name
@@ -25,8 +35,10 @@ __all__ = ["ExcludedTable", "compared_tables", "only_columns", "only_downstream"
 
 @dataclass(frozen=True, slots=True)
 class ExcludedTable:
-    """A table that isn't compared, by its full name upstream, and why. `is_fault`: it should be downstream as it is
-    upstream, and isn't; else the settings want it so, or it is looked at another time.
+    """A table that isn't compared, by its full name upstream, and why.
+
+    `is_fault`: it should be downstream as it is upstream, and isn't; else the settings want it so,
+    or it is looked at another time.
     """
 
     name: str
@@ -35,14 +47,20 @@ class ExcludedTable:
 
 
 def compared_tables(
-    settings: Settings, definitions: SourceSchema, session: MySQLSession, wanted: Iterable[str] | None = None
+    settings: Settings,
+    definitions: SourceSchema,
+    session: MySQLSession,
+    wanted: Iterable[str] | None = None,
 ) -> tuple[list[ComparedTable], list[ExcludedTable]]:
-    """The upstream's tables at the checkpoint (`definitions`), the largest first, and those that aren't compared.
-    `wanted`: only these, by full name; of tables that are merged one stands for all. Raises DownstreamError.
+    """The upstream's tables at the checkpoint (`definitions`), the largest first, and those that
+    aren't compared. `wanted`: only these, by full name; of tables that are merged one stands for
+    all. Raises DownstreamError.
     """
     names = None if wanted is None else set(wanted)
     tables = [table for table in definitions.of_users().tables if table.is_base_table]
-    groups, left = _groups(settings, [table for table in tables if names is None or table.full_name in names], tables)
+    groups, left = _groups(
+        settings, [table for table in tables if names is None or table.full_name in names], tables
+    )
     held = read_downstream_tables(session, {group.schema for group in groups})
     found: list[ComparedTable] = []
     for group in groups:
@@ -50,7 +68,9 @@ def compared_tables(
         there = held.get((folded(first.schema), folded(first.name)))
         problem = mismatch(first, there, session.address)
         if problem or there is None:
-            left += [ExcludedTable(table.full_name, problem, is_fault=True) for table in group.tables]
+            left += [
+                ExcludedTable(table.full_name, problem, is_fault=True) for table in group.tables
+            ]
         elif why := group.unlike():
             left += [ExcludedTable(table.full_name, why) for table in group.tables]
         else:
@@ -58,9 +78,11 @@ def compared_tables(
     return sorted(found, key=lambda table: -table.bytes), left
 
 
-def only_downstream(settings: Settings, definitions: SourceSchema, session: MySQLSession) -> list[str]:
-    """Return the tables, by full name, of replicated databases that no table of the upstream goes to. Those that the
-    filters don't want by that name are somebody else's. Raises DownstreamError.
+def only_downstream(
+    settings: Settings, definitions: SourceSchema, session: MySQLSession
+) -> list[str]:
+    """Return the tables, by full name, of replicated databases that no table of the upstream goes
+    to. Those that the filters don't want by that name are somebody else's. Raises DownstreamError.
     """
     filters, targets = settings.filters, set()
     for table in definitions.of_users().tables:
@@ -69,7 +91,8 @@ def only_downstream(settings: Settings, definitions: SourceSchema, session: MySQ
             targets.add((target.schema, target.table))
     taken = {(schema.lower(), name.lower()) for schema, name in targets}
     found = session.query(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE"
+        " TABLE'"
     )
     schemas = {schema for schema, _ in taken}
     return sorted(
@@ -85,7 +108,10 @@ def only_downstream(settings: Settings, definitions: SourceSchema, session: MySQ
 def _groups(
     settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]
 ) -> tuple[list[MergedTable], list[ExcludedTable]]:
-    """The wanted tables, those that are merged with all that are merged with them; and why others aren't compared."""
+    """The wanted tables, those that are merged with all that are merged with them.
+
+    And why others aren't compared.
+    """
     left: list[ExcludedTable] = []
     groups: list[MergedTable] = []
     targets: set[tuple[str, str]] = set()
@@ -97,10 +123,15 @@ def _groups(
             left.append(ExcludedTable(table.full_name, place))
         else:
             groups.append(MergedTable((table,), place.schema, place.name))
-    return [*groups, *(one for one in merged_tables(settings, tables) if (one.schema, one.name) in targets)], left
+    return [
+        *groups,
+        *(one for one in merged_tables(settings, tables) if (one.schema, one.name) in targets),
+    ], left
 
 
-def _compared_table(group: MergedTable, there: DownstreamTableInfo, session: MySQLSession) -> ComparedTable:
+def _compared_table(
+    group: MergedTable, there: DownstreamTableInfo, session: MySQLSession
+) -> ComparedTable:
     place, others = group.place, group.tables[1:]
     columns = visible_columns(place.table)
     lacking = [column.name for column in columns if folded(column.name) not in there.columns]
@@ -113,14 +144,27 @@ def _compared_table(group: MergedTable, there: DownstreamTableInfo, session: MyS
         notes.append(f"only the downstream has the column {', '.join(more)}")
     if others:
         names = ", ".join(one.full_name for one in others)
-        notes.append(f"compared together with {names}, as all of them are merged into {place.full_name}")
+        notes.append(
+            f"compared together with {names}, as all of them are merged into {place.full_name}"
+        )
     return ComparedTable(
-        table, DownstreamTable(table, place.schema, place.name), tuple(page_key(table)), identity_columns(table),
-        tuple(ServerColumn(column, _charset(column), not column.not_null, documents=True) for column in plain),
-        tuple(ServerColumn(column, *there.columns[folded(column.name)], documents=documents) for column in plain),
-        _by_rows(plain, documents=documents and not session.dialect.is_tidb), there.bytes, tuple(notes),
+        table,
+        DownstreamTable(table, place.schema, place.name),
+        tuple(page_key(table)),
+        identity_columns(table),
+        tuple(
+            ServerColumn(column, _charset(column), not column.not_null, documents=True)
+            for column in plain
+        ),
+        tuple(
+            ServerColumn(column, *there.columns[folded(column.name)], documents=documents)
+            for column in plain
+        ),
+        _by_rows(plain, documents=documents and not session.dialect.is_tidb),
+        there.bytes,
+        tuple(notes),
         tuple(only_columns(one, _columns_in_order(plain, one, lacking)) for one in others),
-    )  # fmt: skip
+    )
 
 
 def _without_generation(columns: Sequence[Column], lacking: Sequence[str]) -> tuple[Column, ...]:
@@ -131,9 +175,14 @@ def _without_generation(columns: Sequence[Column], lacking: Sequence[str]) -> tu
     )
 
 
-def _columns_in_order(first: Sequence[Column], table: Table, lacking: Sequence[str]) -> list[Column]:
+def _columns_in_order(
+    first: Sequence[Column], table: Table, lacking: Sequence[str]
+) -> list[Column]:
     """A merged table's columns as the first one has them."""
-    own = {folded(column.name): column for column in _without_generation(visible_columns(table), lacking)}
+    own = {
+        folded(column.name): column
+        for column in _without_generation(visible_columns(table), lacking)
+    }
     return [replace(own[folded(column.name)], name=column.name) for column in first]
 
 
@@ -147,7 +196,9 @@ def _indexes(table: Table, columns: Sequence[Column]) -> tuple:  # type: ignore[
     """The table's over these columns alone, with the places that they have now."""
     places = {column.name: column.offset for column in columns}
     return tuple(
-        replace(index, columns=tuple((name, places[name], length) for name, _, length in index.columns))
+        replace(
+            index, columns=tuple((name, places[name], length) for name, _, length in index.columns)
+        )
         for index in table.indexes
         if all(name in places for name, _, _ in index.columns)
     )

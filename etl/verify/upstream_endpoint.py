@@ -42,11 +42,15 @@ class UpstreamEndpoint:
         count = digest = 0
         for source in table.sources:
             statement = f"SELECT {checksum_columns(table.upstream)} FROM {quote_table(source)}"
-            ((rows, summed),) = self._session(session).query(f"{statement} WHERE {within.condition(table.key)}")
+            ((rows, summed),) = self._session(session).query(
+                f"{statement} WHERE {within.condition(table.key)}"
+            )
             count, digest = count + int(rows or 0), digest + int(summed or 0)
         return Checksum(count, digest)
 
-    def rows(self, session: int, table: ComparedTable, within: KeyRange) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, session: int, table: ComparedTable, within: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
         reader = self._session(session)
         whole = False
         try:
@@ -54,11 +58,15 @@ class UpstreamEndpoint:
                 yield from read_rows(reader, source, within.condition(table.key))
             whole = True
         finally:
-            if not whole:  # who doesn't read a result to its end leaves a connection that nobody can use
+            # who doesn't read a result to its end leaves a connection that nobody can use
+            if not whole:
                 self._drop(session)
 
     def ranges(self, table: ComparedTable) -> list[KeyRange]:
-        """Ranges of the table, from region to region; only of a table whose rows TiDB keeps in the order of `key`."""
+        """Ranges of the table, from region to region.
+
+        Only of a table whose rows TiDB keeps in the order of `key`.
+        """
         chunks = self._source.chunks(table.table)
         starts: Sequence[tuple[str, ...]] = [
             tuple(chunk.place["key_low"]) for chunk in chunks if chunk.place["key_low"]
@@ -68,7 +76,10 @@ class UpstreamEndpoint:
     def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
         """The keys among `bounds` of which there is a row, in the order of this server."""
         rows = self._session(session).query(keys_in_order(table, quote_table(table.table), bounds))
-        return [tuple(one.literal(value or b"") for one, value in zip(table.key, row, strict=True)) for row in rows]
+        return [
+            tuple(one.literal(value or b"") for one, value in zip(table.key, row, strict=True))
+            for row in rows
+        ]
 
     def close(self) -> None:
         for number in list(self._open):

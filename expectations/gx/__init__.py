@@ -1,5 +1,6 @@
-"""Great Expectations, and nothing outside of this folder imports it: that takes seconds. It sends no usage data from
-here, whatever the environment says.
+"""Great Expectations, and nothing outside of this folder imports it: that takes seconds.
+
+It sends no usage data from here, whatever the environment says.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""The project's own expectations: what they ask, they ask of `sluice.expectations.dataset.current()` in SQL that
-servers and
-Spark both understand, and the server computes it. None of them reads more than a few rows.
+"""The project's own expectations: what they ask, they ask of
+`sluice.expectations.dataset.current()` in SQL that servers and Spark both understand, and the
+server computes it. None of them reads more than a few rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _MS_PER_H = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an expectation found: whether it is met, in words what was there, and rows that show why not."""
+    """What an expectation found: whether it is met, in words what was there, and rows that show why
+    not.
+    """
 
     met: bool
     observed: str
@@ -68,7 +70,8 @@ class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they 
         self, metrics: Any, runtime_configuration: Any = None, execution_engine: Any = None
     ) -> dict[str, Any]:
         found = self.look(current())
-        FOUND.get()[(self.meta or {})["number"]] = found  # what is returned beside a yes or no would be left out
+        # what is returned beside a yes or no would be left out
+        FOUND.get()[(self.meta or {})["number"]] = found
         return {"success": found.met}
 
 
@@ -81,7 +84,10 @@ def _other_name(columns: Sequence[str]) -> str:
 
 
 class ExpectKeyToBeUnique(OwnExpectation):
-    """No two rows have the same values in these columns; rows with a NULL among them don't count."""
+    """No two rows have the same values in these columns.
+
+    Rows with a NULL among them don't count.
+    """
 
     columns: list[str]
 
@@ -105,14 +111,20 @@ class ExpectKeyToBeUnique(OwnExpectation):
 
 
 class ExpectReferencesToHaveParents(OwnExpectation):
-    """Every row's reference names a row of the parent; a reference with a NULL in it names none, and is right."""
+    """Every row's reference names a row of the parent.
+
+    A reference with a NULL in it names none, and is right.
+    """
 
     columns: list[str]
     parent: str
     parent_columns: list[str]
 
     def says(self) -> str:
-        return f"{', '.join(self.columns)} names a row of {self.parent} ({', '.join(self.parent_columns)})."
+        return (
+            f"{', '.join(self.columns)} names a row of {self.parent}"
+            f" ({', '.join(self.parent_columns)})."
+        )
 
     def look(self, place: Dataset) -> Found:
         reference = Reference(tuple(self.columns), self.parent, tuple(self.parent_columns))
@@ -139,12 +151,18 @@ class ExpectColumnsAndTypes(OwnExpectation):
     def look(self, place: Dataset) -> Found:
         there = {column.name: column.type for column in place.shape(self.table).columns}
         differing = [
-            {"column": name, "expected": self.columns.get(name, "none"), "there": there.get(name, "none")}
+            {
+                "column": name,
+                "expected": self.columns.get(name, "none"),
+                "there": there.get(name, "none"),
+            }
             for name in dict.fromkeys([*self.columns, *there])
             if not _alike(self.columns.get(name), there.get(name))
         ]
         return Found(
-            not differing, f"{len(differing)} differ" if differing else "as expected", differing[:MAX_EXAMPLES]
+            not differing,
+            f"{len(differing)} differ" if differing else "as expected",
+            differing[:MAX_EXAMPLES],
         )
 
 
@@ -154,7 +172,9 @@ def _alike(one: str | None, other: str | None) -> bool:
 
 
 class ExpectNewestToBeRecent(OwnExpectation):
-    """The newest value of a column of times (UTC) is at most so many hours before the moment that is looked at."""
+    """The newest value of a column of times (UTC) is at most so many hours before the moment that
+    is looked at.
+    """
 
     column: str
     hours: float
@@ -163,7 +183,9 @@ class ExpectNewestToBeRecent(OwnExpectation):
         return f"The newest {self.column} is at most {self.hours:g} hours old."
 
     def look(self, place: Dataset) -> Found:
-        ((newest,),) = place.ask(f"SELECT MAX({quoted(self.column)}) FROM {place.table(self.table)}")
+        ((newest,),) = place.ask(
+            f"SELECT MAX({quoted(self.column)}) FROM {place.table(self.table)}"
+        )
         if newest is None:
             return Found.otherwise("there is no value")
         age_h = (place.at_ms - _unix_ms(newest)) / _MS_PER_H
@@ -178,8 +200,8 @@ def _unix_ms(value: object) -> float:
 
 
 class ExpectSumToBeConstant(OwnExpectation):
-    """The sums of these columns are what they were: so many hours before the moment that is looked at, or `since` then
-    (a TSO, or a time in UTC). The archive tells.
+    """The sums of these columns are what they were: so many hours before the moment that is looked
+    at, or `since` then (a TSO, or a time in UTC). The archive tells.
     """
 
     columns: list[str]
@@ -192,19 +214,30 @@ class ExpectSumToBeConstant(OwnExpectation):
 
     def look(self, place: Dataset) -> Found:
         if not place.ts:
-            raise QualityError(f"the {place.on} has no moment: a sum is compared on the downstream and in the lake")
-        earlier = tso.parse_moment(str(self.since)) if self.since else place.ts - tso.span(int(self.hours * _MS_PER_H))
+            raise QualityError(
+                f"the {place.on} has no moment: a sum is compared on the downstream and in the lake"
+            )
+        earlier = (
+            tso.parse_moment(str(self.since))
+            if self.since
+            else place.ts - tso.span(int(self.hours * _MS_PER_H))
+        )
         changes = sum_changes(pipeline(), self.table, self.columns, (earlier, place.ts))
         changed = [one for one in changes if one.change]
         if not changed:
-            return Found.as_expected(f"the same, through {changes[0].rows:,} rows that are different")
+            return Found.as_expected(
+                f"the same, through {changes[0].rows:,} rows that are different"
+            )
         said = ", ".join(f"{one.column} by {one.change:+f}" for one in changed)
-        return Found.otherwise(f"changed since {tso.text(earlier)}: {said}, in {changed[0].rows:,} rows")
+        return Found.otherwise(
+            f"changed since {tso.text(earlier)}: {said}, in {changed[0].rows:,} rows"
+        )
 
 
 class ExpectTableToEqualTheUpstream(OwnExpectation):
-    """Every row is what it is upstream at the checkpoint, as `sluice verify` compares it. `how`: with TiDB
-    (``upstream``), with base and archive (``archive``), or ``auto``.
+    """Every row is what it is upstream at the checkpoint, as `sluice verify` compares it.
+
+    `how`: with TiDB (``upstream``), with base and archive (``archive``), or ``auto``.
     """
 
     how: str = "auto"
@@ -214,7 +247,9 @@ class ExpectTableToEqualTheUpstream(OwnExpectation):
 
     def look(self, place: Dataset) -> Found:
         if place.on != "downstream":
-            raise QualityError(f'the {place.on} isn\'t compared with the upstream: write on = ["downstream"]')
+            raise QualityError(
+                f'the {place.on} isn\'t compared with the upstream: write on = ["downstream"]'
+            )
         equal, said, rows = compared_with_upstream(pipeline(), self.table, self.how)
         return Found(equal, said, rows[:MAX_EXAMPLES])
 

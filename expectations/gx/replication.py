@@ -11,16 +11,25 @@ __all__ = ["OF_REPLICATION"]
 
 
 class ExpectWindowsWithoutGaps(OwnExpectation):
-    """Each window begins where the one before it ends; the relay log of the last hours, and the whole archive."""
+    """Each window begins where the one before it ends.
+
+    The relay log of the last hours, and the whole archive.
+    """
 
     hours: float = 1
 
     def says(self) -> str:
-        return "Each window begins where the one before it ends, in the relay log and in the archive."
+        return (
+            "Each window begins where the one before it ends, in the relay log and in the archive."
+        )
 
     def look(self, place: Any) -> Found:
         broken, count = place.broken(self.hours)
-        return Found.otherwise(broken) if broken else Found.as_expected(f"{count:,} windows of {self.hours:g} hours")
+        return (
+            Found.otherwise(broken)
+            if broken
+            else Found.as_expected(f"{count:,} windows of {self.hours:g} hours")
+        )
 
 
 class ExpectLagBelow(OwnExpectation):
@@ -39,8 +48,9 @@ class ExpectLagBelow(OwnExpectation):
 
 
 class ExpectUsualChanges(OwnExpectation):
-    """A table's changes in the last whole hour are at most `factor` times as many as usual (the median of the same hour
-    of the `days` before), and not less than a `factor`-th; where there are at least `fewest`, now or usually.
+    """A table's changes in the last whole hour are at most `factor` times as many as usual (the
+    median of the same hour of the `days` before), and not less than a `factor`-th; where there are
+    at least `fewest`, now or usually.
     """
 
     factor: float = 10
@@ -49,8 +59,8 @@ class ExpectUsualChanges(OwnExpectation):
 
     def says(self) -> str:
         return (
-            f"Each table's changes in the last whole hour are between a {self.factor:g}th of and {self.factor:g} times"
-            f" the median of the same hour of the {self.days} days before."
+            f"Each table's changes in the last whole hour are between a {self.factor:g}th of and"
+            f" {self.factor:g} times the median of the same hour of the {self.days} days before."
         )
 
     def look(self, place: Any) -> Found:
@@ -62,13 +72,15 @@ class ExpectUsualChanges(OwnExpectation):
             if not usual / self.factor <= count <= usual * self.factor:
                 odd.append({"table": table, "changes": f"{count:,.0f}", "usually": f"{usual:,.0f}"})
         if odd:
-            return Found.otherwise(f"{len(odd)} tables with unusually few or many changes", odd[:MAX_EXAMPLES])
+            return Found.otherwise(
+                f"{len(odd)} tables with unusually few or many changes", odd[:MAX_EXAMPLES]
+            )
         return Found.as_expected(f"{len(place.changes)} tables")
 
 
 class ExpectChangesWhereThereAlwaysWere(OwnExpectation):
-    """No table is without a change in the last whole hours that had some in the same hours of each of the days
-    before.
+    """No table is without a change in the last whole hours that had some in the same hours of each
+    of the days before.
     """
 
     hours: int = 1
@@ -76,8 +88,8 @@ class ExpectChangesWhereThereAlwaysWere(OwnExpectation):
 
     def says(self) -> str:
         return (
-            f"No table is without a change in the last {self.hours} whole hours that had some then on each of the"
-            f" {self.days} days before."
+            f"No table is without a change in the last {self.hours} whole hours that had some then"
+            f" on each of the {self.days} days before."
         )
 
     def look(self, place: Any) -> Found:
@@ -86,9 +98,17 @@ class ExpectChangesWhereThereAlwaysWere(OwnExpectation):
         for table, counts in sorted(place.changes.items()):
             if any(counts.get(hour, 0) for hour in range(last - self.hours + 1, last + 1)):
                 continue
-            spans = [range(last - self.hours + 1 - 24 * d, last + 1 - 24 * d) for d in range(1, self.days + 1)]
+            spans = [
+                range(last - self.hours + 1 - 24 * d, last + 1 - 24 * d)
+                for d in range(1, self.days + 1)
+            ]
             if all(any(counts.get(hour, 0) for hour in span) for span in spans):
-                silent.append({"table": table, "usually": f"{place.usual(table, last, self.days) or 0:,.0f} an hour"})
+                silent.append(
+                    {
+                        "table": table,
+                        "usually": f"{place.usual(table, last, self.days) or 0:,.0f} an hour",
+                    }
+                )
         if silent:
             return Found.otherwise(f"{len(silent)} tables without changes", silent[:MAX_EXAMPLES])
         return Found.as_expected(f"{len(place.changes)} tables")

@@ -19,7 +19,12 @@ def lines_of(looked: SuiteResult) -> list[ExpectationLine]:
     """One an expectation, in the suite's order."""
     return [
         ExpectationLine(
-            bool(result.success), sentence(result), one.severity, one.why, observed(result), _examples(result)
+            bool(result.success),
+            sentence(result),
+            one.severity,
+            one.why,
+            observed(result),
+            _examples(result),
         )
         for one, result in zip(looked.suite.expectations, looked.result.results, strict=True)
     ]
@@ -34,6 +39,9 @@ def _examples(result: ExpectationValidationResult) -> Sequence[Mapping[str, Any]
     found: Any = result.result
     rows = found.get("examples") or found.get("partial_unexpected_index_list")
     if rows:
-        return [{name: "NULL" if value is None else value for name, value in row.items()} for row in rows]
+        return [
+            {name: "NULL" if value is None else value for name, value in row.items()}
+            for row in rows
+        ]
     values = dict.fromkeys(map(str, found.get("partial_unexpected_list") or []))
     return [] if result.success else [{"value": value} for value in values]

@@ -1,7 +1,7 @@
 """A suite, looked at by Great Expectations.
 
-All expectations are first asked for a yes or no alone: their counts then come from one statement over the table. Only
-those that aren't met are asked again, for what is wrong and examples of it.
+All expectations are first asked for a yes or no alone: their counts then come from one statement
+over the table. Only those that aren't met are asked again, for what is wrong and examples of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any
 import great_expectations as gx
 from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
 from great_expectations.data_context import AbstractDataContext
-from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
+from great_expectations.data_context.types.base import (
+    DataContextConfig,
+    InMemoryStoreBackendDefaults,
+)
 from great_expectations.expectations.registry import get_expectation_impl
 
 from sluice.expectations.errors import SuiteError
@@ -50,26 +53,47 @@ class SuiteRunner:
     def __init__(self) -> None:
         warnings.filterwarnings("ignore", module=r"great_expectations(\.|\Z)")
         logging.getLogger("great_expectations").setLevel(logging.ERROR)
-        in_memory = DataContextConfig(store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False))
-        self.context: AbstractDataContext = gx.get_context(mode="ephemeral", project_config=in_memory)
+        in_memory = DataContextConfig(
+            store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False)
+        )
+        self.context: AbstractDataContext = gx.get_context(
+            mode="ephemeral", project_config=in_memory
+        )
         self.context.variables.progress_bars = {"globally": False, "metric_calculations": False}
 
     def look(self, suite: Suite, batches: Batches | None, keys: Sequence[str] = ()) -> SuiteResult:
-        """What a suite finds; `batches` None: it isn't about rows. `keys`: the columns that name a row. Raises
-        SuiteError, QualityError, errors of the place.
+        """What a suite finds; `batches` None: it isn't about rows.
+
+        `keys`: the columns that name a row. Raises SuiteError, QualityError, errors of the place.
         """
-        built = [_build_expectation(suite, number, one) for number, one in enumerate(suite.expectations)]
-        batch = batches.of(self.context, suite.name) if batches is not None else no_rows(self.context, suite.name)
+        built = [
+            _build_expectation(suite, number, one) for number, one in enumerate(suite.expectations)
+        ]
+        batch = (
+            batches.of(self.context, suite.name)
+            if batches is not None
+            else no_rows(self.context, suite.name)
+        )
         own: dict[int, Found] = {}
         FOUND.set(own)
         first = self._validated(suite.name, built, batch, {"result_format": "BOOLEAN_ONLY"})
         again = [
-            one for one, result in zip(built, first, strict=True)
-            if not result.success and not isinstance(one, OwnExpectation) and not _exception_text(result)
-        ]  # fmt: skip
+            one
+            for one, result in zip(built, first, strict=True)
+            if not result.success
+            and not isinstance(one, OwnExpectation)
+            and not _exception_text(result)
+        ]
         details = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES}
-        with_keys = details | {"unexpected_index_column_names": list(keys), "return_unexpected_index_query": False}
-        found = self._validated(suite.name, again, batch, with_keys if keys else details) if again else []
+        with_keys = details | {
+            "unexpected_index_column_names": list(keys),
+            "return_unexpected_index_query": False,
+        }
+        found = (
+            self._validated(suite.name, again, batch, with_keys if keys else details)
+            if again
+            else []
+        )
         by_number = {_number_of(result): result for result in found}
         results = [by_number.get(number, result) for number, result in enumerate(first)]
         for number, one in own.items():
@@ -77,14 +101,20 @@ class SuiteRunner:
         return _suite_result(suite, results)
 
     def _validated(
-        self, name: str, expectations: list[Any], batch: tuple[Any, dict[str, Any]], result_format: dict[str, Any]
+        self,
+        name: str,
+        expectations: list[Any],
+        batch: tuple[Any, dict[str, Any]],
+        result_format: dict[str, Any],
     ) -> list[ExpectationValidationResult]:
         """Results in the order of the expectations."""
         definition, parameters = batch
         copies = [copy.copy(one) for one in expectations]
         for one in copies:
             one.id = None  # they belong to no other suite
-        suite = self.context.suites.add_or_update(gx.ExpectationSuite(name=name, expectations=copies))
+        suite = self.context.suites.add_or_update(
+            gx.ExpectationSuite(name=name, expectations=copies)
+        )
         looking = self.context.validation_definitions.add_or_update(
             gx.ValidationDefinition(name=name, data=definition, suite=suite)
         )
@@ -97,7 +127,9 @@ def _build_expectation(suite: Suite, number: int, expectation: Expectation) -> A
     arguments = dict(expectation.arguments)
     own = OF_REPLICATION if suite.name == REPLICATION else OWN
     try:
-        kind: Any = own.get(expectation.expectation) or get_expectation_impl(expectation.expectation)
+        kind: Any = own.get(expectation.expectation) or get_expectation_impl(
+            expectation.expectation
+        )
         if issubclass(kind, OwnExpectation):
             arguments["table"] = suite.name
         meta = {_NUMBER: number, "why": expectation.why, "severity": expectation.severity}
@@ -105,7 +137,9 @@ def _build_expectation(suite: Suite, number: int, expectation: Expectation) -> A
         if isinstance(built, OwnExpectation):
             built.meta = meta | {"says": built.says()}
     except Exception as error:  # theirs: of many kinds
-        raise SuiteError(f"{suite.name}: expectation {number + 1}, {expectation.expectation}: {error}") from error
+        raise SuiteError(
+            f"{suite.name}: expectation {number + 1}, {expectation.expectation}: {error}"
+        ) from error
     return built
 
 
@@ -120,7 +154,13 @@ def _exception_text(result: ExpectationValidationResult) -> str:
     if "raised_exception" in told:
         told = {"": told}
     return "; ".join(
-        sorted({str(one.get("exception_message")) for one in told.values() if one.get("raised_exception")})
+        sorted(
+            {
+                str(one.get("exception_message"))
+                for one in told.values()
+                if one.get("raised_exception")
+            }
+        )
     )
 
 
@@ -131,15 +171,29 @@ def _suite_result(suite: Suite, results: list[ExpectationValidationResult]) -> S
         result.result = as_json(result.result) or {"observed_value": "as expected"}
         if error:
             result.result = {"observed_value": f"it couldn't be looked at: {error}"}
-            result.exception_info = {"raised_exception": False, "exception_message": None, "exception_traceback": None}
+            result.exception_info = {
+                "raised_exception": False,
+                "exception_message": None,
+                "exception_traceback": None,
+            }
         if not result.success:
             failures.append(
-                FailedExpectation(expectation.expectation, expectation.about, expectation.severity, observed(result))
+                FailedExpectation(
+                    expectation.expectation,
+                    expectation.about,
+                    expectation.severity,
+                    observed(result),
+                )
             )
     whole = ExpectationSuiteValidationResult(
-        success=not failures, results=results, suite_name=suite.name,
-        statistics={"evaluated_expectations": len(results), "successful_expectations": len(results) - len(failures)},
-    )  # fmt: skip
+        success=not failures,
+        results=results,
+        suite_name=suite.name,
+        statistics={
+            "evaluated_expectations": len(results),
+            "successful_expectations": len(results) - len(failures),
+        },
+    )
     return SuiteResult(suite, whole, tuple(failures))
 
 
@@ -150,5 +204,8 @@ def observed(result: ExpectationValidationResult) -> str:
         return str(found["observed_value"])
     if found.get("unexpected_count") is not None:
         examples = ", ".join(dict.fromkeys(map(str, found.get("partial_unexpected_list", [])[:5])))
-        return f"{int(found['unexpected_count']):,} of {int(found.get('element_count', 0)):,} rows: {examples}"
+        return (
+            f"{int(found['unexpected_count']):,} of {int(found.get('element_count', 0)):,} rows:"
+            f" {examples}"
+        )
     return "not met"

@@ -21,12 +21,16 @@ def sentence(result: ExpectationValidationResult) -> str:
     try:
         (content, *_) = InlineRenderer(render_object=config).get_rendered_content()
         value = content.value.to_json_dict()
-        params = {key: as_text(one.get("value")) for key, one in (value.get("params") or {}).items()}
+        params = {
+            key: as_text(one.get("value")) for key, one in (value.get("params") or {}).items()
+        }
         text = Template(value.get("template") or "").safe_substitute(params).strip()
     except Exception:  # theirs: a sentence less is no harm
         text = ""
     column = config.kwargs.get("column")
     if not text:
-        given = ", ".join(f"{key} = {as_text(one)}" for key, one in config.kwargs.items() if key != "batch_id")
+        given = ", ".join(
+            f"{key} = {as_text(one)}" for key, one in config.kwargs.items() if key != "batch_id"
+        )
         return f"{config.type} ({given})"
     return text if not column or column in text else f"{column} {text}"

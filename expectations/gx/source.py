@@ -1,7 +1,7 @@
 """Great Expectations' own data sources, over a session or Spark frame that is there already.
 
-A server is read over the very transaction whose snapshot `sluice.expectations.server_dataset` holds: what SQLAlchemy
-commits and rolls back ends no transaction, and closing closes nothing.
+A server is read over the very transaction whose snapshot `sluice.expectations.server_dataset`
+holds: what SQLAlchemy commits and rolls back ends no transaction, and closing closes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _PLACEHOLDER = "`sluice table of this suite`"
 class Batches(Protocol):
     """Tables as Great Expectations has them."""
 
-    def of(self, context: AbstractDataContext, name: str) -> tuple[BatchDefinition[Any], dict[str, Any]]:
+    def of(
+        self, context: AbstractDataContext, name: str
+    ) -> tuple[BatchDefinition[Any], dict[str, Any]]:
         """A table's rows, and the parameters to validate them with."""
 
 
@@ -44,7 +46,9 @@ class _BorrowedConnection:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
-    def cursor(self, cursor: type[pymysql.cursors.Cursor] = pymysql.cursors.Cursor) -> pymysql.cursors.Cursor:
+    def cursor(
+        self, cursor: type[pymysql.cursors.Cursor] = pymysql.cursors.Cursor
+    ) -> pymysql.cursors.Cursor:
         """Return a cursor that sends its statements through `query`."""
         return cursor(self)  # type: ignore[arg-type] # it has all that a cursor uses
 
@@ -69,7 +73,9 @@ class ServerBatches:
     def __init__(self, place: ServerDataset) -> None:
         self._place = place
 
-    def of(self, context: AbstractDataContext, name: str) -> tuple[BatchDefinition[Any], dict[str, Any]]:
+    def of(
+        self, context: AbstractDataContext, name: str
+    ) -> tuple[BatchDefinition[Any], dict[str, Any]]:
         """A table's rows."""
         self._place.shape(name)
         source: Any = context.data_sources.add_or_update_sql(
@@ -87,7 +93,9 @@ class SparkBatches:
     def __init__(self, place: LakeDataset) -> None:
         self._place = place
 
-    def of(self, context: AbstractDataContext, name: str) -> tuple[BatchDefinition[Any], dict[str, Any]]:
+    def of(
+        self, context: AbstractDataContext, name: str
+    ) -> tuple[BatchDefinition[Any], dict[str, Any]]:
         """A table's rows."""
         frame = self._place.frame(name)
         source: Any = context.data_sources.add_or_update_spark(name=name)
@@ -102,4 +110,6 @@ def no_rows(context: AbstractDataContext, name: str) -> tuple[BatchDefinition[An
 
     source: Any = context.data_sources.add_or_update_pandas(name=name)
     asset = source.add_dataframe_asset(name)
-    return asset.add_batch_definition_whole_dataframe("all"), {"dataframe": pandas.DataFrame({"nothing": [0]})}
+    return asset.add_batch_definition_whole_dataframe("all"), {
+        "dataframe": pandas.DataFrame({"nothing": [0]})
+    }

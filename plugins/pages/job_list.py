@@ -1,4 +1,7 @@
-"""Jobs as the page shows them. What is over never changes and is read once; the others are read side by side."""
+"""Jobs as the page shows them.
+
+What is over never changes and is read once; the others are read side by side.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from typing import Any
 
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.plugins.runs import run_id_from_requester
-from sluice.relay.jobs import DONE, FAILED, FINAL_STATES, INTERRUPTED, PAUSED, PAUSING, RUNNING, Jobs, JobStatus
+from sluice.relay.jobs import (
+    DONE,
+    FAILED,
+    FINAL_STATES,
+    INTERRUPTED,
+    PAUSED,
+    PAUSING,
+    RUNNING,
+    Jobs,
+    JobStatus,
+)
 
 __all__ = ["DAGS", "job_document", "jobs_document", "statuses"]
 
@@ -32,7 +45,10 @@ _MAX_THREADS = 8
 
 
 def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
-    """The newest jobs, newest first, those that aren't over before the others; `more`: how many aren't shown."""
+    """The newest jobs, newest first, those that aren't over before the others.
+
+    `more`: how many aren't shown.
+    """
     found = sorted(statuses(pipeline), key=lambda one: one.state in FINAL_STATES)
     return {
         "jobs": [_status_document(pipeline, status) for status in found[:MAX_JOBS_SHOWN]],
@@ -106,8 +122,13 @@ def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, An
     return document | {
         "touches": "" if status.spec.touches.tables == () else str(status.spec.touches),
         "progress": progress
-        | {"tables": len(tables), "tables_done": _unfinished_rank(tables, is_done=status.state == DONE)},
-        "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run} if run is not None and kind else None,
+        | {
+            "tables": len(tables),
+            "tables_done": _unfinished_rank(tables, is_done=status.state == DONE),
+        },
+        "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run}
+        if run is not None and kind
+        else None,
         "orders": allowed_orders(status, by_dag=run is not None and kind is not None),
     }
 

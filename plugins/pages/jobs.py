@@ -38,15 +38,24 @@ async def jobs(request: Request, pipeline: PipelineParam, settings: SettingsPara
 
 @router.get("/jobs/{name}")
 async def job(
-    request: Request, name: JobName, pipeline: PipelineParam, find: Annotated[str, Query(max_length=200)] = ""
+    request: Request,
+    name: JobName,
+    pipeline: PipelineParam,
+    find: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """One of them, with its tables."""
-    return await answer(request, ("job", pipeline, name, find), lambda: job_document(pipeline, name, find))
+    return await answer(
+        request, ("job", pipeline, name, find), lambda: job_document(pipeline, name, find)
+    )
 
 
 @router.post("/jobs/{name}/{what}")
 async def post_job_action(
-    name: JobName, what: Literal["pause", "resume", "cancel"], pipeline: PipelineParam, user: Viewer, order: ActionBody
+    name: JobName,
+    what: Literal["pause", "resume", "cancel"],
+    pipeline: PipelineParam,
+    user: Viewer,
+    order: ActionBody,
 ) -> Response:
     """Order something of whoever runs a job, or of the DAG that does."""
     del order  # nothing is in it, but it must have come from a page
@@ -85,20 +94,25 @@ def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
 
 
 def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
-    """Trigger the DAG that the job came from with the same values: it goes on with the job. The run's id. Raises
-    NoRunError.
+    """Trigger the DAG that the job came from with the same values: it goes on with the job.
+
+    The run's id. Raises NoRunError.
     """
     spec = _jobs(pipeline).get(name).spec
     run, kind = runs.run_id_from_requester(spec.by), DAGS.get(spec.kind)
     if run is None or kind is None:
-        raise runs.NoRunError(f"{name} was asked for by {spec.by}", way_out=f"`sluice jobs resume {name}`")
+        raise runs.NoRunError(
+            f"{name} was asked for by {spec.by}", way_out=f"`sluice jobs resume {name}`"
+        )
     dag_id = pipeline.dag_id(kind)
     require_trigger(user, dag_id)
     conf = runs.run_conf(dag_id, run)
     if conf is None:
         raise runs.NoRunError(
             f"Airflow has the run {run} of the DAG {dag_id} no longer",
-            way_out=f"`sluice jobs resume {name}`, or trigger the DAG with the same values by its form",
+            way_out=(
+                f"`sluice jobs resume {name}`, or trigger the DAG with the same values by its form"
+            ),
         )
     return runs.trigger(dag_id, conf, username(user))
 

@@ -32,7 +32,9 @@ _DAY_MS = 86_400_000
 @router.get("/overview")
 async def overview(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
     """How replication stands. Who doesn't answer soon is named in it."""
-    return await answer(request, ("overview", pipeline), lambda: look(settings, _POLL_TIMEOUT_S).to_json())
+    return await answer(
+        request, ("overview", pipeline), lambda: look(settings, _POLL_TIMEOUT_S).to_json()
+    )
 
 
 @router.get("/lag")
@@ -43,16 +45,22 @@ async def lag(request: Request, pipeline: PipelineParam, settings: SettingsParam
 
 def _points(settings: Settings) -> dict[str, Any]:
     now = time.time_ns() // 1_000_000
-    measures = CounterStore(settings.open_relay(), PipelineIdentity.from_settings(settings).downstream)
+    measures = CounterStore(
+        settings.open_relay(), PipelineIdentity.from_settings(settings).downstream
+    )
     return {"points": [asdict(point) for point in measures.points(now - _DAY_MS, now)]}
 
 
 @router.post("/tasks/{what}")
-async def tasks(what: Literal["pause", "resume"], pipeline: PipelineParam, user: Viewer, order: ActionBody) -> Response:
+async def tasks(
+    what: Literal["pause", "resume"], pipeline: PipelineParam, user: Viewer, order: ActionBody
+) -> Response:
     """Have landing, applying or both wait, or go on."""
     which = order.get("which", operate.BOTH)
     if which not in (operate.LAND, operate.APPLY, operate.BOTH):
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "which: land, apply or both")
     form = operate.OperateForm(what, "" if which == operate.BOTH else which, by=audit_name(user))
     wish = ActionRequest(user, pipeline, "operate", what, which)
-    return await run_in_threadpool(perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1])
+    return await run_in_threadpool(
+        perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
+    )

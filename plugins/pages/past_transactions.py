@@ -34,8 +34,9 @@ class TooLargeError(RequestError):
 
 
 def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -> dict[str, Any]:
-    """What a look back has found, the newest first; `last`: through where (TSO) the past goes now. `keys`: with the
-    rows' keys.
+    """What a look back has found, the newest first; `last`: through where (TSO) the past goes now.
+
+    `keys`: with the rows' keys.
     """
     past = history_log_of(pipeline)
     if query.since >= min(query.until, past.last):
@@ -76,8 +77,13 @@ def _large(one: SkippedWindow) -> dict[str, Any]:
     return asdict(one) | {"lo": str(one.lo), "hi": str(one.hi)}
 
 
-def transaction_document(pipeline: NamedPipeline, commit_ts: int, table: str, offset: int) -> dict[str, Any]:
-    """What was committed at a TSO, and some of its rows. Raises NoTransactionError, relay errors."""
+def transaction_document(
+    pipeline: NamedPipeline, commit_ts: int, table: str, offset: int
+) -> dict[str, Any]:
+    """What was committed at a TSO, and some of its rows.
+
+    Raises NoTransactionError, relay errors.
+    """
     view = load_transaction(history_log_of(pipeline), commit_ts, table, offset)
     return asdict(view) | {
         "commit_ts": str(commit_ts),
@@ -88,29 +94,41 @@ def transaction_document(pipeline: NamedPipeline, commit_ts: int, table: str, of
 
 
 def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
-    """Whether it is applied, what was decided about it, and what can be done. A downstream that doesn't answer is
-    named.
+    """Whether it is applied, what was decided about it, and what can be done.
+
+    A downstream that doesn't answer is named.
     """
     settings = pipeline.settings
-    decided = next((one for one in operate.list_decisions(settings) if one["commit_ts"] == commit_ts), None)
+    decided = next(
+        (one for one in operate.list_decisions(settings) if one["commit_ts"] == commit_ts), None
+    )
     known = known_checkpoint(settings, _CHECKPOINT_TIMEOUT_S)
     at = known.at_ts
     applied = None if at is None or (known.problem and at < commit_ts) else at >= commit_ts
     problem = "" if applied else known.problem
-    return {"decision": decided, "applied": applied, "checkpoint": str(at) if at else None, "problem": problem}
+    return {
+        "decision": decided,
+        "applied": applied,
+        "checkpoint": str(at) if at else None,
+        "problem": problem,
+    }
 
 
 def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
-    """The SQL that takes a transaction back, and what stands in its way in the replica now. Nothing is written. Raises
-    UndoError, TooLargeError, relay errors.
+    """The SQL that takes a transaction back, and what stands in its way in the replica now.
+
+    Nothing is written. Raises UndoError, TooLargeError, relay errors.
     """
     settings, past = pipeline.settings, history_log_of(pipeline)
     view = load_transaction(past, commit_ts)
     rows = sum(each.inserts + each.updates + each.deletes for each in view.tables)
     if rows > _MAX_UNDO_ROWS or not view.complete:
         raise TooLargeError(
-            f"the transaction has {rows:,} row changes{'' if view.complete else ' and more'}: too many for a page",
-            way_out=f"`sluice undo {commit_ts}` writes the SQL, with --dry-run it looks at the replica",
+            f"the transaction has {rows:,} row changes{'' if view.complete else ' and more'}: too"
+            " many for a page",
+            way_out=(
+                f"`sluice undo {commit_ts}` writes the SQL, with --dry-run it looks at the replica"
+            ),
         )
     transaction = undo.read_transaction(past, commit_ts)
     reverses = [undo.invert_changes(table) for table in transaction.tables]

@@ -46,7 +46,11 @@ Rows = Annotated[bool, Depends(_sees_rows)]
 async def quality(request: Request, pipeline: PipelineParam, rows: Rows) -> Response:
     """The newest run suite by suite, and the runs before it."""
     return await answer(
-        request, ("quality", pipeline, rows), lambda: _document(pipeline, rows=rows), 5.0, keep=not rows
+        request,
+        ("quality", pipeline, rows),
+        lambda: _document(pipeline, rows=rows),
+        5.0,
+        keep=not rows,
     )
 
 
@@ -58,7 +62,8 @@ def _document(pipeline: NamedPipeline, *, rows: bool) -> dict[str, Any]:
     newest = next(iter(runs.values()), [])
     return {
         "suites": [
-            _shown(suite, rows=rows).to_json() | {"ts": str(suite.ts) if suite.ts else None} for suite in newest
+            _shown(suite, rows=rows).to_json() | {"ts": str(suite.ts) if suite.ts else None}
+            for suite in newest
         ],
         "runs": [_run(name, suites) for name, suites in list(runs.items())[:_MAX_RUNS]],
         "docs": rows and results.docs().read("index.html") is not None,
@@ -87,8 +92,8 @@ def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
 
 @router.get("/quality/docs/{name}/{path:path}", dependencies=ROW_READER)
 def docs(name: str, path: str, user: Viewer) -> Response:
-    """A file of the Data Docs of a pipeline, which is in the path, as links lead from one file to the other; "-": the
-    first one.
+    """A file of the Data Docs of a pipeline, which is in the path, as links lead from one file to
+    the other; "-": the first one.
     """
     pipeline = pipeline_for(user, "" if name == "-" else name)
     path = path or "index.html"

@@ -1,4 +1,6 @@
-"""Tables as the page shows them: a list that is searched, sorted and cut here, and one of them with its past."""
+"""Tables as the page shows them: a list that is searched, sorted and cut here, and one of them with
+its past.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,17 @@ def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, Dow
     """All tables, and what was read of the downstream's."""
     settings = pipeline.settings
     target = settings.target
-    replica = _replicas.of(target, _REPLICA_WAIT_S) if isinstance(target, Downstream) else DownstreamTables()
+    replica = (
+        _replicas.of(target, _REPLICA_WAIT_S)
+        if isinstance(target, Downstream)
+        else DownstreamTables()
+    )
     return read_table_catalog(settings, replica), replica
 
 
-def tables_document(found: TableCatalog, replica: DownstreamTables, wanted: TableSelection) -> dict[str, Any]:
+def tables_document(
+    found: TableCatalog, replica: DownstreamTables, wanted: TableSelection
+) -> dict[str, Any]:
     """A page of them, and how many there are of each kind."""
     page, count = found.select(wanted)
     return {
@@ -80,7 +88,9 @@ def history_document(pipeline: NamedPipeline, name: str, until: str) -> dict[str
         "name": found.name,
         "through": str(found.through),
         "complete": found.complete,
-        "changes": [asdict(change) | {"commit_ts": str(change.commit_ts)} for change in found.changes],
+        "changes": [
+            asdict(change) | {"commit_ts": str(change.commit_ts)} for change in found.changes
+        ],
         "columns": found.columns,
     }
 

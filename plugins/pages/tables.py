@@ -15,7 +15,13 @@ from sluice.plugins.pages.table_list import (
     tables_document,
 )
 from sluice.plugins.pipeline_param import PipelineParam
-from sluice.plugins.response_cache import StillComputing, accepted, answer, error_response, response_cache
+from sluice.plugins.response_cache import (
+    StillComputing,
+    accepted,
+    answer,
+    error_response,
+    response_cache,
+)
 
 __all__ = ["router"]
 
@@ -40,7 +46,9 @@ def _selection(
 
 @router.get("/tables")
 async def tables(
-    request: Request, pipeline: PipelineParam, wanted: Annotated[TableSelection, Depends(_selection)]
+    request: Request,
+    pipeline: PipelineParam,
+    wanted: Annotated[TableSelection, Depends(_selection)],
 ) -> Response:
     """A page of the tables."""
     try:
@@ -51,7 +59,9 @@ async def tables(
         return accepted()
     except Exception as error:
         return error_response(error)
-    return await answer(request, ("tables", pipeline, wanted), lambda: tables_document(found, replica, wanted), 1.0)
+    return await answer(
+        request, ("tables", pipeline, wanted), lambda: tables_document(found, replica, wanted), 1.0
+    )
 
 
 @router.get("/tables/one")
@@ -65,11 +75,17 @@ async def table(request: Request, pipeline: PipelineParam, name: Name) -> Respon
         return accepted()
     except Exception as error:
         return error_response(error)
-    return await answer(request, ("table", pipeline, name), lambda: table_document(found, replica, name), 1.0)
+    return await answer(
+        request, ("table", pipeline, name), lambda: table_document(found, replica, name), 1.0
+    )
 
 
 @router.get("/tables/history")
-async def history(request: Request, pipeline: PipelineParam, name: Name, until: Ts = "") -> Response:
+async def history(
+    request: Request, pipeline: PipelineParam, name: Name, until: Ts = ""
+) -> Response:
     """What DDL made of it, a step back in time."""
     key = ("table history", pipeline, name, until)
-    return await answer(request, key, lambda: history_document(pipeline, name, until), 30.0 if until else 5.0)
+    return await answer(
+        request, key, lambda: history_document(pipeline, name, until), 30.0 if until else 5.0
+    )

@@ -1,4 +1,6 @@
-"""The page Time: from when to when one can restore, where that has holes, and a restore from a chosen moment."""
+"""The page Time: from when to when one can restore, where that has holes, and a restore from a
+chosen moment.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ async def time(
         return archive_status(settings), _drills(statuses(pipeline))
 
     (found, drills), _ = await response_cache.get(("archive", pipeline), look, _CACHE_TTL_S)
-    return await answer(request, ("time", pipeline, find), lambda: _document(found, find) | {"drills": drills})
+    return await answer(
+        request, ("time", pipeline, find), lambda: _document(found, find) | {"drills": drills}
+    )
 
 
 def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
@@ -50,19 +54,29 @@ def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
     since = _since(found)
     tables = {name: getattr(found, name) for name in ("unknown", "holes", "faults", "bases")}
     return {
-        "url": found.url, "lo": found.lo or since, "hi": found.hi, "landed_ts": found.landed_ts, "keep": found.keep,
-        "promised_ts": found.promised_ts, "whole_from_ts": since, "held_by": found.held_by,
+        "url": found.url,
+        "lo": found.lo or since,
+        "hi": found.hi,
+        "landed_ts": found.landed_ts,
+        "keep": found.keep,
+        "promised_ts": found.promised_ts,
+        "whole_from_ts": since,
+        "held_by": found.held_by,
         "spaces": {name: asdict(space) for name, space in found.spaces.items()},
         "disks": [asdict(disk) for disk in found.disks],
         "tables": [asdict(table) for table in wanted[:_MAX_TABLES_SHOWN]],
-        "tables_in_all": len(found.tables), "tables_found": len(wanted),
-        **{name: [_plain(each) for each in some[:_MAX_GAPS_SHOWN]] for name, some in tables.items()},
-    }  # fmt: skip
+        "tables_in_all": len(found.tables),
+        "tables_found": len(wanted),
+        **{
+            name: [_plain(each) for each in some[:_MAX_GAPS_SHOWN]] for name, some in tables.items()
+        },
+    }
 
 
 def _since(found: ArchiveStatus) -> int:
-    """From when on every table can be restored, TSO, 0 if none can. An archive from the very beginning needs no base:
-    its first table was made then.
+    """From when on every table can be restored, TSO, 0 if none can.
+
+    An archive from the very beginning needs no base: its first table was made then.
     """
     if found.whole_from_ts or found.lo or not found.hi or found.unknown:
         return found.whole_from_ts
@@ -81,7 +95,10 @@ def _drills(found: list[Any]) -> list[dict[str, Any]]:
             "state": drill.state,
             "at_ms": drill.entry.made_ms,
             "said": drill.entry.said,
-            **{name: (drill.entry.result or {}).get(name) for name in ("ts", "tables", "rows", "seconds")},
+            **{
+                name: (drill.entry.result or {}).get(name)
+                for name in ("ts", "tables", "rows", "seconds")
+            },
         }
         for drill in drills
     ]
@@ -100,10 +117,14 @@ async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> R
     def work() -> str:
         restore_request_from_form(conf)  # what can't be is said here, not by a run that fails
         what = "planned" if conf["plan_only"] else "restored"
-        return f"It is {what} in the run {trigger(dag_id, conf, username(user))} of the DAG {dag_id}"
+        return (
+            f"It is {what} in the run {trigger(dag_id, conf, username(user))} of the DAG {dag_id}"
+        )
 
     about = f"{conf['until']}{' (plan only)' if conf['plan_only'] else ''}"
-    return await run_in_threadpool(perform, ActionRequest(user, pipeline, "restore", "restore", about), work)
+    return await run_in_threadpool(
+        perform, ActionRequest(user, pipeline, "restore", "restore", about), work
+    )
 
 
 def _text(order: Mapping[str, Any], name: str) -> str:
@@ -115,5 +136,7 @@ def _text(order: Mapping[str, Any], name: str) -> str:
 
 def _line(value: Any) -> str:
     if not isinstance(value, str) or len(value) > 300:
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "tables: names such as shop.orders")
+        raise HTTPException(
+            status.HTTP_422_UNPROCESSABLE_CONTENT, "tables: names such as shop.orders"
+        )
     return value

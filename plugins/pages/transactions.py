@@ -1,4 +1,7 @@
-"""The page Transactions: what was committed, by time, table and key; a transaction's rows; what one can do."""
+"""The page Transactions: what was committed, by time, table and key.
+
+A transaction's rows; what one can do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ from sluice.etl.history import find
 from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, audit_name, perform
 from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows, require_rows
-from sluice.plugins.pages.past_transactions import found_document, state_document, transaction_document, undo_document
+from sluice.plugins.pages.past_transactions import (
+    found_document,
+    state_document,
+    transaction_document,
+    undo_document,
+)
 from sluice.plugins.pages.table_list import history_log_of
 from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
 from sluice.plugins.response_cache import answer
@@ -34,7 +42,9 @@ Kind = Literal["insert", "update", "delete", "ddl", "drop"]
 
 def _span(since: Moment = "", until: Moment = "") -> tuple[int, int]:
     """Two TSO. Raises MomentError."""
-    return operate.parse_moment(since) if since else 0, operate.parse_moment(until) if until else _MAX_TS
+    return operate.parse_moment(since) if since else 0, operate.parse_moment(
+        until
+    ) if until else _MAX_TS
 
 
 def _query(
@@ -61,11 +71,16 @@ Rows = Annotated[bool, Depends(_sees_rows)]
 
 @router.get("/transactions")
 async def transactions(
-    request: Request, pipeline: PipelineParam, query: Annotated[find.SearchQuery, Depends(_query)], rows: Rows
+    request: Request,
+    pipeline: PipelineParam,
+    query: Annotated[find.SearchQuery, Depends(_query)],
+    rows: Rows,
 ) -> Response:
     """A step back in time: what fits, the newest first, and from where to go on."""
     key = ("transactions", pipeline, query, rows)
-    return await answer(request, key, lambda: found_document(pipeline, query, keys=rows), keep=not rows)
+    return await answer(
+        request, key, lambda: found_document(pipeline, query, keys=rows), keep=not rows
+    )
 
 
 @router.get("/transactions/{commit_ts}", dependencies=ROW_READER)
@@ -79,22 +94,32 @@ async def transaction(
     """One of them with some of its rows."""
     key = ("transaction", pipeline, commit_ts, table, offset)
     return await answer(
-        request, key, lambda: transaction_document(pipeline, int(commit_ts), table, offset), 60.0, keep=False
+        request,
+        key,
+        lambda: transaction_document(pipeline, int(commit_ts), table, offset),
+        60.0,
+        keep=False,
     )
 
 
 @router.get("/transactions/{commit_ts}/state")
-async def state(request: Request, commit_ts: Commit, pipeline: PipelineParam, settings: SettingsParam) -> Response:
+async def state(
+    request: Request, commit_ts: Commit, pipeline: PipelineParam, settings: SettingsParam
+) -> Response:
     """Whether it is downstream, and what was decided about it."""
     del settings
-    return await answer(request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, int(commit_ts)))
+    return await answer(
+        request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, int(commit_ts))
+    )
 
 
 @router.get("/transactions/{commit_ts}/undo", dependencies=ROW_READER)
 async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> Response:
     """The SQL that takes it back, tried on the replica."""
     key = ("undo", pipeline, commit_ts)
-    return await answer(request, key, lambda: undo_document(pipeline, int(commit_ts)), 5.0, keep=False)
+    return await answer(
+        request, key, lambda: undo_document(pipeline, int(commit_ts)), 5.0, keep=False
+    )
 
 
 @router.get("/transactions/{commit_ts}/value", dependencies=ROW_READER)
@@ -106,11 +131,19 @@ def value(
     side: Literal["old", "new"],
 ) -> Response:
     """A value whole, as a file: nothing in it is taken for a page."""
-    found = find.load_value(history_log_of(pipeline), int(commit_ts), position, column, old=side == "old")
+    found = find.load_value(
+        history_log_of(pipeline), int(commit_ts), position, column, old=side == "old"
+    )
     data = found if isinstance(found, bytes) else (found or "").encode("utf-8", "backslashreplace")
-    name = quote(f"{column}-{commit_ts}-{position}.{'bin' if isinstance(found, bytes) else 'txt'}", safe="")
+    name = quote(
+        f"{column}-{commit_ts}-{position}.{'bin' if isinstance(found, bytes) else 'txt'}", safe=""
+    )
     media = "application/octet-stream" if isinstance(found, bytes) else "text/plain; charset=utf-8"
-    return Response(data, media_type=media, headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"})
+    return Response(
+        data,
+        media_type=media,
+        headers={"Content-Disposition": f"attachment; filename*=UTF-8''{name}"},
+    )
 
 
 @router.post("/transactions/{commit_ts}/{what}")
@@ -125,8 +158,11 @@ async def decide(
     why = order.get("why", "")
     if not isinstance(why, str) or len(why) > _MAX_REASON_CHARS:
         raise HTTPException(
-            status.HTTP_422_UNPROCESSABLE_CONTENT, f"why: a text of at most {_MAX_REASON_CHARS} characters"
+            status.HTTP_422_UNPROCESSABLE_CONTENT,
+            f"why: a text of at most {_MAX_REASON_CHARS} characters",
         )
     form = operate.OperateForm(what, commit_ts, by=audit_name(user), why=why)
     wish = ActionRequest(user, pipeline, "operate", what, commit_ts)
-    return await run_in_threadpool(perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1])
+    return await run_in_threadpool(
+        perform, wish, lambda: operate.dispatch(pipeline.settings, form).splitlines()[-1]
+    )

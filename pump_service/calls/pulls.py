@@ -59,7 +59,9 @@ class PullBinlogsCalls:
         for reader in list(self._running):
             reader.stop()
 
-    async def run(self, lane: ClientCalls, stream: int, message: bytes, *, gzipped: bool = False) -> None:
+    async def run(
+        self, lane: ClientCalls, stream: int, message: bytes, *, gzipped: bool = False
+    ) -> None:
         """Answer the stream until its client or the pump goes away.
 
         `gzipped` compresses the messages.
@@ -68,7 +70,9 @@ class PullBinlogsCalls:
         try:
             request = pb.pump.PullBinlogReq.FromString(message)
         except DecodeError:
-            sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, "the request is no PullBinlogReq"))
+            sender.out.append(
+                f.error_reply(stream, f.GRPC_INTERNAL, "the request is no PullBinlogReq")
+            )
             return
         if request.clusterID != self._cluster_id:
             self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
@@ -79,8 +83,8 @@ class PullBinlogsCalls:
         if not self._may_begin(host):
             self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
             text = (
-                f"too many readers: {self._readers[host]} from this address, {self._readers.total()} in all, or begun"
-                " too fast"
+                f"too many readers: {self._readers[host]} from this address,"
+                f" {self._readers.total()} in all, or begun too fast"
             )
             sender.out.append(f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text))
             return
@@ -90,7 +94,11 @@ class PullBinlogsCalls:
         self._readers[host] += 1
         try:
             reader = _ReadAhead(
-                self._store, after, asyncio.get_running_loop(), lambda: self._finish_reader(host), gzipped=gzipped
+                self._store,
+                after,
+                asyncio.get_running_loop(),
+                lambda: self._finish_reader(host),
+                gzipped=gzipped,
             )
         except RuntimeError:  # the system can't start another thread
             self._finish_reader(host)
@@ -137,14 +145,22 @@ class PullBinlogsCalls:
             status, text = f.GRPC_UNKNOWN, str(failure)
             _log.error("pulling binlogs after %d failed: %s", after, failure)
             self._latency.observe(0.0, 1, ("PullBinlogs", "fail"))
-        lane.sender.finish(stream, f.header_frames(stream, f.status_trailers(status, text), end_stream=True))
+        lane.sender.finish(
+            stream, f.header_frames(stream, f.status_trailers(status, text), end_stream=True)
+        )
 
 
 class _ReadAhead:
     """Read the store's stream in a thread, at most `_READ_AHEAD_BYTES` (or one message) ahead."""
 
     def __init__(
-        self, store: Store, after: int, loop: asyncio.AbstractEventLoop, gone: Callable[[], None], *, gzipped: bool
+        self,
+        store: Store,
+        after: int,
+        loop: asyncio.AbstractEventLoop,
+        gone: Callable[[], None],
+        *,
+        gzipped: bool,
     ) -> None:
         """Start the thread; the loop's thread calls `gone` when it has ended."""
         self._gzipped = gzipped

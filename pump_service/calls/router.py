@@ -41,7 +41,9 @@ class RpcRouter:
         self._pulls = pulls
         self._windows = windows
 
-    def __call__(self, lane: ClientCalls, stream: int, headers: Sequence[Header], body: bytes) -> asyncio.Task[None]:
+    def __call__(
+        self, lane: ClientCalls, stream: int, headers: Sequence[Header], body: bytes
+    ) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._run(lane, stream, tuple(headers), body))
 
     def stop(self) -> None:
@@ -106,6 +108,9 @@ def _message(body: bytes, *, gzipped: bool) -> bytes:
     except zlib.error as error:
         raise _UnreadableMessage(f"the message is no gzip: {error}", f.GRPC_INTERNAL) from None
     if len(message) > MAX_OTHER_MESSAGE_BYTES or not inflate.eof:
-        text = f"received message larger than max (more than {MAX_OTHER_MESSAGE_BYTES} bytes expanded), or cut off"
+        text = (
+            f"received message larger than max (more than {MAX_OTHER_MESSAGE_BYTES} bytes"
+            " expanded), or cut off"
+        )
         raise _UnreadableMessage(text, f.GRPC_RESOURCE_EXHAUSTED)
     return message

@@ -44,13 +44,19 @@ class WindowReads:
         try:
             request = pb.window.ReadRequest.FromString(message)
         except DecodeError:
-            sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, "the request is no ReadRequest"))
+            sender.out.append(
+                f.error_reply(stream, f.GRPC_INTERNAL, "the request is no ReadRequest")
+            )
             return
         try:
             async with asyncio.timeout(_READ_TURN_S):
                 await self._free.acquire()
         except TimeoutError:
-            sender.out.append(f.error_reply(stream, f.GRPC_UNAVAILABLE, "too many windows are being read; ask again"))
+            sender.out.append(
+                f.error_reply(
+                    stream, f.GRPC_UNAVAILABLE, "too many windows are being read; ask again"
+                )
+            )
             return
         if self._stopping:
             self._free.release()
@@ -78,7 +84,11 @@ class WindowReads:
             self._running.discard(reading)
         sender.drop(stream)  # pieces the client has not read
         refusal = reading.rejection
-        trailers = f.OK_TRAILERS if refusal is None else f.status_trailers(refusal.code.value[0], str(refusal))
+        trailers = (
+            f.OK_TRAILERS
+            if refusal is None
+            else f.status_trailers(refusal.code.value[0], str(refusal))
+        )
         sender.finish(stream, f.header_frames(stream, trailers, end_stream=True))
 
     def stop(self) -> None:
@@ -95,7 +105,11 @@ class _WindowRead:
     """
 
     def __init__(
-        self, service: WindowService, request: pb.window.ReadRequest, peer: str, gone: Callable[[], None]
+        self,
+        service: WindowService,
+        request: pb.window.ReadRequest,
+        peer: str,
+        gone: Callable[[], None],
     ) -> None:
         """Start in the task that sends the pieces.
 
@@ -125,7 +139,8 @@ class _WindowRead:
 
         The loop's thread calls it.
         """
-        task, self._task = self._task, None  # a cancelled task's error refers to this object: a cycle
+        # a cancelled task's error refers to this object: a cycle
+        task, self._task = self._task, None
         if self._ended.is_set():
             return
         self._ended.set()
@@ -141,7 +156,9 @@ class _WindowRead:
         return not self._ended.is_set()
 
     def cancel(self) -> None:
-        refusal = CallRejected(grpc.StatusCode.CANCELLED, "nothing of the window was taken, and others wait")
+        refusal = CallRejected(
+            grpc.StatusCode.CANCELLED, "nothing of the window was taken, and others wait"
+        )
         self._in_loop(partial(self.end, refusal))
 
     def _read(self) -> None:

@@ -18,7 +18,12 @@ import pyarrow as pa
 from sluice.errors import Signal
 from sluice.pump_service.cluster import FutureTsLimit
 from sluice.pump_service.store import Store
-from sluice.pump_service.store.errors import CorruptRecordError, IndexDamagedError, StoreError, WindowPurgedError
+from sluice.pump_service.store.errors import (
+    CorruptRecordError,
+    IndexDamagedError,
+    StoreError,
+    WindowPurgedError,
+)
 from sluice.tidb import pb
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 
@@ -68,7 +73,9 @@ class ReadStream(Protocol):
 class WindowService:
     """Handle Bounds, Await and Read messages. All handlers raise CallRejected."""
 
-    def __init__(self, cluster_id: int, store: Store, time_limit: FutureTsLimit, stopping: threading.Event) -> None:
+    def __init__(
+        self, cluster_id: int, store: Store, time_limit: FutureTsLimit, stopping: threading.Event
+    ) -> None:
         self._cluster_id = cluster_id
         self._store = store
         self._time_limit = time_limit
@@ -87,7 +94,8 @@ class WindowService:
         self._check(request.cluster_id)
         if request.lo < 0 or request.fresh_ts < 0:
             raise CallRejected(
-                grpc.StatusCode.INVALID_ARGUMENT, f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"negative timestamps: lo {request.lo}, fresh_ts {request.fresh_ts}",
             )
         try:
             answer = self._unmarked(request) or self._marked(request)
@@ -97,9 +105,14 @@ class WindowService:
         return answer
 
     def bounds_at_once(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse | None:
-        """Return the answer of `bounds` if the window is surely empty, without waiting; else None."""
+        """Return the answer of `bounds` if the window is surely empty, without waiting.
+
+        Else None.
+        """
         self._check(request.cluster_id)
-        if not self._may_be_unmarked(request) or not self._store.has_nothing_after(request.lo, self._passing(request)):
+        if not self._may_be_unmarked(request) or not self._store.has_nothing_after(
+            request.lo, self._passing(request)
+        ):
             return None
         answer = pb.window.BoundsResponse(max_commit_ts=request.fresh_ts, hi=request.fresh_ts)
         self._add_late(request, answer)
@@ -153,7 +166,8 @@ class WindowService:
     def _marked(self, request: pb.window.BoundsRequest) -> pb.window.BoundsResponse:
         if self._time_limit.mark_exceeded(request.fresh_ts):
             raise CallRejected(
-                grpc.StatusCode.INVALID_ARGUMENT, f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"fresh_ts: {self._time_limit.describe(request.fresh_ts)}",
             )
         window = b""
         reached = self._reach(request.fresh_ts, min(request.wait_ms, _MAX_WAIT_MS) / 1000)
@@ -169,7 +183,11 @@ class WindowService:
                 if found.transactions and found.bytes <= inline:
                     window = self._whole(request.lo, found.hi)
         return pb.window.BoundsResponse(
-            max_commit_ts=reached, hi=found.hi, transactions=found.transactions, bytes=found.bytes, window=window
+            max_commit_ts=reached,
+            hi=found.hi,
+            transactions=found.transactions,
+            bytes=found.bytes,
+            window=window,
         )
 
     def _whole(self, lo: int, hi: int) -> bytes:
@@ -183,7 +201,11 @@ class WindowService:
             return b""
         if not batches:
             return b""
-        (batch,) = batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+        (batch,) = (
+            batches
+            if len(batches) == 1
+            else pa.Table.from_batches(batches).combine_chunks().to_batches()
+        )
         return bytes(batch.serialize())
 
     def await_newer(self, request: pb.window.AwaitRequest) -> pb.window.AwaitResponse:
@@ -194,7 +216,9 @@ class WindowService:
             found = self._store.await_newer(request.after_ts, wait_s if may_wait else 0)
         return pb.window.AwaitResponse(has_more=found)
 
-    def read(self, request: pb.window.ReadRequest, taker: ReadStream) -> Generator[memoryview, None, None]:
+    def read(
+        self, request: pb.window.ReadRequest, taker: ReadStream
+    ) -> Generator[memoryview, None, None]:
         """Yield the transactions with lo < commit_ts <= hi as an Arrow stream, in MiB pieces.
 
         Raises CallRejected, also for a hi above max_commit_ts: that window would have gaps.
@@ -203,8 +227,8 @@ class WindowService:
         if request.hi > self._store.max_commit_ts:
             raise CallRejected(
                 grpc.StatusCode.OUT_OF_RANGE,
-                f"the window ends at {request.hi}, but commits are complete only through {self._store.max_commit_ts}; "
-                "ask Bounds first",
+                f"the window ends at {request.hi}, but commits are complete only through"
+                f" {self._store.max_commit_ts}; ask Bounds first",
             )
         until = time.monotonic() + _TURN_S
         while not self._reads.acquire(timeout=_WAIT_STEP_S):
@@ -213,7 +237,9 @@ class WindowService:
             if not taker.is_active():
                 return
             if time.monotonic() > until:
-                raise CallRejected(grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again")
+                raise CallRejected(
+                    grpc.StatusCode.UNAVAILABLE, f"{MAX_READS} windows are being read; ask again"
+                )
             self._cancel_stalled()
         try:
             for chunk in self._chunks(request, taker):
@@ -230,7 +256,8 @@ class WindowService:
         for taker, since in list(self._offered.items()):
             if now - since > _STALL_TIMEOUT_S:
                 _log.warning(
-                    "the reader of a window (%s) took nothing for %.0f s: ended, because others wait",
+                    "the reader of a window (%s) took nothing for %.0f s: ended, because others"
+                    " wait",
                     taker.peer(),
                     _STALL_TIMEOUT_S,
                 )
@@ -274,7 +301,8 @@ class WindowService:
     def _check(self, cluster_id: int) -> None:
         if cluster_id != self._cluster_id:
             raise CallRejected(
-                grpc.StatusCode.FAILED_PRECONDITION, f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}",
             )
 
 
@@ -291,7 +319,9 @@ def _call_rejection(error: StoreError) -> CallRejected:
 
 def leaving_error() -> CallRejected:
     """Return the rejection that readers get from a pump about to stop."""
-    return CallRejected(grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back")
+    return CallRejected(
+        grpc.StatusCode.UNAVAILABLE, "the pump is stopping; ask again when it is back"
+    )
 
 
 class _Chunks:
@@ -313,15 +343,20 @@ class _Chunks:
         self.closed = True
 
     def pop_pieces(self) -> Iterator[memoryview]:
-        """Yield the written bytes: small ones joined, large ones cut; each is released when
-        yielded.
+        """Yield the written bytes: small ones joined, large ones cut.
+
+        Each is released when yielded.
         """
         parts, self._parts = self._parts[::-1], []
         while parts:
             piece = parts.pop()
             if len(piece) < _MIN_UNCOPIED_BYTES:
                 together = bytearray(piece)
-                while parts and len(parts[-1]) < _MIN_UNCOPIED_BYTES and len(together) + len(parts[-1]) <= _CHUNK_BYTES:
+                while (
+                    parts
+                    and len(parts[-1]) < _MIN_UNCOPIED_BYTES
+                    and len(together) + len(parts[-1]) <= _CHUNK_BYTES
+                ):
                     together += parts.pop()
                 piece = memoryview(together)
             for at in range(0, len(piece), _CHUNK_BYTES):

@@ -63,7 +63,9 @@ class WindowCalls:
         try:
             request = kind.FromString(message)
         except DecodeError:
-            sender.out.append(f.error_reply(stream, f.GRPC_INTERNAL, f"the request is no {kind.DESCRIPTOR.name}"))
+            sender.out.append(
+                f.error_reply(stream, f.GRPC_INTERNAL, f"the request is no {kind.DESCRIPTOR.name}")
+            )
             return
         try:
             answer = self._at_once(request) or await self._answer(handle, request)
@@ -94,7 +96,8 @@ class WindowCalls:
     async def _await_accepted(self, lane: ClientCalls, stream: int) -> None:
         """Wait until the client has taken the answer, so that unread answers don't pile up."""
         refusal = CallRejected(
-            grpc.StatusCode.CANCELLED, f"nothing of the answer was taken for {_ACCEPT_TIMEOUT_S:.0f} s"
+            grpc.StatusCode.CANCELLED,
+            f"nothing of the answer was taken for {_ACCEPT_TIMEOUT_S:.0f} s",
         )
         timeout = asyncio.timeout(_ACCEPT_TIMEOUT_S)
         try:
@@ -113,14 +116,18 @@ class WindowCalls:
 
     def _at_once(self, request: Message) -> bytes:
         """Return the answer if it needs no thread; else b""."""
-        found = self._bounds_at_once(request) if isinstance(request, pb.window.BoundsRequest) else None
+        found = (
+            self._bounds_at_once(request) if isinstance(request, pb.window.BoundsRequest) else None
+        )
         return b"" if found is None else found.SerializeToString()
 
     async def _answer(self, handle: Callable[[Any], Message], request: Message) -> bytes:
         if self._stopping:
             raise _leaving()
         if self._begun >= MAX_CALLS:
-            raise CallRejected(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_CALLS} calls are under way; ask again")
+            raise CallRejected(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_CALLS} calls are under way; ask again"
+            )
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
 

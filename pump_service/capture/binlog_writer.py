@@ -1,11 +1,12 @@
 """Write captured transactions to the pump's store.
 
-Each transaction becomes one record: the Prewrite that TiDB would have sent, with its commit_ts. Readers see it once the
-store reaches the frontier, which a fake binlog behind the records brings. After a crash the capture begins at the last
-frontier again, and what was written behind it is written again under the same timestamps.
+Each transaction becomes one record: the Prewrite that TiDB would have sent, with its commit_ts.
+Readers see it once the store reaches the frontier, which a fake binlog behind the records brings.
+After a crash the capture begins at the last frontier again, and what was written behind it is
+written again under the same timestamps.
 
-Transactions may share a commit_ts, and no frontier comes between them. Their rows are read by the definitions before
-it, and DDL comes behind them.
+Transactions may share a commit_ts, and no frontier comes between them. Their rows are read by the
+definitions before it, and DDL comes behind them.
 """
 
 from __future__ import annotations
@@ -49,8 +50,13 @@ class CaptureWriteError(SluiceError):
 class BinlogWriter:
     """Write what the capture hands over. One thread calls `advance`."""
 
-    def __init__(self, store: Store, schema: SchemaTracker, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
-        """Begin at the store's frontier; a transaction of more than `max_value_bytes` is stored in parts."""
+    def __init__(
+        self, store: Store, schema: SchemaTracker, max_value_bytes: int = MAX_VALUE_BYTES
+    ) -> None:
+        """Begin at the store's frontier.
+
+        A transaction of more than `max_value_bytes` is stored in parts.
+        """
         self._schema = schema
         self._changes = ChangeConverter(schema, max_value_bytes)
         self._jobs = DdlJobs()
@@ -68,9 +74,9 @@ class BinlogWriter:
     def advance(self, transactions: Iterator[CapturedTransaction], resolved_ts: int) -> None:
         """Store all transactions through `resolved_ts`; all is on disk when it returns.
 
-        They come by commit_ts and start_ts, each once. After an error nothing may be handed over any more: the capture
-        begins again at the store's max_commit_ts. Raises StoreError, UnknownTableError, CodecError, SchemaError,
-        HistoryError, CaptureWriteError.
+        They come by commit_ts and start_ts, each once. After an error nothing may be handed over
+        any more: the capture begins again at the store's max_commit_ts. Raises StoreError,
+        UnknownTableError, CodecError, SchemaError, HistoryError, CaptureWriteError.
         """
         for commit_ts, group in itertools.groupby(transactions, attrgetter("commit_ts")):
             self._write_group(commit_ts, group)
@@ -86,7 +92,9 @@ class BinlogWriter:
         self.resolved_ts = ts
 
     def _write_group(self, commit_ts: int, group: Iterable[CapturedTransaction]) -> None:
-        """Write the transactions of one commit timestamp, then apply what they changed in the schema."""
+        """Write the transactions of one commit timestamp, then apply what they changed in the
+        schema.
+        """
         ddls: list[tuple[int, bytes]] = []
         schema_changes: list[MetaChange] = []
         starts: set[int] = set()
@@ -97,7 +105,9 @@ class BinlogWriter:
             found = self._changes.read(transaction)
             parts = part_start_ts(start_ts, starts) if found.is_split else iter((start_ts,))
             for part, part_ts in zip(found.parts, parts, strict=False):
-                self._records.write(PREWRITE, part_ts, commit_ts, part.encode(part_ts, found.first_key))
+                self._records.write(
+                    PREWRITE, part_ts, commit_ts, part.encode(part_ts, found.first_key)
+                )
             if not found.jobs and not found.schema_changes:
                 continue
             jobs = self._jobs.find(found.jobs, found.schema_changes)
@@ -106,7 +116,9 @@ class BinlogWriter:
                     f"transaction {start_ts} at commit_ts {commit_ts} ({tso.text(commit_ts)}) has {len(jobs)} DDL jobs:"
                     f" {', '.join(str(job.job_id) for job in jobs)}"
                 )
-            ddls += [(start_ts, encode_ddl(start_ts, commit_ts, found.first_key, job)) for job in jobs]
+            ddls += [
+                (start_ts, encode_ddl(start_ts, commit_ts, found.first_key, job)) for job in jobs
+            ]
             schema_changes += found.schema_changes
         for start_ts, payload in ddls:
             self.ddls += 1
@@ -116,7 +128,9 @@ class BinlogWriter:
 
 
 class _RecordWriter:
-    """Submit records in groups, each after the one before is on disk, and convert the next group meanwhile."""
+    """Submit records in groups, each after the one before is on disk, and convert the next group
+    meanwhile.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -184,16 +198,24 @@ def make_sink(store: Store, pd: PDClient, tikv: TiKVClient, start_ts: int) -> Ca
     Raises TiKVError, SchemaError.
     """
     schema = SchemaTracker.read(tikv, start_ts)
-    log.info("schema read: tables=%d schema_version=%d ts=%d", len(schema), schema.schema_version, start_ts)
+    log.info(
+        "schema read: tables=%d schema_version=%d ts=%d",
+        len(schema),
+        schema.schema_version,
+        start_ts,
+    )
     return BinlogWriter(store, schema)
 
 
 def part_start_ts(start_ts: int, taken: Container[int]) -> Iterator[int]:
     """Yield the start_ts under which the parts of a large transaction are stored, ascending.
 
-    They differ from those `taken` by other transactions of its commit_ts, and are the same after a restart.
+    They differ from those `taken` by other transactions of its commit_ts, and are the same after a
+    restart.
     """
     for found in range(start_ts - MAX_PARTS, start_ts):
         if found not in taken:
             yield found
-    raise CaptureWriteError(f"transaction {start_ts} has more than {MAX_PARTS} parts of {MAX_VALUE_BYTES} bytes")
+    raise CaptureWriteError(
+        f"transaction {start_ts} has more than {MAX_PARTS} parts of {MAX_VALUE_BYTES} bytes"
+    )

@@ -28,7 +28,16 @@ class PieceState(Enum):
 class Piece:
     """Hold a range of raw keys [start, end) and the timestamp through which its changes are known."""
 
-    __slots__ = ("end", "failures", "not_before", "region", "resolved_ts", "start", "state", "was_live")
+    __slots__ = (
+        "end",
+        "failures",
+        "not_before",
+        "region",
+        "resolved_ts",
+        "start",
+        "state",
+        "was_live",
+    )
 
     def __init__(self, start: bytes, end: bytes, resolved_ts: int) -> None:
         self.start, self.end = start, end
@@ -68,7 +77,9 @@ class Coverage:
     def due(self, now: float) -> list[tuple[bytes, bytes]]:
         """Mark the pieces to be located now; return their ranges, adjacent ones as one."""
         ranges: list[tuple[bytes, bytes]] = []
-        for piece in sorted((each for each in self.idle if each.not_before <= now), key=lambda each: each.start):
+        for piece in sorted(
+            (each for each in self.idle if each.not_before <= now), key=lambda each: each.start
+        ):
             self.mark(piece, PieceState.LOCATING)
             if ranges and ranges[-1][1] == piece.start:
                 ranges[-1] = (ranges[-1][0], piece.end)
@@ -86,7 +97,8 @@ class Coverage:
         piece.state = state
 
     def located(self, start: bytes, end: bytes, regions: Sequence[Region]) -> list[Piece]:
-        """Cut the pieces of [start, end) that are being located along these regions, and return them.
+        """Cut the pieces of [start, end) that are being located along these regions, and return
+        them.
 
         Adjacent ones of one region become one piece, known through the least of their timestamps.
         Pieces that no region covers stay LOCATING: the caller marks them.

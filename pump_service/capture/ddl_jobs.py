@@ -1,10 +1,12 @@
 """Find the DDL jobs in a transaction's changes, of which TiDB writes a binlog.
 
-A running job is a row of `mysql.tidb_ddl_job`, in TiDB before 6.2 or by a setting an item of the list `DDLJobList`.
-TiDB rewrites it in the transaction of each step. The step after which the job is done makes the new definition visible,
-so its transaction is the DDL's. A later transaction removes the row and puts the job into the history.
+A running job is a row of `mysql.tidb_ddl_job`, in TiDB before 6.2 or by a setting an item of the
+list `DDLJobList`. TiDB rewrites it in the transaction of each step. The step after which the job is
+done makes the new definition visible, so its transaction is the DDL's. A later transaction removes
+the row and puts the job into the history.
 
-TiDB 8.0 to 8.2 can create tables without a row: then the job is in the history at once, with its table.
+TiDB 8.0 to 8.2 can create tables without a row: then the job is in the history at once, with its
+table.
 """
 
 from __future__ import annotations
@@ -43,8 +45,12 @@ class DdlJobs:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], None] = {}
 
-    def find(self, rows: Iterable[tuple[bytes, bytes]], changes: Iterable[MetaChange]) -> list[DdlBinlog]:
-        """Return the DDL of a transaction. `rows`: key and value of each row put into the table of running jobs.
+    def find(
+        self, rows: Iterable[tuple[bytes, bytes]], changes: Iterable[MetaChange]
+    ) -> list[DdlBinlog]:
+        """Return the DDL of a transaction.
+
+        `rows`: key and value of each row put into the table of running jobs.
 
         Raises SchemaError, HistoryError.
         """
@@ -61,7 +67,11 @@ class DdlJobs:
         return found
 
     def _created_at_once(self, changes: Iterable[MetaChange]) -> Iterator[DdlBinlog]:
-        tables = {change.field for change in changes if change.field.startswith(b"Table:") and change.value}
+        tables = {
+            change.field
+            for change in changes
+            if change.field.startswith(b"Table:") and change.value
+        }
         if not tables:
             return
         for change in changes:
@@ -83,7 +93,9 @@ def _binlog_of(job: DdlHistoryJob) -> DdlBinlog:
     return DdlBinlog(job.id, job.schema_state, job.query or f"/* {action_name(job.type)} */")
 
 
-def _documents(rows: Iterable[tuple[bytes, bytes]], changes: Iterable[MetaChange]) -> Iterator[dict[str, Any]]:
+def _documents(
+    rows: Iterable[tuple[bytes, bytes]], changes: Iterable[MetaChange]
+) -> Iterator[dict[str, Any]]:
     for key, value in rows:
         yield job_of_row(key, value)
     for change in changes:

@@ -69,8 +69,11 @@ class Matcher:
             kind, key = row.type, row.key
             if kind == _INITIALIZED:
                 self._initialize()
-            elif not self._start <= key < self._end or (key[_INDEX_AT] == _INDEX and key[:1] == b"t"):
-                continue  # TiKV before 7.1 sends the whole region; what an index holds is in the row, too
+            elif not self._start <= key < self._end or (
+                key[_INDEX_AT] == _INDEX and key[:1] == b"t"
+            ):
+                # TiKV before 7.1 sends the whole region; what an index holds is in the row, too
+                continue
             elif kind == _PREWRITE:
                 self._prewrite(row)
             elif kind == _COMMIT:
@@ -97,7 +100,9 @@ class Matcher:
             if former.generation > row.generation:
                 return
             self._totals.count(row.start_ts, -1, -_size(former.change))
-        found = Prewrite(KeyChange(row.key, value, row.old_value, is_delete), row.txn_source, row.generation)
+        found = Prewrite(
+            KeyChange(row.key, value, row.old_value, is_delete), row.txn_source, row.generation
+        )
         of[row.key] = found
         self._totals.count(row.start_ts, 1, _size(found.change))
 
@@ -106,18 +111,26 @@ class Matcher:
         of = self._open.get(start_ts)
         found = of.get(key) if of is not None else None
         # The scan may still bring a later generation.
-        if is_live and not self.initialized and (found is None or found.generation or found.change.is_delete):
+        if (
+            is_live
+            and not self.initialized
+            and (found is None or found.generation or found.change.is_delete)
+        ):
             self._commits.append(row)
             return
         if found is not None:
             self._drop(start_ts, key)
             if self._is_new(row):
-                self._totals.sorter.add(row.commit_ts, start_ts, found.source or row.txn_source, found.change)
+                self._totals.sorter.add(
+                    row.commit_ts, start_ts, found.source or row.txn_source, found.change
+                )
         elif start_ts in self._totals.sorter.prewrites:
             if self._is_new(row):
                 self._totals.sorter.expect(row.commit_ts, start_ts, key, is_certain=is_live)
         elif is_live and self._is_new(row):
-            raise UnmatchedCommitError(f"the commit of key {key.hex()} by transaction {start_ts} has no prewrite")
+            raise UnmatchedCommitError(
+                f"the commit of key {key.hex()} by transaction {start_ts} has no prewrite"
+            )
 
     def _is_new(self, row: pb.cdc.Event.Row) -> bool:
         if row.commit_ts > self.resolved_ts:
@@ -201,12 +214,18 @@ class MatcherTotals:
         """Move the largest transactions to disk until half of the limit is free. Raises OSError."""
         if self.bytes <= self._memory_bytes:
             return
-        largest = heapq.nlargest(len(self._by_start), self._by_start, key=self._by_start.__getitem__)
+        largest = heapq.nlargest(
+            len(self._by_start), self._by_start, key=self._by_start.__getitem__
+        )
         for start_ts in largest:
             if self.bytes <= self._memory_bytes // 2:
                 return
-            holders = [matcher for matcher in self.matchers if start_ts in matcher.open_transactions()]
-            records = heapq.merge(*(matcher.take(start_ts) for matcher in holders), key=lambda record: record.key)
+            holders = [
+                matcher for matcher in self.matchers if start_ts in matcher.open_transactions()
+            ]
+            records = heapq.merge(
+                *(matcher.take(start_ts) for matcher in holders), key=lambda record: record.key
+            )
             with self.sorter.lock:
                 self.sorter.prewrites.add(start_ts, records)
 

@@ -1,11 +1,11 @@
 """Make PrewriteValues of the changes of captured transactions.
 
-A transaction is known by its net effect for each key: the value, and the value before. So a TableMutation has deletes
-first, then updates, then inserts: a row that moves to another partition, or gives a unique value to another row, is
-gone before it comes.
+A transaction is known by its net effect for each key: the value, and the value before. So a
+TableMutation has deletes first, then updates, then inserts: a row that moves to another partition,
+or gives a unique value to another row, is gone before it comes.
 
-A transaction of more than `MAX_VALUE_BYTES` becomes several values in the same order. Its changes are read once for
-each of the three kinds then, so that no more than one value is in memory.
+A transaction of more than `MAX_VALUE_BYTES` becomes several values in the same order. Its changes
+are read once for each of the three kinds then, so that no more than one value is in memory.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.record_keys import split_record_key
 
 MAX_VALUE_BYTES = 32 << 20
-"""Bytes of rows in one PrewriteValue: a pump needs some three times as much to write and to hand it out."""
+"""Bytes of rows in one PrewriteValue: a pump needs some three times as much to write and to hand it
+out.
+"""
 
 _REORGANIZATION_BITS = 0xFF00
-"""Bits of txn_source by which TiDB marks the rows that MODIFY COLUMN converts; TiKV before 6.5.1 sends them."""
+"""Bits of txn_source by which TiDB marks the rows that MODIFY COLUMN converts; TiKV before 6.5.1
+sends them.
+"""
 
 _BATCH_CHANGES = 1024
 _NOT_CONVERTED: kernel.Target = (b"", (), [], [], [])
@@ -35,10 +39,13 @@ _DELETE, _UPDATE, _INSERT = range(3)
 
 @dataclass(slots=True)
 class TransactionContents:
-    """Hold what a transaction changed: rows of user tables, schema keys, and rows of running DDL jobs."""
+    """Hold what a transaction changed: rows of user tables, schema keys, and rows of running DDL
+    jobs.
+    """
 
     parts: Iterator[PrewriteRows] = field(default_factory=lambda: iter(()))
-    """Its rows; none if the transaction changed none that are replicated, several if it is large."""
+    """Its rows; none if the transaction changed none that are replicated, several if it is large.
+    """
     is_split: bool = False
     first_key: bytes = b""
     """The first key that was changed."""
@@ -47,7 +54,10 @@ class TransactionContents:
 
 
 class _Targets(dict[int, kernel.Target | None]):
-    """Where compiled code puts the rows, by physical table id; each is made when its first row comes."""
+    """Where compiled code puts the rows, by physical table id.
+
+    Each is made when its first row comes.
+    """
 
     def __init__(self, rows: PrewriteRows) -> None:
         super().__init__()
@@ -147,7 +157,9 @@ class ChangeConverter:
 
     def _convert(self, rows: PrewriteRows, changes: list[KeyChange], at: int) -> int:
         """Convert what compiled code can, and return the place of the first change that is left."""
-        place, count, size = kernel.convert(changes, at, rows.targets, self._max_value_bytes - rows.size)
+        place, count, size = kernel.convert(
+            changes, at, rows.targets, self._max_value_bytes - rows.size
+        )
         rows.count += count
         rows.size += size
         return place
@@ -174,7 +186,8 @@ class ChangeConverter:
             return False
         kind = _kind_of(change)
         try:
-            if change.value == change.old_value:  # nothing is other, or the transaction has deleted what it inserted
+            # nothing is other, or the transaction has deleted what it inserted
+            if change.value == change.old_value:
                 return True
             if kind == _INSERT:
                 row = converter.insert(handle, change.value)

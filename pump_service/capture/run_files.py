@@ -85,14 +85,20 @@ def read_records(path: Path, begin: int, end: int) -> Iterator[RunRecord]:
         while begin < end:
             head = read(size)
             if len(head) != size:
-                raise RunFileError(f"temporary file '{path}' ends within the record at offset {begin}")
+                raise RunFileError(
+                    f"temporary file '{path}' ends within the record at offset {begin}"
+                )
             commit_ts, start_ts, kind, source, keys, values, olds = unpack(head)
             body = read(keys + values + olds)
             if len(body) != keys + values + olds:
-                raise RunFileError(f"temporary file '{path}' ends within the record at offset {begin}")
+                raise RunFileError(
+                    f"temporary file '{path}' ends within the record at offset {begin}"
+                )
             begin += size + len(body)
             cut = keys + values
-            yield RunRecord(commit_ts, start_ts, body[:keys], kind, source, body[keys:cut], body[cut:])
+            yield RunRecord(
+                commit_ts, start_ts, body[:keys], kind, source, body[keys:cut], body[cut:]
+            )
 
 
 class SortedRun:

@@ -1,13 +1,13 @@
 """Keep the upstream's schema at the commit timestamp that the capture has reached.
 
-TiDB writes each definition under a meta key in the transaction that changes it, and TiKV sends these keys like rows.
-So the definitions need no DDL job to be understood: the tracker reads them all at its first timestamp, and then applies
-the keys in commit order. A row at T is read by the definitions of T - 1, since a transaction may share its commit_ts
-with a DDL.
+TiDB writes each definition under a meta key in the transaction that changes it, and TiKV sends
+these keys like rows. So the definitions need no DDL job to be understood: the tracker reads them
+all at its first timestamp, and then applies the keys in commit order. A row at T is read by the
+definitions of T - 1, since a transaction may share its commit_ts with a DDL.
 
-A row's key has a physical id, which is the table's or that of a partition. Only partitions in `definitions` count:
-while a table is reorganized, TiDB also writes into those being added, and no reader sees these rows before they are
-there.
+A row's key has a physical id, which is the table's or that of a partition. Only partitions in
+`definitions` count: while a table is reorganized, TiDB also writes into those being added, and no
+reader sees these rows before they are there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,14 @@ _PARTITION_LISTS = ("definitions", "adding_definitions", "dropping_definitions")
 
 
 class UnknownTableError(SluiceError):
-    """A row of a table that no schema key has defined; names the table id and the commit timestamp."""
+    """A row of a table that no schema key has defined.
 
-    way_out = "report it, then start the capture again from the checkpoint: it reads the schema again"
+    Names the table id and the commit timestamp.
+    """
+
+    way_out = (
+        "report it, then start the capture again from the checkpoint: it reads the schema again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,10 @@ class _Definition:
 
 
 class SchemaTracker:
-    """Hold the definitions at one timestamp. One thread changes it; `is_system` may be called from any."""
+    """Hold the definitions at one timestamp.
+
+    One thread changes it; `is_system` may be called from any.
+    """
 
     def __init__(self, definitions: Iterable[tuple[bytes, bytes]], schema_version: int) -> None:
         """Take in keys and values of DBInfos and TableInfos, the DBInfos first."""
@@ -74,10 +82,18 @@ class SchemaTracker:
         self._tables: dict[int, _Definition] = {}
         self._logical: dict[int, int] = {}
         self._ignored: set[int] = set()
-        """Physical ids whose rows no reader sees: of partitions being added or dropped, of tables that are gone."""
+        """Physical ids whose rows no reader sees: of partitions being added or dropped, of tables
+        that are gone.
+        """
         self._converters: dict[int, StoredRowConverter] = {}
         self._system: set[int] = set()
-        self.apply([change for key, value in definitions if (change := meta_change(key, value)) is not None])
+        self.apply(
+            [
+                change
+                for key, value in definitions
+                if (change := meta_change(key, value)) is not None
+            ]
+        )
 
     @classmethod
     def read(cls, tikv: TiKVClient, ts: int) -> Self:
@@ -112,7 +128,9 @@ class SchemaTracker:
         if table_id is None:
             if physical_id in self._ignored:
                 return None
-            raise UnknownTableError(f"a row at commit_ts {commit_ts} belongs to table {physical_id}, which isn't known")
+            raise UnknownTableError(
+                f"a row at commit_ts {commit_ts} belongs to table {physical_id}, which isn't known"
+            )
         found = self._converters.get(table_id)
         if found is None:
             if len(self._converters) >= _MAX_CONVERTERS:
@@ -131,14 +149,18 @@ class SchemaTracker:
     def _table(self, table_id: int) -> Table:
         definition = self._tables[table_id]
         schema = self._schemas.get(definition.schema_id)
-        return Table.from_tidb(definition.info(), definition.schema_id, schema.name if schema else "")
+        return Table.from_tidb(
+            definition.info(), definition.schema_id, schema.name if schema else ""
+        )
 
     def _apply_schema(self, change: MetaChange) -> None:
         if not change.field.startswith(b"DB:"):
             return
         schema_id = int(change.field[3:])
         if change.value:
-            self._schemas[schema_id] = Schema.from_tidb(parse_object(change.value, f"database {schema_id}"))
+            self._schemas[schema_id] = Schema.from_tidb(
+                parse_object(change.value, f"database {schema_id}")
+            )
         else:
             self._schemas.pop(schema_id, None)
 
@@ -154,7 +176,9 @@ class SchemaTracker:
         if not change.value:
             return
         live, hidden = _physical_ids(table_id, change.value)
-        self._tables[table_id] = _Definition(schema_id, zlib.compress(change.value, 1), (*live, *hidden))
+        self._tables[table_id] = _Definition(
+            schema_id, zlib.compress(change.value, 1), (*live, *hidden)
+        )
         self._logical |= dict.fromkeys(live, table_id)
         self._ignored -= set(live)
         self._ignored |= set(hidden) - self._logical.keys()
@@ -177,15 +201,23 @@ def meta_change(key: bytes, value: bytes) -> MetaChange | None:
     if found is None:
         return None
     name, kind, field = found
-    if kind == "h" and (name == b"DBs" or (name.startswith(b"DB:") and field.startswith(b"Table:"))):
+    if kind == "h" and (
+        name == b"DBs" or (name.startswith(b"DB:") and field.startswith(b"Table:"))
+    ):
         return MetaChange(name, kind, field, value)
     if kind == "s" and name.startswith(b"Diff:"):
         return MetaChange(name, kind, field, value)
-    return MetaChange(name, kind, field, value) if name.startswith(b"DDLJob") and kind in "hl" else None
+    return (
+        MetaChange(name, kind, field, value)
+        if name.startswith(b"DDLJob") and kind in "hl"
+        else None
+    )
 
 
 def _physical_ids(table_id: int, info: bytes) -> tuple[list[int], list[int]]:
-    """Return the ids under which readers find rows of a table, and those of partitions that come or go."""
+    """Return the ids under which readers find rows of a table, and those of partitions that come or
+    go.
+    """
     if not _IS_PARTITIONED.search(info):
         return [table_id], []
     partition = parse_object(info, f"table {table_id}").get("partition")

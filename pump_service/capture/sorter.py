@@ -56,7 +56,10 @@ class LateChangeError(SluiceError):
 
 
 class _Transaction:
-    """Hold the changes of one transaction in memory, by key; None: its values are in a spilled prewrite."""
+    """Hold the changes of one transaction in memory, by key.
+
+    None: its values are in a spilled prewrite.
+    """
 
     __slots__ = ("changes", "possible", "size", "source")
 
@@ -76,7 +79,8 @@ class CommitSorter:
         self.prewrites = PrewriteFiles(folder)
         """Spilled prewrites of open transactions."""
         self.lock = threading.RLock()
-        """Held by the matcher for the events of one message, and while transactions are taken out."""
+        """Held by the matcher for the events of one message, and while transactions are taken out.
+        """
         self._pending: dict[tuple[int, int], _Transaction] = {}
         self._order: list[tuple[int, int]] = []  # a heap of the keys of _pending
         self._runs: list[SortedRun] = []
@@ -164,26 +168,42 @@ class CommitSorter:
         with self.lock:
             self._runs = [run for run in self._runs if run.first_ts < 1 << 64]
 
-    def _whole(self, commit_ts: int, start_ts: int, transaction: _Transaction) -> Iterator[CapturedTransaction]:
-        """Yield a transaction of which nothing is in a run; nothing if it has no changes after all."""
+    def _whole(
+        self, commit_ts: int, start_ts: int, transaction: _Transaction
+    ) -> Iterator[CapturedTransaction]:
+        """Yield a transaction of which nothing is in a run.
+
+        Nothing if it has no changes after all.
+        """
         if start_ts in self.prewrites:
-            yield from self._group(commit_ts, start_ts, _records_of(commit_ts, start_ts, transaction))
+            yield from self._group(
+                commit_ts, start_ts, _records_of(commit_ts, start_ts, transaction)
+            )
             return
         changes = transaction.changes
         if None in changes.values():
-            raise LostPrewriteError(f"a prewrite of transaction {start_ts}, committed at {commit_ts}, has been dropped")
+            raise LostPrewriteError(
+                f"a prewrite of transaction {start_ts}, committed at {commit_ts}, has been dropped"
+            )
         ordered = [changes[key] for key in sorted(changes)]
         yield CapturedTransaction(start_ts, commit_ts, transaction.source, ordered)  # type: ignore[arg-type]
 
     def _merged(
-        self, taken: list[tuple[tuple[int, int], _Transaction]], runs: list[SortedRun], through_ts: int
+        self,
+        taken: list[tuple[tuple[int, int], _Transaction]],
+        runs: list[SortedRun],
+        through_ts: int,
     ) -> Iterator[CapturedTransaction]:
-        in_memory = chain.from_iterable(_records_of(*identity, transaction) for identity, transaction in taken)
+        in_memory = chain.from_iterable(
+            _records_of(*identity, transaction) for identity, transaction in taken
+        )
         merged = heapq.merge(in_memory, *(run.through(through_ts) for run in runs))
         for (commit_ts, start_ts), records in groupby(merged, key=_identity):
             yield from self._group(commit_ts, start_ts, records)
 
-    def _group(self, commit_ts: int, start_ts: int, records: Iterable[RunRecord]) -> Iterator[CapturedTransaction]:
+    def _group(
+        self, commit_ts: int, start_ts: int, records: Iterable[RunRecord]
+    ) -> Iterator[CapturedTransaction]:
         with self.lock:
             prewrites = self.prewrites.read(start_ts)
         source, file = 0, None
@@ -199,7 +219,9 @@ class CommitSorter:
                 kept, size = [], 0
         if file is None:
             if kept:
-                yield CapturedTransaction(start_ts, commit_ts, source, [_change(record) for record in kept])
+                yield CapturedTransaction(
+                    start_ts, commit_ts, source, [_change(record) for record in kept]
+                )
         else:
             write_records(file, kept)
             try:
@@ -229,13 +251,23 @@ def _records_of(commit_ts: int, start_ts: int, transaction: _Transaction) -> Ite
     for key in sorted(changes):
         change = changes[key]
         if change is None:
-            yield RunRecord(commit_ts, start_ts, key, POSSIBLE if key in possible else EXPECTED, source, b"", b"")
+            yield RunRecord(
+                commit_ts,
+                start_ts,
+                key,
+                POSSIBLE if key in possible else EXPECTED,
+                source,
+                b"",
+                b"",
+            )
         else:
             kind = DELETE if change.is_delete else PUT
             yield RunRecord(commit_ts, start_ts, key, kind, source, change.value, change.old_value)
 
 
-def _joined(records: Iterable[RunRecord], prewrites: list[Iterator[RunRecord]]) -> Iterator[RunRecord]:
+def _joined(
+    records: Iterable[RunRecord], prewrites: list[Iterator[RunRecord]]
+) -> Iterator[RunRecord]:
     """Yield one whole change a key: it came as one, or its commit and its prewrite did."""
     stored = groupby(heapq.merge(*prewrites, key=_key), key=_key) if prewrites else iter(())
     at = next(stored, None)

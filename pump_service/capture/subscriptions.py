@@ -24,7 +24,9 @@ _MAX_SCANNING = 512
 _RETRY_S, _MAX_RETRY_S = 0.1, 5.0
 _STREAM_RETRY_S = 1.0
 _SILENT_S = 60.0
-"""A live subscription of which nothing was heard, not even a resolved ts, is renewed after this time."""
+"""A live subscription of which nothing was heard, not even a resolved ts, is renewed after this
+time.
+"""
 _SILENT_SCAN_S = 900.0
 """The same for one that is not live: TiKV may have many scans to do before."""
 
@@ -53,7 +55,9 @@ class Send(NamedTuple):
 class _Subscription:
     __slots__ = ("heard", "is_live", "matcher", "piece", "region", "request_id", "store")
 
-    def __init__(self, piece: Piece, region: Region, request_id: int, store: _Store, matcher: Matcher) -> None:
+    def __init__(
+        self, piece: Piece, region: Region, request_id: int, store: _Store, matcher: Matcher
+    ) -> None:
         self.piece, self.region, self.request_id = piece, region, request_id
         self.store, self.matcher = store, matcher
         self.heard = 0.0
@@ -65,7 +69,8 @@ class _Store:
         self.id, self.stream = store_id, stream
         self.subscriptions: dict[tuple[int, int], _Subscription] = {}  # by request id and region
         self.requests: Counter[int] = Counter()  # by region: the last request id
-        self.waiting: list[tuple[bool, float, int, Piece]] = []  # a heap: recovering pieces come first
+        # a heap: recovering pieces come first
+        self.waiting: list[tuple[bool, float, int, Piece]] = []
         self.scanning = 0
 
 
@@ -104,7 +109,9 @@ class Subscriptions:
         for piece in self.coverage.locating(start, end):
             self._retry(piece, now)
 
-    def received(self, store_id: int, stream: int, message: pb.cdc.ChangeDataEvent, now: float) -> None:
+    def received(
+        self, store_id: int, stream: int, message: pb.cdc.ChangeDataEvent, now: float
+    ) -> None:
         """Take a message of a stream.
 
         Raises CaptureRefusedError, and LateChangeError: then the capture must stop.
@@ -148,7 +155,10 @@ class Subscriptions:
         del self._stores[store_id]
 
     def tick(self, now: float) -> None:
-        """Look for pieces whose time has come, and for silent subscriptions. Call it several times a second."""
+        """Look for pieces whose time has come, and for silent subscriptions.
+
+        Call it several times a second.
+        """
         self.actions += [Locate(*due) for due in self.coverage.due(now)]
         for store in self._stores.values():
             for found in list(store.subscriptions.values()):
@@ -192,20 +202,28 @@ class Subscriptions:
     def _resolve(found: _Subscription, ts: int, now: float) -> None:
         found.heard = now
         matcher = found.matcher
-        if matcher.initialized and ts > matcher.resolved_ts:  # a lower one is of a batch with a slower region
+        # a lower one is of a batch with a slower region
+        if matcher.initialized and ts > matcher.resolved_ts:
             matcher.resolved_ts = found.piece.resolved_ts = ts
 
     def _fail(self, found: _Subscription, error: pb.cdc.Error, now: float) -> None:
         kind = next((field.name for field, _ in error.ListFields()), "unknown")
         self.events[f"error {kind}"] += 1
         if kind in ("compatibility", "cluster_id_mismatch", "duplicate_request"):
-            raise CaptureRefusedError(f"TiKV refuses region {found.region.id}: {' '.join(str(error).split())}")
+            raise CaptureRefusedError(
+                f"TiKV refuses region {found.region.id}: {' '.join(str(error).split())}"
+            )
         piece, region = found.piece, found.region
         self._end(found)
         if kind == "not_leader" and error.not_leader.leader.id:
             leader = error.not_leader.leader
             piece.failures += 1
-            self._wait(piece, region, Peer(leader.id, leader.store_id), now + _delay(piece.failures - 1) - _RETRY_S)
+            self._wait(
+                piece,
+                region,
+                Peer(leader.id, leader.store_id),
+                now + _delay(piece.failures - 1) - _RETRY_S,
+            )
         elif kind in ("server_is_busy", "congested") and region.leader is not None:
             piece.failures += 1
             delay = max(_delay(piece.failures), error.server_is_busy.backoff_ms / 1000)

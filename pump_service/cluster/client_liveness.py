@@ -68,7 +68,9 @@ class ClientLiveness:
     loop may call them. A thread, from `start` to `stop`, polls etcd.
     """
 
-    def __init__(self, servers: Callable[[], Iterable[TiDBServer]], is_open: Callable[[int], bool]) -> None:
+    def __init__(
+        self, servers: Callable[[], Iterable[TiDBServer]], is_open: Callable[[int], bool]
+    ) -> None:
         self._servers, self._is_open = servers, is_open
         self._of: dict[int, ClientConnection] = {}
         self._writers: set[ClientConnection] = set()
@@ -130,11 +132,15 @@ class ClientLiveness:
             _log.warning("can't query etcd for the TiDB at %s: %s", origin.ip, error)
             return False
         places = {server.address for server in origin.servers}
-        gone = all(server not in origin.servers and server.address in places and server.started for server in now)
+        gone = all(
+            server not in origin.servers and server.address in places and server.started
+            for server in now
+        )
         if gone:
             names = ", ".join(sorted(places))
             _log.warning(
-                "the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides its outcome",
+                "the TiDB (%s) that sent the Prewrite of transaction %d is gone: TiKV decides its"
+                " outcome",
                 names,
                 start_ts,
             )
@@ -161,7 +167,9 @@ class ClientLiveness:
         except ValueError:
             pass
         try:
-            found = frozenset(_normalized_ip(str(info[4][0])) for info in socket.getaddrinfo(host, None))
+            found = frozenset(
+                _normalized_ip(str(info[4][0])) for info in socket.getaddrinfo(host, None)
+            )
         except OSError:
             return self._names.get(host, frozenset())
         self._names[host] = found | self._names.get(host, frozenset())
@@ -196,7 +204,9 @@ class ClientLiveness:
             for server in by_ip[origin.ip]:
                 if server not in origin.servers:
                     origin.servers.add(server)
-                    _log.info("Prewrites from %s: a TiDB there is %s (started %d)", origin.ip, *server)
+                    _log.info(
+                        "Prewrites from %s: a TiDB there is %s (started %d)", origin.ip, *server
+                    )
 
     def _drop_before(self, before: set[int]) -> set[int]:
         """Drop Prewrites that the store rejected or has ended."""

@@ -118,7 +118,9 @@ class FutureTsLimit:
         if self.is_known(ts):
             return False
         self._refresh()
-        if self.is_known(ts) or (not self._clock.pd_answers and ts <= tso.wall_clock() + _MAX_AHEAD):
+        if self.is_known(ts) or (
+            not self._clock.pd_answers and ts <= tso.wall_clock() + _MAX_AHEAD
+        ):
             return False
         now = self._refused_at = time.monotonic()
         if now - self._reported_at >= _REPORT_INTERVAL_S:
@@ -137,15 +139,17 @@ class FutureTsLimit:
             try:
                 return ts > self._clock.fresh()
             except Exception as error:
-                _log.warning("can't query PD for a reader's timestamp, using local clocks: %s", error)
+                _log.warning(
+                    "can't query PD for a reader's timestamp, using local clocks: %s", error
+                )
         return ts > max(self._clock.estimated_ts(), tso.wall_clock()) + _MAX_AHEAD
 
     def describe(self, ts: int) -> str:
         """Return the message for a rejected timestamp."""
         ahead = tso.ms_between(self._clock.estimated_ts(), ts) / 1000
         return (
-            f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and taking it would"
-            " hide commits below it; do the client and this pump ask the same PD?"
+            f"timestamp {ts} lies {ahead:.1f} s ahead of PD's clock, so PD can't have given it, and"
+            " taking it would hide commits below it; do the client and this pump ask the same PD?"
         )
 
     def is_known(self, ts: int) -> bool:
@@ -155,11 +159,14 @@ class FutureTsLimit:
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if now - self._refused_at < _CALM_S or (self._asked_at and now - self._asked_at > _PD_WAIT_TIMEOUT_S):
+        if now - self._refused_at < _CALM_S or (
+            self._asked_at and now - self._asked_at > _PD_WAIT_TIMEOUT_S
+        ):
             self._ask.set()
             return  # a client that sends bad timestamps, or a PD that hangs, must not delay others
         with self._answer:
-            wanted = self._questions + 1  # a running query may have been answered before the clock jumped
+            # a running query may have been answered before the clock jumped
+            wanted = self._questions + 1
             self._ask.set()
             self._answer.wait_for(lambda: self._answered >= wanted, _PD_WAIT_TIMEOUT_S)
 

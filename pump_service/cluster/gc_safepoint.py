@@ -37,7 +37,13 @@ class ServiceSafePoint:
     through which every acknowledged transaction has its outcome; None if unknown now.
     """
 
-    def __init__(self, pd: SafePointPD, node_id: str, decided_through: Callable[[int], int | None], ttl_s: int) -> None:
+    def __init__(
+        self,
+        pd: SafePointPD,
+        node_id: str,
+        decided_through: Callable[[int], int | None],
+        ttl_s: int,
+    ) -> None:
         self._pd, self._decided_through, self._ttl_s = pd, decided_through, ttl_s
         self._service = f"sluice-pump-{node_id}"
         self._reported = -_REPORT_INTERVAL_S
@@ -74,7 +80,9 @@ class ServiceSafePoint:
             if ts is not None:
                 self._register(ts)
         except Exception as error:
-            self._report("TiKV isn't told to keep what unfinished transactions need, trying again: %s", error)
+            self._report(
+                "TiKV isn't told to keep what unfinished transactions need, trying again: %s", error
+            )
 
     def give_up(self) -> None:
         """Remove the registration: the pump leaves for good, or with nothing unfinished."""
@@ -88,14 +96,19 @@ class ServiceSafePoint:
         least = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, ts)
         if least > ts:
             self._report(
-                "TiKV has given up versions through %d already, a transaction that began at %d is unfinished", least, ts
+                "TiKV has given up versions through %d already, a transaction that began at %d is"
+                " unfinished",
+                least,
+                ts,
             )
 
     def _report_kept(self, why: object) -> None:
         if self._is_kept_reported:
             return
         self._is_kept_reported = True
-        _log.warning("PD keeps the service safe point %s for %d s: %s", self._service, self._ttl_s, why)
+        _log.warning(
+            "PD keeps the service safe point %s for %d s: %s", self._service, self._ttl_s, why
+        )
 
     def _report(self, text: str, *values: object) -> None:
         if time.monotonic() - self._reported >= _REPORT_INTERVAL_S:

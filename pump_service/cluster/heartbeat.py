@@ -60,7 +60,11 @@ class Heartbeat:
         self._thread.join(self._last.left())
         state = self._status().state
         if self._written != state:
-            _log.error("the registry doesn't know that this pump is %s: %s", state, self._failure or "no answer yet")
+            _log.error(
+                "the registry doesn't know that this pump is %s: %s",
+                state,
+                self._failure or "no answer yet",
+            )
 
     def _run(self) -> None:
         failed_since = reported = 0.0
@@ -74,14 +78,20 @@ class Heartbeat:
                 failed_since = failed_since or now
                 if now - reported >= _REPORT_INTERVAL_S and self._last is None:
                     reported = now
-                    _log.error("heartbeat failed for %.0f s, the pump continues: %s", now - failed_since, error)
+                    _log.error(
+                        "heartbeat failed for %.0f s, the pump continues: %s",
+                        now - failed_since,
+                        error,
+                    )
                 continue
             if failed_since:
                 _log.info("heartbeat is back after %.0f s", time.monotonic() - failed_since)
                 failed_since = reported = 0.0
 
     def _is_finished(self) -> bool:
-        return self._last is not None and (self._written == self._status().state or self._last.passed())
+        return self._last is not None and (
+            self._written == self._status().state or self._last.passed()
+        )
 
     def _write(self) -> None:
         backoff = Backoff(Deadline(self._join_timeout_s), self._wait)

@@ -51,7 +51,9 @@ def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:
         kept = ""
     if kept:
         if configured and configured != kept:
-            _log.warning("node-id %s is ignored: by %s this data belongs to node %s", configured, path, kept)
+            _log.warning(
+                "node-id %s is ignored: by %s this data belongs to node %s", configured, path, kept
+            )
         return kept
     chosen = configured or f"{socket.gethostname()}:{advertise_addr.rsplit(':', 1)[-1]}"
     _write_new(path, chosen, 0o600)
@@ -144,10 +146,11 @@ class Node:
         if begin is not None:
             if former is not None and former.state != OFFLINE and former.max_commit_ts:
                 raise NodeError(
-                    f"the registry knows pump {self.id} as {former.state} with binlogs through {former.max_commit_ts},"
-                    " but there is none in its data directory: is a disk not mounted? Bring the directory back; or, if"
-                    f" it is lost, `sluice pumps offline {self.id} --gone`, `sluice pumps forget {self.id}`, and start"
-                    " it again"
+                    f"the registry knows pump {self.id} as {former.state} with binlogs through"
+                    f" {former.max_commit_ts}, but there is none in its data directory: is a disk"
+                    " not mounted? Bring the directory back; or, if it is lost, `sluice pumps"
+                    f" offline {self.id} --gone`, `sluice pumps forget {self.id}`, and start it"
+                    " again"
                 )
             try:
                 begin()
@@ -158,7 +161,11 @@ class Node:
         if former is None or former.state == OFFLINE:
             try:
                 notify_drainers(
-                    [d for d in self._registry.drainers() if d.state == ONLINE and _PIPELINE not in (d.label or {})],
+                    [
+                        d
+                        for d in self._registry.drainers()
+                        if d.state == ONLINE and _PIPELINE not in (d.label or {})
+                    ],
                     tls=self._tls,
                 )
             except Exception as error:

@@ -17,7 +17,9 @@ _MAX_ATTEMPTS = 3
 _FIRST_RETRY_DELAY_S = 1.0
 
 
-def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _TOTAL_TIMEOUT_S) -> None:
+def notify_drainers(
+    drainers: Sequence[NodeStatus], tls: TLS | None = None, budget_s: float = _TOTAL_TIMEOUT_S
+) -> None:
     """Call `binlog.Cistern/Notify` on each drainer.
 
     Makes 3 attempts each, `budget_s` seconds in total. Raises RuntimeError that names the drainer
@@ -42,8 +44,8 @@ def notify_drainers(drainers: Sequence[NodeStatus], tls: TLS | None = None, budg
                 except grpc.RpcError as error:
                     if not left or time.monotonic() + wait > deadline:
                         raise RuntimeError(
-                            f"drainer {drainer.node_id} at {drainer.host} is online in the registry but doesn't answer "
-                            f"({describe(error)}); if it is gone for good:"
+                            f"drainer {drainer.node_id} at {drainer.host} is online in the registry"
+                            f" but doesn't answer ({describe(error)}); if it is gone for good:"
                             f" `sluice drainers offline {drainer.node_id} --gone`"
                         ) from None
                 time.sleep(wait)

@@ -38,7 +38,13 @@ class ResolverTiKV(Protocol):
     def mvcc_get(self, key: bytes) -> Mvcc: ...
 
     def check_txn_status(
-        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
+        self,
+        primary: bytes,
+        start_ts: int,
+        caller_start_ts: int,
+        current_ts: int,
+        *,
+        rollback_if_not_exist: bool,
     ) -> TxnStatus: ...
 
 
@@ -95,12 +101,15 @@ class TiKVResolver:
             return _PENDING
         if not locked and start_ts < self._pd.get_gc_safe_point():  # TiKV keeps all later commits
             raise OutcomeUnknown(
-                "TiKV has neither lock nor record of it, but has dropped old records through PD's GC safe point, which"
-                " is later than its start: whether it committed can't be known. Compare its rows (GET"
-                f" /debug/binlog/{start_ts}) with upstream, then say PUT /verdict/{start_ts}/rollback, or PUT"
-                f" /verdict/{start_ts}/<commit_ts>, to this pump"
+                "TiKV has neither lock nor record of it, but has dropped old records through PD's"
+                " GC safe point, which is later than its start: whether it committed can't be"
+                f" known. Compare its rows (GET /debug/binlog/{start_ts}) with upstream, then say"
+                f" PUT /verdict/{start_ts}/rollback, or PUT /verdict/{start_ts}/<commit_ts>, to"
+                " this pump"
             ) from failure
-        status = self._tikv.check_txn_status(prewrite_key, start_ts, start_ts, now, rollback_if_not_exist=True)
+        status = self._tikv.check_txn_status(
+            prewrite_key, start_ts, start_ts, now, rollback_if_not_exist=True
+        )
         return _outcome_of(status, start_ts) or _PENDING
 
 
@@ -109,7 +118,8 @@ def _outcome_of(status: TxnStatus, start_ts: int) -> TxnOutcome | None:
     if status.kind is TxnKind.COMMITTED:
         if status.commit_ts <= start_ts:
             raise TiKVError(
-                f"TiKV reports that transaction {start_ts} committed at {status.commit_ts}, before it began"
+                f"TiKV reports that transaction {start_ts} committed at {status.commit_ts}, before"
+                " it began"
             )
         return TxnOutcome(TxnOutcomeKind.COMMITTED, status.commit_ts)
     if status.kind is TxnKind.ROLLED_BACK:

@@ -29,17 +29,25 @@ _KV_KEYS = {
 _KV_IGNORED = {
     "compaction-total-size": "LevelDB fixes the size of its levels",
     "compaction-total-size-multiplier": "LevelDB fixes the size of its levels",
-    "write-L0-pause-trigger": "LevelDB fixes when it pauses writes; the pump's writes never wait for it",
-    "write-L0-slowdown-trigger": "LevelDB fixes when it slows writes; the pump's writes never wait for it",
+    "write-L0-pause-trigger": (
+        "LevelDB fixes when it pauses writes; the pump's writes never wait for it"
+    ),
+    "write-L0-slowdown-trigger": (
+        "LevelDB fixes when it slows writes; the pump's writes never wait for it"
+    ),
 }
 
 
-def from_file(path: str, merged: dict[str, Any], security: dict[str, Any], warnings: list[str]) -> StoreOptions:
+def from_file(
+    path: str, merged: dict[str, Any], security: dict[str, Any], warnings: list[str]
+) -> StoreOptions:
     try:
         with Path(path).open("rb") as file:
             document = tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"the configuration file {path} can't be read: {error.strerror}") from None
+        raise ConfigError(
+            f"the configuration file {path} can't be read: {error.strerror}"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     storage: dict[str, Any] = {}
@@ -72,21 +80,25 @@ def from_file(path: str, merged: dict[str, Any], security: dict[str, Any], warni
         else:
             unknown.append(key)
     if unknown:
-        raise ConfigError(f"{path}: unknown key{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}")
+        raise ConfigError(
+            f"{path}: unknown key{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
+        )
     if storage.get("kv_chan_cap", 0) > MAX_QUEUED:
         warnings.append(
-            f"{path}: key storage.kv_chan_cap: no more than {MAX_QUEUED} records wait in memory; what is beyond is "
-            "indexed from the value log"
+            f"{path}: key storage.kv_chan_cap: no more than {MAX_QUEUED} records wait in memory;"
+            " what is beyond is indexed from the value log"
         )
     if not storage.get("sync_log", True):
         warnings.append(
-            f"{path}: key storage.sync-log is off: binlogs are acknowledged before they are on disk, and a power cut "
-            "loses them"
+            f"{path}: key storage.sync-log is off: binlogs are acknowledged before they are on"
+            " disk, and a power cut loses them"
         )
     return StoreOptions(**storage, kv=IndexOptions(**kv))
 
 
-def _kv(table: Mapping[str, Any], path: str, warnings: list[str], unknown: list[str]) -> dict[str, Any]:
+def _kv(
+    table: Mapping[str, Any], path: str, warnings: list[str], unknown: list[str]
+) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, item in table.items():
         where = f"{path}: key storage.kv.{name}"

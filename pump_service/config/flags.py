@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from sluice.pump_service.config.settings import ConfigError
 
-# Flag or top-level key -> (field of Config, parser). A key that is a flag only isn't accepted in the file.
+# Flag or top-level key -> (field of Config, parser). A key that is a flag only isn't accepted in
+# the file.
 FLAGS = {
     "addr": "addr",
     "advertise-addr": "advertise_addr",
@@ -29,7 +30,13 @@ FLAG_ONLY = {"max-message-size", "fake-binlog-interval"}
 FILE_KEYS = {key: name for key, name in FLAGS.items() if key not in FLAG_ONLY} | {
     "gen-binlog-interval": "gen_binlog_interval"
 }
-CN_FLAGS = ("cert-allowed-cn", "write-allowed-cn", "read-allowed-cn", "operate-allowed-cn", "scrape-allowed-cn")
+CN_FLAGS = (
+    "cert-allowed-cn",
+    "write-allowed-cn",
+    "read-allowed-cn",
+    "operate-allowed-cn",
+    "scrape-allowed-cn",
+)
 SECURITY_FLAGS = ("ssl-ca", "ssl-cert", "ssl-key", *CN_FLAGS)
 IGNORED = {
     "binlog-file-size": "segments of the value log are rotated at 500 MiB",
@@ -75,7 +82,12 @@ def parse_flags(argv: Sequence[str]) -> dict[str, str]:
         if not arg.startswith("-") or not name:
             raise ConfigError(f"unexpected argument {arg!r}; all settings are flags, see -h")
         name = {"L": "log-level"}.get(name, name)
-        if name not in FLAGS and name not in SECURITY_FLAGS and name not in IGNORED and name != "config":
+        if (
+            name not in FLAGS
+            and name not in SECURITY_FLAGS
+            and name not in IGNORED
+            and name != "config"
+        ):
             raise ConfigError(f"unknown flag -{name}, see -h")
         if name in _BARE_FLAGS:
             value = value or "true"

@@ -1,7 +1,9 @@
-"""The pump's settings: every key and flag of the original's pump.toml, with its names, defaults, units and precedence.
+"""The pump's settings: every key and flag of the original's pump.toml, with its names, defaults,
+units and precedence.
 
-A command-line flag beats the environment (`PUMP_<FLAG>`), which beats the file, which beats the default. An unknown key
-is an error that names it. Keys without meaning here are accepted with a warning that says why.
+A command-line flag beats the environment (`PUMP_<FLAG>`), which beats the file, which beats the
+default. An unknown key is an error that names it. Keys without meaning here are accepted with a
+warning that says why.
 """
 
 from __future__ import annotations
@@ -23,14 +25,20 @@ DEFAULT_PORT = 8250
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """The settings from flags, environment (`PUMP_*`) and the file that `-config` or PUMP_CONFIG names.
+    """The settings from flags, environment (`PUMP_*`) and the file that `-config` or PUMP_CONFIG
+    names.
 
     Raises ConfigError; SystemExit is never raised here.
     """
     flags = parse_flags(argv)
     known = [*FLAGS, *SECURITY_FLAGS, *IGNORED, "config"]
-    env = {key: environ[name] for key in known if (name := "PUMP_" + key.upper().replace("-", "_")) in environ}
-    if "PUMP_L" in environ:  # the original's variable is called after the flag, which it knows as -L only
+    env = {
+        key: environ[name]
+        for key in known
+        if (name := "PUMP_" + key.upper().replace("-", "_")) in environ
+    }
+    # the original's variable is called after the flag, which it knows as -L only
+    if "PUMP_L" in environ:
         env.setdefault("log-level", environ["PUMP_L"])
     merged: dict[str, Any] = {}
     security: dict[str, Any] = {}
@@ -69,13 +77,21 @@ def _completed(config: Config) -> Config:
     except ValueError as error:
         raise ConfigError(f"advertise-addr: {error}") from None
     if host in ("", "0.0.0.0", "::"):  # noqa: S104
-        raise ConfigError(f"advertise-addr {advertise!r} is no address that others can connect to; set advertise-addr")
+        raise ConfigError(
+            f"advertise-addr {advertise!r} is no address that others can connect to; set"
+            " advertise-addr"
+        )
     if bool(config.security.ssl_cert) != bool(config.security.ssl_key):
         raise ConfigError("security: ssl-cert and ssl-key go together")
     if not config.security.ssl_cert and (config.security.ssl_ca or config.security.names_clients):
-        raise ConfigError("security: ssl-ca and cert-allowed-cn need ssl-cert and ssl-key, or the port is plain text")
+        raise ConfigError(
+            "security: ssl-ca and cert-allowed-cn need ssl-cert and ssl-key, or the port is plain"
+            " text"
+        )
     if config.security.names_clients and not config.security.ssl_ca:
-        raise ConfigError("security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate")
+        raise ConfigError(
+            "security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate"
+        )
     if not config.pd_urls.strip():
         raise ConfigError("pd-urls: no address given")
     return replace(config, addr=addr, advertise_addr=advertise)
@@ -89,8 +105,13 @@ def _local_ip() -> str:
         return str(probe.getsockname()[0])
     except OSError:  # no default route
         addresses = [
-            each.address for found in psutil.net_if_addrs().values() for each in found if each.family == socket.AF_INET
+            each.address
+            for found in psutil.net_if_addrs().values()
+            for each in found
+            if each.family == socket.AF_INET
         ]
-        return next((address for address in addresses if not address.startswith("127.")), "127.0.0.1")
+        return next(
+            (address for address in addresses if not address.startswith("127.")), "127.0.0.1"
+        )
     finally:
         probe.close()

@@ -11,8 +11,8 @@ from sluice.pump_service.store.options import StoreOptions
 DAY_S = 86400.0
 WRITE, READ, OPERATE, SCRAPE = "write", "read", "operate", "scrape"
 ROLES = frozenset((WRITE, READ, OPERATE, SCRAPE))
-"""What a client may do: WriteBinlog; PullBinlogs and `sluice.Window`; changes by HTTP and debug pages; the other pages,
-which every role may read.
+"""What a client may do: WriteBinlog; PullBinlogs and `sluice.Window`; changes by HTTP and debug
+pages; the other pages, which every role may read.
 """
 
 
@@ -22,7 +22,8 @@ class ConfigError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`[security]`: paths of PEM files, and the common names a client certificate may have (empty: any).
+    """`[security]`: paths of PEM files, and the common names a client certificate may have (empty:
+    any).
 
     A role with names of its own is for those only, the others are for `cert_allowed_cn`.
     """
@@ -51,7 +52,11 @@ class Security:
         given = set(names)
         own = self._own_names()
         any_other = not self.cert_allowed_cn or not given.isdisjoint(self.cert_allowed_cn)
-        return frozenset(role for role in ROLES if (not given.isdisjoint(own[role]) if role in own else any_other))
+        return frozenset(
+            role
+            for role in ROLES
+            if (not given.isdisjoint(own[role]) if role in own else any_other)
+        )
 
     def _own_names(self) -> dict[str, tuple[str, ...]]:
         named = {

@@ -14,7 +14,10 @@ _LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from "10 gib", "42 MB" (42e6), "42 mib" (42 * 2^20) or a number. ValueError otherwise."""
+    """Bytes from "10 gib", "42 MB" (42e6), "42 mib" (42 * 2^20) or a number.
+
+    ValueError otherwise.
+    """
     if isinstance(text, int):
         return text
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtpe]?)(i?)b?\s*", text.lower())
@@ -25,15 +28,22 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_gc(text: str | int) -> float:
-    """Seconds from days ("7") or a Go duration ("8h", "1h30m"). ValueError if it is neither, or not above 0."""
+    """Seconds from days ("7") or a Go duration ("8h", "1h30m").
+
+    ValueError if it is neither, or not above 0.
+    """
     text = str(text)
     if re.fullmatch(r"[0-9]+", text):
         seconds = int(text) * DAY_S
     else:
         if not re.fullmatch(r"(?:[0-9]+(?:\.[0-9]*)?(?:ms|us|µs|ns|h|m|s))+", text):
-            raise ValueError(f"{text!r} is neither a number of days nor a duration such as 8h or 1h30m")
+            raise ValueError(
+                f"{text!r} is neither a number of days nor a duration such as 8h or 1h30m"
+            )
         unit = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-        seconds = sum(float(n) * unit[u] for n, u in re.findall(r"([0-9.]+)(ms|us|µs|ns|h|m|s)", text))
+        seconds = sum(
+            float(n) * unit[u] for n, u in re.findall(r"([0-9.]+)(ms|us|µs|ns|h|m|s)", text)
+        )
     if seconds <= 0:
         raise ValueError("it must be above 0")
     return seconds
@@ -86,7 +96,12 @@ def value_of(name: str, given: Any, where: str) -> Any:
     try:
         if name == "gc_s":
             return parse_gc(given)
-        if name in ("heartbeat_interval", "gen_binlog_interval", "metrics_interval", "prewrite_timeout"):
+        if name in (
+            "heartbeat_interval",
+            "gen_binlog_interval",
+            "metrics_interval",
+            "prewrite_timeout",
+        ):
             number = float(given)
             if number <= 0:
                 raise ValueError("it must be above 0 seconds")

@@ -1,4 +1,6 @@
-"""How many frames that carry no call clients may send: some a second each, and many more over all of them."""
+"""How many frames that carry no call clients may send: some a second each, and many more over all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class SharedFrameBudget:
 
     def draw(self, now: float) -> int:
         """Return frames that one connection may send of it now; 0 if none are left."""
-        self._left = min(self._left + (now - self._counted) * self._rate, self._rate * _BURST_WINDOW_S)
+        self._left = min(
+            self._left + (now - self._counted) * self._rate, self._rate * _BURST_WINDOW_S
+        )
         self._counted = now
         if self._left < _FRAMES_PER_DRAW:
             return 0

@@ -12,7 +12,10 @@ from sluice.pump_service.grpc_fastpath.roles import ClientCalls
 
 
 class ProxiedCalls:
-    """Tasks by stream. `count`: those that haven't ended, also where the client has reset the stream since."""
+    """Tasks by stream.
+
+    `count`: those that haven't ended, also where the client has reset the stream since.
+    """
 
     __slots__ = ("_context", "_tasks", "count")
 
@@ -27,7 +30,9 @@ class ProxiedCalls:
         if not is_grpc(headers):
             return f.header_frames(stream, ((b":status", b"415"),), end_stream=True)
         if self.count >= context.limits.calls or context.calls >= context.limits.all_calls:
-            text = f"too many calls at a time: {self.count} on this connection, {context.calls} in all"
+            text = (
+                f"too many calls at a time: {self.count} on this connection, {context.calls} in all"
+            )
             return f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text)
         self.count += 1
         context.calls += 1

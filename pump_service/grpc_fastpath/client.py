@@ -1,7 +1,8 @@
-"""The lane's client side: unary calls of one method over one HTTP/2 connection, cheap enough to be a load generator.
+"""The lane's client side: unary calls of one method over one HTTP/2 connection, cheap enough to be
+a load generator.
 
-Blocking sockets and no threads: `send` queues requests and `receive` returns the answers that came. It checks each
-answer's status, so a failed call isn't counted as a success.
+Blocking sockets and no threads: `send` queues requests and `receive` returns the answers that came.
+It checks each answer's status, so a failed call isn't counted as a success.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from sluice.pump_service.grpc_fastpath.hpack import HpackDecoder, encode_headers
 class FastPathClient:
     """One connection to `host:port`. `timeout_s` bounds connecting and each wait for answers."""
 
-    def __init__(self, host: str, port: int, path: str = "/binlog.Pump/WriteBinlog", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, host: str, port: int, path: str = "/binlog.Pump/WriteBinlog", timeout_s: float = 30.0
+    ) -> None:
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._block = encode_headers(
@@ -38,14 +41,19 @@ class FastPathClient:
         self._consumed = 0
         self._pending: list[bytes] = []
         self._early: list[tuple[int, str]] = []  # answers that came while sending
-        self._socket.sendall(f.PREFACE + f.settings({}) + f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW))
+        self._socket.sendall(
+            f.PREFACE + f.settings({}) + f.window_update(0, f.MAX_WINDOW - f.DEFAULT_WINDOW)
+        )
 
     def fileno(self) -> int:
         """For select."""
         return self._socket.fileno()
 
     def send(self, messages: list[bytes]) -> list[int]:
-        """Start one call a message; the streams' ids. A message must fit in one frame and the stream's window."""
+        """Start one call a message; the streams' ids.
+
+        A message must fit in one frame and the stream's window.
+        """
         out = self._pending
         streams = []
         for message in messages:
@@ -72,7 +80,10 @@ class FastPathClient:
         return streams
 
     def receive(self) -> list[tuple[int, str]]:
-        """Wait for at least one answer: (stream, error text or "") of all that came. ConnectionError if it ends."""
+        """Wait for at least one answer: (stream, error text or "") of all that came.
+
+        ConnectionError if it ends.
+        """
         answers, self._early = self._early, []
         while not answers:
             self._read(answers)
@@ -108,7 +119,9 @@ class FastPathClient:
             if kind == f.HEADERS:
                 headers = self._hpack.decode(buf[pos + 9 : stop])
                 if flags & f.END_STREAM:
-                    answers.append((stream, "" if f.OK_TRAILERS[0] in headers else _error(dict(headers))))
+                    answers.append(
+                        (stream, "" if f.OK_TRAILERS[0] in headers else _error(dict(headers)))
+                    )
             elif kind == f.DATA:
                 self._consumed += stop - pos - 9
             elif kind != f.WINDOW_UPDATE or stream:
@@ -121,7 +134,9 @@ class FastPathClient:
             self._pending.append(f.window_update(0, self._consumed))
             self._consumed = 0
 
-    def _control(self, kind: int, flags: int, stream: int, payload: bytes, answers: list[tuple[int, str]]) -> None:
+    def _control(
+        self, kind: int, flags: int, stream: int, payload: bytes, answers: list[tuple[int, str]]
+    ) -> None:
         if kind == f.SETTINGS and not flags & f.ACK:
             for at in range(0, len(payload), 6):
                 if int.from_bytes(payload[at : at + 2], "big") == f.SETTING_INITIAL_WINDOW_SIZE:

@@ -1,4 +1,7 @@
-"""One HTTP/2 connection. WriteBinlog calls are answered here, all those of a read together; others by the bridge."""
+"""One HTTP/2 connection.
+
+WriteBinlog calls are answered here, all those of a read together; others by the bridge.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,8 @@ class FastPathConnection(asyncio.Protocol):
         self._probes: list[int] = []
         self._waiting = 0  # calls in the store
         self._bridged = ProxiedCalls(context)
-        self._allowance = FrameRateLimit(self._limits.own_frames, context.idle_frames)  # of frames that carry no call
+        # of frames that carry no call
+        self._allowance = FrameRateLimit(self._limits.own_frames, context.idle_frames)
         self._behind = False  # complete frames wait in _rest for an allowance
         self._used = time.monotonic()  # when a call came
         self._leaving = 0.0
@@ -75,7 +79,8 @@ class FastPathConnection(asyncio.Protocol):
         self._context.lanes.add(self)
         self._place.is_busy = self._is_waiting
         self._place.end = self._give_way
-        self._bytes = self._place.size + FAST_PATH_CONNECTION_BYTES  # that it takes when nothing is under way
+        # that it takes when nothing is under way
+        self._bytes = self._place.size + FAST_PATH_CONNECTION_BYTES
         self._place.resize(self._bytes)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
@@ -148,15 +153,19 @@ class FastPathConnection(asyncio.Protocol):
             self.flush()
 
     def _pause_reading(self) -> None:
-        """Frames that carry no call may come at a rate; of a client that sends more nothing is read until it is within
-        it and what it sent is handled: else what waits here would grow with every read.
+        """Frames that carry no call may come at a rate.
+
+        Of a client that sends more nothing is read until it is within it and what it sent is
+        handled: else what waits here would grow with every read.
         """
         allowance = self._allowance
         if (self._behind or allowance.is_used_up()) and not self._wire.is_held("frames"):
             now = time.monotonic()
             allowance.over_since = allowance.over_since or now
             if now - allowance.over_since > self._limits.over_s:
-                text = f"more frames without calls than are allowed, for {self._limits.over_s:.0f} s"
+                text = (
+                    f"more frames without calls than are allowed, for {self._limits.over_s:.0f} s"
+                )
                 self._fail(f.ENHANCE_YOUR_CALM, text)
                 return
             self._wire.set_paused("frames", on=True)
@@ -175,15 +184,24 @@ class FastPathConnection(asyncio.Protocol):
         """Count what waits here; end the connection if there is no room for it."""
         sender = self._sender
         held = (
-            self._bytes + len(self._rest) + self._blocks.size + self._uploads.held_bytes + _OPEN_BYTES * len(self._open)
-            + sender.queued_bytes + self._wire.unsent
-        )  # fmt: skip
+            self._bytes
+            + len(self._rest)
+            + self._blocks.size
+            + self._uploads.held_bytes
+            + _OPEN_BYTES * len(self._open)
+            + sender.queued_bytes
+            + self._wire.unsent
+        )
         if held != self._place.size and not self._place.resize(held) and not self._wire.closing:
             self._fail(f.ENHANCE_YOUR_CALM, "the pump keeps too much for connections without calls")
 
     def _is_waiting(self) -> bool:
-        """Whether a call is with the store or being answered, or the largest upload comes over this connection."""
-        return bool(self._waiting or self._bridged.count or self._context.uploads.is_oldest(self._uploads))
+        """Whether a call is with the store or being answered, or the largest upload comes over this
+        connection.
+        """
+        return bool(
+            self._waiting or self._bridged.count or self._context.uploads.is_oldest(self._uploads)
+        )
 
     def _give_way(self) -> None:
         """End for the sake of others."""
@@ -220,20 +238,27 @@ class FastPathConnection(asyncio.Protocol):
         return bool(self._waiting or self._open or self._bridged)
 
     def go_away(self) -> None:
-        """Tell the client to open no more calls here; those that cross the message are still served."""
+        """Tell the client to open no more calls here.
+
+        Those that cross the message are still served.
+        """
         if not self._wire.closing:
             self._out.append(f.goaway(f.MAX_WINDOW, f.NO_ERROR, "the pump is shutting down"))
             self.flush()
 
     def close_if_idle(self, now: float) -> None:
-        """Close the connection if nobody uses it: without a first call soon, without calls after an hour
-        and a GOAWAY.
+        """Close the connection if nobody uses it: without a first call soon, without calls after an
+        hour and a GOAWAY.
         """
         if self._wire.closing:
             return
         self.flush()
         if self._wire.stuck_s(now) > self._limits.stalled_s:
-            _log.warning("closing the connection of %s: it took nothing for %.0f s", self.peer, self._limits.stalled_s)
+            _log.warning(
+                "closing the connection of %s: it took nothing for %.0f s",
+                self.peer,
+                self._limits.stalled_s,
+            )
             self._wire.transport.abort()
             return
         idle = now - self._used
@@ -274,8 +299,8 @@ class FastPathConnection(asyncio.Protocol):
         return self._sender
 
     async def sent(self, stream: int) -> None:
-        """Wait until all that was queued on the stream has left for the network: until the client's windows and its
-        socket took it. CancelledError if the stream or the connection goes away.
+        """Wait until all that was queued on the stream has left for the network: until the client's
+        windows and its socket took it. CancelledError if the stream or the connection goes away.
         """
         await self._sender.drained(stream)
         await self._wire.written()
@@ -326,13 +351,22 @@ class FastPathConnection(asyncio.Protocol):
             if stop > end:
                 break
             if blocks.stream and kind != f.CONTINUATION:
-                raise f.Http2ConnectionError(f.PROTOCOL_ERROR, f"frame type {kind} inside a header block")
+                raise f.Http2ConnectionError(
+                    f.PROTOCOL_ERROR, f"frame type {kind} inside a header block"
+                )
             if kind == f.DATA:
                 # Most calls: the whole message in one frame.
-                if flags == f.END_STREAM and 5 <= length <= largest and opened.get(stream, self) is None:
+                if (
+                    flags == f.END_STREAM
+                    and 5 <= length <= largest
+                    and opened.get(stream, self) is None
+                ):
                     self._received += length
                     del opened[stream]
-                    if buf[start] == 0 and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5:
+                    if (
+                        buf[start] == 0
+                        and int.from_bytes(buf[start + 1 : start + 5], "big") == length - 5
+                    ):
                         take(stream, buf, start + 5, stop)
                     else:
                         self._message(stream, buf[start:stop])
@@ -351,15 +385,30 @@ class FastPathConnection(asyncio.Protocol):
         return buf[pos:]
 
     def _fast_calls(self, buf: bytes, pos: int, largest: int) -> int:
-        """Take the calls at buf[pos:] that are as nearly all are, all of them at once; where they end."""
+        """Take the calls at buf[pos:] that are as nearly all are, all of them at once.
+
+        Where they end.
+        """
         room = self._limits.streams - self._unfinished()
         if self._blocks.stream or room <= 0:
             return pos
-        known = self._write_headers is not None and self._hpack.recall(self._write_block) is self._write_headers
+        known = (
+            self._write_headers is not None
+            and self._hpack.recall(self._write_block) is self._write_headers
+        )
         pos, self._last, received = kernel.calls(
-            buf, pos, self._write_block if known else None, self._opens, self._open,
-            self._context.ingest.fast_admission(), largest, self._last, room, self._records, self._streams,
-        )  # fmt: skip
+            buf,
+            pos,
+            self._write_block if known else None,
+            self._opens,
+            self._open,
+            self._context.ingest.fast_admission(),
+            largest,
+            self._last,
+            room,
+            self._records,
+            self._streams,
+        )
         self._received += received
         return pos
 
@@ -399,7 +448,9 @@ class FastPathConnection(asyncio.Protocol):
             if stream in self._open and flags & f.END_STREAM:  # trailers of the client
                 self._data(f.END_STREAM, stream, b"")
             elif stream == 0 or stream in self._open:
-                raise f.Http2ConnectionError(f.PROTOCOL_ERROR, f"HEADERS on stream {stream} out of turn")
+                raise f.Http2ConnectionError(
+                    f.PROTOCOL_ERROR, f"HEADERS on stream {stream} out of turn"
+                )
             return
         if not stream & 1:
             raise f.Http2ConnectionError(f.PROTOCOL_ERROR, f"stream {stream} isn't a client's")
@@ -429,7 +480,9 @@ class FastPathConnection(asyncio.Protocol):
             payload = unpad(payload, flags)
         if stream not in self._open:
             if stream == 0 or stream > self._last:
-                raise f.Http2ConnectionError(f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open")
+                raise f.Http2ConnectionError(
+                    f.PROTOCOL_ERROR, f"DATA on stream {stream}, which isn't open"
+                )
             self._allowance.left -= 1
             return  # answered or reset already
         if length < _MAX_SHORT_BYTES and not flags & f.END_STREAM:
@@ -446,12 +499,18 @@ class FastPathConnection(asyncio.Protocol):
         """A complete WriteBinlog request body: five bytes of gRPC prefix and the message."""
         size = int.from_bytes(body[1:5], "big")
         if len(body) < 5 or size != len(body) - 5:
-            text = f"a WriteBinlog call carries one message; its body of {len(body)} bytes is not one"
+            text = (
+                f"a WriteBinlog call carries one message; its body of {len(body)} bytes is not one"
+            )
             self._allowance.left -= 1
             self._out.append(f.error_reply(stream, f.GRPC_INTERNAL, text))
         elif body[0]:
             self._allowance.left -= 1
-            self._out.append(f.error_reply(stream, f.GRPC_UNIMPLEMENTED, "WriteBinlog takes no compressed messages"))
+            self._out.append(
+                f.error_reply(
+                    stream, f.GRPC_UNIMPLEMENTED, "WriteBinlog takes no compressed messages"
+                )
+            )
         elif size > self._limits.message:
             self._allowance.left -= 1
             self._out.append(message_too_large(stream, size, self._limits.message))
@@ -477,7 +536,9 @@ class FastPathConnection(asyncio.Protocol):
         self._allowance.left -= _TASK_FRAMES
         role = WRITE if is_write(headers) else READ
         if role not in self._place.roles:
-            text = f"the client's certificate isn't one of those that may {role} ({role}-allowed-cn)"
+            text = (
+                f"the client's certificate isn't one of those that may {role} ({role}-allowed-cn)"
+            )
             self._out.append(f.error_reply(stream, f.GRPC_PERMISSION_DENIED, text))
             return
         refusal = self._bridged.begin(self, stream, headers, body)
@@ -489,22 +550,30 @@ class FastPathConnection(asyncio.Protocol):
         self._allowance.left -= 1
         if kind == f.PING:
             if size != 8 or stream:
-                raise f.Http2ConnectionError(f.FRAME_SIZE_ERROR, "a PING must have 8 bytes on stream 0")
+                raise f.Http2ConnectionError(
+                    f.FRAME_SIZE_ERROR, "a PING must have 8 bytes on stream 0"
+                )
             if not flags & f.ACK:
                 self._out.append(f.frame(f.PING, f.ACK, 0, payload))
         elif kind == f.WINDOW_UPDATE:
             increment = int.from_bytes(payload, "big") & f.MAX_WINDOW
             if size != 4:
-                raise f.Http2ConnectionError(f.FRAME_SIZE_ERROR, "a WINDOW_UPDATE must have 4 bytes")
+                raise f.Http2ConnectionError(
+                    f.FRAME_SIZE_ERROR, "a WINDOW_UPDATE must have 4 bytes"
+                )
             if increment == 0 or stream > self._last:
-                raise f.Http2ConnectionError(f.PROTOCOL_ERROR, f"WINDOW_UPDATE of {increment} on stream {stream}")
+                raise f.Http2ConnectionError(
+                    f.PROTOCOL_ERROR, f"WINDOW_UPDATE of {increment} on stream {stream}"
+                )
             self._allowance.earn(self._sender.pop_earned_updates())
             self._sender.window_update(stream, increment)
         elif kind == f.SETTINGS:
             self._settings(flags, stream, payload)
         elif kind == f.RST_STREAM:
             if size != 4 or stream == 0 or stream > self._last:
-                raise f.Http2ConnectionError(f.PROTOCOL_ERROR, f"RST_STREAM of {size} bytes on stream {stream}")
+                raise f.Http2ConnectionError(
+                    f.PROTOCOL_ERROR, f"RST_STREAM of {size} bytes on stream {stream}"
+                )
             if stream in self._open:
                 self._uploads.drop(stream)
             self._bridged.cancel(stream)

@@ -1,4 +1,6 @@
-"""What all lane connections of a process share: the way into the store, and the memory they may take."""
+"""What all lane connections of a process share: the way into the store, and the memory they may
+take.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,23 @@ _log = logging.getLogger(__name__)
 
 _MAX_SMALL_BATCH_BYTES = 64 << 10
 _ALONE, _HERE = 16, 256
-"""After so many calls in a row that found nobody waiting, so many are written by the thread that read them. It can't
-see meanwhile who else is waiting, so it looks again then.
+"""After so many calls in a row that found nobody waiting, so many are written by the thread that
+read them. It can't see meanwhile who else is waiting, so it looks again then.
 """
 _CALM_READS, _CALM_READ_GAP_S, _CALM_MAX_CALLS = 16, 0.002, 4
-"""So many reads that came so far apart, or farther, each with few calls, are calm traffic: whoever comes while the
-thread that reads writes hardly ever has to wait, and no other thread need be woken.
+"""So many reads that came so far apart, or farther, each with few calls, are calm traffic: whoever
+comes while the thread that reads writes hardly ever has to wait, and no other thread need be woken.
 """
 _AT_DISK = 4
-"""In calm traffic that thread has so many times as long for everything else as it is at the disk."""
+"""In calm traffic that thread has so many times as long for everything else as it is at the disk.
+"""
 _MAX_ANSWER_DELAY_S = 0.03
-"""A Commit or Rollback, which no session of TiDB's waits for, may wait so long in calm traffic for the next Prewrite,
-whose sync is then its own, too; a reader who comes before that has it written.
+"""A Commit or Rollback, which no session of TiDB's waits for, may wait so long in calm traffic for
+the next Prewrite, whose sync is then its own, too; a reader who comes before that has it written.
 """
 _PROOFS, _TRY_S = 4, 1.0
-"""A client that sent something while a Commit of its own was held back doesn't wait for that; so many more are held
-back then. Of others one is, so often at the most.
+"""A client that sent something while a Commit of its own was held back doesn't wait for that; so
+many more are held back then. Of others one is, so often at the most.
 """
 
 
@@ -64,7 +67,8 @@ class _CallBatch(NamedTuple):
 
 
 class FastPathServer:
-    """Hands batches of calls to the store and gives each connection its verdicts, in the loop's thread.
+    """Hands batches of calls to the store and gives each connection its verdicts, in the loop's
+    thread.
 
     `bridge` answers a call that isn't WriteBinlog.
     """
@@ -92,7 +96,8 @@ class FastPathServer:
         self._woken = False
         self._thread = 0  # the loop's
         self._alone = 0  # calls in a row that found nothing else waiting
-        self._read_times = deque([time.monotonic()] * _CALM_READS, _CALM_READS)  # when there was something to write
+        # when there was something to write
+        self._read_times = deque([time.monotonic()] * _CALM_READS, _CALM_READS)
         self._last_batch_s = 0.0  # s that a write from here took lately
         self._later = 0  # payload bytes of `queued` that may wait for others
         self._later_since = 0.0
@@ -116,7 +121,9 @@ class FastPathServer:
         batch = _CallBatch(lane, streams, size, began, habit)
         later = habit is not None
         try:
-            self.ingest.submit(records, partial(self._durable, batch), lane.origin, here=here, later=later)
+            self.ingest.submit(
+                records, partial(self._durable, batch), lane.origin, here=here, later=later
+            )
         except Exception as error:  # the store is closed or broken: the calls get its error
             self._durable(batch, error)
         if self._finished:  # written from within
@@ -136,15 +143,29 @@ class FastPathServer:
         apart_s = max(_CALM_READ_GAP_S, _AT_DISK * self._last_batch_s)
         is_calm = now - self._read_times[0] >= _CALM_READS * apart_s
         self._read_times.append(now)
-        return is_calm and calls <= _CALM_MAX_CALLS and size <= _MAX_SMALL_BATCH_BYTES and self.queued == self._later
+        return (
+            is_calm
+            and calls <= _CALM_MAX_CALLS
+            and size <= _MAX_SMALL_BATCH_BYTES
+            and self.queued == self._later
+        )
 
     def _is_alone(self, calls: int, size: int) -> bool:
-        """Whether a single caller seems to be all there is: nobody else would wait while this thread writes."""
-        sole = self.queued == 0 and calls == 1 and size <= _MAX_SMALL_BATCH_BYTES and self._alone < _ALONE + _HERE
+        """Whether a single caller seems to be all there is: nobody else would wait while this
+        thread writes.
+        """
+        sole = (
+            self.queued == 0
+            and calls == 1
+            and size <= _MAX_SMALL_BATCH_BYTES
+            and self._alone < _ALONE + _HERE
+        )
         self._alone = self._alone + 1 if sole else 0
         return self._alone > _ALONE
 
-    def _pattern(self, lane: ClientCalls, records: list[Record], now: float) -> _ClientPattern | None:
+    def _pattern(
+        self, lane: ClientCalls, records: list[Record], now: float
+    ) -> _ClientPattern | None:
         """The client's, if these calls' answers may come later."""
         habit = self._patterns.get(lane)
         if habit is None:
@@ -178,9 +199,11 @@ class FastPathServer:
             self._answer()
 
     def _durable(self, batch: _CallBatch, error: BaseException | None) -> None:
-        # The store's writer thread calls this for one batch after the other: wake the loop once for all of them.
+        # The store's writer thread calls this for one batch after the other: wake the loop once for
+        # all of them.
         self._finished.append((batch, error))
-        if not self._woken and get_ident() != self._thread:  # in this thread `submit` or `_flush` answers
+        # in this thread `submit` or `_flush` answers
+        if not self._woken and get_ident() != self._thread:
             self._woken = True
             try:
                 self.loop.call_soon_threadsafe(self._answer)
@@ -208,8 +231,9 @@ class FastPathServer:
                 lane.set_read_paused(on=False)
 
     async def run_maintenance(self, every_s: float = 5.0) -> None:
-        """Give up uploads that stand still and close connections that nobody uses, now and then; cancel
-        it to end it.
+        """Give up uploads that stand still and close connections that nobody uses, now and then.
+
+        Cancel it to end it.
         """
         while True:
             await asyncio.sleep(every_s)
@@ -228,7 +252,9 @@ class FastPathServer:
         return self._full
 
     async def drain(self, timeout_s: float) -> None:
-        """Ask every client to go away, wait until all calls are answered or the time is up, and close."""
+        """Ask every client to go away, wait until all calls are answered or the time is up, and
+        close.
+        """
         for lane in list(self.lanes):
             lane.go_away()
         deadline = time.monotonic() + timeout_s

@@ -1,4 +1,6 @@
-"""HTTP/2 frames (RFC 9113) as the lane needs them, and the ready-made answers to a WriteBinlog call."""
+"""HTTP/2 frames (RFC 9113) as the lane needs them, and the ready-made answers to a WriteBinlog
+call.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"")
 
 def settings(values: dict[int, int]) -> bytes:
     """A SETTINGS frame."""
-    return frame(SETTINGS, 0, 0, b"".join(k.to_bytes(2, "big") + v.to_bytes(4, "big") for k, v in values.items()))
+    return frame(
+        SETTINGS,
+        0,
+        0,
+        b"".join(k.to_bytes(2, "big") + v.to_bytes(4, "big") for k, v in values.items()),
+    )
 
 
 def window_update(stream: int, increment: int) -> bytes:
@@ -89,7 +96,9 @@ def reset(stream: int, code: int) -> bytes:
 
 def goaway(last_stream: int, code: int, text: str = "") -> bytes:
     """A GOAWAY frame with `text` as debug data."""
-    return frame(GOAWAY, 0, 0, last_stream.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode()[:512])
+    return frame(
+        GOAWAY, 0, 0, last_stream.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode()[:512]
+    )
 
 
 def header_frames(stream: int, headers: Headers, *, end_stream: bool) -> bytes:
@@ -129,7 +138,8 @@ REPLY_WINDOW: Final = len(EMPTY_MESSAGE)  # flow-controlled bytes of one answer
 def percent(text: str) -> bytes:
     """The encoding of grpc-message: UTF-8, and %XX for all but printable ASCII."""
     return b"".join(
-        bytes([b]) if 0x20 <= b <= 0x7E and b != 0x25 else b"%%%02X" % b for b in text.encode("utf-8", "replace")[:4096]
+        bytes([b]) if 0x20 <= b <= 0x7E and b != 0x25 else b"%%%02X" % b
+        for b in text.encode("utf-8", "replace")[:4096]
     )
 
 

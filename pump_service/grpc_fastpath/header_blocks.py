@@ -1,4 +1,6 @@
-"""Header blocks that don't lie in one plain HEADERS frame: padded, with a priority, or continued in further frames."""
+"""Header blocks that don't lie in one plain HEADERS frame: padded, with a priority, or continued in
+further frames.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ _MAX_CONTINUATIONS = 64
 
 
 class HeaderBlocks:
-    """At most one is open at a time, as HTTP/2 has it; then nothing but its continuation may come."""
+    """At most one is open at a time, as HTTP/2 has it.
+
+    Then nothing but its continuation may come.
+    """
 
     __slots__ = ("_flags", "_limit", "_parts", "size", "stream")
 
@@ -27,7 +32,9 @@ class HeaderBlocks:
         payload = unpad(payload, flags)
         if flags & f.PRIORITY_FLAG:
             if len(payload) < 5:
-                raise f.Http2ConnectionError(f.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
+                raise f.Http2ConnectionError(
+                    f.FRAME_SIZE_ERROR, "HEADERS too short for its priority"
+                )
             payload = payload[5:]
         if flags & f.END_HEADERS:
             return payload
@@ -46,7 +53,8 @@ class HeaderBlocks:
         self.size += len(payload)
         if len(parts) > _MAX_CONTINUATIONS or self.size > self._limit:
             raise f.Http2ConnectionError(
-                f.ENHANCE_YOUR_CALM, f"a header block above {self._limit} bytes or in too many frames"
+                f.ENHANCE_YOUR_CALM,
+                f"a header block above {self._limit} bytes or in too many frames",
             )
         if not flags & f.END_HEADERS:
             return None

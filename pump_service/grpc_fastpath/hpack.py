@@ -1,8 +1,10 @@
-"""HPACK (RFC 7541): a decoder that remembers whole header blocks, and the little encoding that a gRPC peer needs.
+"""HPACK (RFC 7541): a decoder that remembers whole header blocks, and the little encoding that a
+gRPC peer needs.
 
-A gRPC client sends nearly the same header block with every call. As long as the dynamic table doesn't change, equal
-bytes mean equal headers, so the decoder keeps the answers of the current table state. Go's client indexes every new
-value, also each grpc-timeout, so the dynamic table is kept exactly, sizes included.
+A gRPC client sends nearly the same header block with every call. As long as the dynamic table
+doesn't change, equal bytes mean equal headers, so the decoder keeps the answers of the current
+table state. Go's client indexes every new value, also each grpc-timeout, so the dynamic table is
+kept exactly, sizes included.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
 
 _STATIC_NAMES = (
-    ":authority :method=GET :method=POST :path=/ :path=/index.html :scheme=http :scheme=https :status=200 :status=204 "
-    ":status=206 :status=304 :status=400 :status=404 :status=500 accept-charset accept-encoding=gzip,_deflate "
-    "accept-language accept-ranges accept access-control-allow-origin age allow authorization cache-control "
-    "content-disposition content-encoding content-language content-length content-location content-range content-type "
-    "cookie date etag expect expires from host if-match if-modified-since if-none-match if-range if-unmodified-since "
-    "last-modified link location max-forwards proxy-authenticate proxy-authorization range referer refresh retry-after "
-    "server set-cookie strict-transport-security transfer-encoding user-agent vary via www-authenticate"
+    ":authority :method=GET :method=POST :path=/ :path=/index.html :scheme=http :scheme=https"
+    " :status=200 :status=204 :status=206 :status=304 :status=400 :status=404 :status=500"
+    " accept-charset accept-encoding=gzip,_deflate accept-language accept-ranges accept"
+    " access-control-allow-origin age allow authorization cache-control content-disposition"
+    " content-encoding content-language content-length content-location content-range content-type"
+    " cookie date etag expect expires from host if-match if-modified-since if-none-match if-range"
+    " if-unmodified-since last-modified link location max-forwards proxy-authenticate"
+    " proxy-authorization range referer refresh retry-after server set-cookie"
+    " strict-transport-security transfer-encoding user-agent vary via www-authenticate"
 )
 
 
@@ -38,8 +42,8 @@ def _static_table() -> tuple[Header, ...]:
 _STATIC = _static_table()
 _STATIC_END = len(_STATIC)  # 62, the index of the newest dynamic entry
 
-# Bit length of the code of each byte value and of EOS. The code is canonical: codes of one length ascend with the
-# byte value, so the lengths define it (RFC 7541, appendix B).
+# Bit length of the code of each byte value and of EOS. The code is canonical: codes of one length
+# ascend with the byte value, so the lengths define it (RFC 7541, appendix B).
 _CODE_LENGTHS = bytes.fromhex(
     "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c"
     "060a0a0c0d06080b0a0a080b080606060505050606060606060607080f060c0a"
@@ -71,7 +75,10 @@ def _huffman_codes() -> list[tuple[int, int]]:
 
 
 class _Huffman:
-    """A decoder that eats whole bytes; its transitions (state, byte) are worked out when first met."""
+    """A decoder that eats whole bytes.
+
+    Its transitions (state, byte) are worked out when first met.
+    """
 
     def __init__(self) -> None:
         # Tree node: [child of 0, child of 1]; a child >= 0 is a node, < 0 is symbol -1 - child.
@@ -130,13 +137,15 @@ _HUFFMAN = _Huffman()
 class HpackDecoder:
     """Decodes the header blocks of one connection, in order.
 
-    `max_table_size` is what our SETTINGS_HEADER_TABLE_SIZE allows the peer (4096 by default), `max_list_size` what our
-    SETTINGS_MAX_HEADER_LIST_SIZE does: a byte of a block may stand for a field of 4 KB.
+    `max_table_size` is what our SETTINGS_HEADER_TABLE_SIZE allows the peer (4096 by default),
+    `max_list_size` what our SETTINGS_MAX_HEADER_LIST_SIZE does: a byte of a block may stand for a
+    field of 4 KB.
     """
 
     __slots__ = ("_allowed", "_entries", "_limit", "_max_list", "_memo", "_memo_bytes", "_size")
 
-    _MEMO_BYTES, _MEMO_EACH = 16 << 10, 64  # of blocks that are remembered, and what is counted for each besides
+    # of blocks that are remembered, and what is counted for each besides
+    _MEMO_BYTES, _MEMO_EACH = 16 << 10, 64
 
     def __init__(self, max_table_size: int = 4096, max_list_size: int = 1 << 20) -> None:
         self._allowed = max_table_size
@@ -148,7 +157,10 @@ class HpackDecoder:
         self._memo_bytes = 0
 
     def decode(self, block: bytes) -> Headers:
-        """Headers of one complete block. Raises HpackError; the connection can't go on after that."""
+        """Headers of one complete block.
+
+        Raises HpackError; the connection can't go on after that.
+        """
         known = self._memo.get(block)
         if known is not None:
             return known
@@ -181,7 +193,8 @@ class HpackDecoder:
         return headers, bool(inserted)
 
     def _check_size(self, block: bytes, headers: Sequence[Header]) -> None:
-        # A field takes at least a byte of the block and at most what the table holds: only long blocks can be too much.
+        # A field takes at least a byte of the block and at most what the table holds: only long
+        # blocks can be too much.
         if len(block) * self._allowed > self._max_list:
             size = sum(len(name) + len(value) + 32 for name, value in headers)
             if size > self._max_list:
@@ -293,11 +306,19 @@ def _encode_integer(value: int, prefix: int, first: int) -> bytes:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """A header block of literals that leave the peer's dynamic table alone, so it can be sent any time."""
+    """A header block of literals that leave the peer's dynamic table alone, so it can be sent any
+    time.
+    """
     out = []
     for name, value in headers:
         if (name, value) in _STATIC:
             out.append(_encode_integer(_STATIC.index((name, value)), 0x7F, 0x80))
             continue
-        out += [b"\x00", _encode_integer(len(name), 0x7F, 0), name, _encode_integer(len(value), 0x7F, 0), value]
+        out += [
+            b"\x00",
+            _encode_integer(len(name), 0x7F, 0),
+            name,
+            _encode_integer(len(value), 0x7F, 0),
+            value,
+        ]
     return b"".join(out)

@@ -1,8 +1,9 @@
-"""What connections take of the process, from accept to close: descriptors and bytes, over all of them together.
+"""What connections take of the process, from accept to close: descriptors and bytes, over all of
+them together.
 
-A newcomer is refused only if no connection can be ended for it. The one to end is that which has completed no call for
-longest, first among addresses that have never written. So a crowd of connections shuts no writer out, and the memory of
-200 is that of 8,000.
+A newcomer is refused only if no connection can be ended for it. The one to end is that which has
+completed no call for longest, first among addresses that have never written. So a crowd of
+connections shuts no writer out, and the memory of 200 is that of 8,000.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ FAST_PATH_CONNECTION_BYTES = 32 << 10
 HTTP1_CONNECTION_BYTES = 128 << 10
 """besides: a request of the largest size, as h11 keeps it"""
 _SETTLED_AFTER_S = 10.0
-"""A connection of an address that has written is ended for others only after so long without a call."""
+"""A connection of an address that has written is ended for others only after so long without a
+call.
+"""
 _MAX_REMEMBERED_CLIENTS = 4096
 """addresses that have written"""
 _REPORT_INTERVAL_S = 10.0
@@ -64,7 +67,10 @@ class ConnectionSlot:
         self.is_busy: Callable[[], bool] = _never
 
     def resize(self, size: int) -> bool:
-        """Change what it takes to `size` bytes, ending others if that is too much; False if there is no room."""
+        """Change what it takes to `size` bytes, ending others if that is too much.
+
+        False if there is no room.
+        """
         grows = size > self.size
         if self.is_open:
             self._places.size += size - self.size
@@ -102,7 +108,8 @@ class ConnectionSlots:
         """bytes"""
         self.writers: dict[str, None] = {}
         self._by_group: Counter[str] = Counter()
-        self._strangers: dict[ConnectionSlot, float] = {}  # in the order of their last calls, as far as that is known
+        # in the order of their last calls, as far as that is known
+        self._strangers: dict[ConnectionSlot, float] = {}
         self._settled: dict[ConnectionSlot, float] = {}  # the same of addresses that have written
         self._reported = -_REPORT_INTERVAL_S
         self._ended = 0
@@ -152,13 +159,17 @@ class ConnectionSlots:
             now = time.monotonic()
             if self._end_idlest(self._strangers, wanted, now):
                 continue
-            if wanted.group in self.writers and self._end_idlest(self._settled, wanted, now - _SETTLED_AFTER_S):
+            if wanted.group in self.writers and self._end_idlest(
+                self._settled, wanted, now - _SETTLED_AFTER_S
+            ):
                 continue
             self._report(wanted.group, "no room for")
             return False
         return True
 
-    def _end_idlest(self, among: dict[ConnectionSlot, float], wanted: ConnectionSlot, before: float) -> bool:
+    def _end_idlest(
+        self, among: dict[ConnectionSlot, float], wanted: ConnectionSlot, before: float
+    ) -> bool:
         """End the one that has completed no call for longest, and none since `before`."""
         for _ in range(len(among)):
             place, seen = next(iter(among.items()))
@@ -198,10 +209,16 @@ class ConnectionSlots:
         if now - self._reported >= _REPORT_INTERVAL_S:
             self._reported = now
             _log.warning(
-                "%s %s: connections take %d descriptors of %d and %d bytes of %d; %d idle ones were ended since the"
-                " start, half is for one address",
-                what, group, self.used, self.descriptors, self.size, self.limit, self._ended,
-            )  # fmt: skip
+                "%s %s: connections take %d descriptors of %d and %d bytes of %d; %d idle ones were"
+                " ended since the start, half is for one address",
+                what,
+                group,
+                self.used,
+                self.descriptors,
+                self.size,
+                self.limit,
+                self._ended,
+            )
 
 
 def client_group(host: str) -> str:

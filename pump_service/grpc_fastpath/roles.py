@@ -1,4 +1,6 @@
-"""Who has a part in the lane: a connection, who takes in its records, and who answers what isn't WriteBinlog."""
+"""Who has a part in the lane: a connection, who takes in its records, and who answers what isn't
+WriteBinlog.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ class RecordIngest(Protocol):
     """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
 
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
-        """The record in data[begin:end]; None for a probe, which succeeds without writing. Raises Refused."""
+        """The record in data[begin:end]; None for a probe, which succeeds without writing.
+
+        Raises Refused.
+        """
 
     def fast_admission(self) -> tuple[bytes, int, bool, type[Record]]:
-        """What a request may hold now to be taken without `admit`: how it begins, up to the payload's length, the
-        highest timestamp, whether Prewrites are taken, and what a record is.
+        """What a request may hold now to be taken without `admit`: how it begins, up to the
+        payload's length, the highest timestamp, whether Prewrites are taken, and what a record is.
         """
 
     def connect(self, ip: str) -> ClientConnection:
@@ -48,7 +53,10 @@ class RecordIngest(Protocol):
 
 
 class ClientCalls(Protocol):
-    """A client's connection, as its context and those who answer calls on it see it. In the loop's thread only."""
+    """A client's connection, as its context and those who answer calls on it see it.
+
+    In the loop's thread only.
+    """
 
     @property
     def origin(self) -> ClientConnection | None:
@@ -77,8 +85,9 @@ class ClientCalls(Protocol):
         """Write what is ready."""
 
     async def sent(self, stream: int) -> None:
-        """Wait until all that was queued on the stream has left for the network. CancelledError if the stream or the
-        connection goes away.
+        """Wait until all that was queued on the stream has left for the network.
+
+        CancelledError if the stream or the connection goes away.
         """
 
     def ended(self, stream: int) -> None:

@@ -1,8 +1,9 @@
-"""The send side of a lane connection: flow-control windows, and streams that have more to send than fits in them.
+"""The send side of a lane connection: flow-control windows, and streams that have more to send than
+fits in them.
 
-A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection those that wait for
-nothing else (`_ready`). A new initial window counts at once, but who may send by it is looked for once a read
-(`serve_resized`).
+A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection
+those that wait for nothing else (`_ready`). A new initial window counts at once, but who may send
+by it is looked for once a read (`serve_resized`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from sluice.pump_service.grpc_fastpath.frames import (
 
 _CREDIT_LIMIT = 4096
 _CREDIT_BYTES, _QUEUE_BYTES = 100, 700
-"""that a stream takes whose window isn't the usual one, and one that has something to send and may not"""
+"""that a stream takes whose window isn't the usual one, and one that has something to send and may
+not
+"""
 
 
 class _SendQueue:
@@ -42,7 +45,10 @@ class _SendQueue:
 
 
 class FlowControlledSender:
-    """What may be sent now and what must wait. Frames to write go to `out`; the connection writes and clears it."""
+    """What may be sent now and what must wait.
+
+    Frames to write go to `out`; the connection writes and clears it.
+    """
 
     __slots__ = ("_credit", "_earned", "_queues", "_ready", "_resized", "initial", "out", "window")
 
@@ -50,9 +56,11 @@ class FlowControlledSender:
         self.out: list[bytes] = []
         self.window = DEFAULT_WINDOW  # of the connection
         self.initial = DEFAULT_WINDOW  # of a stream, as the peer's SETTINGS say
-        self._credit: dict[int, int] = {}  # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
+        # WINDOW_UPDATEs minus bytes sent, for streams where that isn't 0
+        self._credit: dict[int, int] = {}
         self._queues: dict[int, _SendQueue] = {}
-        self._ready: dict[int, None] = {}  # of them those that only the connection's window holds back, in turn
+        # of them those that only the connection's window holds back, in turn
+        self._ready: dict[int, None] = {}
         self._resized = False
         self._earned = 0
 
@@ -62,7 +70,9 @@ class FlowControlledSender:
         return _CREDIT_BYTES * len(self._credit) + _QUEUE_BYTES * len(self._queues)
 
     def pop_earned_updates(self) -> int:
-        """Return how many WINDOW_UPDATEs the peer may send for DATA frames sent since the last call."""
+        """Return how many WINDOW_UPDATEs the peer may send for DATA frames sent since the last
+        call.
+        """
         earned, self._earned = self._earned, 0
         return earned
 
@@ -106,7 +116,10 @@ class FlowControlledSender:
         self._push(stream, queue)
 
     async def drained(self, stream: int) -> None:
-        """Wait until everything queued on the stream is sent; CancelledError if the stream goes away."""
+        """Wait until everything queued on the stream is sent.
+
+        CancelledError if the stream goes away.
+        """
         queue = self._queues.get(stream)
         if queue is not None:
             queue.drained = asyncio.get_running_loop().create_future()
@@ -130,20 +143,27 @@ class FlowControlledSender:
         if stream == 0:
             self.window += increment
             if self.window > MAX_WINDOW:
-                raise Http2ConnectionError(FLOW_CONTROL_ERROR, "the connection's window passes 2^31-1")
+                raise Http2ConnectionError(
+                    FLOW_CONTROL_ERROR, "the connection's window passes 2^31-1"
+                )
             self._serve_ready()
             return
-        if len(self._credit) > _CREDIT_LIMIT:  # updates that crossed the last answer of their stream
+        # updates that crossed the last answer of their stream
+        if len(self._credit) > _CREDIT_LIMIT:
             self._credit = {k: v for k, v in self._credit.items() if k in self._queues}
         credit = self._credit.get(stream, 0) + increment
         if self.initial + credit > MAX_WINDOW:
-            raise Http2ConnectionError(FLOW_CONTROL_ERROR, f"the window of stream {stream} passes 2^31-1")
+            raise Http2ConnectionError(
+                FLOW_CONTROL_ERROR, f"the window of stream {stream} passes 2^31-1"
+            )
         self._credit[stream] = credit
         if stream in self._queues:
             self._push(stream, self._queues[stream])
 
     def initial_window(self, size: int) -> None:
-        """The peer's SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, also below zero."""
+        """The peer's SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, also below
+        zero.
+        """
         if size > MAX_WINDOW:
             raise Http2ConnectionError(FLOW_CONTROL_ERROR, f"an initial window of {size} bytes")
         self.initial = size

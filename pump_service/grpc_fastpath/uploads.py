@@ -1,5 +1,5 @@
-"""The calls of a connection whose requests aren't complete, and how much memory they may take, each and
-all together.
+"""The calls of a connection whose requests aren't complete, and how much memory they may take, each
+and all together.
 """
 
 from __future__ import annotations
@@ -19,9 +19,21 @@ _UPLOAD_BYTES, _FIELD_BYTES = 512, 96
 class PartialRequest:
     """A request in the making. `headers` is None for WriteBinlog."""
 
-    __slots__ = ("_body", "cost", "expected", "granted", "headers", "owner", "seen", "size", "stream")
+    __slots__ = (
+        "_body",
+        "cost",
+        "expected",
+        "granted",
+        "headers",
+        "owner",
+        "seen",
+        "size",
+        "stream",
+    )
 
-    def __init__(self, owner: PartialRequests, stream: int, granted: int, headers: Headers | None) -> None:
+    def __init__(
+        self, owner: PartialRequests, stream: int, granted: int, headers: Headers | None
+    ) -> None:
         self._body = io.BytesIO()  # many small frames take no more than their bytes
         self.owner = owner
         self.stream = stream
@@ -48,15 +60,16 @@ class PartialRequest:
 
 
 class PartialRequestBudget:
-    """What the uploads of all connections have received (bytes), those that have begun in their order, and those that
-    wait for room.
+    """What the uploads of all connections have received (bytes), those that have begun in their
+    order, and those that wait for room.
 
-    The oldest one always gets room and doesn't count, so that one after the other comes to its end however large it is.
+    The oldest one always gets room and doesn't count, so that one after the other comes to its end
+    however large it is.
     """
 
     def __init__(self, limit: int, share: int, has_room: Callable[[], bool]) -> None:
-        """`share`: bytes that a connection may have received in any case, so that large uploads of others don't shut it
-        out, as long as there is room for what connections keep.
+        """`share`: bytes that a connection may have received in any case, so that large uploads of
+        others don't shut it out, as long as there is room for what connections keep.
         """
         self._limit = limit
         self.has_room = has_room
@@ -88,8 +101,8 @@ class PartialRequestBudget:
         self._starved[upload] = None
 
     def is_over_share(self, upload: PartialRequest, parts: int = 1) -> bool:
-        """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one that may go on all
-        the same.
+        """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one
+        that may go on all the same.
         """
         oldest = next(iter(self._begun), upload)
         return upload is not oldest and (self._size - oldest.size) * parts > self._limit
@@ -108,19 +121,28 @@ class PartialRequestBudget:
 
     def stalled(self, before: float) -> list[PartialRequest]:
         """Uploads of which nothing has come since `before` (monotonic), though they may send."""
-        return [upload for upload in self._begun if upload.seen < before and upload not in self._starved]
+        return [
+            upload for upload in self._begun if upload.seen < before and upload not in self._starved
+        ]
 
 
 class PartialRequests:
-    """Open calls by stream. Frames to send go to `out`; `flush` sends them when nothing is being read.
+    """Open calls by stream.
 
-    `open` maps a stream to None while nothing of a WriteBinlog request's body has come: most calls never need more.
+    Frames to send go to `out`; `flush` sends them when nothing is being read.
+
+    `open` maps a stream to None while nothing of a WriteBinlog request's body has come: most calls
+    never need more.
     """
 
     __slots__ = ("_budget", "_costs", "_flush", "_message", "_out", "_size", "open", "window")
 
     def __init__(
-        self, limits: FastPathLimits, budget: PartialRequestBudget, out: list[bytes], flush: Callable[[], None]
+        self,
+        limits: FastPathLimits,
+        budget: PartialRequestBudget,
+        out: list[bytes],
+        flush: Callable[[], None],
     ) -> None:
         self._message = limits.message
         self._budget = budget
@@ -142,11 +164,16 @@ class PartialRequests:
             self.open[stream] = None
             return
         upload = self.open[stream] = PartialRequest(self, stream, self.window, headers)
-        upload.cost = _UPLOAD_BYTES + sum(len(name) + len(value) + _FIELD_BYTES for name, value in headers)
+        upload.cost = _UPLOAD_BYTES + sum(
+            len(name) + len(value) + _FIELD_BYTES for name, value in headers
+        )
         self._costs += upload.cost
 
     def add(self, stream: int, payload: bytes, length: int, *, end: bool) -> PartialRequest | None:
-        """A DATA frame of `length` flow-controlled bytes came on an open stream. The upload if that was its end."""
+        """A DATA frame of `length` flow-controlled bytes came on an open stream.
+
+        The upload if that was its end.
+        """
         upload = self.open[stream]
         if upload is None:
             upload = self.open[stream] = PartialRequest(self, stream, self.window, None)
@@ -172,7 +199,8 @@ class PartialRequests:
         if not small and self._budget.is_over_share(upload):
             self.reset(stream, f.REFUSED_STREAM)
         elif upload.granted < self.window // 2:
-            # Under pressure only the oldest call gets room, so that at least that one comes to its end.
+            # Under pressure only the oldest call gets room, so that at least that one comes to its
+            # end.
             if small or not self._budget.is_over_share(upload, 2):
                 self.grant(upload)
             else:
@@ -217,8 +245,9 @@ class PartialRequests:
 
 
 def message_too_large(stream: int, size: int, limit: int) -> bytes:
-    """The answer to a message above the limit; TiDB knows the words "larger than max" and fails that
-    transaction only.
+    """The answer to a message above the limit.
+
+    TiDB knows the words "larger than max" and fails that transaction only.
     """
     text = f"received message larger than max ({size} vs. {limit} bytes, flag -max-message-size)"
     return f.error_reply(stream, f.GRPC_RESOURCE_EXHAUSTED, text)

@@ -11,7 +11,16 @@ _LAST_BYTES_TIMEOUT_S = 10.0
 class FrameTransport:
     """Frames to write are put into `out`, a list that others hold too; `flush` writes them."""
 
-    __slots__ = ("_held", "_last_bytes", "_out", "_stuck", "_writable", "closing", "peer", "transport")
+    __slots__ = (
+        "_held",
+        "_last_bytes",
+        "_out",
+        "_stuck",
+        "_writable",
+        "closing",
+        "peer",
+        "transport",
+    )
 
     def __init__(self, transport: asyncio.Transport, out: list[bytes]) -> None:
         self.transport = transport
@@ -72,7 +81,10 @@ class FrameTransport:
         return 0.0 if self._writable is None else now - self._stuck
 
     async def written(self) -> None:
-        """Wait until the socket has taken what was written. CancelledError if the connection is lost."""
+        """Wait until the socket has taken what was written.
+
+        CancelledError if the connection is lost.
+        """
         while self._writable is not None:
             await asyncio.shield(self._writable)
 
@@ -81,7 +93,9 @@ class FrameTransport:
         self.closing = True
         self.flush()
         self.transport.close()
-        self._last_bytes = asyncio.get_running_loop().call_later(_LAST_BYTES_TIMEOUT_S, self.transport.abort)
+        self._last_bytes = asyncio.get_running_loop().call_later(
+            _LAST_BYTES_TIMEOUT_S, self.transport.abort
+        )
 
     def on_lost(self) -> None:
         """The connection is gone."""

@@ -1,4 +1,6 @@
-"""The pump's HTTP pages: what binlogctl and TiDB's SHOW PUMP STATUS / CHANGE PUMP ask for, metrics, and debugging."""
+"""The pump's HTTP pages: what binlogctl and TiDB's SHOW PUMP STATUS / CHANGE PUMP ask for, metrics,
+and debugging.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class PumpControl(Protocol):
-    """What the pages need of the pump. The calls may block for seconds; all but `state` may raise."""
+    """What the pages need of the pump.
+
+    The calls may block for seconds; all but `state` may raise.
+    """
 
     @property
     def node_id(self) -> str:
@@ -55,7 +60,10 @@ class PumpControl(Protocol):
         """Start a round; False if one is under way."""
 
     def decide(self, start_ts: int, commit_ts: int) -> None:
-        """End an unfinished transaction; 0: rolled back. KeyError, ValueError or the store's errors."""
+        """End an unfinished transaction; 0: rolled back.
+
+        KeyError, ValueError or the store's errors.
+        """
 
     def describe_binlog(self, ts: int) -> str:
         """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
@@ -64,11 +72,14 @@ class PumpControl(Protocol):
 class HttpApi:
     """`handle` is a `http1.Handler`.
 
-    State and metrics have threads of their own, so they are there whatever else is asked for; who asks for the same
-    meanwhile gets the same answer. Of the pages that take long, one is made at a time; of profiles there is one.
+    State and metrics have threads of their own, so they are there whatever else is asked for; who
+    asks for the same meanwhile gets the same answer. Of the pages that take long, one is made at a
+    time; of profiles there is one.
     """
 
-    def __init__(self, pump: PumpControl, registry: CollectorRegistry, hosts: Collection[str] = ()) -> None:
+    def __init__(
+        self, pump: PumpControl, registry: CollectorRegistry, hosts: Collection[str] = ()
+    ) -> None:
         """`hosts`: names by which the pump is reached, besides its addresses."""
         self.pump = pump
         self._hosts = {host.lower() for host in (*hosts, "localhost", socket.gethostname())}
@@ -128,13 +139,16 @@ class HttpApi:
     def _rejection(self, request: HttpRequest) -> str:
         """Why the client may not operate the pump; empty if it may.
 
-        A web page in an operator's browser names itself as the origin, and one whose name was made to lead here names
-        that as the host.
+        A web page in an operator's browser names itself as the origin, and one whose name was made
+        to lead here names that as the host.
         """
         if OPERATE not in request.roles:
-            return "the client's certificate isn't one of those that may operate (operate-allowed-cn)"
+            return (
+                "the client's certificate isn't one of those that may operate (operate-allowed-cn)"
+            )
         host = urlsplit(f"//{request.host}").hostname or ""
-        if "." in host and host not in self._hosts and not _is_address(host):  # no stranger has one without
+        # no stranger has one without
+        if "." in host and host not in self._hosts and not _is_address(host):
             return f"{host} is no name of this pump; use the one in advertise-addr, or its address"
         if request.origin and urlsplit(request.origin).netloc.lower() != request.host.lower():
             return f"pages of {request.origin} may not operate this pump"
@@ -158,7 +172,9 @@ class HttpApi:
         if not 0 < seconds < math.inf:
             return HttpResponse(400, _TEXT, f"seconds: {given!r} is no number above 0\n".encode())
         if self._profiling:
-            return HttpResponse(429, _TEXT, b"a profile is being taken; ask again when it is done\n")
+            return HttpResponse(
+                429, _TEXT, b"a profile is being taken; ask again when it is done\n"
+            )
         self._profiling = True
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         args = (seconds, self._stop_profile, asyncio.get_running_loop(), done)
@@ -181,7 +197,14 @@ class HttpApi:
             commit_ts = self.pump.fresh_ts()
         except Exception as error:  # PD is away
             errors.append(str(error))
-        return _json({"status": statuses, "CommitTS": commit_ts, "Checkpoint": {}, "ErrMsg": "; ".join(errors)})
+        return _json(
+            {
+                "status": statuses,
+                "CommitTS": commit_ts,
+                "Checkpoint": {},
+                "ErrMsg": "; ".join(errors),
+            }
+        )
 
     def _drainers(self) -> HttpResponse:
         return _json(self.pump.drainers())
@@ -192,7 +215,9 @@ class HttpApi:
     def _change(self, node_id: str, action: str) -> HttpResponse:
         state = self.pump.state
         if node_id != self.pump.node_id:
-            return _verdict(_OTHER, f"invalide nodeID {node_id}, this pump's nodeID is {self.pump.node_id}")
+            return _verdict(
+                _OTHER, f"invalide nodeID {node_id}, this pump's nodeID is {self.pump.node_id}"
+            )
         if state != "online":
             return _verdict(_OTHER, f"this pump's state is {state}, apply {action} failed!")
         if action not in ("pause", "close"):
@@ -250,7 +275,10 @@ def _nothing() -> HttpResponse:
 
 
 def _take_profile(
-    seconds: float, stop: threading.Event, loop: asyncio.AbstractEventLoop, done: asyncio.Future[str]
+    seconds: float,
+    stop: threading.Event,
+    loop: asyncio.AbstractEventLoop,
+    done: asyncio.Future[str],
 ) -> None:
     text = debug.profile(seconds, stop)
     with contextlib.suppress(RuntimeError):  # the loop is closed

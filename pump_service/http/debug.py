@@ -1,4 +1,6 @@
-"""What the `/debug` pages show of the process itself: stacks, memory, where the time goes, and single binlogs."""
+"""What the `/debug` pages show of the process itself: stacks, memory, where the time goes, and
+single binlogs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ _REST = 20
 _MAX_STACKS = 5000  # different ones, 1 or 2 KiB each
 _OVERFLOW_STACK = "(more stacks than are kept)"
 _MAX_PROFILE_S = 120.0
-_KINDS: dict[int, str] = {pb.tikv.Put: "put", pb.tikv.Del: "delete", pb.tikv.Lock: "lock", pb.tikv.Rollback: "rollback"}
+_KINDS: dict[int, str] = {
+    pb.tikv.Put: "put",
+    pb.tikv.Del: "delete",
+    pb.tikv.Lock: "lock",
+    pb.tikv.Rollback: "rollback",
+}
 
 
 def stacks() -> str:
@@ -40,9 +47,11 @@ def stacks() -> str:
 
 
 def _frames() -> dict[int, FrameType]:
-    """What each thread does. In CPython 3.11 before 3.11.9 a garbage collection inside the call could stop the whole
-    process for good: it lets other threads run, one of which may begin or end a thread, and that waits for a lock that
-    the call holds (gh-106883).
+    """What each thread does.
+
+    In CPython 3.11 before 3.11.9 a garbage collection inside the call could stop the whole process
+    for good: it lets other threads run, one of which may begin or end a thread, and that waits for
+    a lock that the call holds (gh-106883).
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -57,14 +66,20 @@ def memory() -> str:
     """Bytes of the process, and the 30 most frequent types among its objects."""
     info = psutil.Process().memory_info()
     counts = Counter(type(item).__qualname__ for item in gc.get_objects())
-    lines = [f"rss {info.rss}", f"vms {info.vms}", f"threads {threading.active_count()}", "objects tracked by type:"]
+    lines = [
+        f"rss {info.rss}",
+        f"vms {info.vms}",
+        f"threads {threading.active_count()}",
+        "objects tracked by type:",
+    ]
     lines += [f"  {count:9d} {name}" for name, count in counts.most_common(30)]
     return "\n".join(lines) + "\n"
 
 
 def profile(seconds: float, stop: threading.Event) -> str:
-    """Samples all other threads for so long (at most 120 s, or until `stop`): `thread;outer;inner <samples>`, the most
-    frequent first.
+    """Samples all other threads for so long (at most 120 s, or until `stop`): `thread;outer;inner
+
+    <samples>`, the most frequent first.
     """
     seen: Counter[str] = Counter()
     me = threading.get_ident()
@@ -78,11 +93,14 @@ def profile(seconds: float, stop: threading.Event) -> str:
             inner = frame
             while inner is not None:
                 code = inner.f_code
-                calls.append(f"{code.co_qualname} ({code.co_filename.rsplit('/', 1)[-1]}:{inner.f_lineno})")
+                calls.append(
+                    f"{code.co_qualname} ({code.co_filename.rsplit('/', 1)[-1]}:{inner.f_lineno})"
+                )
                 inner = inner.f_back  # type: ignore[assignment]
             stack = ";".join([names.get(ident, "?"), *reversed(calls)])
             seen[stack if stack in seen or len(seen) < _MAX_STACKS else _OVERFLOW_STACK] += 1
-        # Nobody else runs while a sample is taken: with many threads it takes longer, so it is taken less often.
+        # Nobody else runs while a sample is taken: with many threads it takes longer, so it is
+        # taken less often.
         time.sleep(max(_SAMPLE_INTERVAL_S, (time.monotonic() - began) * _REST))
     return "".join(f"{stack} {count}\n" for stack, count in seen.most_common())
 
@@ -100,7 +118,9 @@ def mvcc_text(mvcc: Mvcc) -> str:
     lines = ["\n GetMvccByEncodedKey:"]
     if mvcc.lock is not None:
         lock = mvcc.lock
-        lines.append(f"  lock start_ts: {lock.start_ts} primary: {lock.primary.hex()} ttl: {lock.ttl_ms} ms")
+        lines.append(
+            f"  lock start_ts: {lock.start_ts} primary: {lock.primary.hex()} ttl: {lock.ttl_ms} ms"
+        )
     for write in mvcc.writes:
         kind = _KINDS.get(write.kind, str(write.kind))
         mark = " with an overlapped rollback" if write.overlapped_rollback else ""

@@ -21,7 +21,10 @@ _IDLE_TIMEOUT_S = 75.0
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A complete request. `target` is path and query as sent, `host` and `origin` are headers, empty if not there."""
+    """A complete request.
+
+    `target` is path and query as sent, `host` and `origin` are headers, empty if not there.
+    """
 
     method: str
     target: str
@@ -110,7 +113,11 @@ class Http1Connection(asyncio.Protocol):
                 self._body.append(bytes(event.data))
                 self._size += len(event.data)
                 if self._size > _MAX_BODY_BYTES or len(self._body) > _MAX_PIECES:
-                    self._refuse(413, f"a body above {_MAX_BODY_BYTES} bytes, or in more than {_MAX_PIECES} pieces")
+                    self._refuse(
+                        413,
+                        f"a body above {_MAX_BODY_BYTES} bytes, or in more than {_MAX_PIECES}"
+                        " pieces",
+                    )
                     return
             elif isinstance(event, h11.EndOfMessage):
                 assert self._request is not None
@@ -133,7 +140,9 @@ class Http1Connection(asyncio.Protocol):
             response = await self._handler(request)
         except Exception as error:
             _log.exception("%s %s failed", request.method, request.target)
-            response = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
+            response = HttpResponse(
+                500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode()
+            )
         self._task = None
         if self._transport.is_closing():
             return
@@ -157,7 +166,10 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(error.error_status_hint, str(error))
 
     def _respond(self, response: HttpResponse, *, head_only: bool = False) -> None:
-        headers = [("content-type", response.content_type), ("content-length", str(len(response.body)))]
+        headers = [
+            ("content-type", response.content_type),
+            ("content-length", str(len(response.body))),
+        ]
         self._send(h11.Response(status_code=response.status, headers=headers))
         if not head_only:
             self._send(h11.Data(data=response.body))

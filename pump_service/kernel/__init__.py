@@ -16,13 +16,34 @@ EDITION = 5
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)
 if IS_COMPILED:
-    from sluice.pump_service.kernel._compiled import calls, fields, framed, merged, pull_message, put_entries, replies
+    from sluice.pump_service.kernel._compiled import (
+        calls,
+        fields,
+        framed,
+        merged,
+        pull_message,
+        put_entries,
+        replies,
+    )
 else:
-    calls, replies, framed, put_entries = plain.calls, plain.replies, plain.framed, plain.put_entries
+    calls, replies, framed, put_entries = (
+        plain.calls,
+        plain.replies,
+        plain.framed,
+        plain.put_entries,
+    )
     merged, pull_message, fields = plain.merged, plain.pull_message, plain.fields
 
 framed_parts = plain.framed_parts
 
 __all__ = [
-    "IS_COMPILED", "calls", "fields", "framed", "framed_parts", "merged", "pull_message", "put_entries", "replies",
-]  # fmt: skip
+    "IS_COMPILED",
+    "calls",
+    "fields",
+    "framed",
+    "framed_parts",
+    "merged",
+    "pull_message",
+    "put_entries",
+    "replies",
+]

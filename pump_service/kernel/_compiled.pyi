@@ -19,7 +19,13 @@ def calls(
 ) -> tuple[int, int, int]: ...
 def replies(streams: list[int], parts: tuple[bytes, bytes, bytes, bytes], /) -> bytes: ...
 def framed(
-    payloads: tuple[bytes, ...], first: int, offset: int, limit: int, magic: int, crc32c: Callable[[bytes], int], /
+    payloads: tuple[bytes, ...],
+    first: int,
+    offset: int,
+    limit: int,
+    magic: int,
+    crc32c: Callable[[bytes], int],
+    /,
 ) -> tuple[bytes, list[int]]: ...
 def put_entries(
     put: Callable[[bytes, bytes], object],

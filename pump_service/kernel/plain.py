@@ -15,11 +15,16 @@ _HEADER = Struct("<IQI")
 _KEY = Struct(">Q")
 _POINTER = Struct("<Iq")
 _NO_DDL = b"\x38\x00\x40\x00"
-# Records as TiDB writes nearly all of them: nine-byte timestamps, then a prewrite_key of less than 128 bytes.
-_COMMIT = re.compile(rb"\x08\x01\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]\x22[\x00-\x7f]")
+# Records as TiDB writes nearly all of them: nine-byte timestamps, then a prewrite_key of less than
+# 128 bytes.
+_COMMIT = re.compile(
+    rb"\x08\x01\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]\x22[\x00-\x7f]"
+)
 _PREWRITE = re.compile(rb"\x08\x00\x10[\x80-\xff]{8}[\x00-\x7f]\x18\x00\x22[\x00-\x7f]")
 # start_ts and commit_ts of nine bytes each, at [3:12] and [13:22]: those of any time since 1978
-_NINE_BYTE_HEAD = re.compile(rb"\x08[\x00-\x7f]\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]")
+_NINE_BYTE_HEAD = re.compile(
+    rb"\x08[\x00-\x7f]\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x80-\xff]{8}[\x00-\x7f]"
+)
 
 
 def calls(
@@ -36,14 +41,16 @@ def calls(
     streams: list[int],
     /,
 ) -> tuple[int, int, int]:
-    """Takes the WriteBinlog calls that begin at data[pos] and are as nearly all are, up to the first frame that isn't.
+    """Takes the WriteBinlog calls that begin at data[pos] and are as nearly all are, up to the
+    first frame that isn't.
 
-    `block`: the header block of such a call, if one is known; `opens` is asked about others, and if it denies, the
-    frame is left; it must not raise. `opened`: streams of which nothing but the headers has come (None).
-    `terms`: how a WriteBinlogReq of this cluster begins, the highest timestamp, whether Prewrites are taken, and what
-    a record is (tp, start_ts, commit_ts, payload). `largest`: bytes of a DATA frame. `last`: the highest stream so far.
-    `room`: how many calls may still be opened. Appends to `records` and `streams`. Returns where it ended, the highest
-    stream then, and how many bytes of DATA frames it took.
+    `block`: the header block of such a call, if one is known; `opens` is asked about others, and if
+    it denies, the frame is left; it must not raise. `opened`: streams of which nothing but the
+    headers has come (None). `terms`: how a WriteBinlogReq of this cluster begins, the highest
+    timestamp, whether Prewrites are taken, and what a record is (tp, start_ts, commit_ts, payload).
+    `largest`: bytes of a DATA frame. `last`: the highest stream so far. `room`: how many calls may
+    still be opened. Appends to `records` and `streams`. Returns where it ended, the highest stream
+    then, and how many bytes of DATA frames it took.
 
     Here it takes none: the lane goes frame by frame.
     """
@@ -56,17 +63,30 @@ def replies(streams: list[int], parts: tuple[bytes, bytes, bytes, bytes], /) -> 
 
 
 def framed(
-    payloads: tuple[bytes, ...], first: int, offset: int, limit: int, magic: int, crc32c: Callable[[bytes], int], /
+    payloads: tuple[bytes, ...],
+    first: int,
+    offset: int,
+    limit: int,
+    magic: int,
+    crc32c: Callable[[bytes], int],
+    /,
 ) -> tuple[bytes, list[int]]:
-    """Records of the value log, header and payload, one behind the other, and the offset of each. It begins with
-    payloads[first] at `offset` and ends behind the first record that passes `limit`.
+    """Records of the value log, header and payload, one behind the other, and the offset of each.
+
+    It begins with payloads[first] at `offset` and ends behind the first record that passes `limit`.
     """
     parts, offsets = framed_parts(payloads, first, offset, limit, magic, crc32c)
     return b"".join(parts), offsets
 
 
 def framed_parts(
-    payloads: tuple[bytes, ...], first: int, offset: int, limit: int, magic: int, crc32c: Callable[[bytes], int], /
+    payloads: tuple[bytes, ...],
+    first: int,
+    offset: int,
+    limit: int,
+    magic: int,
+    crc32c: Callable[[bytes], int],
+    /,
 ) -> tuple[list[bytes], list[int]]:
     """As `framed`, each header and payload by itself: nothing is copied."""
     parts: list[bytes] = []
@@ -100,7 +120,10 @@ def put_entries(
 
 
 def merged(commit: bytes, prewrite: bytes, /) -> bytes | None:
-    """The Commit with the prewrite_value of its Prewrite, if both are as TiDB writes them for rows; None if not."""
+    """The Commit with the prewrite_value of its Prewrite, if both are as TiDB writes them for rows.
+
+    None if not.
+    """
     if (
         _COMMIT.match(commit)
         and commit[23] == len(commit) - 28  # the key, and nothing but the tail behind it
@@ -121,7 +144,8 @@ def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes:
     0a len {0a 00 (pos)  12 len payload  22 len {08 startTs  10 commitTs}}
     """
     if _NINE_BYTE_HEAD.match(payload):
-        times = b"\x22\x14\x08" + payload[3:12] + b"\x10" + payload[13:22]  # they are encoded in the payload already
+        # they are encoded in the payload already
+        times = b"\x22\x14\x08" + payload[3:12] + b"\x10" + payload[13:22]
     else:
         meta = b"\x08" + encode_uvarint(start_ts) + b"\x10" + encode_uvarint(commit_ts)
         times = b"\x22" + encode_uvarint(len(meta)) + meta
@@ -135,8 +159,9 @@ def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes:
 def fields(
     block: bytes, fixed: tuple[tuple[bytes, bytes], ...], entries: Sequence[tuple[bytes, bytes]], /
 ) -> tuple[tuple[tuple[bytes, bytes], ...], list[tuple[bytes, bytes]]] | None:
-    """The fields of an HPACK block and which of them go into the table of `entries`, newest first, behind the `fixed`
-    ones. None if it is wrong or unusual: not a usual client's, which refers to nothing that it has just inserted.
+    """The fields of an HPACK block and which of them go into the table of `entries`, newest first,
+    behind the `fixed` ones. None if it is wrong or unusual: not a usual client's, which refers to
+    nothing that it has just inserted.
 
     Here it is always None: `HpackDecoder` does it all.
     """

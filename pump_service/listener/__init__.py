@@ -4,4 +4,10 @@ from sluice.pump_service.listener.descriptors import max_connection_descriptors,
 from sluice.pump_service.listener.port import Listener
 from sluice.pump_service.listener.tls import client_tls, server_context
 
-__all__ = ["Listener", "client_tls", "max_connection_descriptors", "raise_nofile_limit", "server_context"]
+__all__ = [
+    "Listener",
+    "client_tls",
+    "max_connection_descriptors",
+    "raise_nofile_limit",
+    "server_context",
+]

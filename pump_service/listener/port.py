@@ -60,11 +60,17 @@ class Listener:
         """Set the server for HTTP/2 connections; must come before `listen`."""
         self._context = context
 
-    async def listen(self, host: str, port: int, tls: Contexts | None, backlog: int = 1024) -> tuple[str, int]:
+    async def listen(
+        self, host: str, port: int, tls: Contexts | None, backlog: int = 1024
+    ) -> tuple[str, int]:
         """Bind; return the address. Raises OSError if it is in use."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        sockets = [_bind(family, address, backlog) for family, _, _, _, address in dict.fromkeys(found)]
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        sockets = [
+            _bind(family, address, backlog) for family, _, _, _, address in dict.fromkeys(found)
+        ]
         self._listening += [(sock, tls) for sock in sockets]
         name = sockets[0].getsockname()
         return str(name[0]), int(name[1])
@@ -90,7 +96,9 @@ class Listener:
         """Start accepting."""
         loop = asyncio.get_running_loop()
         self._accepting.append(loop.create_task(self._greet_in_turn()))
-        self._accepting += [loop.create_task(self._accept(sock, tls)) for sock, tls in self._listening]
+        self._accepting += [
+            loop.create_task(self._accept(sock, tls)) for sock, tls in self._listening
+        ]
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; open connections stay."""
@@ -115,7 +123,10 @@ class Listener:
                 continue
             host = address[0] if isinstance(address, tuple) else _UNIX
             place = self._context.places.acquire(
-                host, ACCEPTED_CONNECTION_BYTES if tls is None else ACCEPTED_CONNECTION_BYTES + TLS_CONNECTION_BYTES
+                host,
+                ACCEPTED_CONNECTION_BYTES
+                if tls is None
+                else ACCEPTED_CONNECTION_BYTES + TLS_CONNECTION_BYTES,
             )
             if place is None:
                 taken.close()
@@ -141,7 +152,9 @@ class Listener:
             while self._waiting:
                 for _ in range(_MAX_GREETED_TOGETHER):
                     sock, tls = self._waiting.pop() if self._waiting else (None, None)
-                    if sock is None or (sock.fileno() >= 0 and self._begin(sock, tls) and tls is not None):
+                    if sock is None or (
+                        sock.fileno() >= 0 and self._begin(sock, tls) and tls is not None
+                    ):
                         break
                 await asyncio.sleep(_GREETING_DELAY_S)
 
@@ -156,7 +169,10 @@ class Listener:
         more = {"ssl_handshake_timeout": _HANDSHAKE_TIMEOUT_S} if tls is not None else {}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _ProtocolSniffer(self, sock.place), sock, ssl=tls() if tls is not None else None, **more
+                lambda: _ProtocolSniffer(self, sock.place),
+                sock,
+                ssl=tls() if tls is not None else None,
+                **more,
             )
         except OSError as error:  # also OpenSSL's
             _log.debug("no connection with %s: %s", sock.host, error)
@@ -188,7 +204,9 @@ class Listener:
 
 def _bind(family: int, address: str | tuple[Any, ...], backlog: int) -> socket.socket:
     # asyncio sets TCP_NODELAY only on sockets whose protocol is given as TCP.
-    sock = socket.socket(family, socket.SOCK_STREAM, 0 if family == socket.AF_UNIX else socket.IPPROTO_TCP)
+    sock = socket.socket(
+        family, socket.SOCK_STREAM, 0 if family == socket.AF_UNIX else socket.IPPROTO_TCP
+    )
     try:
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -238,7 +256,9 @@ class _ProtocolSniffer(asyncio.Protocol):
         if speaks_tls:
             self._place.roles = roles_of(self._front.security, transport.get_extra_info("peercert"))
             if not self._place.roles:
-                _log.warning("connection refused: its certificate's common name isn't in cert-allowed-cn")
+                _log.warning(
+                    "connection refused: its certificate's common name isn't in cert-allowed-cn"
+                )
                 transport.abort()
                 return
         self._front.connections.add(transport)

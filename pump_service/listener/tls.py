@@ -82,13 +82,16 @@ class _Reloader:
             context.load_cert_chain(security.ssl_cert, security.ssl_key)
         except OSError as error:
             raise OSError(
-                f"ssl-cert {security.ssl_cert} and ssl-key {security.ssl_key} can't be used: {error.strerror or error}"
+                f"ssl-cert {security.ssl_cert} and ssl-key {security.ssl_key} can't be used:"
+                f" {error.strerror or error}"
             ) from error
         if security.ssl_ca:
             try:
                 context.load_verify_locations(security.ssl_ca)
             except OSError as error:
-                raise OSError(f"ssl-ca {security.ssl_ca} can't be used: {error.strerror or error}") from error
+                raise OSError(
+                    f"ssl-ca {security.ssl_ca} can't be used: {error.strerror or error}"
+                ) from error
             context.verify_mode = ssl.CERT_REQUIRED
         context.num_tickets = 0  # a session that is resumed isn't checked again
         context.options |= ssl.OP_NO_TICKET

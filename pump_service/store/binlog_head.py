@@ -54,7 +54,9 @@ def _varint(data: bytes, pos: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if pos >= len(data) or shift > 63:
-            raise ValueError(f"broken varint at byte {pos} of a Binlog message of {len(data)} bytes")
+            raise ValueError(
+                f"broken varint at byte {pos} of a Binlog message of {len(data)} bytes"
+            )
         byte = data[pos]
         pos += 1
         value |= (byte & 0x7F) << shift
@@ -84,7 +86,10 @@ def fields(data: bytes) -> Iterator[BinlogField]:
         else:
             raise ValueError(f"wire type {wire} at byte {begin} of a Binlog message")
         if pos > len(data):
-            raise ValueError(f"field {tag >> 3} at byte {begin} ends beyond the Binlog message of {len(data)} bytes")
+            raise ValueError(
+                f"field {tag >> 3} at byte {begin} ends beyond the Binlog message of {len(data)}"
+                " bytes"
+            )
         yield BinlogField(tag >> 3, wire, begin, value_begin, pos, value)
 
 
@@ -111,7 +116,11 @@ def stored_head(payload: bytes) -> BinlogHead:
     """
     head = np.frombuffer(payload[:HEAD_BYTES].ljust(HEAD_BYTES, b"\0"), np.uint8).reshape(1, -1)
     tps, starts, commits, right = parse_heads(head, np.array([len(payload)], np.int64))
-    return BinlogHead(int(tps[0]), int(starts[0]), int(commits[0])) if right[0] else parse_head(payload)
+    return (
+        BinlogHead(int(tps[0]), int(starts[0]), int(commits[0]))
+        if right[0]
+        else parse_head(payload)
+    )
 
 
 def prewrite_key(payload: bytes) -> bytes:
@@ -158,7 +167,9 @@ def merge(commit: bytes, prewrite: bytes) -> bytes:
             first.append(commit[field.begin : field.end])
         elif field.number > 8:
             rest.append(commit[field.begin : field.end])
-    middle = [prewrite[field.begin : field.end] for field in fields(prewrite) if 5 <= field.number <= 8]
+    middle = [
+        prewrite[field.begin : field.end] for field in fields(prewrite) if 5 <= field.number <= 8
+    ]
     return b"".join(first + middle + rest)
 
 
@@ -167,7 +178,13 @@ def _after_key(payload: bytes) -> int:
 
     0 if the message isn't in the encoder's order.
     """
-    if len(payload) < 14 or payload[0] != 0x08 or payload[2] != 0x10 or payload[11] >= 0x80 or payload[12] != 0x18:
+    if (
+        len(payload) < 14
+        or payload[0] != 0x08
+        or payload[2] != 0x10
+        or payload[11] >= 0x80
+        or payload[12] != 0x18
+    ):
         return 0
     if min(payload[3:11]) < 0x80 or payload[1] >= 0x80:
         return 0
@@ -187,7 +204,9 @@ def _end_of_bytes(payload: bytes, tag: int) -> int:
 
 def parse_heads(
     heads: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+) -> tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]
+]:
     """Return tp, start_ts and commit_ts of many messages, and which rows are valid.
 
     `heads` has a row of HEAD_BYTES per message: its first bytes, then arbitrary bytes if `lengths`
@@ -216,7 +235,9 @@ def rows_at(data: npt.NDArray[np.uint8], offsets: Ints, width: int) -> npt.NDArr
 
     Each offset must have as many bytes behind it.
     """
-    windows = np.lib.stride_tricks.as_strided(data, (len(data) - width + 1, width), (1, 1), writeable=False)
+    windows = np.lib.stride_tricks.as_strided(
+        data, (len(data) - width + 1, width), (1, 1), writeable=False
+    )
     return windows[offsets]
 
 

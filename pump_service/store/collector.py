@@ -25,7 +25,12 @@ class GarbageCollector:
     """Collect in one thread at a time; any thread may read its state."""
 
     def __init__(
-        self, value_log: ValueLog, index: BinlogIndex, sorter: Sorter, indexer: Indexer, reader: WindowReader
+        self,
+        value_log: ValueLog,
+        index: BinlogIndex,
+        sorter: Sorter,
+        indexer: Indexer,
+        reader: WindowReader,
     ) -> None:
         self._log, self._index, self._sorter = value_log, index, sorter
         self._indexer, self._reader = indexer, reader
@@ -55,7 +60,9 @@ class GarbageCollector:
         self._index.save_gc_ts(ts)
         self.gc_ts = ts
         failpoints.hit("gc.after_mark")
-        needed = [start for commit, start in self._sorter.long_transactions().items() if commit > ts]
+        needed = [
+            start for commit, start in self._sorter.long_transactions().items() if commit > ts
+        ]
         self._sorter.drop_long(ts)
         keep_from = min([ts - LATE_COMMIT_SLACK, *(start - 1 for start in needed)])
         if keep_from > 0:

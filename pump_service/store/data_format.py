@@ -34,7 +34,8 @@ def refuse_newer(data_dir: Path) -> None:
         return
     if not text.isdecimal() or int(text) > FORMAT:
         raise NewerDataError(
-            f"value log and index have format {text[:20]!r} by {path}; this version of the pump reads {FORMAT}",
+            f"value log and index have format {text[:20]!r} by {path}; this version of the pump"
+            f" reads {FORMAT}",
             way_out=NewerDataError.way_out,
         )
 
@@ -50,7 +51,9 @@ def open_format(data_dir: Path, *, is_captured: bool) -> bool:
     if not is_captured:
         return False
     if (data_dir / "value").exists() or (data_dir / "kv").exists():
-        raise MixedDataError(f"{data_dir} has binlogs that TiDB sent: what is captured from TiKV can't join them")
+        raise MixedDataError(
+            f"{data_dir} has binlogs that TiDB sent: what is captured from TiKV can't join them"
+        )
     new = path.with_name(f"{FORMAT_FILE}.new")
     with new.open("w", encoding="ascii") as file:
         file.write(f"{CAPTURED_FORMAT}\n")

@@ -21,6 +21,7 @@ def lock_directory(data_dir: Path) -> int:
     except OSError as error:
         os.close(fd)
         raise StoreLockedError(
-            f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one another data-dir"
+            f"{path} is locked: another pump is running on {data_dir}; stop it, or give this one"
+            " another data-dir"
         ) from error
     return fd

@@ -20,7 +20,10 @@ class StoreLockedError(StoreError):
 class NewerDataError(StoreError):
     """Report that a newer version of Sluice wrote this data directory; it is left unchanged."""
 
-    way_out = "start the version of the pump that wrote it, or a newer one, or give this pump another data-dir"
+    way_out = (
+        "start the version of the pump that wrote it, or a newer one, or give this pump another"
+        " data-dir"
+    )
 
 
 class MixedDataError(StoreError):
@@ -32,7 +35,9 @@ class MixedDataError(StoreError):
 class CapturedStoreError(StoreError):
     """Report a request that only a store of binlogs serves."""
 
-    way_out = "read a capturing pump with Sluice: a Drainer drops a transaction that shares its commit ts"
+    way_out = (
+        "read a capturing pump with Sluice: a Drainer drops a transaction that shares its commit ts"
+    )
 
 
 class StoreClosedError(StoreError):
@@ -60,7 +65,9 @@ class NoSpaceError(StoreError):
 
     def __init__(self, available: int, threshold: int) -> None:
         # The original's text, which TiDB's operators know.
-        super().__init__(f"no available space, available: {available}, StopWriteAtAvailableSpace: {threshold}")
+        super().__init__(
+            f"no available space, available: {available}, StopWriteAtAvailableSpace: {threshold}"
+        )
         self.available = available
         self.threshold = threshold
 
@@ -75,8 +82,8 @@ class NoDescriptorsError(StoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the pump has no file descriptor left for its value log; it writes again once connections are closed "
-            "(raise the limit of open files, as LimitNOFILE of its service)"
+            "the pump has no file descriptor left for its value log; it writes again once"
+            " connections are closed (raise the limit of open files, as LimitNOFILE of its service)"
         )
 
 
@@ -116,21 +123,24 @@ class IndexDamagedError(StoreError):
 
     def __init__(self, path: object, what: str) -> None:
         super().__init__(
-            f"the index {path} was damaged ({what}) and is being made again from the value log; reading goes on by"
-            " itself when that is done"
+            f"the index {path} was damaged ({what}) and is being made again from the value log;"
+            " reading goes on by itself when that is done"
         )
 
 
 class MissedCommitError(StoreError):
     """Report a Commit below this reader's position: the reader lacks a transaction."""
 
-    way_out = "repair the transaction's rows downstream of every reader, then remove the file that is named"
+    way_out = (
+        "repair the transaction's rows downstream of every reader, then remove the file that is"
+        " named"
+    )
 
     def __init__(self, commit_ts: int, start_ts: int, path: str) -> None:
         super().__init__(
-            f"the commit {commit_ts} of transaction {start_ts} came after readers had passed it (did PD's clock go"
-            " back?), so this reader lacks it; repair its rows downstream of every reader, then let them go on with"
-            f" `rm {path}`"
+            f"the commit {commit_ts} of transaction {start_ts} came after readers had passed it"
+            " (did PD's clock go back?), so this reader lacks it; repair its rows downstream of"
+            f" every reader, then let them go on with `rm {path}`"
         )
         self.commit_ts = commit_ts
 
@@ -142,8 +152,9 @@ class WindowPurgedError(StoreError):
 
     def __init__(self, after_ts: int, gc_ts: int) -> None:
         super().__init__(
-            f"commits after {after_ts} were asked for, but everything through {gc_ts} has been purged by garbage "
-            "collection (setting gc); a reader that is this far behind needs a new full copy of the data"
+            f"commits after {after_ts} were asked for, but everything through {gc_ts} has been"
+            " purged by garbage collection (setting gc); a reader that is this far behind needs a"
+            " new full copy of the data"
         )
         self.after_ts = after_ts
         self.gc_ts = gc_ts

@@ -60,7 +60,9 @@ _U64 = struct.Struct("<Q")
 _DELETE_BATCH = 1024
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
-_CAPTURED_ENTRIES = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("start", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
+_CAPTURED_ENTRIES = np.dtype(
+    [("prefix", "S3"), ("ts", ">u8"), ("start", ">u8"), ("fid", "<u4"), ("offset", "<i8")]
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -73,11 +75,15 @@ def encode_key(ts: int) -> bytes:
 class BinlogIndex(RecoverableDatabase):
     """Map timestamps to records, and hold the pump's position. One indexer writes the entries."""
 
-    def __init__(self, directory: Path, options: IndexOptions, *, is_captured: bool = False) -> None:
+    def __init__(
+        self, directory: Path, options: IndexOptions, *, is_captured: bool = False
+    ) -> None:
         """Open it as RecoverableDatabase does; `is_captured` if it is of captured transactions."""
         self._gc_ts = 0
         self.is_captured = is_captured
-        self._entries, self._entry = (_CAPTURED_ENTRIES, _CAPTURED_ENTRY) if is_captured else (_ENTRIES, _ENTRY)
+        self._entries, self._entry = (
+            (_CAPTURED_ENTRIES, _CAPTURED_ENTRY) if is_captured else (_ENTRIES, _ENTRY)
+        )
         super().__init__(directory, options)
 
     def _verify(self, db: CheckedDB) -> None:
@@ -92,11 +98,18 @@ class BinlogIndex(RecoverableDatabase):
     # -- entries
 
     def put_batch(
-        self, fid: int, tps: Sequence[int], starts: Sequence[int], commits: Sequence[int], offsets: Sequence[int]
+        self,
+        fid: int,
+        tps: Sequence[int],
+        starts: Sequence[int],
+        commits: Sequence[int],
+        offsets: Sequence[int],
     ) -> None:
         """Enter records of one segment and move headPointer to the last of them, in one write."""
         if self.is_captured:
-            self.put_arrays(fid, *(np.array(column, np.int64) for column in (tps, starts, commits, offsets)))
+            self.put_arrays(
+                fid, *(np.array(column, np.int64) for column in (tps, starts, commits, offsets))
+            )
             return
         failpoints.hit("index.before_batch")
         with self._use(wait=False) as db:
@@ -135,7 +148,11 @@ class BinlogIndex(RecoverableDatabase):
         with self._use(reader=True) as db:
             found = db.joined(encode_key(after + 1), encode_key(through + 1), limit)
         entries = np.frombuffer(found, self._entries)
-        return entries["ts"].astype(np.int64), entries["fid"].astype(np.int64), entries["offset"].astype(np.int64)
+        return (
+            entries["ts"].astype(np.int64),
+            entries["fid"].astype(np.int64),
+            entries["offset"].astype(np.int64),
+        )
 
     def pointers(self, after: int, through: int, limit: int) -> tuple[Ints, Ints]:
         """Return fids and offsets as `range` does, without the timestamps."""
@@ -227,7 +244,10 @@ class BinlogIndex(RecoverableDatabase):
         return IndexPosition(head, handled, self._number(db, MAX_COMMIT_TS_KEY), long)
 
     def save_handled(
-        self, pointer: RecordPointer, max_commit_ts: int, long_transactions: dict[int, int] | None = None
+        self,
+        pointer: RecordPointer,
+        max_commit_ts: int,
+        long_transactions: dict[int, int] | None = None,
     ) -> None:
         """Save the sorter's position in one write, as the original does.
 

@@ -105,7 +105,11 @@ class RecoverableDatabase:
             self._complete = False
             self._gate.notify_all()
         if not known:
-            log.error("%s is damaged (%s): reads fail until it is rebuilt from the value log", self.path, what)
+            log.error(
+                "%s is damaged (%s): reads fail until it is rebuilt from the value log",
+                self.path,
+                what,
+            )
             self.on_damage()
 
     def report_damage(self, what: str) -> NoReturn:
@@ -146,8 +150,15 @@ class RecoverableDatabase:
         readers continue in that case; IndexDamagedError if it must be rebuilt.
         """
         figures = os.statvfs(self.path)
-        if self._db is not None and figures.f_bavail * figures.f_frsize < self._options.write_buffer:
-            raise OSError(errno.ENOSPC, "waiting for free space of storage.kv.write-buffer bytes", str(self.path))
+        if (
+            self._db is not None
+            and figures.f_bavail * figures.f_frsize < self._options.write_buffer
+        ):
+            raise OSError(
+                errno.ENOSPC,
+                "waiting for free space of storage.kv.write-buffer bytes",
+                str(self.path),
+            )
         self._release()
         try:
             db = self._open()

@@ -26,15 +26,20 @@ class IndexPosition(NamedTuple):
 
     def encode(self) -> bytes:
         """Return its stored form."""
-        return _SYNCED.pack(self.head.encode(), self.handled.encode(), self.max_commit_ts) + encode_pairs(
-            self.long_transactions
-        )
+        return _SYNCED.pack(
+            self.head.encode(), self.handled.encode(), self.max_commit_ts
+        ) + encode_pairs(self.long_transactions)
 
     @classmethod
     def decode(cls, data: bytes) -> IndexPosition:
         """Return the position that `encode` encoded."""
         head, handled, top = _SYNCED.unpack_from(data)
-        return cls(RecordPointer.decode(head), RecordPointer.decode(handled), top, decode_pairs(data[_SYNCED.size :]))
+        return cls(
+            RecordPointer.decode(head),
+            RecordPointer.decode(handled),
+            top,
+            decode_pairs(data[_SYNCED.size :]),
+        )
 
 
 def encode_pairs(long_transactions: dict[int, int]) -> bytes:

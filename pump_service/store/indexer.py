@@ -93,7 +93,9 @@ class Indexer:
         self._elsewhere = False
         """Whoever sent a mark indexes in its own thread."""
         self._failure: Exception | None = None
-        """What went wrong there. Until the thread has begun anew no mark may pass what was lost with it."""
+        """What went wrong there. Until the thread has begun anew no mark may pass what was lost
+        with it.
+        """
         self._stop = False
         self._stopping = threading.Event()
         self._applied = begin  # the last record that is in the index
@@ -104,13 +106,16 @@ class Indexer:
         self._idle = self._behind is None
         self._replay = not self._idle
         self.gaps: list[UnreadableRange] = index.gaps()
-        """stretches of the value log that couldn't be read when they were indexed; replaced, never changed"""
+        """stretches of the value log that couldn't be read when they were indexed; replaced, never
+        changed
+        """
         self._caught_up = threading.Event()
         if self._idle:
             index.set_complete(complete=True)
             self._caught_up.set()
         self.slow_count = 0
-        self.slow_ends = self.catch_ups = self.recoveries = 0  # of the slow mode, not of the replay at start
+        # of the slow mode, not of the replay at start
+        self.slow_ends = self.catch_ups = self.recoveries = 0
         self.errors = 0
         self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
         index.on_damage = self._wake
@@ -142,7 +147,9 @@ class Indexer:
                 self._caught_up.clear()
                 self.slow_count += 1
                 log.warning(
-                    "indexing is %d records behind: catching up from the value log at %s", self._queued, self._behind
+                    "indexing is %d records behind: catching up from the value log at %s",
+                    self._queued,
+                    self._behind,
                 )
                 return
             self._queue.extend(batches)
@@ -261,7 +268,9 @@ class Indexer:
                 else:
                     log.exception("indexing failed, retrying")
                 if self._stopping.wait(_RETRY_INTERVAL_S):
-                    log.warning("closing before all records are indexed; the next start indexes the rest")
+                    log.warning(
+                        "closing before all records are indexed; the next start indexes the rest"
+                    )
                     return
 
     def _start_over(self) -> None:
@@ -284,7 +293,9 @@ class Indexer:
         with self._lock:
             self._behind = begin
             self._caught_up.clear()
-            self._late_marks += self._marks_in_hand + [item for item in self._queue if isinstance(item, int)]
+            self._late_marks += self._marks_in_hand + [
+                item for item in self._queue if isinstance(item, int)
+            ]
             self._marks_in_hand = []
             self._queue.clear()
             self._queued = 0
@@ -319,7 +330,10 @@ class Indexer:
         while True:
             while self._elsewhere or not self._is_due():
                 self._idle = not self._queue
-                if not self._work.wait(min(self._save_interval, _MAX_LINGER_S)) and not self._elsewhere:
+                if (
+                    not self._work.wait(min(self._save_interval, _MAX_LINGER_S))
+                    and not self._elsewhere
+                ):
                     return
             since = time.monotonic() - self._stepped_at
             if since < _GATHER_WAIT_S and self._queued < _GROUP_RECORDS and not self._stop:
@@ -331,9 +345,16 @@ class Indexer:
 
     def _is_due(self) -> bool:
         """Return, with the lock held, whether the thread has work that can't wait."""
-        if self._queue and (self._is_wanted or self._queued >= _MAX_LINGERING_RECORDS or self._sorter.is_awaited):
+        if self._queue and (
+            self._is_wanted or self._queued >= _MAX_LINGERING_RECORDS or self._sorter.is_awaited
+        ):
             return True
-        return self._behind is not None or self._stop or self._failure is not None or self._index.damaged
+        return (
+            self._behind is not None
+            or self._stop
+            or self._failure is not None
+            or self._index.damaged
+        )
 
     def _next(self) -> tuple[list[SorterBatch | int | threading.Event], int]:
         """Return, with the lock held, the items to index together and their number of records."""
@@ -435,9 +456,11 @@ class Indexer:
             for batch in self._log.scan(position, end):
                 if finder.see(batch):
                     self._keep_gaps(known, finder)
-                # Without timestamps (an unreadable message) there is nothing to index; a Prewrite at 0 would wait
-                # forever.
-                keep = np.flatnonzero((batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0)))
+                # Without timestamps (an unreadable message) there is nothing to index; a Prewrite
+                # at 0 would wait forever.
+                keep = np.flatnonzero(
+                    (batch.starts != 0) | ((batch.commits != 0) & (batch.tps != 0))
+                )
                 records += len(keep)
                 self._enter(batch, keep)
                 self._save()
@@ -463,13 +486,22 @@ class Indexer:
             self._replay = False
             if self._behind is None:  # the queue may have overflowed again meanwhile
                 self._caught_up.set()
-        log.info("caught up with %d records from the value log in %.1f s", records, time.monotonic() - began)
+        log.info(
+            "caught up with %d records from the value log in %.1f s",
+            records,
+            time.monotonic() - began,
+        )
 
     def _enter(self, batch: ScanBatch, keep: Ints) -> None:
         """Index the records of `keep` that were read back, then push them to the sorter."""
         for begin in range(0, len(keep), _CATCH_UP_GROUP_RECORDS):
             part = keep[begin : begin + _CATCH_UP_GROUP_RECORDS]
-            columns = (batch.tps[part], batch.starts[part], batch.commits[part], batch.offsets[part])
+            columns = (
+                batch.tps[part],
+                batch.starts[part],
+                batch.commits[part],
+                batch.offsets[part],
+            )
             if self._replay:
                 self._index.put_arrays(batch.fid, *columns)
                 self._sorter.push_arrays(batch.fid, *columns)
@@ -500,7 +532,9 @@ class Indexer:
 
     def _save(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if not self._index.is_complete or (not force and now - self._saved_at < self._save_interval):
+        if not self._index.is_complete or (
+            not force and now - self._saved_at < self._save_interval
+        ):
             return
         # Read after the position: a transaction may be listed too early, never too late.
         handled, long = self._sorter.handled(), self._sorter.long_transactions()

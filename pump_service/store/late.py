@@ -2,9 +2,9 @@
 
     <data dir>/late_commits    a line each: commit_ts, start_ts, highest TSO of readers then
 
-TiDB's promise makes them impossible; they come when PD's clock went back, or when an operator decided a transaction in
-another way than it ended. The file outlives restarts and the index. An operator who has repaired
-the rows of every reader removes it.
+TiDB's promise makes them impossible; they come when PD's clock went back, or when an operator
+decided a transaction in another way than it ended. The file outlives restarts and the index. An
+operator who has repaired the rows of every reader removes it.
 """
 
 from __future__ import annotations
@@ -53,12 +53,18 @@ class LateCommits:
             self._found += found
             try:
                 with self.path.open("a") as file:
-                    file.writelines(f"{each.commit_ts} {each.start_ts} {each.passed_ts}\n" for each in found)
+                    file.writelines(
+                        f"{each.commit_ts} {each.start_ts} {each.passed_ts}\n" for each in found
+                    )
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:
                 self._is_open = True
-                log.error("can't write %s, late commits are lost when this process ends: %s", self.path, error)
+                log.error(
+                    "can't write %s, late commits are lost when this process ends: %s",
+                    self.path,
+                    error,
+                )
 
     def at_or_below(self, ts: int) -> list[LateCommit]:
         """Return the commits at or below a reader's position (TSO).

@@ -117,10 +117,14 @@ class CheckedDB:
         return taken
 
     def _iterator(self, start: bytes, stop: bytes, *, keys: bool) -> plyvel.Iterator:
-        return self._db.iterator(start=start, stop=stop, include_key=keys, verify_checksums=True, fill_cache=False)
+        return self._db.iterator(
+            start=start, stop=stop, include_key=keys, verify_checksums=True, fill_cache=False
+        )
 
     def _check_end(self, stop: bytes) -> None:
-        with self._db.iterator(start=stop, include_value=False, verify_checksums=True, fill_cache=False) as rest:
+        with self._db.iterator(
+            start=stop, include_value=False, verify_checksums=True, fill_cache=False
+        ) as rest:
             if next(rest, None) is None:
                 raise DamagedError(f"{self._path}: the last block can't be read")
 

@@ -41,14 +41,16 @@ class MissingPrewrites:
             raise CorruptRecordError(
                 str(self._log.path_of(commit.fid)),
                 commit.offset,
-                f"the Prewrite of transaction {start_ts}, whose Commit is here, may have been removed by"
-                " garbage collection: a reader needs a new full copy of the data",
+                f"the Prewrite of transaction {start_ts}, whose Commit is here, may have been"
+                " removed by garbage collection: a reader needs a new full copy of the data",
             )
         skipped: list[RecordPointer] = []
         for segment in self._candidates(start_ts, commit):
             self._scan_segment(segment, start_ts, commit, skipped)
         if skipped:
-            return next((place for place in reversed(skipped) if not self._log.given_up(*place)), None)
+            return next(
+                (place for place in reversed(skipped) if not self._log.given_up(*place)), None
+            )
         if len(self._proven) < _MAX_REMEMBERED:
             self._proven.add(start_ts)
         return None
@@ -70,6 +72,6 @@ class MissingPrewrites:
             found = np.flatnonzero((batch.tps == 0) & (batch.starts == start_ts))
             if len(found):
                 self._index.report_damage(
-                    f"the Prewrite of transaction {start_ts} is at offset {int(batch.offsets[found[0]])} of"
-                    f" {segment.path} and not in the index"
+                    f"the Prewrite of transaction {start_ts} is at offset"
+                    f" {int(batch.offsets[found[0]])} of {segment.path} and not in the index"
                 )

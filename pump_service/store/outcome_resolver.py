@@ -88,8 +88,12 @@ class OutcomeResolver:
         with self._lock:
             # A Prewrite may come again after its outcome (TiDB's retry): then it is queried again.
             self._resolved = {ts for ts in self._resolved if self._sorter.is_open(ts)}
-            self._last_error = {ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)}
-            fresh = [ts for ts in candidates if ts not in self._querying and ts not in self._resolved]
+            self._last_error = {
+                ts: text for ts, text in self._last_error.items() if self._sorter.is_open(ts)
+            }
+            fresh = [
+                ts for ts in candidates if ts not in self._querying and ts not in self._resolved
+            ]
             self._querying.update(fresh)
         for start_ts in fresh:
             self._pool.submit(self._query, start_ts)
@@ -105,7 +109,9 @@ class OutcomeResolver:
                 known = self._last_error.get(start_ts) == text
                 self._last_error[start_ts] = text
             if not known:
-                log.warning("querying the outcome of transaction %d failed, retrying: %s", start_ts, text)
+                log.warning(
+                    "querying the outcome of transaction %d failed, retrying: %s", start_ts, text
+                )
         finally:
             with self._lock:
                 self._querying.discard(start_ts)
@@ -113,7 +119,9 @@ class OutcomeResolver:
     def _decide(self, start_ts: int) -> None:
         payload = self._read(start_ts)
         if payload is None:
-            raise CorruptRecordError("index", 0, f"the Prewrite of transaction {start_ts} can't be found")
+            raise CorruptRecordError(
+                "index", 0, f"the Prewrite of transaction {start_ts} can't be found"
+            )
         self.queries += 1
         kind, commit_ts = self._resolver(start_ts, prewrite_key(payload))
         if kind is TxnOutcomeKind.PENDING or self._stop.is_set():
@@ -121,14 +129,19 @@ class OutcomeResolver:
         if kind is TxnOutcomeKind.COMMITTED:
             if commit_ts <= start_ts:
                 raise ValueError(
-                    f"the resolver reports that transaction {start_ts} committed at {commit_ts}, before it began"
+                    f"the resolver reports that transaction {start_ts} committed at {commit_ts},"
+                    " before it began"
                 )
-            record = Record(COMMIT, start_ts, commit_ts, encode_outcome(COMMIT, start_ts, commit_ts))
+            record = Record(
+                COMMIT, start_ts, commit_ts, encode_outcome(COMMIT, start_ts, commit_ts)
+            )
         else:
             record = Record(ROLLBACK, start_ts, 0, encode_outcome(ROLLBACK, start_ts, 0))
         with self._lock:
             self._resolved.add(start_ts)
-        log.info("transaction %d, whose Commit never came, is %s (%d)", start_ts, kind.value, commit_ts)
+        log.info(
+            "transaction %d, whose Commit never came, is %s (%d)", start_ts, kind.value, commit_ts
+        )
         self._write(record, lambda error: self._written(start_ts, error))
 
     def _written(self, start_ts: int, error: BaseException | None) -> None:

@@ -38,7 +38,10 @@ def _chunk(reader: WindowReader, chunk: CommittedTransactions) -> Iterator[Pulle
     fakes = _FakeBinlogs(reader, chunk.fakes)
     for begin, end in groups(chunk.prewrites.lengths, _CHUNK_BYTES, _CHUNK_ENTRIES):
         rows = np.arange(begin, end)
-        commits, prewrites = reader.payloads(chunk.commits, rows), reader.payloads(chunk.prewrites, rows)
+        commits, prewrites = (
+            reader.payloads(chunk.commits, rows),
+            reader.payloads(chunk.prewrites, rows),
+        )
         starts, times = chunk.commits.starts[rows].tolist(), chunk.commits.commits[rows].tolist()
         for i, (commit, prewrite, start_ts, commit_ts) in enumerate(
             zip(commits, prewrites, starts, times, strict=True)

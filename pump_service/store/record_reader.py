@@ -52,7 +52,10 @@ class RecordHeads:
     def joined(self, other: RecordHeads) -> RecordHeads:
         """Return the rows of both."""
         return RecordHeads(
-            *(np.concatenate((getattr(self, name), getattr(other, name))) for name in RecordHeads.__slots__)
+            *(
+                np.concatenate((getattr(self, name), getattr(other, name)))
+                for name in RecordHeads.__slots__
+            )
         )
 
     def __len__(self) -> int:
@@ -89,14 +92,18 @@ class RecordReader:
             return records.select(good), order[good]
         return records, order
 
-    def _read_in_full(self, records: RecordHeads, good: npt.NDArray[np.bool_], states: Ints) -> None:
+    def _read_in_full(
+        self, records: RecordHeads, good: npt.NDArray[np.bool_], states: Ints
+    ) -> None:
         """Read records whose first bytes don't suffice.
 
         Odd encodings, and small ones to check the CRC.
         """
         for i in np.flatnonzero(~good).tolist():
             self._log.report_corrupt(
-                int(records.fids[i]), int(records.offsets[i]), "the index points here, where no record is"
+                int(records.fids[i]),
+                int(records.offsets[i]),
+                "the index points here, where no record is",
             )
         full = np.flatnonzero(states >= kernel.UNCHECKED)
         if not len(full):
@@ -111,7 +118,9 @@ class RecordReader:
             try:
                 records.tps[i], records.starts[i], records.commits[i] = parse_head(payload)
             except (ValueError, OverflowError) as error:
-                self._log.report_corrupt(int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}")
+                self._log.report_corrupt(
+                    int(records.fids[i]), int(records.offsets[i]), f"no Binlog message: {error}"
+                )
                 good[i] = False
 
     def joined(self, records: RecordHeads) -> npt.NDArray[np.uint8] | None:
@@ -137,7 +146,12 @@ class RecordReader:
             base = int(placed.offsets[begin])
             data = _pread(segment, base, int(ends[begin:end].max()) - base)
             which = slice(begin, end)
-            columns = placed.offsets[which], placed.lengths[which], placed.crcs[which], targets[which]
+            columns = (
+                placed.offsets[which],
+                placed.lengths[which],
+                placed.crcs[which],
+                targets[which],
+            )
             if not kernel.place(data, base, *columns, into):
                 return None
         return into
@@ -156,7 +170,9 @@ class RecordReader:
         for begin, end in _runs(placed.fids, placed.offsets, ends):
             segment = self._log.segment(int(placed.fids[begin]))
             base = int(placed.offsets[begin])
-            data = b"" if segment is None else _pread(segment, base, int(ends[begin:end].max()) - base)
+            data = (
+                b"" if segment is None else _pread(segment, base, int(ends[begin:end].max()) - base)
+            )
             lows = (placed.offsets[begin:end] - base + HEADER.size).tolist()
             highs = (ends[begin:end] - base).tolist()
             slices = [data[low:high] for low, high in zip(lows, highs, strict=True)]
@@ -164,7 +180,9 @@ class RecordReader:
             found += slices
             for j in np.flatnonzero(crcs != placed.crcs[begin:end]).tolist():
                 what = "the segment has been purged" if segment is None else "checksum mismatch"
-                self._log.report_corrupt(int(placed.fids[begin + j]), int(placed.offsets[begin + j]), what)
+                self._log.report_corrupt(
+                    int(placed.fids[begin + j]), int(placed.offsets[begin + j]), what
+                )
                 found[begin + j] = None
         if in_order:
             return found
@@ -179,8 +197,9 @@ def _pread(segment: Segment, offset: int, size: int) -> bytes:
 
 
 def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
-    """Cuts places, sorted by (fid, begin), into stretches worth reading at once: one segment, gaps of at most _GAP,
-    about _RUN_BYTES long."""
+    """Cuts places, sorted by (fid, begin), into stretches worth reading at once: one segment, gaps
+    of at most _GAP, about _RUN_BYTES long.
+    """
     count = len(fids)
     if not count:
         return
@@ -188,7 +207,9 @@ def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
     first = 0
     for stop in [*breaks.tolist(), count]:
         while first < stop:
-            cut = int(np.searchsorted(ends[first:stop], int(begins[first]) + _MAX_RUN_BYTES, "right"))
+            cut = int(
+                np.searchsorted(ends[first:stop], int(begins[first]) + _MAX_RUN_BYTES, "right")
+            )
             cut = first + max(cut, 1)
             yield first, cut
             first = cut

@@ -17,7 +17,9 @@ from sluice.tidb.binlog_kinds import PREWRITE
 log = logging.getLogger(__name__)
 
 
-def begin_of_indexing(value_log: ValueLog, index: BinlogIndex, standing: IndexPosition) -> RecordPointer:
+def begin_of_indexing(
+    value_log: ValueLog, index: BinlogIndex, standing: IndexPosition
+) -> RecordPointer:
     """Return the first record to index again.
 
     Where the index can't be trusted, readers are rejected until then. An index that was lost gets
@@ -40,7 +42,9 @@ def begin_of_indexing(value_log: ValueLog, index: BinlogIndex, standing: IndexPo
             index.save_gc_ts(_estimate_gc_ts(value_log))
         return first
     if not value_log.holds_record(begin):
-        log.error("no record at %s where %s points to: that segment is indexed again", begin, index.path)
+        log.error(
+            "no record at %s where %s points to: that segment is indexed again", begin, index.path
+        )
         index.set_complete(complete=False)
         return RecordPointer(begin.fid, 0)
     return begin
@@ -53,7 +57,9 @@ def _estimate_gc_ts(value_log: ValueLog) -> int:
     kept for late Commits.
     """
     for batch in value_log.scan(value_log.first, value_log.end):
-        for tp, start, commit in zip(batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True):
+        for tp, start, commit in zip(
+            batch.tps.tolist(), batch.starts.tolist(), batch.commits.tolist(), strict=True
+        ):
             ts = start if tp == PREWRITE else commit
             if ts:
                 return int(ts) + LATE_COMMIT_SLACK

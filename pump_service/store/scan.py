@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice.pump_service.store.binlog_head import HEAD_BYTES, parse_head, parse_heads, rows_at
-from sluice.pump_service.store.segment import HEADER, RECORD_MAGIC, RECORD_MAGIC_BYTES, Segment, crc32c
+from sluice.pump_service.store.segment import (
+    HEADER,
+    RECORD_MAGIC,
+    RECORD_MAGIC_BYTES,
+    Segment,
+    crc32c,
+)
 
 CHUNK_BYTES = 8 << 20
 _RESYNC_STRIDE_BYTES = 1 << 20
@@ -33,7 +39,9 @@ class ScanBatch:
     end: int
 
 
-def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) -> Iterator[ScanBatch]:
+def scan_segment(
+    segment: Segment, begin: int, end: int, on_skipped: OnSkipped
+) -> Iterator[ScanBatch]:
     """Yield every readable record in [begin, end) as batches of about CHUNK_BYTES of file.
 
     A record that reaches beyond `end`, has a wrong CRC or is no Binlog counts as unreadable, as
@@ -78,7 +86,8 @@ def scan_segment(segment: Segment, begin: int, end: int, on_skipped: OnSkipped) 
                 skipped_from = pos + at
             found = data.find(RECORD_MAGIC_BYTES, at + 1)
             if found < 0:
-                pos += max(at + 1, len(data) - 3)  # the last three bytes may be the beginning of a magic
+                # the last three bytes may be the beginning of a magic
+                pos += max(at + 1, len(data) - 3)
                 break
             at = found
     report(end)
@@ -139,7 +148,8 @@ def _straight(data: bytes, at: int, until: int) -> tuple[Ints, Ints, int]:
     keep: list[Ints] = []
     i = 0
     while i < len(places) and ends[i] <= len(data):
-        # From record i straight on to the next break, then, over magics inside a payload, to where that record ends.
+        # From record i straight on to the next break, then, over magics inside a payload, to where
+        # that record ends.
         k = int(np.searchsorted(breaks, i))
         last = int(breaks[k]) if k < len(breaks) else len(places) - 1
         over = np.flatnonzero(ends[i : last + 1] > len(data))
@@ -201,5 +211,7 @@ def _big_record(segment: Segment, pos: int) -> ScanBatch | None:
         np.frombuffer(head, np.uint8).reshape(1, -1), np.array([length], np.int64)
     )
     if not right[0]:
-        tps, starts, commits = _heads(segment.pread(begin, length), np.zeros(1, np.int64), np.array([length]))
+        tps, starts, commits = _heads(
+            segment.pread(begin, length), np.zeros(1, np.int64), np.array([length])
+        )
     return ScanBatch(segment.fid, np.array([pos], np.int64), tps, starts, commits, end)

@@ -122,10 +122,23 @@ class Segment:
     `_MAX_OPEN_SEALED` opened last stay open, so descriptors don't grow with the log.
     """
 
-    __slots__ = ("__weakref__", "_file", "_file_size", "_small", "fid", "max_ts", "path", "purged", "sealed", "size")
+    __slots__ = (
+        "__weakref__",
+        "_file",
+        "_file_size",
+        "_small",
+        "fid",
+        "max_ts",
+        "path",
+        "purged",
+        "sealed",
+        "size",
+    )
 
     def __init__(self, path: Path, fid: int, *, create: bool = False) -> None:
-        self._file: OpenDescriptor | None = OpenDescriptor(path, os.O_RDWR | (os.O_CREAT if create else 0))
+        self._file: OpenDescriptor | None = OpenDescriptor(
+            path, os.O_RDWR | (os.O_CREAT if create else 0)
+        )
         self.path = path
         self.fid = fid
         self.max_ts = 0
@@ -137,14 +150,19 @@ class Segment:
         self.purged = False
         """Set before the file is removed: reads then return nothing."""
         if self.size >= FOOTER.size:
-            max_ts, magic = FOOTER.unpack(os.pread(self._file.fd, FOOTER.size, self.size - FOOTER.size))
+            max_ts, magic = FOOTER.unpack(
+                os.pread(self._file.fd, FOOTER.size, self.size - FOOTER.size)
+            )
             if magic == END_MAGIC:
                 self.sealed, self.max_ts = True, max_ts
                 self.size -= FOOTER.size
                 self._file = None
 
     def _open(self) -> OpenDescriptor | None:
-        """Return the open file, which the caller must keep referenced; None if it has been purged."""
+        """Return the open file, which the caller must keep referenced.
+
+        None if it has been purged.
+        """
         file = self._file
         if file is not None:
             return file
@@ -294,7 +312,9 @@ class Segment:
 
         Reads little more than `PREALLOCATED_BYTES`.
         """
-        return end - begin <= PREALLOCATED_BYTES + SMALL_WRITE_BYTES and not self.pread(begin, end - begin).strip(b"\0")
+        return end - begin <= PREALLOCATED_BYTES + SMALL_WRITE_BYTES and not self.pread(
+            begin, end - begin
+        ).strip(b"\0")
 
     def cut(self, end: int, aside: Path | None) -> None:
         """Truncate an unsealed segment to `end`, after copying the rest to `aside`, if given.
@@ -318,7 +338,9 @@ class Segment:
         """
         data = self.pread(offset, 4096)
         if len(data) < HEADER.size or offset < 0 or offset >= self.size:
-            raise CorruptRecordError(str(self.path), offset, f"no record: the records end at {self.size}")
+            raise CorruptRecordError(
+                str(self.path), offset, f"no record: the records end at {self.size}"
+            )
         magic, length, crc = HEADER.unpack_from(data)
         if magic != RECORD_MAGIC:
             raise CorruptRecordError(str(self.path), offset, f"wrong magic {magic:#x}")
@@ -329,7 +351,11 @@ class Segment:
                 str(self.path), offset, f"a record of {length} bytes reaches beyond the file's end"
             )
         end = HEADER.size + length
-        payload = data[HEADER.size : end] if end <= len(data) else self.pread(offset + HEADER.size, length)
+        payload = (
+            data[HEADER.size : end]
+            if end <= len(data)
+            else self.pread(offset + HEADER.size, length)
+        )
         if len(payload) != length or crc32c(payload) != crc:
             raise CorruptRecordError(str(self.path), offset, "checksum mismatch")
         return payload

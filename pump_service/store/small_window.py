@@ -26,8 +26,12 @@ _READ_AHEAD_BYTES = 4 << 10  # read behind the last record's beginning: most rec
 _ROW_BYTES = 24  # of a row besides its payload, as `WindowReader.bounds` counts them
 # As TiDB writes them: the fields in order, timestamps of nine bytes, a Prewrite's commit_ts 0.
 _PREWRITE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18\x00", re.DOTALL)
-_WHOLE = re.compile(rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
-_OUTCOME = re.compile(rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL)
+_WHOLE = re.compile(
+    rb"\x08\x00\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL
+)
+_OUTCOME = re.compile(
+    rb"\x08([\x01\x02])\x10([\x80-\xff]{8}[\x00-\x7f])\x18([\x80-\xff]{8}[\x00-\x7f])", re.DOTALL
+)
 
 
 class SmallWindow(NamedTuple):
@@ -47,7 +51,9 @@ class SmallWindows:
     def __init__(self, value_log: ValueLog, index: BinlogIndex) -> None:
         self._log, self._index = value_log, index
 
-    def read(self, after: int, through: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
+    def read(
+        self, after: int, through: int, max_transactions: int, max_bytes: int
+    ) -> SmallWindow | None:
         """Return all transactions with commit_ts in (after, through].
 
         None if WindowReader must read them.
@@ -56,7 +62,9 @@ class SmallWindows:
         can't be read, is damaged, missing or not as TiDB writes it. `through` must not be beyond
         max_commit_ts.
         """
-        timestamps, fids, offsets = (column.tolist() for column in self._index.range(after, through, _MAX_ENTRIES))
+        timestamps, fids, offsets = (
+            column.tolist() for column in self._index.range(after, through, _MAX_ENTRIES)
+        )
         if len(timestamps) == _MAX_ENTRIES or fids.count(fids[0] if fids else 0) != len(fids):
             return None
         try:
@@ -70,8 +78,13 @@ class SmallWindows:
             return None
         if not found:
             return SmallWindow(WindowReach(through, 0, 0), None)
-        columns = [pa.array(values, field.type) for values, field in zip(zip(*found, strict=True), WINDOW_SCHEMA)]
-        return SmallWindow(WindowReach(through, len(found), size), pa.record_batch(columns, schema=WINDOW_SCHEMA))
+        columns = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*found, strict=True), WINDOW_SCHEMA)
+        ]
+        return SmallWindow(
+            WindowReach(through, len(found), size), pa.record_batch(columns, schema=WINDOW_SCHEMA)
+        )
 
     def _payloads(self, fid: int, offsets: list[int]) -> list[bytes]:
         """Return the payloads of the records at these places of a segment. Raises _NotSmall."""
@@ -97,7 +110,8 @@ class SmallWindows:
         return payloads
 
     def _transactions(self, records: list[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
-        """Return commit_ts, start_ts and Prewrite of the transactions that commit among the records.
+        """Return commit_ts, start_ts and Prewrite of the transactions that commit among the
+        records.
 
         `records` are pairs of index timestamp and payload, ascending. Raises _NotSmall.
         """

@@ -82,7 +82,9 @@ class Sorter:
         self.newest = max_commit_ts
         """Highest commit_ts that arrived; it may still wait for others."""
         self.passed = 0
-        """A reader was told without a mark what there is through this timestamp; a commit that comes below is late."""
+        """A reader was told without a mark what there is through this timestamp; a commit that
+        comes below is late.
+        """
 
     @property
     def max_commit_ts(self) -> int:
@@ -102,7 +104,12 @@ class Sorter:
             return RecordPointer(root[_FID], root[_OFFSET]), root[_COMMIT]
 
     def push(
-        self, batch: SorterBatch, *, replay: bool = False, known: Container[int] = (), begun: Container[int] = ()
+        self,
+        batch: SorterBatch,
+        *,
+        replay: bool = False,
+        known: Container[int] = (),
+        begun: Container[int] = (),
     ) -> None:
         """Push records in their order in the value log.
 
@@ -119,7 +126,9 @@ class Sorter:
         """
         fid, tps, starts, commits, offsets = batch
         if self._is_captured:
-            self._push_captured(fid, *(np.array(column, np.int64) for column in (tps, starts, commits, offsets)))
+            self._push_captured(
+                fid, *(np.array(column, np.int64) for column in (tps, starts, commits, offsets))
+            )
             return
         waiting, root, now = self._open, self._root, time.monotonic()
         with self._lock:
@@ -141,14 +150,18 @@ class Sorter:
                             self.newest = commit
                         if commit - start > LONG_TRANSACTION:
                             self._long[commit] = start
-                        is_late = commit <= root[_COMMIT] or commit <= root[_MARK] or commit <= self.passed
+                        is_late = (
+                            commit <= root[_COMMIT]
+                            or commit <= root[_MARK]
+                            or commit <= self.passed
+                        )
                         if is_late and not replay and (closed is not None or start in begun):
                             late.append((start, commit))
                 last = root[_PREV]
                 if commit > last[_COMMIT]:
                     last[_COMMIT], last[_FID], last[_OFFSET] = commit, fid, offset
-                # Readers look without the lock: a transaction counts as matched only when `newest` and
-                # max_commit_ts have it.
+                # Readers look without the lock: a transaction counts as matched only when `newest`
+                # and max_commit_ts have it.
                 if closed is not None:
                     self._unlink(closed)
                     del waiting[start]
@@ -156,8 +169,11 @@ class Sorter:
                 self._moved.notify_all()
         missed = []
         for start, commit in dict.fromkeys(late):
-            times = sum(1 for of, ts in zip(starts, commits, strict=True) if (of, ts) == (start, commit))
-            if commit in known or times > late.count((start, commit)):  # the first of these Commits wasn't late
+            times = sum(
+                1 for of, ts in zip(starts, commits, strict=True) if (of, ts) == (start, commit)
+            )
+            # the first of these Commits wasn't late
+            if commit in known or times > late.count((start, commit)):
                 continue
             self.late_commits += 1
             missed.append((start, commit))
@@ -185,7 +201,8 @@ class Sorter:
         last = np.ones(len(rows), np.bool_)
         last[:-1] = starts[rows[1:]] != starts[rows[:-1]]
         lasts = rows[last]
-        # A Prewrite stays open if no verdict follows it; those, and verdicts on older Prewrites, go one by one.
+        # A Prewrite stays open if no verdict follows it; those, and verdicts on older Prewrites, go
+        # one by one.
         stays = starts[lasts[tps[lasts] == 0]]
         with self._lock:
             waiting = self._open
@@ -193,7 +210,9 @@ class Sorter:
             if len(stays):
                 single[rows] = np.isin(starts[rows], stays)
             if waiting:
-                single |= closing & np.fromiter(map(waiting.__contains__, starts.tolist()), np.bool_, len(starts))
+                single |= closing & np.fromiter(
+                    map(waiting.__contains__, starts.tolist()), np.bool_, len(starts)
+                )
             long = np.flatnonzero(closing & (commits - starts > LONG_TRANSACTION) & ~single)
             self._long.update(zip(commits[long].tolist(), starts[long].tolist(), strict=True))
             whole = commits[closing & (commits != 0) & ~single]
@@ -212,7 +231,9 @@ class Sorter:
                 self.push(SorterBatch(fid, *(column.tolist() for column in columns)), replay=True)
             begin = cut + 1
 
-    def _push_captured(self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints) -> None:
+    def _push_captured(
+        self, fid: int, tps: Ints, starts: Ints, commits: Ints, offsets: Ints
+    ) -> None:
         """Push whole transactions, and the fake binlogs behind groups of them."""
         fakes = np.flatnonzero(starts == commits)
         with self._lock:
@@ -240,7 +261,11 @@ class Sorter:
         before, after = node[_PREV], node[_NEXT]
         before[_NEXT], after[_PREV] = after, before
         if node[_COMMIT] > before[_COMMIT]:
-            before[_COMMIT], before[_FID], before[_OFFSET] = node[_COMMIT], node[_FID], node[_OFFSET]
+            before[_COMMIT], before[_FID], before[_OFFSET] = (
+                node[_COMMIT],
+                node[_FID],
+                node[_OFFSET],
+            )
         if node[_MARK] > before[_MARK]:
             before[_MARK] = node[_MARK]
         node[_PREV] = node[_NEXT] = None

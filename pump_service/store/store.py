@@ -28,7 +28,14 @@ from sluice.pump_service.store.indexer import Indexer, IndexerOptions
 from sluice.pump_service.store.late import LateCommit, LateCommits
 from sluice.pump_service.store.options import MAX_QUEUED, StoreOptions
 from sluice.pump_service.store.outcome_resolver import OutcomeResolver, ResolverTimes
-from sluice.pump_service.store.records import MAX_TS, PulledBinlog, Record, Resolver, StoreStats, WindowReach
+from sluice.pump_service.store.records import (
+    MAX_TS,
+    PulledBinlog,
+    Record,
+    Resolver,
+    StoreStats,
+    WindowReach,
+)
 from sluice.pump_service.store.recovery import begin_of_indexing
 from sluice.pump_service.store.segment import RecordPointer
 from sluice.pump_service.store.small_window import SmallWindow, SmallWindows
@@ -44,8 +51,8 @@ log = logging.getLogger(__name__)
 
 _FENCE_TIMEOUT_S = 5.0
 _SMALL_PULL, _PULL_PAUSE_S = 1000, 0.02
-"""A live reader that finds fewer transactions than this waits so long: looking after each write would cost more than
-the writes do.
+"""A live reader that finds fewer transactions than this waits so long: looking after each write
+would cost more than the writes do.
 """
 
 
@@ -69,18 +76,29 @@ class Store:
             os.close(self._lock_fd)
             raise
         self._sorter = Sorter(
-            standing.max_commit_ts, standing.handled, standing.long_transactions, is_captured=self.is_captured
+            standing.max_commit_ts,
+            standing.handled,
+            standing.long_transactions,
+            is_captured=self.is_captured,
         )
         self._indexer = Indexer(
             self._log,
             self._index,
             self._sorter,
-            IndexerOptions(min(options.kv_chan_cap, MAX_QUEUED), options.save_interval_s, options.sync_interval_s),
+            IndexerOptions(
+                min(options.kv_chan_cap, MAX_QUEUED),
+                options.save_interval_s,
+                options.sync_interval_s,
+            ),
             begin,
         )
         self.timings = self._log.timings
         self._writer = Writer(
-            self._log, self._indexer, options.slow_write_threshold, options.stop_write_at_available_space, self.timings
+            self._log,
+            self._indexer,
+            options.slow_write_threshold,
+            options.stop_write_at_available_space,
+            self.timings,
         )
         self._sorter.on_wait = self._hurry
         self._late = LateCommits(data_dir)
@@ -88,8 +106,12 @@ class Store:
         indexer = self._indexer
         self._reader = WindowReader(self._log, self._index, lambda: indexer.gaps)
         self._small = SmallWindows(self._log, self._index)
-        self._collector = GarbageCollector(self._log, self._index, self._sorter, self._indexer, self._reader)
-        self._space = SpaceWatch(data_dir, options.stop_write_at_available_space, options.space_check_interval_s)
+        self._collector = GarbageCollector(
+            self._log, self._index, self._sorter, self._indexer, self._reader
+        )
+        self._space = SpaceWatch(
+            data_dir, options.stop_write_at_available_space, options.space_check_interval_s
+        )
         self._resolver = (
             None
             if resolver is None
@@ -108,7 +130,12 @@ class Store:
         self._closed = False
 
     @classmethod
-    def open(cls, data_dir: str | os.PathLike[str], options: StoreOptions, resolver: Resolver | None = None) -> Store:
+    def open(
+        cls,
+        data_dir: str | os.PathLike[str],
+        options: StoreOptions,
+        resolver: Resolver | None = None,
+    ) -> Store:
         """Open or create a pump's data directory, the original's included, and resume from it.
 
         What is in the value log but not known to be indexed is indexed again, in the background if
@@ -125,12 +152,17 @@ class Store:
         if store._checks is not None:
             store._checks.start()
         if not store._indexer.wait_caught_up(options.recovery_wait_s):
-            log.info("%s: the index is still being caught up with the value log in the background", data_dir)
+            log.info(
+                "%s: the index is still being caught up with the value log in the background",
+                data_dir,
+            )
         return store
 
     # -- writing
 
-    def submit(self, records: Sequence[Record], done: Done, *, here: bool = False, later: bool = False) -> None:
+    def submit(
+        self, records: Sequence[Record], done: Done, *, here: bool = False, later: bool = False
+    ) -> None:
         """Store records, in this order. Thread-safe.
 
         It returns at once; with `here` it may wait for the disk if no other thread writes. With
@@ -145,11 +177,13 @@ class Store:
         size = 0
         fakes_only = True
         for tp, start, commit, payload in records:
-            if not (0 <= start <= MAX_TS and 0 <= commit <= MAX_TS) or (start == 0 and (commit == 0 or tp == PREWRITE)):
+            if not (0 <= start <= MAX_TS and 0 <= commit <= MAX_TS) or (
+                start == 0 and (commit == 0 or tp == PREWRITE)
+            ):
                 done(
                     InvalidRecordError(
-                        f"a binlog of type {tp} with start_ts {start} and commit_ts {commit} can't be stored: "
-                        f"timestamps are above 0 and below 2**63"
+                        f"a binlog of type {tp} with start_ts {start} and commit_ts {commit} can't"
+                        " be stored: timestamps are above 0 and below 2**63"
                     )
                 )
                 return
@@ -295,7 +329,11 @@ class Store:
             payload = self.lookup(start_ts)
         except CorruptRecordError:
             return None
-        return payload if payload is not None and stored_head(payload)[:2] == (PREWRITE, start_ts) else None
+        return (
+            payload
+            if payload is not None and stored_head(payload)[:2] == (PREWRITE, start_ts)
+            else None
+        )
 
     def wait_caught_up(self, timeout_s: float) -> bool:
         """Wait until nothing has to be indexed again after a start; return False on timeout."""
@@ -318,7 +356,9 @@ class Store:
         self._check_purged(lo)  # or records removed meanwhile aren't counted
         return found
 
-    def small_window(self, lo: int, hi: int, max_transactions: int, max_bytes: int) -> SmallWindow | None:
+    def small_window(
+        self, lo: int, hi: int, max_transactions: int, max_bytes: int
+    ) -> SmallWindow | None:
         """Return bounds and transactions of (lo, hi] at once, at a fraction of the cost.
 
         None if unusual.
@@ -335,7 +375,14 @@ class Store:
         return found
 
     def settled_window(  # noqa: PLR0913 the window, its limits, and what becomes of it
-        self, lo: int, hi: int, passed_ts: int, max_transactions: int, max_bytes: int, *, is_passing: bool = False
+        self,
+        lo: int,
+        hi: int,
+        passed_ts: int,
+        max_transactions: int,
+        max_bytes: int,
+        *,
+        is_passing: bool = False,
     ) -> SmallWindow | None:
         """Return all of (lo, hi] that was acknowledged before this call, without a mark at `hi`.
 
@@ -362,13 +409,16 @@ class Store:
         self._check_purged(lo)
         top = self.max_commit_ts
         if hi > top:
-            raise ValueError(f"the window ({lo}, {hi}] isn't complete yet: it ends beyond max_commit_ts {top}")
+            raise ValueError(
+                f"the window ({lo}, {hi}] isn't complete yet: it ends beyond max_commit_ts {top}"
+            )
         return self._read(lo, hi, strict=strict)
 
     def _read(self, lo: int, hi: int, *, strict: bool) -> Iterator[pa.RecordBatch]:
         try:
             for batch in self._reader.read(lo, hi, strict=strict):
-                self._check_purged(lo)  # gcTS moves before anything is removed, so up to here the batch is whole
+                # gcTS moves before anything is removed, so up to here the batch is whole
+                self._check_purged(lo)
                 yield batch
                 lo = batch.column(0)[-1].as_py()
         except CorruptRecordError:
@@ -385,7 +435,9 @@ class Store:
         record; MissedCommitError if a commit came below this reader's position.
         """
         if self.is_captured:
-            raise CapturedStoreError("this pump captures changes from TiKV: it has no binlogs to pull")
+            raise CapturedStoreError(
+                "this pump captures changes from TiKV: it has no binlogs to pull"
+            )
         count = self._late.count
         if after_ts > 0:
             self._check_purged(after_ts)
@@ -425,7 +477,9 @@ class Store:
         """
         if self.is_captured:
             _, fids, offsets = self._index.range(ts - 1, ts, 1)
-            return self._log.read(RecordPointer(int(fids[0]), int(offsets[0]))) if len(fids) else None
+            return (
+                self._log.read(RecordPointer(int(fids[0]), int(offsets[0]))) if len(fids) else None
+            )
         pointer = self._index.get(ts)
         return None if pointer is None else self._log.read(pointer)
 
@@ -449,7 +503,8 @@ class Store:
         """Return the largest timestamp <= `ts` through which outcomes are known.
 
         Every transaction acknowledged before this call either has its outcome here or commits
-        later, if at all. `ts` must come from PD. None if the index is behind. In a captured store it is max_commit_ts.
+        later, if at all. `ts` must come from PD. None if the index is behind. In a captured store
+        it is max_commit_ts.
         """
         if self.is_captured:
             return min(ts, self.max_commit_ts)
@@ -469,7 +524,9 @@ class Store:
         if not self._sorter.is_open(start_ts):
             raise KeyError(f"no unfinished transaction began at {start_ts}")
         if commit_ts and commit_ts <= start_ts:
-            raise ValueError(f"transaction {start_ts} can't have committed at {commit_ts}, before it began")
+            raise ValueError(
+                f"transaction {start_ts} can't have committed at {commit_ts}, before it began"
+            )
         tp = COMMIT if commit_ts else ROLLBACK
         written = threading.Event()
         answer: list[BaseException | None] = []
@@ -478,11 +535,17 @@ class Store:
             answer.append(error)
             written.set()
 
-        self._write_outcome(Record(tp, start_ts, commit_ts, encode_outcome(tp, start_ts, commit_ts)), done)
+        self._write_outcome(
+            Record(tp, start_ts, commit_ts, encode_outcome(tp, start_ts, commit_ts)), done
+        )
         written.wait()
         if answer[0] is not None:
             raise answer[0]
-        log.warning("transaction %d is decided by an operator: commit_ts %d (0: rolled back)", start_ts, commit_ts)
+        log.warning(
+            "transaction %d is decided by an operator: commit_ts %d (0: rolled back)",
+            start_ts,
+            commit_ts,
+        )
 
     # -- garbage collection
 
@@ -566,7 +629,9 @@ class Store:
                     try:
                         self._log.close()
                     except OSError as error:  # every record is durable; without a footer the next start reads the file
-                        log.error("%s: the last segment could not be sealed: %s", self.data_dir, error)
+                        log.error(
+                            "%s: the last segment could not be sealed: %s", self.data_dir, error
+                        )
                 if indexed:
                     self._index.close()
             os.close(self._lock_fd)

@@ -91,11 +91,15 @@ class UnreadableRangeFinder:
             behind = self._behind[i]
             behind.update(batch.starts[batch.tps == PREWRITE].tolist())
             commits = (batch.tps == COMMIT) & (batch.starts != batch.commits)
-            whole = commits & np.fromiter(map(behind.__contains__, batch.starts.tolist()), np.bool_, len(batch.starts))
+            whole = commits & np.fromiter(
+                map(behind.__contains__, batch.starts.tolist()), np.bool_, len(batch.starts)
+            )
             if whole.any():
                 self.found[i] = gap._replace(high=int(batch.commits[whole].min()))
                 self._behind[i] = set()
 
     def close(self, newest: int) -> None:
         """End the scan; no timestamp above `newest` had been issued when the log was written."""
-        self.found = [gap._replace(high=min(gap.high, max(newest, self._low) + 1)) for gap in self.found]
+        self.found = [
+            gap._replace(high=min(gap.high, max(newest, self._low) + 1)) for gap in self.found
+        ]

@@ -83,7 +83,8 @@ class ValueLog:
 
     def _create(self, fid: int) -> Segment:
         segment = Segment(self.path_of(fid), fid, create=True)
-        os.fsync(self._names.fd)  # or a power cut may remove the file's name, and so everything in it
+        # or a power cut may remove the file's name, and so everything in it
+        os.fsync(self._names.fd)
         with self._lock:
             self._segments[fid] = segment
         failpoints.hit("rotate.after_create")
@@ -99,11 +100,20 @@ class ValueLog:
                 holes.append(begin)
 
         for batch in scan_segment(segment, 0, segment.size, skipped):
-            top = max(top, int(np.where((batch.tps == 0) & (batch.commits == 0), batch.starts, batch.commits).max()))
+            top = max(
+                top,
+                int(
+                    np.where(
+                        (batch.tps == 0) & (batch.commits == 0), batch.starts, batch.commits
+                    ).max()
+                ),
+            )
             end = batch.end
         written = end if segment.is_zero(end, segment.size) else segment.size
         for hole in holes:  # the second block of a small append, without its first one?
-            if written - hole <= SMALL_WRITE_BYTES and segment.is_zero(hole, hole - hole % BLOCK_BYTES + BLOCK_BYTES):
+            if written - hole <= SMALL_WRITE_BYTES and segment.is_zero(
+                hole, hole - hole % BLOCK_BYTES + BLOCK_BYTES
+            ):
                 end = hole
                 break
         self._torn_at = RecordPointer(segment.fid, end) if end < segment.size else None
@@ -127,7 +137,11 @@ class ValueLog:
             return
         if is_room:
             segment.cut(torn.offset, None)
-            log.info("%s: the pump did not stop cleanly: truncated %d preallocated bytes", segment.path, size)
+            log.info(
+                "%s: the pump did not stop cleanly: truncated %d preallocated bytes",
+                segment.path,
+                size,
+            )
             return
         aside = segment.path.with_name(f"{segment.path.name}.torn-{torn.offset}")
         segment.cut(torn.offset, aside)
@@ -185,7 +199,12 @@ class ValueLog:
             if (fid, offset) in self._bad:
                 return
             self._bad.add((fid, offset))
-        log.error("%s: offset %d: %s; its content is excluded from all reads", self.path_of(fid), offset, what)
+        log.error(
+            "%s: offset %d: %s; its content is excluded from all reads",
+            self.path_of(fid),
+            offset,
+            what,
+        )
 
     @property
     def end(self) -> RecordPointer:
@@ -207,7 +226,9 @@ class ValueLog:
         """Return the segment, or None if it has been purged."""
         return self._segments.get(fid)
 
-    def append(self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]) -> list[AppendRun]:
+    def append(
+        self, payloads: list[bytes] | tuple[bytes, ...], timestamps: list[int]
+    ) -> list[AppendRun]:
         """Write records and make them durable (one fdatasync unless a segment ends among them).
 
         The footer counts `timestamps`: commit_ts, of Prewrites without one start_ts. After
@@ -263,7 +284,9 @@ class ValueLog:
         segment = self.segment(pointer.fid)
         if segment is None:
             raise CorruptRecordError(
-                str(self.path_of(pointer.fid)), pointer.offset, "the segment does not exist (purged?)"
+                str(self.path_of(pointer.fid)),
+                pointer.offset,
+                "the segment does not exist (purged?)",
             )
         return segment.read_record(pointer.offset)
 
@@ -307,7 +330,9 @@ class ValueLog:
         """
         with self._lock:
             newest = max(self._segments)
-            doomed = [s for s in self._segments.values() if s.fid < min(before, newest) and s.max_ts <= ts]
+            doomed = [
+                s for s in self._segments.values() if s.fid < min(before, newest) and s.max_ts <= ts
+            ]
             for segment in doomed:
                 segment.purged = True
                 del self._segments[segment.fid]
@@ -322,7 +347,9 @@ class ValueLog:
         return sum(s.size for s in self.segments())
 
 
-def _framed(payloads: tuple[bytes, ...], first: int, offset: int, limit: int) -> tuple[list[bytes], list[int]]:
+def _framed(
+    payloads: tuple[bytes, ...], first: int, offset: int, limit: int
+) -> tuple[list[bytes], list[int]]:
     """Return records as kernel.framed does; large ones aren't copied."""
     if sum(map(len, payloads)) <= _MAX_COPIED_BYTES:
         data, offsets = kernel.framed(payloads, first, offset, limit, RECORD_MAGIC, crc32c)

@@ -117,7 +117,9 @@ class OutcomeChecks:
             for each in groups:
                 try:
                     self._check_group(each, is_known=is_known)
-                except Exception as error:  # without this thread such outcomes would never be written
+                except (
+                    Exception
+                ) as error:  # without this thread such outcomes would never be written
                     log.exception("can't write records of %s", each.peer)
                     each.done(error)
             if is_over:
@@ -125,7 +127,11 @@ class OutcomeChecks:
 
     def _check_group(self, group: _OutcomeGroup, *, is_known: bool) -> None:
         """Check a group; behind an index that lags all records are written unchecked."""
-        kept = [record for record in group.records if not (is_known and self._is_settled(record, group.peer))]
+        kept = [
+            record
+            for record in group.records
+            if not (is_known and self._is_settled(record, group.peer))
+        ]
         if kept:
             self._store.submit(kept, group.done)
         else:
@@ -158,15 +164,16 @@ class OutcomeChecks:
             return self._open_again(record, prewrite, peer, str(error))
         if kind is TxnOutcomeKind.COMMITTED and found_ts == commit_ts:
             log.error(
-                "transaction %d committed at %d according to TiKV: an earlier outcome was wrong, and"
-                " readers may have it; compare its rows: `sluice verify`",
+                "transaction %d committed at %d according to TiKV: an earlier outcome was wrong,"
+                " and readers may have it; compare its rows: `sluice verify`",
                 start_ts,
                 commit_ts,
             )
             return True
         if kind is TxnOutcomeKind.COMMITTED and not self._store.holds(start_ts, found_ts):
             self._store.submit(
-                [Record(COMMIT, start_ts, found_ts, encode_outcome(COMMIT, start_ts, found_ts))], _report
+                [Record(COMMIT, start_ts, found_ts, encode_outcome(COMMIT, start_ts, found_ts))],
+                _report,
             )
         return self._refuse(record, peer, f"TiKV says {kind.value} ({found_ts})")
 
@@ -175,8 +182,8 @@ class OutcomeChecks:
         Prewrite.
         """
         log.error(
-            "%s reports that transaction %d committed at %d, which contradicts an earlier outcome, and"
-            " TiKV doesn't answer (%s): readers wait until it does",
+            "%s reports that transaction %d committed at %d, which contradicts an earlier outcome,"
+            " and TiKV doesn't answer (%s): readers wait until it does",
             peer or "a client",
             record.start_ts,
             record.commit_ts,
@@ -188,7 +195,8 @@ class OutcomeChecks:
 
     def _refuse(self, record: Record, peer: str, why: str) -> bool:
         log.error(
-            "%s reports that transaction %d committed at %d, which contradicts an earlier outcome; rejected: %s",
+            "%s reports that transaction %d committed at %d, which contradicts an earlier outcome;"
+            " rejected: %s",
             peer or "a client",
             record.start_ts,
             record.commit_ts,

@@ -88,7 +88,9 @@ class WindowReader:
     often by several readers.
     """
 
-    def __init__(self, value_log: ValueLog, index: BinlogIndex, gaps: Callable[[], Sequence[UnreadableRange]]) -> None:
+    def __init__(
+        self, value_log: ValueLog, index: BinlogIndex, gaps: Callable[[], Sequence[UnreadableRange]]
+    ) -> None:
         self._log, self._index, self._gaps = value_log, index, gaps
         self._records = RecordReader(value_log)
         self._lock = threading.Lock()
@@ -150,7 +152,9 @@ class WindowReader:
             for i in np.setdiff1d(np.arange(len(fids)), places).tolist():
                 bad += [UnreadableRecord(int(indexed[i]), int(fids[i]), int(offsets[i]))]
             for i in np.flatnonzero(differs).tolist():
-                bad.append(UnreadableRecord(int(at[i]), int(records.fids[i]), int(records.offsets[i])))
+                bad.append(
+                    UnreadableRecord(int(at[i]), int(records.fids[i]), int(records.offsets[i]))
+                )
                 self._log.report_corrupt(*bad[-1][1:], f"not the record of ts {bad[-1].ts}")
             records = records.select(~differs)
             in_order = indexed
@@ -185,7 +189,9 @@ class WindowReader:
         prewrites = records.tps == 0
         if self._index.is_captured:
             whole = _by_commit(records.select(prewrites))
-            return CommittedTransactions(whole, whole, _by_commit(records.select(~prewrites)), through)
+            return CommittedTransactions(
+                whole, whole, _by_commit(records.select(~prewrites)), through
+            )
         fake = ~prewrites & (records.starts == records.commits)
         commit = (records.tps == COMMIT) & ~fake
         commits = _by_commit(records.select(commit))
@@ -228,7 +234,13 @@ class WindowReader:
             self._miss(commit_ts, start_ts)
             place = pointers.get(start_ts)
             if place is None:
-                absent.append((commit_ts, start_ts, RecordPointer(int(commits.fids[i]), int(commits.offsets[i]))))
+                absent.append(
+                    (
+                        commit_ts,
+                        start_ts,
+                        RecordPointer(int(commits.fids[i]), int(commits.offsets[i])),
+                    )
+                )
             else:
                 bad.append(UnreadableRecord(commit_ts, *place))
         return CommittedTransactions(
@@ -242,7 +254,8 @@ class WindowReader:
         if len(self._reported) < _MAX_REMEMBERED:
             self._reported.add(commit_ts)
         log.error(
-            "no Prewrite of transaction %d in this pump, only its Commit %d: the transaction is excluded",
+            "no Prewrite of transaction %d in this pump, only its Commit %d: the transaction is"
+            " excluded",
             start_ts,
             commit_ts,
         )
@@ -282,16 +295,26 @@ class WindowReader:
                 continue
             skipped: list[int] = []
             end = gap.begin + gap.size
-            for _ in scan_segment(segment, gap.begin, end, lambda _, begin, __, skipped=skipped: skipped.append(begin)):  # type: ignore[misc]
+            for _ in scan_segment(
+                segment,
+                gap.begin,
+                end,
+                lambda _, begin, __, skipped=skipped: skipped.append(begin),  # type: ignore[misc]
+            ):
                 pass
             if not skipped:
                 self._index.report_damage(
-                    f"{gap.size} bytes at offset {gap.begin} of {segment.path} were restored and aren't in it"
+                    f"{gap.size} bytes at offset {gap.begin} of {segment.path} were restored and"
+                    " aren't in it"
                 )
         return min(hiding, key=lambda gap: gap.low, default=None)
 
     def _hiding(self, after: int, through: int) -> list[UnreadableRange]:
-        return [gap for gap in self._gaps() if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)]
+        return [
+            gap
+            for gap in self._gaps()
+            if gap.hides(after, through) and not self._log.given_up(gap.fid, gap.begin)
+        ]
 
     def error_of(self, fid: int, offset: int) -> CorruptRecordError:
         """Return the error for a reader that must not miss the record there.
@@ -302,9 +325,9 @@ class WindowReader:
         return CorruptRecordError(
             str(self._log.path_of(fid)),
             offset,
-            "a record of this window can't be read; restore the file from a copy, and reading resumes."
-            " Without a copy its transaction is lost downstream: repair its rows there, then run `touch"
-            f" {self._log.lost_mark(fid, offset)}`",
+            "a record of this window can't be read; restore the file from a copy, and reading"
+            " resumes. Without a copy its transaction is lost downstream: repair its rows there,"
+            f" then run `touch {self._log.lost_mark(fid, offset)}`",
         )
 
     def check_lost(self, records: RecordHeads, which: int) -> None:
@@ -332,7 +355,9 @@ class WindowReader:
                 if batch.num_rows:
                     yield batch
 
-    def _batch(self, chunk: CommittedTransactions, begin: int, end: int, *, strict: bool) -> pa.RecordBatch:
+    def _batch(
+        self, chunk: CommittedTransactions, begin: int, end: int, *, strict: bool
+    ) -> pa.RecordBatch:
         rows = slice(begin, end)
         commits, starts = chunk.commits.commits[rows], chunk.commits.starts[rows]
         lengths = chunk.prewrites.lengths[rows]
@@ -352,7 +377,9 @@ class WindowReader:
         )
         return pa.record_batch([_int64(commits), _int64(starts), column], schema=WINDOW_SCHEMA)
 
-    def bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> WindowReach:
+    def bounds(
+        self, after: int, through: int, max_transactions: int, max_bytes: int
+    ) -> WindowReach:
         """Return the largest end <= `through` within both limits behind `after`.
 
         It never ends between two transactions of one commit_ts; the first commit_ts always fits.
@@ -363,10 +390,14 @@ class WindowReader:
         found = self._readable_bounds(after, through, max_transactions, max_bytes)
         return found._replace(transactions=found.transactions + len(self._hiding(after, found.hi)))
 
-    def _readable_bounds(self, after: int, through: int, max_transactions: int, max_bytes: int) -> WindowReach:
+    def _readable_bounds(
+        self, after: int, through: int, max_transactions: int, max_bytes: int
+    ) -> WindowReach:
         count = size = 0
         last = after
-        for chunk in self.transactions(after, through, min(CHUNK_ENTRIES, max(64, 2 * max_transactions + 64))):
+        for chunk in self.transactions(
+            after, through, min(CHUNK_ENTRIES, max(64, 2 * max_transactions + 64))
+        ):
             sizes = np.cumsum(chunk.prewrites.lengths + 24) + size
             room = int(np.searchsorted(sizes, max_bytes, "right"))
             fits = min(room, max_transactions - count)
@@ -374,7 +405,9 @@ class WindowReader:
                 fits = _between_timestamps(chunk.commits.commits, fits, is_first=count == 0)
                 if fits == 0:
                     return WindowReach(last, count, size)
-                return WindowReach(int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1]))
+                return WindowReach(
+                    int(chunk.commits.commits[fits - 1]), count + fits, int(sizes[fits - 1])
+                )
             count += len(sizes) + (0 if chunk.whole else self._count_lost(chunk))
             size = int(sizes[-1]) if len(sizes) else size
             last = chunk.through
@@ -382,7 +415,9 @@ class WindowReader:
 
 
 def _int64(values: Ints) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+    return pa.Array.from_buffers(
+        pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))]
+    )
 
 
 def _by_commit(records: RecordHeads) -> RecordHeads:

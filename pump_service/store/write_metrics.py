@@ -1,4 +1,7 @@
-"""What writing costs, in the buckets of the original's histograms. Each histogram is filled by one thread only."""
+"""What writing costs, in the buckets of the original's histograms.
+
+Each histogram is filled by one thread only.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ _BYTES_BOUNDS = doubling_bounds(16, 25)
 
 
 class WriteMetrics:
-    """`single` is one record from its submission to its answer, `batch` a group of them, `to_disk`, `fsync` and
-    `rotate` the steps of that, `catch_up` one pass of the indexer over the value log. Seconds, and bytes of payload.
+    """`single` is one record from its submission to its answer, `batch` a group of them, `to_disk`,
+    `fsync` and `rotate` the steps of that, `catch_up` one pass of the indexer over the value log.
+    Seconds, and bytes of payload.
     """
 
     def __init__(self) -> None:

@@ -40,7 +40,9 @@ Done = Callable[[BaseException | None], None]
 
 _MAX_GROUP_BYTES = 4 << 20
 _QUICK_S, _DISTRUST_S, _LONGER, _DISTRUST_AT_MOST_S = 0.05, 1.0, 20, 60.0
-"""A disk that took longer once isn't waited for in a caller's thread for so long, or so many times as long."""
+"""A disk that took longer once isn't waited for in a caller's thread for so long, or so many times
+as long.
+"""
 _PROMPT_S = 0.002
 """Records are held back only if the last write was no slower: a reader would wait for the disk."""
 _MAX_HELD_RECORDS, _MAX_HELD_BYTES = 64, 256 << 10
@@ -60,10 +62,20 @@ class Writer:
     """Write records. `submit` and `mark` are thread-safe; the value log belongs to this thread."""
 
     def __init__(
-        self, value_log: ValueLog, indexer: Indexer, slow_write_s: float, stop_at: int, timings: WriteMetrics
+        self,
+        value_log: ValueLog,
+        indexer: Indexer,
+        slow_write_s: float,
+        stop_at: int,
+        timings: WriteMetrics,
     ) -> None:
         """Create it; `stop_at` (bytes of free space that stop writes) is only named in errors."""
-        self._log, self._indexer, self._slow_write, self._stop_at = value_log, indexer, slow_write_s, stop_at
+        self._log, self._indexer, self._slow_write, self._stop_at = (
+            value_log,
+            indexer,
+            slow_write_s,
+            stop_at,
+        )
         self._timings = timings
         self._refused_at = -_REPORT_INTERVAL_S
         self._lock = threading.Lock()
@@ -92,7 +104,13 @@ class Writer:
             return not (self._queue or self._held or self._writing or self._elsewhere)
 
     def submit(
-        self, records: Sequence[Record], size: int, done: Done, *, here: bool = False, later: bool = False
+        self,
+        records: Sequence[Record],
+        size: int,
+        done: Done,
+        *,
+        here: bool = False,
+        later: bool = False,
     ) -> None:
         """Queue records of `size` payload bytes.
 
@@ -134,7 +152,8 @@ class Writer:
             if self.failure is None:
                 if self._closing:
                     raise StoreClosedError("the store is closed")
-                now = time.monotonic() if self._held else float("inf")  # nothing is held: the disk doesn't matter
+                # nothing is held: the disk doesn't matter
+                now = time.monotonic() if self._held else float("inf")
                 if not self._is_free(now):
                     self._enqueue(_Submission((), 0, None, ts, 0.0))
                     return
@@ -166,12 +185,22 @@ class Writer:
 
     def _is_free(self, now: float) -> bool:
         """Return, with the lock held, whether a thread other than the writer's may write."""
-        return self._waiting and not self._queue and not self._elsewhere and now >= self._distrusted_until
+        return (
+            self._waiting
+            and not self._queue
+            and not self._elsewhere
+            and now >= self._distrusted_until
+        )
 
     def _may_hold(self, size: int) -> bool:
         """Return, with the lock held, whether records that no client waits for may be held back."""
         is_little = len(self._held) < _MAX_HELD_RECORDS and size <= _MAX_HELD_BYTES
-        return is_little and self._took <= _PROMPT_S and self._is_free(float("inf")) and not self._indexer.is_awaited
+        return (
+            is_little
+            and self._took <= _PROMPT_S
+            and self._is_free(float("inf"))
+            and not self._indexer.is_awaited
+        )
 
     def _enqueue(self, *submissions: _Submission) -> None:
         """Queue submissions behind what is held back, with the lock held."""
@@ -198,7 +227,11 @@ class Writer:
     def _refusal(self) -> StoreFailedError | StoreClosedError | None:
         if self.failure is not None:
             return self.failure
-        return StoreClosedError("the store is closed: nothing is accepted any more") if self._closing else None
+        return (
+            StoreClosedError("the store is closed: nothing is accepted any more")
+            if self._closing
+            else None
+        )
 
     def close(self) -> None:
         """Write what is queued, then end the thread."""
@@ -242,16 +275,23 @@ class Writer:
         batches: list[SorterBatch] = []
         if records:
             tps, starts, commits, payloads = zip(*records, strict=True)
-            timestamps = [c if tp or c else s for tp, s, c in zip(tps, starts, commits, strict=True)]
+            timestamps = [
+                c if tp or c else s for tp, s, c in zip(tps, starts, commits, strict=True)
+            ]
             began = time.monotonic()
             failpoints.hit("writer.before_write")
             for run in self._log.append(payloads, timestamps):
                 part = slice(run.first, run.first + len(run.offsets))
-                batches.append(SorterBatch(run.fid, tps[part], starts[part], commits[part], run.offsets))
+                batches.append(
+                    SorterBatch(run.fid, tps[part], starts[part], commits[part], run.offsets)
+                )
             now = time.monotonic()
             took = self._took = now - began
-            if took > _QUICK_S:  # also in the writer's thread, which finds out when the disk is quick again
-                self._distrusted_until = now + min(max(_DISTRUST_S, _LONGER * took), _DISTRUST_AT_MOST_S)
+            # also in the writer's thread, which finds out when the disk is quick again
+            if took > _QUICK_S:
+                self._distrusted_until = now + min(
+                    max(_DISTRUST_S, _LONGER * took), _DISTRUST_AT_MOST_S
+                )
             timings = self._timings
             timings.batch.observe(took)
             timings.batch_size.observe(size)
@@ -263,7 +303,12 @@ class Writer:
             self.records += len(records)
             self.bytes += size
             if took >= self._slow_write:
-                log.warning("writing %d records (%d bytes) to the value log took %.1f s", len(records), size, took)
+                log.warning(
+                    "writing %d records (%d bytes) to the value log took %.1f s",
+                    len(records),
+                    size,
+                    took,
+                )
         mark = max((s.mark for s in taken), default=0)
         fences = [s.fence for s in taken if s.fence is not None]
         for submission in taken:
@@ -280,7 +325,8 @@ class Writer:
         self._log.rotate_if_full()
 
     def _refuse(self, error: DiskFullError, taken: list[_Submission]) -> None:
-        # Unlike after a failed fsync it is known what is on disk: writing resumes once there is room.
+        # Unlike after a failed fsync it is known what is on disk: writing resumes once there is
+        # room.
         refusal: StoreError
         if error.errno in (errno.EMFILE, errno.ENFILE):
             refusal = NoDescriptorsError()
@@ -288,7 +334,9 @@ class Writer:
             refusal = NoSpaceError(_available(Path(error.filename).parent), self._stop_at)
         if time.monotonic() - self._refused_at > _REPORT_INTERVAL_S:
             self._refused_at = time.monotonic()
-            log.error("%s: writes are rejected until there is room: %s", error.filename, error.strerror)
+            log.error(
+                "%s: writes are rejected until there is room: %s", error.filename, error.strerror
+            )
         for submission in taken:
             if submission.done is not None:
                 _call(submission.done, refusal)
@@ -299,7 +347,8 @@ class Writer:
 
     def _fail(self, error: BaseException, taken: list[_Submission]) -> None:
         failure = StoreFailedError(
-            f"writing the value log failed, the store accepts nothing until the pump is started again: {error}"
+            "writing the value log failed, the store accepts nothing until the pump is started"
+            f" again: {error}"
         )
         failure.__cause__ = error
         log.critical("%s", failure)

@@ -8,7 +8,8 @@
     what operators decided about transactions and DDL inside; <archive>/pipelines/<name>/decisions/…           of the
     others of several pipelines: `sluice.relay.pipeline_folders`
 
-A volume is a range `(lo, hi]` of whole windows and never changes; each begins where the one before it ends.
+A volume is a range `(lo, hi]` of whole windows and never changes; each begins where the one before
+it ends.
 """
 
 from sluice.relay.archive.archive import Archive

@@ -25,7 +25,10 @@ class Archive(Chain):
 
     @classmethod
     def open(cls, url: str) -> Archive:
-        """Open the archive at `url` (``file:///dir``, or s3, gs, az); it need not exist yet. Raises RelayError."""
+        """Open the archive at `url` (``file:///dir``, or s3, gs, az); it need not exist yet.
+
+        Raises RelayError.
+        """
         storage = open_storage(url)
         refuse_newer(storage, "the archive")
         return cls(storage)
@@ -43,8 +46,10 @@ class Archive(Chain):
     # Writing
 
     def append(self, volume: ArchiveSegment) -> None:
-        """Put a volume, whose files are durable, at the chain's end. Raises ArchiveConflictError if the chain doesn't
-        end where it begins, RelayError if it is of another cluster.
+        """Put a volume, whose files are durable, at the chain's end.
+
+        Raises ArchiveConflictError if the chain doesn't end where it begins, RelayError if it is of
+        another cluster.
         """
         last = self.last()
         if last is not None:
@@ -61,95 +66,116 @@ class Archive(Chain):
 
         self.catalogue.change(volume.day, add)
         if begins and not self._is_in_place(volume, has_one_before=last is not None):
-            self.catalogue.change(volume.day, lambda day: day.changed(volumes=_without_one(day.volumes, volume)))
+            self.catalogue.change(
+                volume.day, lambda day: day.changed(volumes=_without_one(day.volumes, volume))
+            )
             raise ArchiveConflictError(
-                f"{self.url}: the volume that begins at {volume.lo} came in between others: another process has"
-                " archived meanwhile"
+                f"{self.url}: the volume that begins at {volume.lo} came in between others: another"
+                " process has archived meanwhile"
             )
 
     def _check_follows(self, last: ArchiveSegment, volume: ArchiveSegment) -> None:
         if last.cluster_id != volume.cluster_id:
             raise RelayError(
-                f"{self.url}: the archive is of cluster {last.cluster_id}, and the volume that begins at {volume.lo} of"
-                f" {volume.cluster_id}",
+                f"{self.url}: the archive is of cluster {last.cluster_id}, and the volume that"
+                f" begins at {volume.lo} of {volume.cluster_id}",
                 way_out="give each cluster an archive of its own: [archive] url",
             )
         if last.hi != volume.lo:
             raise ArchiveConflictError(
-                f"{self.url}: the archive ends at {last.hi}, the volume to be appended begins at {volume.lo}: another"
-                " process has archived meanwhile"
+                f"{self.url}: the archive ends at {last.hi}, the volume to be appended begins at"
+                f" {volume.lo}: another process has archived meanwhile"
             )
 
     def _is_in_place(self, volume: ArchiveSegment, *, has_one_before: bool) -> bool:
-        """Whether a volume that is the first of its day fits between those around it. Who begins a day has nobody to
-        compare with: two may begin an archive at once on different days, and one may have stood still for so long that
-        its day, and the end of the chain that it saw, have been removed since.
+        """Whether a volume that is the first of its day fits between those around it.
+
+        Who begins a day has nobody to compare with: two may begin an archive at once on different
+        days, and one may have stood still for so long that its day, and the end of the chain that
+        it saw, have been removed since.
         """
         names = self.catalogue.days()
         at = bisect.bisect_left(names, volume.day)
         before = self._first_with_volumes(reversed(names[:at]))
         after = self._first_with_volumes(names[at + 1 :])
         follows = before.volumes[-1].hi == volume.lo if before is not None else not has_one_before
-        return follows and (after is None or after.volumes[0].lo == self.catalogue.load(volume.day).volumes[-1].hi)
+        return follows and (
+            after is None or after.volumes[0].lo == self.catalogue.load(volume.day).volumes[-1].hi
+        )
 
     def _first_with_volumes(self, names: Iterable[str]) -> CatalogueDay | None:
         return next((day for day in map(self.catalogue.load, names) if day.volumes), None)
 
     def begin_compaction(self, day: str, token: str) -> CatalogueDay:
-        """From now on `replace` takes volumes of that day only with that token; what the day holds. Whoever compacted
-        before can't finish it.
+        """From now on `replace` takes volumes of that day only with that token; what the day holds.
+
+        Whoever compacted before can't finish it.
         """
         return self.catalogue.change(day, lambda found: found.changed(compacting=token))
 
     def replace(self, old: Sequence[ArchiveSegment], new: ArchiveSegment) -> None:
-        """Put `new`, whose files are durable and whose token has begun the compaction of that day, in the place of
-        `old` volumes, which are neighbours and cover the same range. Their files stay until `sweep`. Raises
-        ArchiveConflictError, ValueError if the ranges differ.
+        """Put `new`, whose files are durable and whose token has begun the compaction of that day,
+        in the place of `old` volumes, which are neighbours and cover the same range. Their files
+        stay until `sweep`. Raises ArchiveConflictError, ValueError if the ranges differ.
         """
         if not old or (old[0].lo, old[-1].hi) != (new.lo, new.hi) or old[0].day != new.day:
-            raise ValueError(f"the volume ({new.lo}, {new.hi}] doesn't cover the range of those it is to replace")
+            raise ValueError(
+                f"the volume ({new.lo}, {new.hi}] doesn't cover the range of those it is to replace"
+            )
         kept = {file.path for file in new.files}
         last = self.last()
         now = max(_now_ms(), tso.physical_ms(last.hi) if last is not None else 0)
         gone = tuple(
-            ReplacedFile(file.path, file.bytes, now) for volume in old for file in volume.files if file.path not in kept
+            ReplacedFile(file.path, file.bytes, now)
+            for volume in old
+            for file in volume.files
+            if file.path not in kept
         )
 
         def swap(day: CatalogueDay) -> CatalogueDay:
             at = day.volumes.index(old[0]) if old[0] in day.volumes else len(day.volumes)
             if day.compacting != new.token or day.volumes[at : at + len(old)] != tuple(old):
                 raise ArchiveConflictError(
-                    f"{self.url}: another process has changed {path_of(day.day)} while ({new.lo}, {new.hi}] was"
-                    " compacted"
+                    f"{self.url}: another process has changed {path_of(day.day)} while ({new.lo},"
+                    f" {new.hi}] was compacted"
                 )
-            return day.changed(volumes=(*day.volumes[:at], new, *day.volumes[at + len(old) :]), old=(*day.old, *gone))
+            return day.changed(
+                volumes=(*day.volumes[:at], new, *day.volumes[at + len(old) :]),
+                old=(*day.old, *gone),
+            )
 
         self.catalogue.change(new.day, swap)
 
     def remove(self, before_ts: int) -> list[ArchiveSegment]:
-        """Remove the volumes with hi <= before_ts from the catalogue, oldest first, never the newest one; their files
-        go with the next `sweep`. What was removed. The caller makes sure that nobody needs them.
+        """Remove the volumes with hi <= before_ts from the catalogue, oldest first, never the
+        newest one; their files go with the next `sweep`. What was removed. The caller makes sure
+        that nobody needs them.
         """
         last = self.last()
         removed: list[ArchiveSegment] = []
         for name in self.catalogue.days():
             day = self.catalogue.load(name)
-            gone = tuple(volume for volume in day.volumes if volume.hi <= before_ts and volume != last)
+            gone = tuple(
+                volume for volume in day.volumes if volume.hi <= before_ts and volume != last
+            )
             if gone:
                 self.catalogue.change(name, lambda found, gone=gone: _without(found, gone))  # type: ignore[misc]
                 removed += gone
             if len(gone) < len(day.volumes):
                 self.catalogue.change(
-                    name, lambda found: found if found.follows is None else found.changed(follows=None)
+                    name,
+                    lambda found: found if found.follows is None else found.changed(follows=None),
                 )
                 break
         return removed
 
     def sweep(self, grace_ms: int, read_since_ms: int | None = None) -> int:
-        """Remove files that no volume has had for `grace_ms` (0: that no volume has), and days that hold nothing any
-        more; how many files. `read_since_ms`: those stay that were replaced since, as they may be read.
+        """Remove files that no volume has had for `grace_ms` (0: that no volume has), and days that
+        hold nothing any more; how many files. `read_since_ms`: those stay that were replaced since,
+        as they may be read.
 
-        The earlier of this machine's time and the upstream's counts: a clock that jumps forward removes nothing early.
+        The earlier of this machine's time and the upstream's counts: a clock that jumps forward
+        removes nothing early.
         """
         last = self.last()
         now = min(_now_ms(), tso.physical_ms(last.hi)) if last is not None else 0
@@ -165,7 +191,10 @@ class Archive(Chain):
             self.storage.remove(file.path)
         if gone:
             day = self.catalogue.change(
-                name, lambda found: found.changed(old=tuple(file for file in found.old if file not in gone))
+                name,
+                lambda found: found.changed(
+                    old=tuple(file for file in found.old if file not in gone)
+                ),
             )
         if not day.volumes and not day.old:
             self.catalogue.forget(name)
@@ -181,8 +210,12 @@ def _now_ms() -> int:
 
 def _without(day: CatalogueDay, gone: tuple[ArchiveSegment, ...]) -> CatalogueDay:
     old = tuple(ReplacedFile(file.path, file.bytes, 0) for volume in gone for file in volume.files)
-    return day.changed(volumes=tuple(volume for volume in day.volumes if volume not in gone), old=(*day.old, *old))
+    return day.changed(
+        volumes=tuple(volume for volume in day.volumes if volume not in gone), old=(*day.old, *old)
+    )
 
 
-def _without_one(volumes: tuple[ArchiveSegment, ...], one: ArchiveSegment) -> tuple[ArchiveSegment, ...]:
+def _without_one(
+    volumes: tuple[ArchiveSegment, ...], one: ArchiveSegment
+) -> tuple[ArchiveSegment, ...]:
     return tuple(volume for volume in volumes if volume != one)

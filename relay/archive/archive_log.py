@@ -20,18 +20,26 @@ __all__ = ["ArchiveLog"]
 
 
 class ArchiveLog:
-    """A `relay.WindowLog`. One thread at a time may use it.
+    """A `relay.WindowLog`.
 
-    Volumes are merged while it is used, and windows of theirs may become one then. It keeps to what it has seen of a
-    day, so that its windows never overlap; the files of volumes that were replaced stay for some hours. Behind the end
-    that it has seen it looks for more.
+    One thread at a time may use it.
+
+    Volumes are merged while it is used, and windows of theirs may become one then. It keeps to what
+    it has seen of a day, so that its windows never overlap; the files of volumes that were replaced
+    stay for some hours. Behind the end that it has seen it looks for more.
     """
 
     def __init__(
-        self, storage: Storage, tables: Iterable[int] | None = None, indexes: SegmentIndexCache | None = None
+        self,
+        storage: Storage,
+        tables: Iterable[int] | None = None,
+        indexes: SegmentIndexCache | None = None,
     ) -> None:
-        """`tables`: ids; windows come with the row groups that hold changes of them only, and `changes` counts these. A
-        row group may hold small tables beside them, and DDL comes whole. None: everything. `indexes`: to be shared.
+        """`tables`: ids.
+
+        Windows come with the row groups that hold changes of them only, and `changes` counts these.
+        A row group may hold small tables beside them, and DDL comes whole. None: everything.
+        `indexes`: to be shared.
         """
         self._storage = storage
         self._catalogue = CachedCatalogue(storage)
@@ -81,20 +89,26 @@ class ArchiveLog:
         return index.window(len(index.windows) - 1, self._tables)
 
     def bounds(self) -> tuple[int, int] | None:
-        """After which TSO it begins, and through which it goes, as the catalogue has it; None if it is empty. Raises
-        RelayCorruptError.
+        """After which TSO it begins, and through which it goes, as the catalogue has it.
+
+        None if it is empty. Raises RelayCorruptError.
         """
         self._catalogue.refresh()
         first, last = self._chain.first(), self._chain.last()
         return None if first is None or last is None else (first.lo, last.hi)
 
     def next(self, lo: int) -> WindowRecord | None:
-        """The window that begins at lo; None if none does. Raises RelayCorruptError, RelayGapError."""
+        """The window that begins at lo; None if none does.
+
+        Raises RelayCorruptError, RelayGapError.
+        """
         found = self.find(lo)
         return found if found is not None and found.lo == lo else None
 
     def find(self, ts: int) -> WindowRecord | None:
-        """The first window with hi > ts. Its lo is greater than ts if the archive begins behind it: check it. Raises
+        """The first window with hi > ts.
+
+        Its lo is greater than ts if the archive begins behind it: check it. Raises
         RelayCorruptError, RelayGapError.
         """
         volume = self._chain.find(ts)
@@ -114,8 +128,10 @@ class ArchiveLog:
         return index.window(index.number_of(ts), self._tables)
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
-        """The windows that hold commits in (from_ts, to_ts], in order, from the first there is; without to_ts, all that
-        there are when the first is asked for. Raises RelayGapError where the chain is broken, RelayCorruptError.
+        """The windows that hold commits in (from_ts, to_ts], in order, from the first there is.
+
+        Without to_ts, all that there are when the first is asked for. Raises RelayGapError where
+        the chain is broken, RelayCorruptError.
         """
         volumes = self._between(from_ts, to_ts)
         if not volumes or to_ts is None or volumes[-1].hi < to_ts:
@@ -128,8 +144,9 @@ class ArchiveLog:
                     yield index.window(number, self._tables)
 
     def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """The windows that hold commits in (after_ts, through_ts], the newest first. Raises RelayGapError,
-        RelayCorruptError.
+        """The windows that hold commits in (after_ts, through_ts], the newest first.
+
+        Raises RelayGapError, RelayCorruptError.
         """
         self._catalogue.refresh()
         for volume in self._chain.backwards(through_ts):
@@ -142,8 +159,9 @@ class ArchiveLog:
                     yield index.window(number, self._tables)
 
     def only(self, window: WindowRecord, tables: Iterable[int]) -> WindowRecord:
-        """A window of this log with the row groups that hold changes of these tables (ids). Raises RelayCorruptError,
-        RelayGapError.
+        """A window of this log with the row groups that hold changes of these tables (ids).
+
+        Raises RelayCorruptError, RelayGapError.
         """
         volume = self._chain.find(window.lo)
         if volume is None:
@@ -152,7 +170,10 @@ class ArchiveLog:
         return index.window(index.number_of(window.lo), frozenset(tables))
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """The changes of windows in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""
+        """The changes of windows in PART_SCHEMA by (commit_ts, position).
+
+        Raises RelayCorruptError.
+        """
         return read_parts(self._storage, [part for window in windows for part in window.parts])
 
     def _between(self, from_ts: int, to_ts: int | None) -> list[ArchiveSegment]:

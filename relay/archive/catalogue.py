@@ -1,8 +1,8 @@
 """The catalogue of an archive: a document for each UTC day on which volumes begin.
 
 `days/<YYYY-MM-DD>/<number>.json`; the newest number counts, and is created exclusively
-(`sluice.relay.versioned_document`), so of two processes that change a day one begins anew. A document is a sealed JSON
-object (`sluice.relay.checksummed`):
+(`sluice.relay.versioned_document`), so of two processes that change a day one begins anew. A
+document is a sealed JSON object (`sluice.relay.checksummed`):
 
     {"format": 1, "day", "token": of this change,
      "follows": where the volume before the day's first one ends (TSO), null if the archive begins here,
@@ -10,7 +10,8 @@ object (`sluice.relay.checksummed`):
      "compacting": token of whoever may put merged volumes in the place of others, "" if nobody may
      "old": [{"path", "bytes", "since_ms"}, …]     files that no volume has any longer, until they are removed}
 
-The chain goes on from day to day: the first volume of a day begins where the last one of the day before ends.
+The chain goes on from day to day: the first volume of a day begins where the last one of the day
+before ends.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _REPLACED_FIELDS: dict[str, type | tuple[type, ...]] = {"path": str, "bytes": in
 
 @dataclass(frozen=True, slots=True)
 class ReplacedFile:
-    """A file that has been replaced at `since_ms` (Unix ms); who began to read before may read it still."""
+    """A file that has been replaced at `since_ms` (Unix ms).
+
+    Who began to read before may read it still.
+    """
 
     path: str
     bytes: int
@@ -78,12 +82,19 @@ class CatalogueDay:
     @classmethod
     def from_bytes(cls, data: bytes) -> CatalogueDay:
         """The inverse of `to_bytes`. Strict: raises ValueError."""
-        raw = checked_fields("a day of the catalogue", decode_checksummed(data, _FORMAT), _DAY_FIELDS)
+        raw = checked_fields(
+            "a day of the catalogue", decode_checksummed(data, _FORMAT), _DAY_FIELDS
+        )
         volumes = tuple(ArchiveSegment.from_json(volume) for volume in raw["volumes"])
         for before, volume in itertools.pairwise(volumes):
             if before.hi != volume.lo:
-                raise ValueError(f"a volume ends at {before.hi}, and the next one begins at {volume.lo}")
-        old = tuple(ReplacedFile(**checked_fields("an old file", file, _REPLACED_FIELDS)) for file in raw["old"])
+                raise ValueError(
+                    f"a volume ends at {before.hi}, and the next one begins at {volume.lo}"
+                )
+        old = tuple(
+            ReplacedFile(**checked_fields("an old file", file, _REPLACED_FIELDS))
+            for file in raw["old"]
+        )
         return cls(**raw | {"volumes": volumes, "old": old})
 
 
@@ -106,7 +117,9 @@ class Catalogue:
         return self._document(day).text()[1]
 
     def change(self, day: str, change: Callable[[CatalogueDay], CatalogueDay]) -> CatalogueDay:
-        """Put what `change` makes of a day in its place, by compare-and-set: it may be called several times."""
+        """Put what `change` makes of a day in its place, by compare-and-set: it may be called
+        several times.
+        """
         return self._document(day).change(change)
 
     def forget(self, day: str) -> None:
@@ -118,18 +131,22 @@ class Catalogue:
 
     def _document(self, day: str) -> VersionedDocument[CatalogueDay]:
         way_out = (
-            "restore the file from a copy; or remove it, if a file with a smaller number is beside it: what that says"
-            " is what was before the last change, and the archive goes on from there"
+            "restore the file from a copy; or remove it, if a file with a smaller number is beside"
+            " it: what that says is what was before the last change, and the archive goes on from"
+            " there"
         )
         form = DocumentFormat(
-            text=CatalogueDay.to_bytes, parse=_parser(day), first=lambda: CatalogueDay(day), way_out=way_out
+            text=CatalogueDay.to_bytes,
+            parse=_parser(day),
+            first=lambda: CatalogueDay(day),
+            way_out=way_out,
         )
         return VersionedDocument(self._storage, path_of(day), form, kept=_MAX_VERSIONS)
 
 
 class CachedCatalogue(Catalogue):
-    """A catalogue of which a reader keeps what it has seen: each day as it was when first looked at, without the lake's
-    files.
+    """A catalogue of which a reader keeps what it has seen: each day as it was when first looked
+    at, without the lake's files.
     """
 
     def __init__(self, storage: Storage) -> None:

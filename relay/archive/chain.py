@@ -23,10 +23,13 @@ class Chain:
         self.catalogue = catalogue or Catalogue(storage)
 
     def overrides_of(self, pipeline: str = "") -> Overrides:
-        """What operators decided about transactions and DDL inside, for one of the pipelines that share the archive; ""
-        is the one that has no name in the relay log (`sluice.relay.pipeline_folders`).
+        """What operators decided about transactions and DDL inside, for one of the pipelines that
+        share the archive; "" is the one that has no name in the relay log
+        (`sluice.relay.pipeline_folders`).
         """
-        return Overrides(SubStorage(self.storage, f"{FOLDER}/{pipeline}") if pipeline else self.storage)
+        return Overrides(
+            SubStorage(self.storage, f"{FOLDER}/{pipeline}") if pipeline else self.storage
+        )
 
     @property
     def url(self) -> str:
@@ -44,11 +47,16 @@ class Chain:
                 return day.volumes[-1]
         return None
 
-    def volumes(self, from_ts: int | None = None, to_ts: int | None = None) -> Iterator[ArchiveSegment]:
-        """The volumes that hold commits in (from_ts, to_ts], in order; None: from the first, through the last.
+    def volumes(
+        self, from_ts: int | None = None, to_ts: int | None = None
+    ) -> Iterator[ArchiveSegment]:
+        """The volumes that hold commits in (from_ts, to_ts], in order.
 
-        It ends with the last volume there is, which may end before `to_ts`. Raises RelayGapError where the chain is
-        broken or begins behind `from_ts`, RelayCorruptError for a document that can't be read.
+        None: from the first, through the last.
+
+        It ends with the last volume there is, which may end before `to_ts`. Raises RelayGapError
+        where the chain is broken or begins behind `from_ts`, RelayCorruptError for a document that
+        can't be read.
         """
         following = self.chain(from_ts or 0)
         first = next(following, None)
@@ -56,7 +64,8 @@ class Chain:
             return
         if from_ts is not None and first.lo > from_ts:
             raise RelayGapError(
-                f"{self.url}: the archive begins at {first.lo}, what was committed after {from_ts} isn't in it",
+                f"{self.url}: the archive begins at {first.lo}, what was committed after {from_ts}"
+                " isn't in it",
                 way_out="ask for a later moment, or restore what was removed from a copy",
             )
         volume: ArchiveSegment | None = first
@@ -65,8 +74,9 @@ class Chain:
             volume = next(following, None)
 
     def find(self, ts: int) -> ArchiveSegment | None:
-        """The first volume with hi > ts, None if there is none. Its lo is greater than ts if the archive begins behind
-        it. Raises RelayCorruptError.
+        """The first volume with hi > ts, None if there is none.
+
+        Its lo is greater than ts if the archive begins behind it. Raises RelayCorruptError.
         """
         return next(self.chain(ts), None)
 
@@ -94,16 +104,16 @@ class Chain:
                     yield volume
 
     def missing_before(self) -> str:
-        """What is wrong with where the chain begins, "" if nothing is: it follows volumes that are gone, and that
-        nobody has removed by `Archive.remove`. Raises RelayCorruptError.
+        """What is wrong with where the chain begins, "" if nothing is: it follows volumes that are
+        gone, and that nobody has removed by `Archive.remove`. Raises RelayCorruptError.
         """
         day = next(self._days(0), None)
         if day is None or day.follows is None:
             return ""
         return (
-            f"{self.url}/{path_of(day.day)}: the archive begins at {day.volumes[0].lo}, behind a volume that ended at"
-            f" {day.follows}, and the days before are missing; restore their documents from a copy, or go on without"
-            " the moments in them"
+            f"{self.url}/{path_of(day.day)}: the archive begins at {day.volumes[0].lo}, behind a"
+            f" volume that ended at {day.follows}, and the days before are missing; restore their"
+            " documents from a copy, or go on without the moments in them"
         )
 
     def _days(self, ts: int) -> Iterator[CatalogueDay]:
@@ -122,8 +132,11 @@ class Chain:
 
     def _gap(self, before: ArchiveSegment, volume: ArchiveSegment) -> RelayGapError:
         return RelayGapError(
-            f"{self.url}: no volume begins at {before.hi}, where the one of {path_of(before.day)} ends, but in"
-            f" {path_of(volume.day)} one begins at {volume.lo}",
-            way_out=f"restore the documents of the days from {before.day} through {volume.day} from a copy; moments"
-            " before the hole, or behind a base that lies after it, can be had without them",
+            f"{self.url}: no volume begins at {before.hi}, where the one of {path_of(before.day)}"
+            f" ends, but in {path_of(volume.day)} one begins at {volume.lo}",
+            way_out=(
+                f"restore the documents of the days from {before.day} through {volume.day} from a"
+                " copy; moments before the hole, or behind a base that lies after it, can be had"
+                " without them"
+            ),
         )

@@ -1,7 +1,8 @@
 """Removal of files that volumes no longer have: one rule, for compaction and retention alike.
 
-A compaction replaces files that somebody may be reading. They stay for `GRACE_MS`, and as long as a reader's hold lives
-that was noted before they were replaced. What retention has removed from the chain nobody reads, and goes at once.
+A compaction replaces files that somebody may be reading. They stay for `GRACE_MS`, and as long as a
+reader's hold lives that was noted before they were replaced. What retention has removed from the
+chain nobody reads, and goes at once.
 """
 
 from __future__ import annotations
@@ -22,18 +23,24 @@ GRACE_MS = 6 * 3_600_000
 
 
 def remove_unreferenced(archive: Archive, is_over: Callable[[str], bool]) -> int:
-    """Remove the files that no volume has, and no reader needs; return how many. `is_over`: whether a job is. Raises
-    RelayCorruptError, OSError.
+    """Remove the files that no volume has, and no reader needs; return how many.
+
+    `is_over`: whether a job is. Raises RelayCorruptError, OSError.
     """
     last = archive.last()
     living = active_pins(archive, is_over, last.hi if last is not None else 0)
-    read_since_ms = min((tso.physical_ms(hold.archive_ts) for hold in living.values()), default=None)
+    read_since_ms = min(
+        (tso.physical_ms(hold.archive_ts) for hold in living.values()), default=None
+    )
     return archive.sweep(GRACE_MS, read_since_ms)
 
 
-def active_pins(archive: Archive, is_over: Callable[[str], bool], now_ts: int, *, bury: bool = False) -> dict[str, Pin]:
-    """Who reads the archive now: holds of jobs that aren't over, and others that were noted within two days before
-    `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises RelayCorruptError, OSError.
+def active_pins(
+    archive: Archive, is_over: Callable[[str], bool], now_ts: int, *, bury: bool = False
+) -> dict[str, Pin]:
+    """Who reads the archive now: holds of jobs that aren't over, and others that were noted within
+    two days before `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises
+    RelayCorruptError, OSError.
     """
     holds = Pins(archive.storage)
     living: dict[str, Pin] = {}

@@ -1,9 +1,10 @@
 """The index of a volume: its windows, and where in the log file their changes are.
 
-A `.windows` file is the length of a text (8 bytes, little-endian) and the text as zstd. Its first line is `{"format",
-"lo", "hi", "cluster_id", "log", "footer_crc32c", "windows", "crc32c"}`, where the last is the CRC-32C of all lines that
-follow. These are two a window: its record, as the relay log has it, without parts, and `[smallest commit_ts, largest,
-[band, …]]`, a band being `[[number, rows, bytes, [table ids]], …]` of its row groups: see `sluice.relay.row_groups`.
+A `.windows` file is the length of a text (8 bytes, little-endian) and the text as zstd. Its first
+line is `{"format", "lo", "hi", "cluster_id", "log", "footer_crc32c", "windows", "crc32c"}`, where
+the last is the CRC-32C of all lines that follow. These are two a window: its record, as the relay
+log has it, without parts, and `[smallest commit_ts, largest, [band, …]]`, a band being `[[number,
+rows, bytes, [table ids]], …]` of its row groups: see `sluice.relay.row_groups`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ _FORMAT = 1
 _LEVEL = 9
 _CODEC = "zstd"
 _HEADER_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "format": int, "lo": int, "hi": int, "cluster_id": int, "log": (str, type(None)), "footer_crc32c": int,
-    "windows": int, "crc32c": int,
-}  # fmt: skip
+    "format": int,
+    "lo": int,
+    "hi": int,
+    "cluster_id": int,
+    "log": (str, type(None)),
+    "footer_crc32c": int,
+    "windows": int,
+    "crc32c": int,
+}
 _LENGTH_BYTES = 8
 _BOUNDS = re.compile(rb'\{"format":\d+,"lo":(\d+),"hi":(\d+),')
 _MAX_CACHED = 4
@@ -60,13 +67,16 @@ class IndexedWindow:
     def from_lines(cls, record: bytes, place: bytes) -> IndexedWindow:
         """The inverse of `to_lines`. Raises ValueError."""
         low, high, raw = json.loads(place)
-        bands = tuple(tuple(RowGroup(n, rows, size, tuple(ids)) for n, rows, size, ids in band) for band in raw)
+        bands = tuple(
+            tuple(RowGroup(n, rows, size, tuple(ids)) for n, rows, size, ids in band)
+            for band in raw
+        )
         return cls(WindowRecord.from_json(record), bands, low, high)
 
 
 class _IndexLines(Sequence[IndexedWindow]):
-    """The windows of an index whose checksum is right, each parsed when it is looked at: of tens of thousands a reader
-    looks at a few, or at one after the other.
+    """The windows of an index whose checksum is right, each parsed when it is looked at: of tens of
+    thousands a reader looks at a few, or at one after the other.
     """
 
     def __init__(self, lines: Sequence[bytes]) -> None:
@@ -94,7 +104,9 @@ class _IndexLines(Sequence[IndexedWindow]):
         try:
             return IndexedWindow.from_lines(self._lines[2 * at], self._lines[2 * at + 1])
         except (ValueError, TypeError) as error:
-            raise RelayCorruptError(f"the archived window that begins at {self.bounds[at][0]}: {error}") from None
+            raise RelayCorruptError(
+                f"the archived window that begins at {self.bounds[at][0]}: {error}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +133,26 @@ class SegmentIndex:
         return bisect.bisect_right(self.bounds, ts, key=lambda ends: ends[1])
 
     def window(self, number: int, tables: frozenset[int] | None = None) -> WindowRecord:
-        """The window with its part, which holds the row groups with `tables` (ids), None for all of them."""
+        """The window with its part, which holds the row groups with `tables` (ids), None for all of
+        them.
+        """
         found = self.windows[number]
         bands = [
             band
             for band in (
-                tuple(group for group in band if tables is None or not tables.isdisjoint(group.tables))
+                tuple(
+                    group for group in band if tables is None or not tables.isdisjoint(group.tables)
+                )
                 for band in found.bands
             )
             if band
         ]
         if not bands or self.log is None:
-            return replace(found.window, changes=0, transactions=found.window.transactions if tables is None else 0)
+            return replace(
+                found.window,
+                changes=0,
+                transactions=found.window.transactions if tables is None else 0,
+            )
         groups = [group for band in bands for group in band]
         rows = sum(group.rows for group in groups)
         part = Part(
@@ -168,11 +188,15 @@ class SegmentIndex:
         """The inverse of `to_bytes`. Strict: raises ValueError."""
         lines = _unpacked(data).split(b"\n")
         raw = json.loads(lines[0])
-        if isinstance(raw, dict) and (error := newer_format_error("the index", raw.get("format"), _FORMAT)):
+        if isinstance(raw, dict) and (
+            error := newer_format_error("the index", raw.get("format"), _FORMAT)
+        ):
             raise error
         header = checked_fields("an index", raw, _HEADER_FIELDS)
         if header.pop("format") != _FORMAT:
-            raise ValueError(f"an index of a format that this version of Sluice doesn't read, it reads {_FORMAT}")
+            raise ValueError(
+                f"an index of a format that this version of Sluice doesn't read, it reads {_FORMAT}"
+            )
         if google_crc32c.value(b"\n".join(lines[1:])) != header.pop("crc32c"):
             raise ValueError("the checksum is wrong: it was damaged or edited")
         if len(lines) != 2 * header["windows"] + 2:
@@ -197,7 +221,9 @@ def _unpacked(data: bytes) -> bytes:
     if len(data) <= _LENGTH_BYTES or size > 2**36:
         raise ValueError("it is cut short or damaged")
     try:
-        text: bytes = pa.decompress(data[_LENGTH_BYTES:], decompressed_size=size, codec=_CODEC, asbytes=True)
+        text: bytes = pa.decompress(
+            data[_LENGTH_BYTES:], decompressed_size=size, codec=_CODEC, asbytes=True
+        )
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise ValueError(f"it can't be unpacked: {error}") from None
     return text
@@ -214,15 +240,18 @@ def write_index(storage: Storage, path: str, index: SegmentIndex) -> ArchiveFile
 def read_index(storage: Storage, file: ArchiveFile) -> SegmentIndex:
     """The index of a volume, checked. Raises RelayCorruptError."""
     where = f"archive index {storage.url}/{file.path}"
-    way_out = "restore the file from a copy; a moment before it, or behind a later base, can be had without it"
+    way_out = (
+        "restore the file from a copy; a moment before it, or behind a later base, can be had"
+        " without it"
+    )
     try:
         data = storage.read(file.path)
     except FileNotFoundError:
         raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
     if len(data) != file.bytes or google_crc32c.value(data) != file.crc32c:
         raise RelayCorruptError(
-            f"{where}: {len(data)} bytes with CRC-32C {google_crc32c.value(data):#010x}, the catalogue says"
-            f" {file.bytes} with {file.crc32c:#010x}",
+            f"{where}: {len(data)} bytes with CRC-32C {google_crc32c.value(data):#010x}, the"
+            f" catalogue says {file.bytes} with {file.crc32c:#010x}",
             way_out=way_out,
         )
     try:
@@ -234,7 +263,10 @@ def read_index(storage: Storage, file: ArchiveFile) -> SegmentIndex:
 
 
 class SegmentIndexCache:
-    """Indexes that were read, some of them kept. They never change, and several threads may share them."""
+    """Indexes that were read, some of them kept.
+
+    They never change, and several threads may share them.
+    """
 
     def __init__(self, kept: int = _MAX_CACHED) -> None:
         """`kept`: how many."""

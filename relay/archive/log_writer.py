@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from sluice.relay.archive.index import IndexedWindow, SegmentIndex, write_index
-from sluice.relay.archive.segment import ArchiveFile, ArchiveSegment, LakeFile, day_of, to_json_fields
+from sluice.relay.archive.segment import (
+    ArchiveFile,
+    ArchiveSegment,
+    LakeFile,
+    day_of,
+    to_json_fields,
+)
 from sluice.relay.archive.window_merging import MergeLimits, merge_groups, merge_windows
 from sluice.relay.errors import RelayError, RelayGapError
 from sluice.relay.part import iter_parts
@@ -25,7 +31,9 @@ __all__ = ["OnWindowRows", "WrittenLog", "write_log"]
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 
 OnWindowRows = Callable[[WindowRecord, pa.RecordBatch], None]
-"""Told of every batch of changes, in PART_SCHEMA, that is written, in order, with the window it came from."""
+"""Told of every batch of changes, in PART_SCHEMA, that is written, in order, with the window it
+came from.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +53,13 @@ class WrittenLog:
     index: ArchiveFile
     tables: Mapping[int, int] = field(default_factory=dict)
 
-    def volume(self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None) -> ArchiveSegment:
-        """The volume of it, to be put into the archive; `binlog_bytes`: if it isn't what has been read."""
+    def volume(
+        self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None
+    ) -> ArchiveSegment:
+        """The volume of it, to be put into the archive.
+
+        `binlog_bytes`: if it isn't what has been read.
+        """
         fields = to_json_fields(self)
         if binlog_bytes is not None:
             fields["binlog_bytes"] = binlog_bytes
@@ -62,12 +75,14 @@ def write_log(  # noqa: PLR0913 what it works with
     limits: MergeLimits | None = None,
     seen: OnWindowRows | None = None,
 ) -> WrittenLog:
-    """Write the log file and the index of `windows`, a chain of at least one; both are durable on return, and nobody
-    knows of them before `Archive.append`.
+    """Write the log file and the index of `windows`, a chain of at least one.
 
-    `source` is where the windows' parts are, the relay log's storage or an archive's. `token` makes the names unique:
-    no two attempts may share it. In memory are one band (`limits`) and what writing it takes, however large a
-    transaction is. Raises RelayCorruptError, RelayGapError, FileExistsError, OSError.
+    Both are durable on return, and nobody knows of them before `Archive.append`.
+
+    `source` is where the windows' parts are, the relay log's storage or an archive's. `token` makes
+    the names unique: no two attempts may share it. In memory are one band (`limits`) and what
+    writing it takes, however large a transaction is. Raises RelayCorruptError, RelayGapError,
+    FileExistsError, OSError.
     """
     _check_chain(windows, token)
     lo, hi = windows[0].lo, windows[-1].hi
@@ -75,7 +90,12 @@ def write_log(  # noqa: PLR0913 what it works with
     writing = _LogWrite(source, archive, f"{stem}.parquet", limits or MergeLimits(), seen)
     entries, log = writing.run(windows)
     index = SegmentIndex(
-        lo, hi, windows[0].cluster_id, log.path if log else None, writing.footer_crc32c, tuple(entries)
+        lo,
+        hi,
+        windows[0].cluster_id,
+        log.path if log else None,
+        writing.footer_crc32c,
+        tuple(entries),
     )
     index.check()
     return WrittenLog(
@@ -97,11 +117,14 @@ def write_log(  # noqa: PLR0913 what it works with
 def _check_chain(windows: Sequence[WindowRecord], token: str) -> None:
     if not windows or not _TOKEN.match(token):
         raise RelayError(
-            f"{len(windows)} windows for the token {token!r}: at least one, and only letters, digits, . and _"
+            f"{len(windows)} windows for the token {token!r}: at least one, and only letters,"
+            " digits, . and _"
         )
     for before, window in itertools.pairwise(windows):
         if window.lo != before.hi:
-            raise RelayGapError(f"a window ends at {before.hi}, and the next one to archive begins at {window.lo}")
+            raise RelayGapError(
+                f"a window ends at {before.hi}, and the next one to archive begins at {window.lo}"
+            )
         if window.cluster_id != before.cluster_id:
             raise RelayError(f"the window at {window.lo} is of another cluster than the one before")
 
@@ -118,12 +141,17 @@ class _LogWrite:
     tables: Mapping[int, int] = field(default_factory=dict)
     footer_crc32c: int = 0
 
-    def run(self, windows: Sequence[WindowRecord]) -> tuple[list[IndexedWindow], ArchiveFile | None]:
+    def run(
+        self, windows: Sequence[WindowRecord]
+    ) -> tuple[list[IndexedWindow], ArchiveFile | None]:
         if not any(part.rows for window in windows for part in window.parts):
             return [self._indexed(run, ()) for run in merge_groups(windows, self.limits)], None
         with self.archive.new_file(self.path) as sink:
             writer = LogFileWriter(sink)
-            entries = [self._indexed(run, self._bands(run, writer)) for run in merge_groups(windows, self.limits)]
+            entries = [
+                self._indexed(run, self._bands(run, writer))
+                for run in merge_groups(windows, self.limits)
+            ]
             writer.close()
         self.tables, self.footer_crc32c = writer.tables, writer.footer_crc32c
         return entries, ArchiveFile(self.path, writer.bytes, writer.rows, writer.crc32c)
@@ -145,7 +173,10 @@ class _LogWrite:
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in self._batches(run):
-            if held and (rows + batch.num_rows > self.limits.changes or size + batch.nbytes > self.limits.bytes):
+            if held and (
+                rows + batch.num_rows > self.limits.changes
+                or size + batch.nbytes > self.limits.bytes
+            ):
                 yield pa.Table.from_batches(held, PART_SCHEMA)
                 held, rows, size = [], 0, 0
             held.append(batch)

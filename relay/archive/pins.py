@@ -1,12 +1,14 @@
-"""Who reads the archive now, and what is being removed from it: so that nothing goes while somebody reads it.
+"""Who reads the archive now, and what is being removed from it: so that nothing goes while somebody
+reads it.
 
     <archive>/holds/<name>.json      {"what", "from_ts", "bases", "job", "archive_ts"}: bases, the chain from a TSO on
     <archive>/floor/<number>.json    {"before_ts", "bases", "token"}: what is being removed, or was
 
-Who reads writes down a hold first and looks at the floor then; who removes raises the floor first and looks at the
-holds then, where lists lag some seconds later. So one of the two sees the other. The floor never goes down: what lies
-below it is gone, though it may still be there. A hold of a job counts until the job is over; another one until the
-archive has grown by two days since it was noted, in the upstream's time: it was left by a process that is dead.
+Who reads writes down a hold first and looks at the floor then; who removes raises the floor first
+and looks at the holds then, where lists lag some seconds later. So one of the two sees the other.
+The floor never goes down: what lies below it is gone, though it may still be there. A hold of a job
+counts until the job is over; another one until the archive has grown by two days since it was
+noted, in the upstream's time: it was left by a process that is dead.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ class RemovedError(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Somebody reads `bases`, and the chain from `from_ts` (TSO) on. `what` it is, for people; `job` its id, if it is
-    one; `archive_ts` (TSO) where the archive ended when this was noted, 0: `Pins.note` looks.
+    """Somebody reads `bases`, and the chain from `from_ts` (TSO) on.
+
+    `what` it is, for people; `job` its id, if it is one; `archive_ts` (TSO) where the archive ended
+    when this was noted, 0: `Pins.note` looks.
     """
 
     what: str
@@ -59,9 +63,12 @@ class Pin:
     def from_json(cls, document: Mapping[str, Any]) -> Pin:
         """From what its file says. Raises KeyError, TypeError, ValueError."""
         return cls(
-            str(document["what"]), int(document["from_ts"]), tuple(map(str, document["bases"])), str(document["job"]),
+            str(document["what"]),
+            int(document["from_ts"]),
+            tuple(map(str, document["bases"])),
+            str(document["job"]),
             int(document["archive_ts"]),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +85,21 @@ class Pins:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._removal_mark = VersionedDocument(storage, "floor", _DOCUMENT_FORMAT, kept=_MAX_MARK_VERSIONS)
+        self._removal_mark = VersionedDocument(
+            storage, "floor", _DOCUMENT_FORMAT, kept=_MAX_MARK_VERSIONS
+        )
 
     def note(self, name: str, hold: Pin) -> None:
-        """Have nothing removed that `hold` names, until `forget`. `name`: letters, digits, - and _. Raises RemovedError
-        if some of it is gone; nothing is noted then.
+        """Have nothing removed that `hold` names, until `forget`.
+
+        `name`: letters, digits, - and _. Raises RemovedError if some of it is gone; nothing is
+        noted then.
         """
         if not _NAME.match(name):
-            raise RelayError(f"{name!r} can't be the name of a hold: letters, digits, - and _ can", way_out="rename it")
+            raise RelayError(
+                f"{name!r} can't be the name of a hold: letters, digits, - and _ can",
+                way_out="rename it",
+            )
         if not hold.archive_ts:
             last = Archive(self._storage).last()
             hold = replace(hold, archive_ts=last.hi if last is not None else hold.from_ts)
@@ -94,8 +108,14 @@ class Pins:
         going = sorted(set(hold.bases) & set(floor.bases))
         if hold.from_ts < floor.before_ts or going:
             self.forget(name)
-            what = f"the base {going[0]}" if going else f"what was committed through {tso.text(floor.before_ts)}"
-            raise RemovedError(f"{self._storage.url}: {what} is removed, as [archive] says; {hold.what} needs it")
+            what = (
+                f"the base {going[0]}"
+                if going
+                else f"what was committed through {tso.text(floor.before_ts)}"
+            )
+            raise RemovedError(
+                f"{self._storage.url}: {what} is removed, as [archive] says; {hold.what} needs it"
+            )
 
     def forget(self, name: str) -> None:
         """Nothing is read any more under that name."""
@@ -111,17 +131,22 @@ class Pins:
             self.forget(name)
 
     def all(self) -> dict[str, Pin]:
-        """Every hold by name, also of the dead. Raises RelayCorruptError for one that can't be read."""
+        """Every hold by name, also of the dead.
+
+        Raises RelayCorruptError for one that can't be read.
+        """
         found: dict[str, Pin] = {}
         for file in self._storage.names(_FOLDER):
             path = f"{_FOLDER}/{file}"
             with contextlib.suppress(FileNotFoundError):
                 try:
-                    found[file.removesuffix(".json")] = Pin.from_json(parse_json(self._storage.read(path), "the hold"))
+                    found[file.removesuffix(".json")] = Pin.from_json(
+                        parse_json(self._storage.read(path), "the hold")
+                    )
                 except (ValueError, KeyError, TypeError) as error:
                     raise RelayCorruptError(
-                        f"{self._storage.url}/{path}: {error!r}: nothing is removed from the archive while it can't be"
-                        " read",
+                        f"{self._storage.url}/{path}: {error!r}: nothing is removed from the"
+                        " archive while it can't be read",
                         way_out="remove the file if nothing reads the archive",
                     ) from None
         return found
@@ -130,9 +155,12 @@ class Pins:
         """What is gone, or going."""
         return self._removal_mark.load()
 
-    def advance_removal(self, before_ts: int, bases: tuple[str, ...], gone: tuple[str, ...] = ()) -> RemovalMark:
-        """From now on nobody begins to read the chain through `before_ts`, or `bases`, and `all` has everybody who
-        began before, which takes a while where lists lag. Of the bases `gone` nothing is left, so they need no mention.
+    def advance_removal(
+        self, before_ts: int, bases: tuple[str, ...], gone: tuple[str, ...] = ()
+    ) -> RemovalMark:
+        """From now on nobody begins to read the chain through `before_ts`, or `bases`, and `all`
+        has everybody who began before, which takes a while where lists lag. Of the bases `gone`
+        nothing is left, so they need no mention.
         """
 
         def raised(floor: RemovalMark) -> RemovalMark:
@@ -159,9 +187,13 @@ def _text(floor: RemovalMark) -> bytes:
 def _parse(data: bytes) -> RemovalMark:
     document = parse_json(data, "what is gone from the archive (floor)")
     try:
-        return RemovalMark(int(document["before_ts"]), tuple(map(str, document["bases"])), str(document["token"]))
+        return RemovalMark(
+            int(document["before_ts"]), tuple(map(str, document["bases"])), str(document["token"])
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no floor of an archive: {error!r}") from None
 
 
-_DOCUMENT_FORMAT = DocumentFormat(_text, _parse, lambda: RemovalMark(token=""), way_out="restore the file from a copy")
+_DOCUMENT_FORMAT = DocumentFormat(
+    _text, _parse, lambda: RemovalMark(token=""), way_out="restore the file from a copy"
+)

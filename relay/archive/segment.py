@@ -104,10 +104,15 @@ class ArchiveSegment:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> ArchiveSegment:
-        """Strict: every field, nothing else, right types, a range that isn't empty. Raises ValueError."""
+        """Strict: every field, nothing else, right types, a range that isn't empty.
+
+        Raises ValueError.
+        """
         values = checked_fields("a volume", raw, _SEGMENT_FIELDS)
         if not 0 <= values["lo"] < values["hi"]:
-            raise ValueError(f"the volume ({values['lo']}, {values['hi']}] is empty or turned round")
+            raise ValueError(
+                f"the volume ({values['lo']}, {values['hi']}] is empty or turned round"
+            )
         tables = values["tables"]
         if not all(type(changes) is int for changes in tables.values()):
             raise ValueError(f"field tables is {tables!r}, expected changes by table id")
@@ -122,8 +127,19 @@ class ArchiveSegment:
         )
 
 
-_FILE_FIELDS: dict[str, type | tuple[type, ...]] = {"path": str, "bytes": int, "rows": int, "crc32c": int}
-_LAKE_FILE_FIELDS = _FILE_FIELDS | {"schema": str, "table": str, "table_id": int, "schema_version": int, "day": str}
+_FILE_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "path": str,
+    "bytes": int,
+    "rows": int,
+    "crc32c": int,
+}
+_LAKE_FILE_FIELDS = _FILE_FIELDS | {
+    "schema": str,
+    "table": str,
+    "table_id": int,
+    "schema_version": int,
+    "day": str,
+}
 _SEGMENT_FIELDS: dict[str, type | tuple[type, ...]] = {
     "lo": int,
     "hi": int,
@@ -147,7 +163,9 @@ def to_json_fields(value: Any) -> dict[str, Any]:
     return {entry.name: getattr(value, entry.name) for entry in fields(value)}
 
 
-def checked_fields(what: str, raw: Any, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+def checked_fields(
+    what: str, raw: Any, kinds: Mapping[str, type | tuple[type, ...]]
+) -> dict[str, Any]:
     """`raw` if it is an object with these fields, no others, of these types. Raises ValueError."""
     if type(raw) is not dict or set(raw) != set(kinds):
         there = sorted(raw) if type(raw) is dict else repr(raw)[:100]

@@ -4,8 +4,9 @@
     <archive>/bases/<ts>-<token>/<table id>/…parquet   rows, in the form of whoever made it
     <archive>/bases/<ts>-<token>/base.json             the manifest, created last: without it there is no base
 
-A file that a manifest names may lie in the folder of an older base: a table without changes since is referred to. So
-the files of a base that is forgotten stay as long as another one, or one that is being made, refers to them.
+A file that a manifest names may lie in the folder of an older base: a table without changes since
+is referred to. So the files of a base that is forgotten stay as long as another one, or one that is
+being made, refers to them.
 
 Tables and databases are opaque JSON here.
 """
@@ -26,7 +27,14 @@ from sluice.relay.errors import RelayCorruptError, RelayError
 from sluice.relay.storage import Storage
 from sluice.tidb.table_name import full_name
 
-__all__ = ["ArchiveSnapshot", "PendingSnapshot", "SnapshotFile", "SnapshotStore", "SnapshotTable", "snapshot_id"]
+__all__ = [
+    "ArchiveSnapshot",
+    "PendingSnapshot",
+    "SnapshotFile",
+    "SnapshotStore",
+    "SnapshotTable",
+    "snapshot_id",
+]
 
 FORMAT = 1
 _FOLDER = "bases"
@@ -34,15 +42,20 @@ _MANIFEST, _PENDING = "base.json", "making.json"
 _REMOVED_KEY = "gone_ms"
 _TOMBSTONE_TTL_MS = 30 * 86_400_000
 _LAG_MS = 600_000
-"""Where lists may lag they know by then of every base that was begun before another one was forgotten."""
+"""Where lists may lag they know by then of every base that was begun before another one was
+forgotten.
+"""
 _ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
-_WAY_OUT = "restore the file from a copy, or forget the base (`sluice base forget`) and make another one"
+_WAY_OUT = (
+    "restore the file from a copy, or forget the base (`sluice base forget`) and make another one"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A Parquet file: `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of the
-    rows in memory. `computed`: the stored generated columns that it holds; files of older versions hold none.
+    """A Parquet file: `path` relative to the archive's root, `bytes` and `crc32c` of the whole
+    file, `row_bytes` of the rows in memory. `computed`: the stored generated columns that it holds;
+    files of older versions hold none.
     """
 
     path: str
@@ -74,7 +87,9 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
-    """A table, view or sequence: its names, its definition as its maker wrote it (JSON), its rows, in no order."""
+    """A table, view or sequence: its names, its definition as its maker wrote it (JSON), its rows,
+    in no order.
+    """
 
     schema: str
     name: str
@@ -91,7 +106,10 @@ class SnapshotTable:
         return sum(file.rows for file in self.files)
 
     def holds(self, column: str) -> bool:
-        """Return whether each of its files holds this stored generated column; one without rows lacks nothing."""
+        """Return whether each of its files holds this stored generated column.
+
+        One without rows lacks nothing.
+        """
         return all(column in file.computed for file in self.files)
 
     @property
@@ -116,15 +134,19 @@ class SnapshotTable:
         """The inverse of `to_json`. Raises ValueError."""
         try:
             files = tuple(map(SnapshotFile.from_json, document["files"]))
-            return cls(str(document["schema"]), str(document["name"]), dict(document["table"]), files)
+            return cls(
+                str(document["schema"]), str(document["name"]), dict(document["table"]), files
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no table of a base: {error!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSnapshot:
-    """All tables as of `ts` (TSO): every transaction through it is inside, none after. `schemas` are the databases as
-    their maker wrote them (JSON), `made_from` says for people what it was made from, `made_ms` is a Unix time.
+    """All tables as of `ts` (TSO): every transaction through it is inside, none after.
+
+    `schemas` are the databases as their maker wrote them (JSON), `made_from` says for people what
+    it was made from, `made_ms` is a Unix time.
     """
 
     id: str
@@ -175,7 +197,10 @@ class ArchiveSnapshot:
 
     @classmethod
     def from_json(cls, data: bytes) -> ArchiveSnapshot:
-        """Parse a manifest. Strict: raises ValueError on a wrong checksum, format, field or type."""
+        """Parse a manifest.
+
+        Strict: raises ValueError on a wrong checksum, format, field or type.
+        """
         raw = decode_checksummed(data, FORMAT)
         if set(raw) != {spec.name for spec in fields(cls)}:
             raise ValueError(f"the manifest has the fields {sorted(raw)}")
@@ -198,7 +223,12 @@ class PendingSnapshot:
     def to_json(self) -> bytes:
         """The file's content."""
         return encode_checksummed(
-            {"format": FORMAT, "job": self.job, "refers_to": list(self.refers_to), "made_ms": self.made_ms}
+            {
+                "format": FORMAT,
+                "job": self.job,
+                "refers_to": list(self.refers_to),
+                "made_ms": self.made_ms,
+            }
         )
 
     @classmethod
@@ -217,14 +247,18 @@ def ts_of_snapshot(name: str) -> int:
 
 
 def snapshot_id(ts: int, token: str) -> str:
-    """The name of a base as of `ts` (TSO); `token` (digits and lower case letters) tells it from others. Names sort by
-    timestamp.
+    """The name of a base as of `ts` (TSO).
+
+    `token` (digits and lower case letters) tells it from others. Names sort by timestamp.
     """
     return f"{ts:020d}-{token}"
 
 
 class SnapshotStore:
-    """The bases of an archive. Every method may raise RelayCorruptError, which names the file, and OSError."""
+    """The bases of an archive.
+
+    Every method may raise RelayCorruptError, which names the file, and OSError.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -232,7 +266,9 @@ class SnapshotStore:
     # Reading
 
     def ids(self) -> list[str]:
-        """The names of the folders, by timestamp: of bases, of those that are being made, of what is left of others."""
+        """The names of the folders, by timestamp: of bases, of those that are being made, of what
+        is left of others.
+        """
         return [name for name in self._storage.names(_FOLDER) if _ID.match(name)]
 
     def all(self) -> list[ArchiveSnapshot]:
@@ -256,7 +292,8 @@ class SnapshotStore:
         found = self.find(name)
         if found is None:
             raise RelayError(
-                f"{self._storage.url}/{_FOLDER}: there is no base {name}", way_out="`sluice base list` names them"
+                f"{self._storage.url}/{_FOLDER}: there is no base {name}",
+                way_out="`sluice base list` names them",
             )
         return found
 
@@ -275,19 +312,24 @@ class SnapshotStore:
         except FileNotFoundError:
             raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
         if len(data) != file.bytes:
-            raise RelayCorruptError(f"{where}: {len(data)} bytes, the manifest says {file.bytes}", way_out=_WAY_OUT)
+            raise RelayCorruptError(
+                f"{where}: {len(data)} bytes, the manifest says {file.bytes}", way_out=_WAY_OUT
+            )
         crc = google_crc32c.value(data)
         if crc != file.crc32c:
             raise RelayCorruptError(
-                f"{where}: CRC-32C {crc:#010x}, the manifest says {file.crc32c:#010x}", way_out=_WAY_OUT
+                f"{where}: CRC-32C {crc:#010x}, the manifest says {file.crc32c:#010x}",
+                way_out=_WAY_OUT,
             )
         return data
 
     # Making
 
     def begin(self, name: str, making: PendingSnapshot) -> list[str]:
-        """Note that a base is being made; of the bases that it may refer to those whose files are there, and stay as
-        long as the note does. Raises RelayError if it was forgotten.
+        """Note that a base is being made.
+
+        Of the bases that it may refer to those whose files are there, and stay as long as the note
+        does. Raises RelayError if it was forgotten.
         """
         before = self.pending(name)
         held = set(before.refers_to) if before is not None else set()
@@ -295,7 +337,9 @@ class SnapshotStore:
             self._storage.replace(f"{_FOLDER}/{name}/{_PENDING}", making.to_json())
         if isinstance(self._manifest(name), _Tombstone):
             raise self._forgotten_error(name)
-        return [older for older in making.refers_to if older in held or self.find(older) is not None]
+        return [
+            older for older in making.refers_to if older in held or self.find(older) is not None
+        ]
 
     def pending(self, name: str) -> PendingSnapshot | None:
         """What is noted of a base that is being made, None if nothing is."""
@@ -303,8 +347,10 @@ class SnapshotStore:
         return found
 
     def publish(self, base: ArchiveSnapshot) -> ArchiveSnapshot:
-        """Have the base, whose files are durable; the one that is there, if another process was first. What else lies
-        in its folder goes. Raises RelayError if it was forgotten.
+        """Have the base, whose files are durable.
+
+        The one that is there, if another process was first. What else lies in its folder goes.
+        Raises RelayError if it was forgotten.
         """
         with contextlib.suppress(FileExistsError):
             self._storage.create(base.path, base.to_json())
@@ -317,19 +363,22 @@ class SnapshotStore:
     # Forgetting
 
     def forget(self, name: str) -> None:
-        """Have the base no longer, and remove its files, but for those that others refer to: these go with the last
-        one. If it is being made it never will be.
+        """Have the base no longer, and remove its files, but for those that others refer to: these
+        go with the last one. If it is being made it never will be.
 
-        A short note stays in the manifest's place for a month: who wakes up in the middle of making this base finds it
-        there, and can't publish what is removed.
+        A short note stays in the manifest's place for a month: who wakes up in the middle of making
+        this base finds it there, and can't publish what is removed.
         """
-        forgotten = encode_checksummed({"format": FORMAT, _REMOVED_KEY: time.time_ns() // 1_000_000})
+        forgotten = encode_checksummed(
+            {"format": FORMAT, _REMOVED_KEY: time.time_ns() // 1_000_000}
+        )
         self._storage.replace(f"{_FOLDER}/{name}/{_MANIFEST}", forgotten)
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove what is left of bases that were forgotten, unless others refer to it. Nothing is removed while a
-        manifest can't be read.
+        """Remove what is left of bases that were forgotten, unless others refer to it.
+
+        Nothing is removed while a manifest can't be read.
         """
         gone: dict[str, _Tombstone] = {}
         kept: set[str] = set()
@@ -343,7 +392,9 @@ class SnapshotStore:
                 kept.update(_paths(found))
             elif note is not None:
                 held.update(note.refers_to)
-        young = {name for name in gone if self._storage.lists_may_lag and gone[name].age_ms < _LAG_MS}
+        young = {
+            name for name in gone if self._storage.lists_may_lag and gone[name].age_ms < _LAG_MS
+        }
         for name in gone.keys() - held - young:
             manifest = f"{_FOLDER}/{name}/{_MANIFEST}"
             if not self._remove(f"{_FOLDER}/{name}", {manifest, *kept}) and gone[name].is_old:
@@ -351,7 +402,10 @@ class SnapshotStore:
                 self._storage.remove_empty_directory(f"{_FOLDER}/{name}")
 
     def _remove(self, folder: str, kept: set[str]) -> int:
-        """Remove a folder's files but for those; how many of these there are, the manifest aside."""
+        """Remove a folder's files but for those.
+
+        How many of these there are, the manifest aside.
+        """
         left = 0
         files = self._storage.sizes(folder)
         for name in self._storage.names(folder):
@@ -383,7 +437,9 @@ class SnapshotStore:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", way_out=_WAY_OUT) from None
+            raise RelayCorruptError(
+                f"{self._storage.url}/{path}: {error}", way_out=_WAY_OUT
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +461,11 @@ class _Tombstone:
 
 def _parse_manifest(data: bytes) -> ArchiveSnapshot | _Tombstone:
     raw = decode_checksummed(data, FORMAT)
-    return _Tombstone(raw[_REMOVED_KEY]) if set(raw) == {_REMOVED_KEY} else ArchiveSnapshot.from_json(data)
+    return (
+        _Tombstone(raw[_REMOVED_KEY])
+        if set(raw) == {_REMOVED_KEY}
+        else ArchiveSnapshot.from_json(data)
+    )
 
 
 def _paths(base: ArchiveSnapshot) -> Iterator[str]:

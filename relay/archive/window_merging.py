@@ -1,10 +1,11 @@
-"""Which landed windows become one archived window: neighbours of which preparing makes the same, together or singly.
-So idle ones cost nothing, and rows are compressed together.
+"""Which landed windows become one archived window: neighbours of which preparing makes the same,
+together or singly. So idle ones cost nothing, and rows are compressed together.
 
-A record's tables are as of its window's beginning, and its DDL says what becomes of them. So windows can be one as long
-as each one's tables are what those before have left behind; one that says otherwise begins another archived window. A
-window stays alone if it names DDL before it that its rows don't know of (`moved`), indexes that are enforced no longer
-(`relaxed`), or rows of tables truncated before: what these mean depends on where a window begins.
+A record's tables are as of its window's beginning, and its DDL says what becomes of them. So
+windows can be one as long as each one's tables are what those before have left behind; one that
+says otherwise begins another archived window. A window stays alone if it names DDL before it that
+its rows don't know of (`moved`), indexes that are enforced no longer (`relaxed`), or rows of tables
+truncated before: what these mean depends on where a window begins.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ __all__ = ["MergeLimits", "merge_groups", "merge_windows"]
 
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
-    """How much one archived window holds if it has been several, and how much is in memory at a time."""
+    """How much one archived window holds if it has been several, and how much is in memory at a
+    time.
+    """
 
     changes: int = 200_000
     bytes: int = 64 * 2**20
@@ -31,7 +34,9 @@ class MergeLimits:
 
 @dataclass(slots=True)
 class _MergeGroup:
-    """Windows that become one, and what they leave behind of tables: by id, None for one that is gone."""
+    """Windows that become one, and what they leave behind of tables: by id, None for one that is
+    gone.
+    """
 
     windows: list[WindowRecord]
     tables: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +45,10 @@ class _MergeGroup:
 
     def takes(self, window: WindowRecord, limits: MergeLimits) -> bool:
         last = self.windows[-1]
-        fits = self.changes + window.changes <= limits.changes and self.bytes + _bytes(window) <= limits.bytes
+        fits = (
+            self.changes + window.changes <= limits.changes
+            and self.bytes + _bytes(window) <= limits.bytes
+        )
         return (
             limits.joins
             and fits
@@ -48,7 +56,9 @@ class _MergeGroup:
             and _can_merge(window)
             and last.cluster_id == window.cluster_id
             and (bool(window.ddls) or last.schema_version == window.schema_version)
-            and all(self.tables[i] == table for i, table in window.tables.items() if i in self.tables)
+            and all(
+                self.tables[i] == table for i, table in window.tables.items() if i in self.tables
+            )
         )
 
     def add(self, window: WindowRecord) -> None:
@@ -59,7 +69,9 @@ class _MergeGroup:
         self.bytes += _bytes(window)
 
 
-def merge_groups(windows: Iterable[WindowRecord], limits: MergeLimits) -> Iterator[list[WindowRecord]]:
+def merge_groups(
+    windows: Iterable[WindowRecord], limits: MergeLimits
+) -> Iterator[list[WindowRecord]]:
     """Windows, given as a chain, in stretches of which each becomes one."""
     run: _MergeGroup | None = None
     for window in windows:
@@ -94,7 +106,9 @@ def merge_windows(run: Sequence[WindowRecord]) -> WindowRecord:
     tables: dict[str, Any] = {}
     changed: set[str] = set()
     for window in run:
-        tables |= {i: table for i, table in window.tables.items() if i not in changed and i not in tables}
+        tables |= {
+            i: table for i, table in window.tables.items() if i not in changed and i not in tables
+        }
         changed |= {i for ddl in window.ddls for i in _tables_after(ddl)}
     return replace(
         first,

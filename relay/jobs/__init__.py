@@ -1,7 +1,9 @@
-"""Jobs: what takes long and what a person asks for, written down under the relay log's URL so that any process on any
-machine sees it, gives orders to who runs it, and goes on where another was killed.
+"""Jobs: what takes long and what a person asks for, written down under the relay log's URL so that
+any process on any machine sees it, gives orders to who runs it, and goes on where another was
+killed.
 
-What a kind of job does is elsewhere (`sluice.etl.copy`); here is who may, how far it is, and what has become of it.
+What a kind of job does is elsewhere (`sluice.etl.copy`); here is who may, how far it is, and what
+has become of it.
 """
 
 from sluice.relay.jobs.background import run_every, stop_on_orders

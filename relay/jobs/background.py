@@ -1,4 +1,6 @@
-"""What a process does beside a job: a thread that looks now and then, as long as the job's work lasts."""
+"""What a process does beside a job: a thread that looks now and then, as long as the job's work
+lasts.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ _ORDER_POLL_INTERVAL_S = 0.2
 
 @contextmanager
 def run_every(look: Callable[[], bool], every_s: float, name: str) -> Iterator[None]:
-    """Call `look` in a thread of its own, `name`, every so many seconds, as long as the context lasts or until it is
-    true.
+    """Call `look` in a thread of its own, `name`, every so many seconds, as long as the context
+    lasts or until it is true.
     """
     over = threading.Event()
 
@@ -36,7 +38,9 @@ def run_every(look: Callable[[], bool], every_s: float, name: str) -> Iterator[N
 
 @contextmanager
 def stop_on_orders(run: JobRun, stop: threading.Event) -> Iterator[None]:
-    """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process runs it."""
+    """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process
+    runs it.
+    """
 
     def heard() -> bool:
         if run.order is not None or run.is_lost:

@@ -45,5 +45,8 @@ class NotDoneError(SluiceError):
         """Of a job that any process can go on with if it is paused."""
         return cls(
             f"the job {job} is {state}, as was ordered",
-            way_out=f"trigger the DAG with the same values, or `sluice jobs resume {job}`, goes on with a paused one",
+            way_out=(
+                f"trigger the DAG with the same values, or `sluice jobs resume {job}`, goes on with"
+                " a paused one"
+            ),
         )

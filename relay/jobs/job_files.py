@@ -17,9 +17,22 @@ from typing import Any
 from sluice.relay.errors import RelayCorruptError
 from sluice.relay.format_version import NewerFormatError, parse_json
 from sluice.relay.jobs.open_jobs import OpenJobs
-from sluice.relay.jobs.progress import JobProgress, TableProgress, WorkerProgress, base_text, parse_base
+from sluice.relay.jobs.progress import (
+    JobProgress,
+    TableProgress,
+    WorkerProgress,
+    base_text,
+    parse_base,
+)
 from sluice.relay.jobs.spec import JobSpec
-from sluice.relay.jobs.state_log import DONE, FAILED, FINAL_STATES, PLANNED, StateEntry, open_history
+from sluice.relay.jobs.state_log import (
+    DONE,
+    FAILED,
+    FINAL_STATES,
+    PLANNED,
+    StateEntry,
+    open_history,
+)
 from sluice.relay.storage import Storage
 from sluice.relay.versioned_document import VersionedDocument
 
@@ -31,7 +44,9 @@ _TOTALS_FILE = "base.json"
 class JobFiles:
     """The files of one job."""
 
-    def __init__(self, storage: Storage, spec: JobSpec, register: VersionedDocument[OpenJobs]) -> None:
+    def __init__(
+        self, storage: Storage, spec: JobSpec, register: VersionedDocument[OpenJobs]
+    ) -> None:
         self._storage = storage
         self._register = register
         self.spec = spec
@@ -69,7 +84,9 @@ class JobFiles:
         return self._read("result.json")
 
     def settle(self, entry: StateEntry) -> None:
-        """After an entry was made: write down how the job ended, and let go of what it touched if it is over."""
+        """After an entry was made: write down how the job ended, and let go of what it touched if
+        it is over.
+        """
         if entry.state in (*FINAL_STATES, FAILED):
             document = {
                 "state": entry.state, "by": entry.by, "made_ms": entry.made_ms, "said": entry.said,
@@ -88,7 +105,9 @@ class JobFiles:
 
     def write_member(self, run: int, member: WorkerProgress) -> None:
         """What a process says."""
-        self._storage.replace(self.path(f"progress/{run}/{member.runner.token}.json"), member.to_json())
+        self._storage.replace(
+            self.path(f"progress/{run}/{member.runner.token}.json"), member.to_json()
+        )
 
     def members(self, run: int) -> list[WorkerProgress]:
         """What the processes of a run said last. Raises RelayCorruptError, OSError."""
@@ -114,7 +133,10 @@ class JobFiles:
         found = self.result()
         former = found is not None and "state" not in found
         return StateEntry(
-            DONE if former else PLANNED, self.spec.by, self.spec.made_ms, result=found if former else None
+            DONE if former else PLANNED,
+            self.spec.by,
+            self.spec.made_ms,
+            result=found if former else None,
         )
 
     def remove(self) -> None:
@@ -132,7 +154,9 @@ class JobFiles:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = self._parsed(self.path(name), lambda data: parse_json(data, "the document"))
+            found: dict[str, Any] = self._parsed(
+                self.path(name), lambda data: parse_json(data, "the document")
+            )
         except FileNotFoundError:
             return None
         return found

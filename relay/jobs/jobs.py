@@ -45,7 +45,9 @@ from sluice.relay.storage import Storage
 __all__ = ["RESUME", "Job", "JobStatus", "Jobs"]
 
 DEAD_AFTER_S = 20.0
-"""A process of which nothing is heard for so long is taken for dead by who wants to go on with its job."""
+"""A process of which nothing is heard for so long is taken for dead by who wants to go on with its
+job.
+"""
 RESUME = "resume"
 _FRESH_MS = 10_000
 _BETWEEN_MS = 600_000
@@ -55,7 +57,10 @@ _POLL_INTERVAL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job as people see it. `state` is one of `sluice.relay.jobs.STATES`; `entry` how it came there."""
+    """A job as people see it.
+
+    `state` is one of `sluice.relay.jobs.STATES`; `entry` how it came there.
+    """
 
     spec: JobSpec
     state: str
@@ -99,8 +104,8 @@ class Jobs:
 
     def __init__(self, storage: Storage, pipeline: str | None = None) -> None:
         """`pipeline`: of several that read the relay log, the one whose jobs they are
-        (`sluice.relay.pipeline_folders`); None: all.
-        Whatever it is, jobs are kept apart by what they touch, and no two have the same id.
+        (`sluice.relay.pipeline_folders`); None: all. Whatever it is, jobs are kept apart by what
+        they touch, and no two have the same id.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -112,15 +117,18 @@ class Jobs:
         return cls(relay.storage, relay.pipeline)
 
     def create(self, kind: str, asked: Mapping[str, Any], touches: WriteScope, by: str) -> Job:
-        """Durably write down that this is to be done: `asked` in the kind's own terms, `by` who asks. Raises
-        JobOverlapError if a job that isn't over touches the same; of two who ask at a time one is refused.
+        """Durably write down that this is to be done: `asked` in the kind's own terms, `by` who
+        asks. Raises JobOverlapError if a job that isn't over touches the same; of two who ask at a
+        time one is refused.
         """
         token, now = secrets.token_hex(8), time.time_ns() // 1_000_000
 
         def added(jobs: OpenJobs) -> OpenJobs:
             over = [other.id for other in jobs.open if self._in_the_way(other, touches)]
             return jobs.without(*over).with_job(
-                JobSpec(jobs.next_id(kind), kind, asked, touches, by, now, token, self._pipeline or "")
+                JobSpec(
+                    jobs.next_id(kind), kind, asked, touches, by, now, token, self._pipeline or ""
+                )
             )
 
         after = self._register.change(added)
@@ -134,12 +142,19 @@ class Jobs:
         return [job for job in self._unfinished() if self._is_own(job.spec)]
 
     def find_open(
-        self, kind: str, is_same: Callable[[Mapping[str, Any]], bool] = lambda _: True, *, planned: bool = False
+        self,
+        kind: str,
+        is_same: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+        *,
+        planned: bool = False,
     ) -> Job | None:
-        """Return the oldest unfinished job of a kind whose request `is_same` accepts, or None. `planned`: only a job
-        whose plan is saved.
+        """Return the oldest unfinished job of a kind whose request `is_same` accepts, or None.
+
+        `planned`: only a job whose plan is saved.
         """
-        found = (job for job in self.unfinished() if job.spec.kind == kind and is_same(job.spec.asked))
+        found = (
+            job for job in self.unfinished() if job.spec.kind == kind and is_same(job.spec.asked)
+        )
         return next((job for job in found if not planned or job.plan() is not None), None)
 
     def _unfinished(self) -> list[Job]:
@@ -147,20 +162,28 @@ class Jobs:
         return [job for job in found if job.entry().state not in FINAL_STATES]
 
     def overlapping(self, touches: WriteScope) -> list[Job]:
-        """The jobs that aren't over and touch the same, oldest first; whichever pipeline's they are."""
+        """The jobs that aren't over and touch the same, oldest first.
+
+        Whichever pipeline's they are.
+        """
         return [job for job in self._unfinished() if job.spec.touches.shared(touches) != ()]
 
     def get(self, name: str) -> Job:
-        """The job with this id. Raises JobError if there is none, or if it is another pipeline's."""
+        """The job with this id.
+
+        Raises JobError if there is none, or if it is another pipeline's.
+        """
         job = self.find(name)
         if job is None:
             raise JobError(f"there is no job {name} in {self._storage.url}")
         if not self._is_own(job.spec):
             owner = job.spec.pipeline
             raise JobError(
-                f"the job {name} is the pipeline {owner}'s"
-                if owner
-                else f"the job {name} is of the pipeline without a name",
+                (
+                    f"the job {name} is the pipeline {owner}'s"
+                    if owner
+                    else f"the job {name} is of the pipeline without a name"
+                ),
                 way_out=f"`--pipeline {owner}`" if owner else "leave --pipeline away",
             )
         return job
@@ -188,25 +211,40 @@ class Jobs:
 
     def names(self) -> list[str]:
         """The ids of all of them, in no order; one may turn out to be none."""
-        return [*dict.fromkeys([*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)])]
+        return [
+            *dict.fromkeys(
+                [*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)]
+            )
+        ]
 
     def list(self) -> list[Job]:
         """All of them, oldest first."""
-        found = [job for name in self.names() if (job := self.find(name)) is not None and self._is_own(job.spec)]
+        found = [
+            job
+            for name in self.names()
+            if (job := self.find(name)) is not None and self._is_own(job.spec)
+        ]
         return sorted(found, key=lambda job: (job.spec.made_ms, job.id))
 
     def forget(self, name: str) -> None:
-        """Remove what is written down about a job that is over. Raises JobError if it isn't, or if there is none."""
+        """Remove what is written down about a job that is over.
+
+        Raises JobError if it isn't, or if there is none.
+        """
         job = self.get(name)
         if job.entry().state not in FINAL_STATES:
             raise JobError(
-                f"the job {job.spec} is {job.status().state}, and isn't over", way_out=f"`sluice jobs cancel {name}`"
+                f"the job {job.spec} is {job.status().state}, and isn't over",
+                way_out=f"`sluice jobs cancel {name}`",
             )
         self._register.change(lambda jobs: jobs.without(name))
         job.files.remove()
 
     def _in_the_way(self, other: JobSpec, touches: WriteScope) -> bool:
-        """Whether a job of the list has nothing to be there for; raises JobOverlapError if it is in the way."""
+        """Whether a job of the list has nothing to be there for.
+
+        Raises JobOverlapError if it is in the way.
+        """
         job = self._job(other)
         if job.entry().state in FINAL_STATES:
             return True
@@ -216,7 +254,10 @@ class Jobs:
         what = "the whole downstream" if shared is None else abbreviate(shared)
         raise JobOverlapError(
             f"{what} is touched by the job {other}, which is {job.status().state}",
-            way_out=f"wait until it is over (`sluice jobs show {other.id}`), or `sluice jobs cancel {other.id}`",
+            way_out=(
+                f"wait until it is over (`sluice jobs show {other.id}`), or `sluice jobs cancel"
+                f" {other.id}`"
+            ),
         )
 
     def _former(self) -> OpenJobs:
@@ -237,7 +278,10 @@ class Jobs:
 
 
 class Job:
-    """One of them; `ledger` is where it is written down. Every method raises RelayCorruptError, OSError."""
+    """One of them; `ledger` is where it is written down.
+
+    Every method raises RelayCorruptError, OSError.
+    """
 
     def __init__(self, ledger: JobFiles) -> None:
         self.files = ledger
@@ -276,21 +320,26 @@ class Job:
         return self.files.history.load()
 
     def status(self) -> JobStatus:
-        """How it stands, for people: whether its process lives is told by the machines' clocks where nothing better
-        does.
+        """How it stands, for people: whether its process lives is told by the machines' clocks
+        where nothing better does.
         """
         entry = self.entry()
         members = self.files.members(entry.run) if entry.state in ACTIVE_STATES else []
-        dead = entry.state in ACTIVE_STATES and entry.runner is not None and not _seem_alive(entry, members)
+        dead = (
+            entry.state in ACTIVE_STATES
+            and entry.runner is not None
+            and not _seem_alive(entry, members)
+        )
         progress = self.files.progress(entry.run)
         if dead or entry.state not in ACTIVE_STATES:
             progress = progress.at_rest(is_done=entry.state == DONE)
         return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, progress)
 
     def order(self, what: str, by: str) -> StateEntry:
-        """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now. Who runs it obeys at its
-        next border. If nobody runs it a CANCEL waits for whoever runs it next, and nothing else changes. Raises
-        JobError if that makes no sense any more.
+        """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now.
+
+        Who runs it obeys at its next border. If nobody runs it a CANCEL waits for whoever runs it
+        next, and nothing else changes. Raises JobError if that makes no sense any more.
         """
         goal = {PAUSE: PAUSING, CANCEL: CANCELLING, RESUME: RUNNING}[what]
 
@@ -301,14 +350,17 @@ class Job:
                 raise JobError(f"the job {self.id} is being cancelled, as {newest.by} asked")
             if newest.state == goal or (newest.state not in ACTIVE_STATES and what != CANCEL):
                 return newest
-            return newest.then(goal, by, runner=newest.runner if newest.state in ACTIVE_STATES else None)
+            return newest.then(
+                goal, by, runner=newest.runner if newest.state in ACTIVE_STATES else None
+            )
 
         return self.files.history.change(ordered)
 
     def run(self, runner: Runner, *, patience_s: float | None = None) -> JobRun:
-        """Run the job, or with others of the same group run it together: a context. Waits up to `patience_s`, which is
-        DEAD_AFTER_S if None, for a sign of life of the process that ran it last. Raises JobRunsError if there is one,
-        JobError if the job is over.
+        """Run the job, or with others of the same group run it together: a context.
+
+        Waits up to `patience_s`, which is DEAD_AFTER_S if None, for a sign of life of the process
+        that ran it last. Raises JobRunsError if there is one, JobError if the job is over.
         """
         entry = self.entry()
         if entry.state in ACTIVE_STATES and not _same_group(entry, runner):
@@ -327,8 +379,9 @@ class Job:
         return JobRun(self.files, self.files.history.change(taken), runner)
 
     def join(self, runner: Runner) -> JobRun:
-        """Run the job together with the process of the same group that began the run: a context. Raises LeaseLostError
-        if that run has ended, in whichever way.
+        """Run the job together with the process of the same group that began the run: a context.
+
+        Raises LeaseLostError if that run has ended, in whichever way.
         """
         entry = self.entry()
         if not _same_group(entry, runner):
@@ -337,7 +390,9 @@ class Job:
         return JobRun(self.files, entry, runner)
 
     def _require_no_runner(self, entry: StateEntry, patience_s: float) -> None:
-        """Return once the run's processes have surely ended, or nothing was heard of any for so long."""
+        """Return once the run's processes have surely ended, or nothing was heard of any for so
+        long.
+        """
         deadline = time.monotonic() + patience_s
         heard = self._heartbeats(entry.run)
         while not _certainly_ended(entry, self.files.members(entry.run)):
@@ -353,13 +408,20 @@ class Job:
     def _runs(self, entry: StateEntry) -> JobRunsError:
         return JobRunsError(
             f"the job {self.id} is run by {entry.runner}, since {format_ms(entry.made_ms)}",
-            way_out=f"`sluice jobs show {self.id}` shows how far it is, `sluice jobs pause {self.id}` has it stop",
+            way_out=(
+                f"`sluice jobs show {self.id}` shows how far it is, `sluice jobs pause {self.id}`"
+                " has it stop"
+            ),
         )
 
 
 def _same_group(entry: StateEntry, runner: Runner) -> bool:
     """Whether the runner is of the group that runs the job."""
-    return entry.state in ACTIVE_STATES and entry.runner is not None and runner.is_same_group(entry.runner)
+    return (
+        entry.state in ACTIVE_STATES
+        and entry.runner is not None
+        and runner.is_same_group(entry.runner)
+    )
 
 
 def _certainly_ended(entry: StateEntry, members: list[WorkerProgress]) -> bool:

@@ -1,8 +1,10 @@
-"""A job while a process runs it: it says that it lives and how far it is, and hears what was ordered.
+"""A job while a process runs it: it says that it lives and how far it is, and hears what was
+ordered.
 
-Whether the process is still the one that runs the job, the job's history tells (`sluice.relay.jobs.state_log`): another
-one that has taken it has made an entry. What must be done exactly once never rests on this: between a look and what is
-done after it another may take the job. It stays with the downstream's transactions.
+Whether the process is still the one that runs the job, the job's history tells
+(`sluice.relay.jobs.state_log`): another one that has taken it has made an entry. What must be done
+exactly once never rests on this: between a look and what is done after it another may take the job.
+It stays with the downstream's transactions.
 """
 
 from __future__ import annotations
@@ -49,10 +51,11 @@ _RATE_WINDOW_S = 60.0
 class JobRun:
     """One process's part in a run of a job; made by `Job.run` or `Job.join`, used as a context.
 
-    Left by an error, the job has failed with what it says; left by Ctrl-C it is paused. Left otherwise without `end`,
-    it isn't over, and the next process of the group goes on with it. Where another process has taken the job meanwhile,
-    whatever error it is left by is a LeaseLostError, with that error for its cause: a process that stood still finds
-    its files gone or its sessions ended, and that was the other one's right.
+    Left by an error, the job has failed with what it says; left by Ctrl-C it is paused. Left
+    otherwise without `end`, it isn't over, and the next process of the group goes on with it. Where
+    another process has taken the job meanwhile, whatever error it is left by is a LeaseLostError,
+    with that error for its cause: a process that stood still finds its files gone or its sessions
+    ended, and that was the other one's right.
     """
 
     def __init__(self, ledger: JobFiles, entry: StateEntry, runner: Runner) -> None:
@@ -69,12 +72,15 @@ class JobRun:
 
     @property
     def order(self) -> str | None:
-        """PAUSE or CANCEL if that was ordered, as of at most a moment ago; the process does so at its next border."""
+        """PAUSE or CANCEL if that was ordered, as of at most a moment ago.
+
+        The process does so at its next border.
+        """
         return {PAUSING: PAUSE, CANCELLING: CANCEL}.get(self._entry.state)
 
     def check(self) -> None:
-        """Raises LeaseLostError if another process runs the job, or one of the same group has ended it, as of at most a
-        moment ago.
+        """Raises LeaseLostError if another process runs the job, or one of the same group has ended
+        it, as of at most a moment ago.
         """
         self._check_taker()
         if self._entry.state not in ACTIVE_STATES:
@@ -87,7 +93,10 @@ class JobRun:
         return self.order is None
 
     def check_order(self) -> None:
-        """Raise StopRequested if the job is to pause or to be cancelled. Raises LeaseLostError as `check`."""
+        """Raise StopRequested if the job is to pause or to be cancelled.
+
+        Raises LeaseLostError as `check`.
+        """
         self.check()
         order = self.order
         if order is not None:
@@ -119,8 +128,9 @@ class JobRun:
     # What is said
 
     def set_totals(self, tables: Mapping[str, TableProgress]) -> None:
-        """Say what there is to do in this run, and what was done before it, by table. Once a run; of a group the first
-        process does so.
+        """Say what there is to do in this run, and what was done before it, by table.
+
+        Once a run; of a group the first process does so.
         """
         self._files.write_totals(self.number, tables)
 
@@ -132,19 +142,32 @@ class JobRun:
     def did(self, table: str, done: JobCounts) -> None:
         """Say that this process has done so much more of a table."""
         with self._lock:
-            tables = {**self._member.tables, table: self._member.tables.get(table, JobCounts()) + done}
+            tables = {
+                **self._member.tables,
+                table: self._member.tables.get(table, JobCounts()) + done,
+            }
             self._member = replace(self._member, tables=tables)
 
-    def end(self, state: str, *, said: str = "", way_out: str = "", result: Mapping[str, Any] | None = None) -> None:
-        """Durably say how the run ends: DONE, CANCELLED, PAUSED, FAILED. Raises LeaseLostError, and nothing is written
-        then; RelayError, OSError.
+    def end(
+        self,
+        state: str,
+        *,
+        said: str = "",
+        way_out: str = "",
+        result: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Durably say how the run ends: DONE, CANCELLED, PAUSED, FAILED.
+
+        Raises LeaseLostError, and nothing is written then; RelayError, OSError.
         """
         assert state in (DONE, CANCELLED, PAUSED, FAILED)
 
         def ended(newest: StateEntry) -> StateEntry:
             self._entry = newest
             self.check()
-            return newest.then(state, str(self._member.runner), said=said, way_out=way_out, result=result)
+            return newest.then(
+                state, str(self._member.runner), said=said, way_out=way_out, result=result
+            )
 
         self._entry = self._files.history.change(ended)
         self._files.settle(self._entry)
@@ -155,7 +178,10 @@ class JobRun:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._ended.set()
         self._thread.join()
@@ -165,7 +191,9 @@ class JobRun:
                 self._member = replace(self._member, left=True)
             self._note()
         except (SluiceError, OSError) as trouble:
-            log.warning("how the job %s ended could not be written down: %s", self._files.id, trouble)
+            log.warning(
+                "how the job %s ended could not be written down: %s", self._files.id, trouble
+            )
         if isinstance(error, Exception):
             self._report_taken(error)
 
@@ -196,7 +224,11 @@ class JobRun:
                 self._note()
                 self.look()
             except (RelayError, OSError) as error:
-                log.warning("the job %s can't say that it goes on, and tries again: %s", self._files.id, error)
+                log.warning(
+                    "the job %s can't say that it goes on, and tries again: %s",
+                    self._files.id,
+                    error,
+                )
 
     def _note(self) -> None:
         with self._lock:

@@ -1,9 +1,10 @@
-"""The jobs that aren't over: one document, changed by compare-and-set, so that of two who create jobs that touch the
-same at a time one sees the other.
+"""The jobs that aren't over: one document, changed by compare-and-set, so that of two who create
+jobs that touch the same at a time one sees the other.
 
     open-jobs/<number>.json   {"open": [specification, …], "made": {kind: how many there have been}}
 
-A job that is over, and whose process died before it could say so here, is left out by whoever creates the next one.
+A job that is over, and whose process died before it could say so here, is left out by whoever
+creates the next one.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ _MAX_VERSIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class OpenJobs:
-    """The jobs that aren't over, in the order in which they were created, and how many of each kind there have been."""
+    """The jobs that aren't over, in the order in which they were created, and how many of each kind
+    there have been.
+    """
 
     open: tuple[JobSpec, ...] = ()
     made: Mapping[str, int] = field(default_factory=dict)
 
     def with_job(self, spec: JobSpec) -> OpenJobs:
         """And this one."""
-        return OpenJobs((*self.open, spec), {**self.made, spec.kind: self.made.get(spec.kind, 0) + 1})
+        return OpenJobs(
+            (*self.open, spec), {**self.made, spec.kind: self.made.get(spec.kind, 0) + 1}
+        )
 
     def without(self, *names: str) -> OpenJobs:
         """Without those that are over."""
@@ -46,7 +51,10 @@ class OpenJobs:
 
     def to_json(self) -> bytes:
         """As the file's content."""
-        document: dict[str, Any] = {"open": [spec.to_json() for spec in self.open], "made": dict(self.made)}
+        document: dict[str, Any] = {
+            "open": [spec.to_json() for spec in self.open],
+            "made": dict(self.made),
+        }
         return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
@@ -61,5 +69,7 @@ class OpenJobs:
 
 def open_register(storage: Storage, former: Callable[[], OpenJobs]) -> VersionedDocument[OpenJobs]:
     """The list of a relay log; `former` is what there was before there was a list."""
-    form = DocumentFormat(OpenJobs.to_json, OpenJobs.from_json, former, "restore the file from a copy")
+    form = DocumentFormat(
+        OpenJobs.to_json, OpenJobs.from_json, former, "restore the file from a copy"
+    )
     return VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)

@@ -1,9 +1,11 @@
-"""How far a job is, for people: each process that runs it says what it has done itself, once a moment.
+"""How far a job is, for people: each process that runs it says what it has done itself, once a
+moment.
 
     jobs/<id>/progress/<run>/base.json      by table, what there is to do, and what was done before this run
     jobs/<id>/progress/<run>/<token>.json   what one process of the run has done, how fast, and its heartbeat
 
-The heartbeat is a counter: who wants to know whether a process lives looks twice, by a clock of his own.
+The heartbeat is a counter: who wants to know whether a process lives looks twice, by a clock of his
+own.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ __all__ = ["JobCounts", "JobProgress", "TableProgress", "WorkerProgress"]
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """Rows that were written (or compared), bytes that were read for them, chunks that are whole. `planned_bytes`: what
-    the plan took the bytes for; 0 if `bytes` are the plan's.
+    """Rows that were written (or compared), bytes that were read for them, chunks that are whole.
+
+    `planned_bytes`: what the plan took the bytes for; 0 if `bytes` are the plan's.
     """
 
     rows: int = 0
@@ -46,8 +49,8 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """A table of a job, by the name it has upstream: what is done, and what there is in all, in bytes about.
-    `rows_in_all` is None if nothing tells.
+    """A table of a job, by the name it has upstream: what is done, and what there is in all, in
+    bytes about. `rows_in_all` is None if nothing tells.
     """
 
     done: JobCounts = JobCounts()
@@ -65,7 +68,9 @@ class TableProgress:
     def whole(self) -> TableProgress:
         """Return the progress of a table of which nothing is left: what is done is all there was."""
         rows = None if self.rows_in_all is None else self.done.rows
-        return TableProgress(replace(self.done, planned_bytes=0), self.done.bytes, self.done.chunks, rows)
+        return TableProgress(
+            replace(self.done, planned_bytes=0), self.done.bytes, self.done.chunks, rows
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -79,8 +84,9 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """What one process of a run says: what it is `doing`, how fast it was lately, and what it has done by table.
-    `left`: it has ended as it should, and says no more. `noted_ms` is by its own clock.
+    """What one process of a run says: what it is `doing`, how fast it was lately, and what it has
+    done by table. `left`: it has ended as it should, and says no more. `noted_ms` is by its own
+    clock.
     """
 
     runner: Runner
@@ -94,7 +100,9 @@ class WorkerProgress:
 
     def to_json(self) -> bytes:
         """As the file's content."""
-        document = asdict(self) | {"tables": {name: asdict(done) for name, done in self.tables.items()}}
+        document = asdict(self) | {
+            "tables": {name: asdict(done) for name, done in self.tables.items()}
+        }
         return json.dumps(document, ensure_ascii=False).encode() + b"\n"
 
     @classmethod
@@ -103,7 +111,9 @@ class WorkerProgress:
         try:
             document = parse_json(data, "the progress of a job")
             tables = {name: JobCounts(**done) for name, done in document["tables"].items()}
-            return cls(**{**document, "runner": Runner.from_json(document["runner"]), "tables": tables})
+            return cls(
+                **{**document, "runner": Runner.from_json(document["runner"]), "tables": tables}
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no progress of a job: {error!r}") from None
 
@@ -119,7 +129,9 @@ class JobProgress:
     is_done: bool = False
 
     @classmethod
-    def from_members(cls, base: Mapping[str, TableProgress], members: Iterable[WorkerProgress]) -> Self:
+    def from_members(
+        cls, base: Mapping[str, TableProgress], members: Iterable[WorkerProgress]
+    ) -> Self:
         """What there is to do, and who has done what of it."""
         members = list(members)
         tables = dict(base)
@@ -136,13 +148,21 @@ class JobProgress:
         )
 
     def at_rest(self, *, is_done: bool) -> JobProgress:
-        """Return the progress of a job that no process runs; `is_done`: it has done all that it was to do."""
-        tables = {name: table.whole() for name, table in self.tables.items()} if is_done else self.tables
+        """Return the progress of a job that no process runs.
+
+        `is_done`: it has done all that it was to do.
+        """
+        tables = (
+            {name: table.whole() for name, table in self.tables.items()} if is_done else self.tables
+        )
         return JobProgress(tables, is_done=is_done)
 
     @property
     def percent(self) -> int:
-        """Of the bytes, or of the chunks; 100 for a job that is done, and for no other: sizes are estimates."""
+        """Of the bytes, or of the chunks.
+
+        100 for a job that is done, and for no other: sizes are estimates.
+        """
         return 100 if self.is_done else min(99, self.in_all.percent)
 
     @property
@@ -159,9 +179,12 @@ class JobProgress:
 
     @property
     def left_s(self) -> float | None:
-        """Estimate how many seconds more it will take at the pace of the last moments; None if nothing tells.
+        """Estimate how many seconds more it will take at the pace of the last moments.
 
-        The first hundredth of the bytes tells nothing, nor does an estimate of the bytes that was exceeded.
+        None if nothing tells.
+
+        The first hundredth of the bytes tells nothing, nor does an estimate of the bytes that was
+        exceeded.
         """
         whole = self.in_all
         done, in_all = whole.done.bytes_of_plan, whole.bytes_in_all
@@ -190,7 +213,9 @@ class JobProgress:
             "bytes_per_s": round(self.bytes_per_s, 1),
             "left_s": None if left_s is None else round(left_s, 1),
             "doing": list(self.doing),
-            "tables": {name: {"percent": one.percent, **_counts(one)} for name, one in self.tables.items()},
+            "tables": {
+                name: {"percent": one.percent, **_counts(one)} for name, one in self.tables.items()
+            },
         }
 
 
@@ -208,7 +233,12 @@ def _counts(table: TableProgress) -> dict[str, Any]:
 
 def base_text(tables: Mapping[str, TableProgress]) -> bytes:
     """The content of `base.json`."""
-    return json.dumps({name: table.to_json() for name, table in tables.items()}, ensure_ascii=False).encode() + b"\n"
+    return (
+        json.dumps(
+            {name: table.to_json() for name, table in tables.items()}, ensure_ascii=False
+        ).encode()
+        + b"\n"
+    )
 
 
 def parse_base(data: bytes) -> dict[str, TableProgress]:

@@ -16,7 +16,10 @@ __all__ = ["Runner"]
 
 @cache
 def _boot_id() -> str:
-    """What no other machine has, nor this one after its next start; containers have different ones."""
+    """What no other machine has, nor this one after its next start.
+
+    Containers have different ones.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -25,8 +28,9 @@ def _boot_id() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """When the process began, in the kernel's ticks since the machine did; "" if there is no such process, or nothing
-    tells.
+    """When the process began, in the kernel's ticks since the machine did.
+
+    "" if there is no such process, or nothing tells.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -39,8 +43,10 @@ def _start_ticks(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A process that runs a job. `what` it is, for people. Processes with the same `group`, which isn't "", run a job
-    together. `machine`, `pid` and `started` tell the process from every other.
+    """A process that runs a job.
+
+    `what` it is, for people. Processes with the same `group`, which isn't "", run a job together.
+    `machine`, `pid` and `started` tell the process from every other.
     """
 
     what: str
@@ -56,7 +62,11 @@ class Runner:
 
     def has_certainly_ended(self) -> bool:
         """Whether the process has ended, which only its own machine can tell."""
-        return bool(self.started) and self.machine == _boot_id() and _start_ticks(self.pid) != self.started
+        return (
+            bool(self.started)
+            and self.machine == _boot_id()
+            and _start_ticks(self.pid) != self.started
+        )
 
     def is_same_group(self, other: Runner) -> bool:
         """Whether both run a job together."""

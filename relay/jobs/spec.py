@@ -14,17 +14,18 @@ __all__ = ["JobSpec", "WriteScope"]
 
 @dataclass(frozen=True, slots=True)
 class WriteScope:
-    """What a job writes to. `downstream` is its name (`sluice.etl.downstream.ownership.downstream_name`), "" stands for
-    any; `tables` are
-    full names there, None means all of it.
+    """What a job writes to.
+
+    `downstream` is its name (`sluice.etl.downstream.ownership.downstream_name`), "" stands for any;
+    `tables` are full names there, None means all of it.
     """
 
     downstream: str
     tables: tuple[str, ...] | None = None
 
     def shared(self, other: WriteScope) -> tuple[str, ...] | None:
-        """The tables that both touch, in lower case, as far as either names any: () if they touch nothing together,
-        None if all of the downstream.
+        """The tables that both touch, in lower case, as far as either names any: () if they touch
+        nothing together, None if all of the downstream.
         """
         if self.downstream and other.downstream and self.downstream != other.downstream:
             return ()
@@ -41,7 +42,10 @@ class WriteScope:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
-        return {"downstream": self.downstream, "tables": None if self.tables is None else list(self.tables)}
+        return {
+            "downstream": self.downstream,
+            "tables": None if self.tables is None else list(self.tables),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -52,8 +56,10 @@ class WriteScope:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job as it was asked for. `asked` is the kind's own, as JSON values without secrets; `by` who asked; `token` no
-    other job has.
+    """A job as it was asked for.
+
+    `asked` is the kind's own, as JSON values without secrets; `by` who asked; `token` no other job
+    has.
     """
 
     id: str
@@ -64,10 +70,15 @@ class JobSpec:
     made_ms: int
     token: str
     pipeline: str = ""
-    """Of several that read the relay log, the one whose job it is (`sluice.relay.pipeline_folders`)."""
+    """Of several that read the relay log, the one whose job it is
+    (`sluice.relay.pipeline_folders`).
+    """
 
     def __str__(self) -> str:
-        return f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by}, {format_ms(self.made_ms)})"
+        return (
+            f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by},"
+            f" {format_ms(self.made_ms)})"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -86,22 +97,31 @@ class JobSpec:
 
     @classmethod
     def of_former(cls, name: str, document: Mapping[str, Any]) -> Self:
-        """From the file that `sluice bootstrap` wrote before there were other jobs: {"asked", "token", "begun_ms"}.
-        Raises ValueError.
+        """From the file that `sluice bootstrap` wrote before there were other jobs: {"asked",
+        "token", "begun_ms"}. Raises ValueError.
         """
         try:
-            asked, token, made_ms = document["asked"], str(document["token"]), int(document["begun_ms"])
+            asked, token, made_ms = (
+                document["asked"],
+                str(document["token"]),
+                int(document["begun_ms"]),
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no job's specification: {error!r}") from None
         return cls(name, name, asked, WriteScope(""), "a former version of Sluice", made_ms, token)
 
 
 def parse_spec(name: str, data: bytes) -> JobSpec:
-    """The content of the job's `spec.json`, of this version or of the one before. Raises ValueError."""
+    """The content of the job's `spec.json`, of this version or of the one before.
+
+    Raises ValueError.
+    """
     document = parse_json(data, "what a job was asked for")
     if not isinstance(document, dict):
         raise ValueError("a JSON object is expected")
-    return JobSpec.of_former(name, document) if "begun_ms" in document else JobSpec.from_json(document)
+    return (
+        JobSpec.of_former(name, document) if "begun_ms" in document else JobSpec.from_json(document)
+    )
 
 
 def format_ms(ms: int) -> str:

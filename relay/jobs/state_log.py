@@ -1,8 +1,9 @@
-"""What has become of a job: a chain of entries, each made from the one before by compare-and-set, the newest counts.
+"""What has become of a job: a chain of entries, each made from the one before by compare-and-set,
+the newest counts.
 
-A process that runs the job has taken it by an entry of its own, with the next number for its run. Whatever a process
-says about the job's end is an entry, too, made only while the newest is of its run: so one that was taken for dead, and
-wakes up, can't say anything any more.
+A process that runs the job has taken it by an entry of its own, with the next number for its run.
+Whatever a process says about the job's end is an entry, too, made only while the newest is of its
+run: so one that was taken for dead, and wakes up, can't say anything any more.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ FINAL_STATES = (CANCELLED, DONE)
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """How a job stands. `by` whom it came there, and when; `run` counts those that took it, `runner` is the last of
+    """How a job stands.
+
+    `by` whom it came there, and when; `run` counts those that took it, `runner` is the last of
     them; `said` and `way_out` are of a failure, or of what a cancelled job leaves behind.
     """
 
@@ -86,7 +89,9 @@ class StateEntry:
         try:
             document = parse_json(data, "the state of a job")
             runner = document["runner"]
-            entry = cls(**{**document, "runner": None if runner is None else Runner.from_json(runner)})
+            entry = cls(
+                **{**document, "runner": None if runner is None else Runner.from_json(runner)}
+            )
         except (KeyError, TypeError) as error:
             raise ValueError(f"no entry of a job: {error!r}") from None
         if entry.state not in STATES:
@@ -94,7 +99,11 @@ class StateEntry:
         return entry
 
 
-def open_history(storage: Storage, name: str, first: Callable[[], StateEntry]) -> VersionedDocument[StateEntry]:
+def open_history(
+    storage: Storage, name: str, first: Callable[[], StateEntry]
+) -> VersionedDocument[StateEntry]:
     """The entries of a job; `first` is how it stands before there are any."""
-    form = DocumentFormat(StateEntry.to_json, StateEntry.from_json, first, "restore the file from a copy")
+    form = DocumentFormat(
+        StateEntry.to_json, StateEntry.from_json, first, "restore the file from a copy"
+    )
     return VersionedDocument(storage, f"jobs/{name}/state", form)

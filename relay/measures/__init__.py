@@ -1,11 +1,13 @@
-"""What tasks count while they work, kept under the relay log's URL, so that it lives through the processes that count.
+"""What tasks count while they work, kept under the relay log's URL, so that it lives through the
+processes that count.
 
     <url>/measures/<source>/<number>.json            counters, durations, lag over the last hour and day
     <url>/measures/<source>-tables/<number>.json     changes by table
 
-A source is who counts: ``land`` for landing, ``apply-…`` for applying to one downstream. Of its processes each adds
-what it has counted since it added the last time, by compare-and-set, so nothing is counted twice and nothing goes back,
-whoever takes over from whom. What a process had not yet added when it was killed isn't counted: ten seconds of it.
+A source is who counts: ``land`` for landing, ``apply-…`` for applying to one downstream. Of its
+processes each adds what it has counted since it added the last time, by compare-and-set, so nothing
+is counted twice and nothing goes back, whoever takes over from whom. What a process had not yet
+added when it was killed isn't counted: ten seconds of it.
 """
 
 from sluice.relay.measures.counted import BOUNDS_S, CounterDocument, Durations, TableCount

@@ -10,7 +10,15 @@ from typing import Any, Self
 
 from sluice.relay.measures.points import DAY, HOUR, LagStep, append_step
 
-__all__ = ["BOUNDS_S", "MAX_TABLES", "OTHER_TABLES", "CounterDocument", "Durations", "TableCount", "TableCounters"]
+__all__ = [
+    "BOUNDS_S",
+    "MAX_TABLES",
+    "OTHER_TABLES",
+    "CounterDocument",
+    "Durations",
+    "TableCount",
+    "TableCounters",
+]
 
 BOUNDS_S = tuple(0.001 * 2**n for n in range(22))
 """The upper bounds of the buckets of durations: 1 ms to 35 minutes."""
@@ -22,7 +30,10 @@ _MAX_WRITERS = 50
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long something took: in each bucket of BOUNDS_S, and beyond, how many; the sum in seconds."""
+    """How long something took: in each bucket of BOUNDS_S, and beyond, how many.
+
+    The sum in seconds.
+    """
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
     sum_s: float = 0.0
@@ -46,8 +57,9 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class TableCount:
-    """Changes of a table that were applied, by the name it has upstream. `last_commit_ts`: no later change is applied;
-    `last_ms`: when that was noted (Unix ms).
+    """Changes of a table that were applied, by the name it has upstream.
+
+    `last_commit_ts`: no later change is applied; `last_ms`: when that was noted (Unix ms).
     """
 
     inserts: int = 0
@@ -68,7 +80,9 @@ class TableCount:
 
 @dataclass(frozen=True, slots=True)
 class DocumentWriters:
-    """Who has added to a document, and how often: whoever isn't told whether its addition arrived finds it here."""
+    """Who has added to a document, and how often: whoever isn't told whether its addition arrived
+    finds it here.
+    """
 
     done: Mapping[str, int] = field(default_factory=dict)
 
@@ -82,8 +96,9 @@ class DocumentWriters:
 
 @dataclass(frozen=True, slots=True)
 class CounterDocument:
-    """What a source has counted since `since_ms` (Unix ms, 0: nothing yet). `at_ts` is the TSO it had got to at
-    `noted_ms`, when something was added the last time.
+    """What a source has counted since `since_ms` (Unix ms, 0: nothing yet).
+
+    `at_ts` is the TSO it had got to at `noted_ms`, when something was added the last time.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -96,7 +111,10 @@ class CounterDocument:
     writers: DocumentWriters = DocumentWriters()
 
     def plus(self, other: CounterDocument, token: str, number: int) -> CounterDocument:
-        """With what a process has counted, its addition of this number; as it is if it is here already."""
+        """With what a process has counted, its addition of this number.
+
+        As it is if it is here already.
+        """
         if self.writers.has(token, number):
             return self
         steps = other.hour
@@ -125,7 +143,9 @@ class CounterDocument:
         """As the file's content."""
         document = {
             "counts": dict(self.counts),
-            "durations": {name: [list(one.counts), one.sum_s] for name, one in self.durations.items()},
+            "durations": {
+                name: [list(one.counts), one.sum_s] for name, one in self.durations.items()
+            },
             "at_ts": self.at_ts,
             "since_ms": self.since_ms,
             "noted_ms": self.noted_ms,
@@ -142,7 +162,10 @@ class CounterDocument:
             raw = json.loads(data)
             return cls(
                 {str(name): int(count) for name, count in raw["counts"].items()},
-                {str(name): Durations(tuple(counts), sum_s) for name, (counts, sum_s) in raw["durations"].items()},
+                {
+                    str(name): Durations(tuple(counts), sum_s)
+                    for name, (counts, sum_s) in raw["durations"].items()
+                },
                 int(raw["at_ts"]),
                 int(raw["since_ms"]),
                 int(raw["noted_ms"]),
@@ -165,7 +188,9 @@ class TableCounters:
         """As Measured.plus."""
         if self.writers.has(token, number):
             return self
-        return TableCounters(_keep_most_recent(_sum(self.tables, tables)), self.writers.then(token, number))
+        return TableCounters(
+            _keep_most_recent(_sum(self.tables, tables)), self.writers.then(token, number)
+        )
 
     def to_json(self) -> bytes:
         """As the file's content."""
@@ -182,7 +207,10 @@ class TableCounters:
         try:
             raw: Any = json.loads(data)
             tables = {str(name): TableCount(*count) for name, count in raw["tables"].items()}
-            return cls(tables, DocumentWriters({str(who): int(done) for who, done in raw["writers"].items()}))
+            return cls(
+                tables,
+                DocumentWriters({str(who): int(done) for who, done in raw["writers"].items()}),
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measures of tables: {error!r}") from None
 

@@ -24,14 +24,16 @@ _WAY_OUT = "remove the folder `measures` beside the windows: counting begins ane
 
 
 def source_of(downstream: str) -> str:
-    """The source that counts what is applied to a downstream, by the name that says where changes go."""
+    """The source that counts what is applied to a downstream, by the name that says where changes
+    go.
+    """
     return f"{_APPLY_PREFIX}{zlib.crc32(downstream.encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)
 class CounterTotals:
-    """What landing and applying have counted, by name: windows, transactions, changes, ddls, bytes, retries; for
-    applying also inserts, updates, deletes, rows (net).
+    """What landing and applying have counted, by name: windows, transactions, changes, ddls, bytes,
+    retries; for applying also inserts, updates, deletes, rows (net).
     """
 
     land: CounterDocument = field(default_factory=CounterDocument)
@@ -40,26 +42,34 @@ class CounterTotals:
     @property
     def durations(self) -> Mapping[str, Durations]:
         """Of stages, by name; landing's begin with ``land_``."""
-        return {**{f"land_{name}": one for name, one in self.land.durations.items()}, **self.apply.durations}
+        return {
+            **{f"land_{name}": one for name, one in self.land.durations.items()},
+            **self.apply.durations,
+        }
 
 
 class CounterStore:
     """Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, relay: RelayLog, downstream: str | None = None) -> None:
-        """`downstream`: what is applied there alone (see `source_of`), None: to all downstreams together."""
+        """`downstream`: what is applied there alone (see `source_of`), None: to all downstreams
+        together.
+        """
         self._storage = relay.storage
         self._downstream = downstream
 
     # Adding
 
     def note(self, source: str, measured: CounterDocument, token: str, number: int) -> None:
-        """Durably add what the process `token` has counted since its addition before; once, though it be tried several
-        times with this number (from 1 on).
+        """Durably add what the process `token` has counted since its addition before.
+
+        Once, though it be tried several times with this number (from 1 on).
         """
         self._document(source).change(lambda there: there.plus(measured, token, number))
 
-    def add_tables(self, source: str, tables: Mapping[str, TableCount], token: str, number: int) -> None:
+    def add_tables(
+        self, source: str, tables: Mapping[str, TableCount], token: str, number: int
+    ) -> None:
         """The same of changes by table."""
         self._tables(source).change(lambda there: there.plus(tables, token, number))
 
@@ -68,7 +78,9 @@ class CounterStore:
     def totals(self) -> CounterTotals:
         """What was counted so far."""
         applied = [self._document(source).load() for source in self._applying()]
-        return CounterTotals(self._document(LAND).load(), reduce(CounterDocument.beside, applied, CounterDocument()))
+        return CounterTotals(
+            self._document(LAND).load(), reduce(CounterDocument.beside, applied, CounterDocument())
+        )
 
     def tables(self) -> dict[str, TableCount]:
         """Changes that were applied by table, under the names upstream."""
@@ -79,8 +91,8 @@ class CounterStore:
         return found
 
     def points(self, from_ms: int, to_ms: int) -> list[LagPoint]:
-        """Lag and pace in a span of Unix ms, ascending: every ten seconds in the last hour, every five minutes in the
-        last day, at most so far back. Where nothing was said there is no point.
+        """Lag and pace in a span of Unix ms, ascending: every ten seconds in the last hour, every
+        five minutes in the last day, at most so far back. Where nothing was said there is no point.
         """
         totals = self.totals()
         recent = time.time_ns() // 1_000_000 - HOUR.span_ms
@@ -97,9 +109,15 @@ class CounterStore:
         return sorted({name for name in names if name.startswith(_APPLY_PREFIX)})
 
     def _document(self, source: str) -> VersionedDocument[CounterDocument]:
-        form = DocumentFormat(CounterDocument.to_json, CounterDocument.from_json, CounterDocument, _WAY_OUT)
+        form = DocumentFormat(
+            CounterDocument.to_json, CounterDocument.from_json, CounterDocument, _WAY_OUT
+        )
         return VersionedDocument(self._storage, f"{_FOLDER}/{source}", form, _MAX_VERSIONS)
 
     def _tables(self, source: str) -> VersionedDocument[TableCounters]:
-        form = DocumentFormat(TableCounters.to_json, TableCounters.from_json, TableCounters, _WAY_OUT)
-        return VersionedDocument(self._storage, f"{_FOLDER}/{source}{_TABLES_SUFFIX}", form, _MAX_VERSIONS)
+        form = DocumentFormat(
+            TableCounters.to_json, TableCounters.from_json, TableCounters, _WAY_OUT
+        )
+        return VersionedDocument(
+            self._storage, f"{_FOLDER}/{source}{_TABLES_SUFFIX}", form, _MAX_VERSIONS
+        )

@@ -1,5 +1,5 @@
-"""How far behind each source was, over the last hour in steps of ten seconds and over the last day in steps of five
-minutes.
+"""How far behind each source was, over the last hour in steps of ten seconds and over the last day
+in steps of five minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ DAY = LagSeries(300_000, 86_400_000)
 
 
 class LagStep(NamedTuple):
-    """What a source did in the milliseconds before `at_ms` (Unix ms): `lag_ms` is the most it was behind."""
+    """What a source did in the milliseconds before `at_ms` (Unix ms): `lag_ms` is the most it was
+    behind.
+    """
 
     at_ms: int
     span_ms: int
@@ -35,8 +37,10 @@ class LagStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LagPoint:
-    """How replication stood at a moment (Unix ms). `lag_ms`: how far the downstream was behind the clock;
-    `land_lag_ms`: how far the relay log was; None where nothing is known. `rows_per_s`: row changes applied.
+    """How replication stood at a moment (Unix ms).
+
+    `lag_ms`: how far the downstream was behind the clock; `land_lag_ms`: how far the relay log was;
+    None where nothing is known. `rows_per_s`: row changes applied.
     """
 
     at_ms: int
@@ -61,7 +65,9 @@ def append_step(steps: Iterable[LagStep], new: LagStep, series: LagSeries) -> tu
     return (*kept, new)
 
 
-def merge_series(land: Iterable[LagStep], applied: Iterable[LagStep], series: LagSeries) -> list[LagPoint]:
+def merge_series(
+    land: Iterable[LagStep], applied: Iterable[LagStep], series: LagSeries
+) -> list[LagPoint]:
     """One point for each step of the series in which either said something, ascending."""
     landed, wrote = _by_step(land, series), _by_step(applied, series)
     return [
@@ -82,4 +88,8 @@ def _by_step(steps: Iterable[LagStep], series: LagSeries) -> dict[int, LagStep]:
 
 def _rate(steps: Mapping[int, LagStep], number: int, what: str) -> float:
     step = steps.get(number)
-    return round(1000 * getattr(step, what) / step.span_ms, 1) if step is not None and step.span_ms else 0.0
+    return (
+        round(1000 * getattr(step, what) / step.span_ms, 1)
+        if step is not None and step.span_ms
+        else 0.0
+    )

@@ -1,4 +1,6 @@
-"""Counts in a process, and adds it to the relay log's measures in the background, never in the way of a commit."""
+"""Counts in a process, and adds it to the relay log's measures in the background, never in the way
+of a commit.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,14 @@ class _PendingCounts:
 
 
 class CounterRecorder:
-    """Counts for a source; threads may share it. What can't be written is kept and tried again, said once in the
-    log, and stops nobody.
+    """Counts for a source; threads may share it.
+
+    What can't be written is kept and tried again, said once in the log, and stops nobody.
     """
 
-    def __init__(self, measures: CounterStore, source: str, every_s: float = _FLUSH_INTERVAL_S) -> None:
+    def __init__(
+        self, measures: CounterStore, source: str, every_s: float = _FLUSH_INTERVAL_S
+    ) -> None:
         self._measures = measures
         self._source = source
         self._every_s = every_s
@@ -90,9 +95,11 @@ class CounterRecorder:
         self._thread.join(_CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             log.warning(
-                "what %s counted last may be missing from the measures in the relay log: it wasn't added within %g s",
-                self._source, _CLOSE_TIMEOUT_S,
-            )  # fmt: skip
+                "what %s counted last may be missing from the measures in the relay log: it wasn't"
+                " added within %g s",
+                self._source,
+                _CLOSE_TIMEOUT_S,
+            )
 
     # In the thread
 
@@ -111,13 +118,18 @@ class CounterRecorder:
         except Exception as error:  # whatever it is, replication goes on
             if not self._failed:
                 log.warning(
-                    "what %s counts can't be added to the measures in the relay log, which is tried again: %s",
-                    self._source, error,
-                )  # fmt: skip
+                    "what %s counts can't be added to the measures in the relay log, which is tried"
+                    " again: %s",
+                    self._source,
+                    error,
+                )
             self._failed = True
 
     def _collect(self) -> None:
-        """Make what was counted ready to be sent. What was sent, and perhaps not written, stays as it is."""
+        """Make what was counted ready to be sent.
+
+        What was sent, and perhaps not written, stays as it is.
+        """
         with self._lock:
             if self._unsent is not None:
                 return
@@ -144,7 +156,9 @@ class CounterRecorder:
             self._measures.add_tables(self._source, tables, self._token, self._tables_number)
             self._tables_number += 1
             self._unsent_tables = {}
-            self._tables_due = now + (_MANY_TABLES_FLUSH_INTERVAL_S if len(tables) > _MANY_TABLES_COUNT else 0.0)
+            self._tables_due = now + (
+                _MANY_TABLES_FLUSH_INTERVAL_S if len(tables) > _MANY_TABLES_COUNT else 0.0
+            )
 
 
 def _counter_document(waiting: _PendingCounts, at_ts: int, span_ms: int) -> CounterDocument:
@@ -157,7 +171,9 @@ def _counter_document(waiting: _PendingCounts, at_ts: int, span_ms: int) -> Coun
     if lag_ms is None:
         return found
     counts = waiting.counts
-    step = LagStep(now, span_ms, round(lag_ms, 1), counts.get("changes", 0), counts.get("transactions", 0))
+    step = LagStep(
+        now, span_ms, round(lag_ms, 1), counts.get("changes", 0), counts.get("transactions", 0)
+    )
     return replace(found, hour=(step,))
 
 

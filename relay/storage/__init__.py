@@ -6,4 +6,11 @@ from sluice.relay.storage.credentials import StoreCredentials
 from sluice.relay.storage.protocol import ByteWriter, Storage
 from sluice.relay.storage.seekable import SeekableFile
 
-__all__ = ["ByteWriter", "LocalStorage", "SeekableFile", "Storage", "StoreCredentials", "open_storage"]
+__all__ = [
+    "ByteWriter",
+    "LocalStorage",
+    "SeekableFile",
+    "Storage",
+    "StoreCredentials",
+    "open_storage",
+]

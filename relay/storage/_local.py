@@ -1,4 +1,7 @@
-"""The relay log's files in a local directory. See `sluice.relay.storage.protocol` for what is promised."""
+"""The relay log's files in a local directory.
+
+See `sluice.relay.storage.protocol` for what is promised.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ class LocalStorage:
         self._root = root
 
     def disk(self) -> tuple[int, int, int] | None:
-        """The device that the directory is on, its bytes that are free, and all of them; None if it isn't there yet."""
+        """The device that the directory is on, its bytes that are free, and all of them.
+
+        None if it isn't there yet.
+        """
         try:
             found = os.statvfs(self._root)
             device = self._root.stat().st_dev
@@ -65,7 +71,8 @@ class LocalStorage:
     def names(self, path: str) -> list[str]:
         try:
             # Names alone: a Path for each of an hour's windows costs ten times as much.
-            return sorted(name for name in os.listdir(self._root / path) if not name.startswith("."))  # noqa: PTH208
+            entries = os.listdir(self._root / path)  # noqa: PTH208
+            return sorted(name for name in entries if not name.startswith("."))
         except FileNotFoundError:
             return []
 
@@ -111,7 +118,9 @@ class LocalStorage:
             self._make_directory(target.parent)
             temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
             try:
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                descriptor = os.open(
+                    temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+                )
                 break
             except FileNotFoundError:  # the directory went with the last file in it
                 if last:
@@ -144,7 +153,9 @@ class _LocalFileWriter:
     def __init__(self, target: Path, *, synced: bool) -> None:
         self._target = target
         self._synced = synced
-        self._descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(
+            target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+        )
 
     def write(self, data: bytes | memoryview) -> int:
         with _with_file_name(self._target):
@@ -154,7 +165,10 @@ class _LocalFileWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         whole = False
         try:
@@ -171,7 +185,9 @@ class _LocalFileWriter:
 
 
 class _HiddenFileWriter:
-    """A file beside its place, under a name that listings leave out, which is linked to it when it is synced."""
+    """A file beside its place, under a name that listings leave out, which is linked to it when it
+    is synced.
+    """
 
     def __init__(self, sink: ByteWriter, hidden: Path, target: Path) -> None:
         self._sink = sink
@@ -186,7 +202,10 @@ class _HiddenFileWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._sink.__exit__(kind, error, trace)
         if error is None:

@@ -11,8 +11,8 @@ __all__ = ["PREFIX_BYTES", "ObjectFile"]
 PREFIX_BYTES = 2**20
 """So much comes with the opening: most files are smaller, and are read with one request then."""
 _MAX_WHOLE_READ_BYTES = 32 * 2**20
-"""A file of at most so many is kept in memory when more than its beginning is wanted: what has been checked is what is
-decoded then.
+"""A file of at most so many is kept in memory when more than its beginning is wanted: what has been
+checked is what is decoded then.
 """
 _READ_AHEAD_BYTES = 8 * 2**20
 
@@ -22,7 +22,10 @@ class _RangeReader(Protocol):
 
 
 class ObjectFile(SeekableFile):
-    """An object that is read in ranges. Who reads on where the last read ended gets more from the store at a time."""
+    """An object that is read in ranges.
+
+    Who reads on where the last read ended gets more from the store at a time.
+    """
 
     def __init__(self, storage: _RangeReader, path: str, size: int, beginning: bytes) -> None:
         super().__init__(size)
@@ -52,6 +55,8 @@ class ObjectFile(SeekableFile):
         elif end > reach:
             ahead = _READ_AHEAD_BYTES if at == reach and self._block else PREFIX_BYTES
             kept = self._block[at - self._from :]
-            more = self._storage.read_range(self._path, reach, min(max(end, reach + ahead), self._size))
+            more = self._storage.read_range(
+                self._path, reach, min(max(end, reach + ahead), self._size)
+            )
             self._from, self._block = at, kept + more
         return self._block[at - self._from : end - self._from]

@@ -1,13 +1,15 @@
-"""The relay log in an object store: S3, Google Cloud Storage, Azure. `sluice.relay.storage.protocol` has what is
-promised.
+"""The relay log in an object store: S3, Google Cloud Storage, Azure.
 
-A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it), so an upload that
-was given up and arrives late never takes the place of what was created meanwhile. A store that ignores the condition is
-refused. A file is replaced on the condition that it still is the version that was there when the replacing began, so
-what arrives late doesn't undo what was written after it.
+`sluice.relay.storage.protocol` has what is promised.
 
-A request may fail, or time out, after the store has done what it was asked for. So whoever is refused by a condition,
-or doesn't know, looks whether what is there is what it has sent.
+A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it),
+so an upload that was given up and arrives late never takes the place of what was created meanwhile.
+A store that ignores the condition is refused. A file is replaced on the condition that it still is
+the version that was there when the replacing began, so what arrives late doesn't undo what was
+written after it.
+
+A request may fail, or time out, after the store has done what it was asked for. So whoever is
+refused by a condition, or doesn't know, looks whether what is there is what it has sent.
 """
 
 from __future__ import annotations
@@ -41,27 +43,38 @@ _ATTEMPT_TIMEOUT = timedelta(seconds=30)
 _RETRIES = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=20),  # a retry is begun until then
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
 }
 _MAX_CONFLICT_RETRIES = 20
 _PLAIN_HTTP_OPTIONS = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
-"""The environment's word for http; what obstore is told of the client takes the place of all that it says there."""
+"""The environment's word for http; what obstore is told of the client takes the place of all that
+it says there.
+"""
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _PROBE_FILE = "conditional-create-probe"
 
 Result = TypeVar("Result")
 
 
-def open_object_storage(place: StorageLocation, url: str, given: Mapping[str, str] | None = None) -> ObjectStorage:
-    """The store at a place. Credentials are `given`, by obstore's names, or come from the environment, or from the
-    machine's role. Raises RelayError, which repeats none.
+def open_object_storage(
+    place: StorageLocation, url: str, given: Mapping[str, str] | None = None
+) -> ObjectStorage:
+    """The store at a place.
+
+    Credentials are `given`, by obstore's names, or come from the environment, or from the machine's
+    role. Raises RelayError, which repeats none.
     """
     options = dict(place.options)
     config: dict[str, Any] = dict(given or {})
     client: dict[str, Any] = {"timeout": _ATTEMPT_TIMEOUT, "connect_timeout": timedelta(seconds=10)}
     account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
     if place.store.startswith(("az:", "azure:")) and account:
-        config.setdefault("account_name", account)  # obstore would find it, too, and panic where it shows the store
+        # obstore would find it, too, and panic where it shows the store
+        config.setdefault("account_name", account)
     if "region" in options:
         config["region"] = options["region"]
     if "endpoint_override" in options:
@@ -71,21 +84,34 @@ def open_object_storage(place: StorageLocation, url: str, given: Mapping[str, st
     if plain or str(config.get("endpoint", "")).startswith("http://"):
         client["allow_http"] = True
     try:
-        store = from_url(place.store, config=config or None, client_options=client, retry_config=_RETRIES)
+        store = from_url(
+            place.store, config=config or None, client_options=client, retry_config=_RETRIES
+        )
     except (BaseError, ValueError) as error:
         raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None
-    # S3, Google's and Azure's lists are as consistent as the rest; of others that speak S3 nobody knows.
+    # S3, Google's and Azure's lists are as consistent as the rest; of others that speak S3 nobody
+    # knows.
     is_another = any(os.environ.get(name) for name in _ENDPOINTS) or "endpoint" in config
-    return ObjectStorage(store, url, CALL_TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another)
+    return ObjectStorage(
+        store, url, CALL_TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another
+    )
 
 
 class ObjectStorage:
-    """An object store. Every call to it ends within `timeout_s`, with TimeoutError; other failures are OSError."""
+    """An object store.
+
+    Every call to it ends within `timeout_s`, with TimeoutError; other failures are OSError.
+    """
 
     is_remote = True
 
     def __init__(
-        self, store: ObjectStore, url: str, timeout_s: float = CALL_TIMEOUT_S, *, lists_may_lag: bool = False
+        self,
+        store: ObjectStore,
+        url: str,
+        timeout_s: float = CALL_TIMEOUT_S,
+        *,
+        lists_may_lag: bool = False,
     ) -> None:
         self.url = url
         self.lists_may_lag = lists_may_lag
@@ -115,7 +141,8 @@ class ObjectStorage:
         except PermissionError:
             raise
         except OSError:
-            # It may have been done: the answer was lost, and obstore, too, tries again and is refused then.
+            # It may have been done: the answer was lost, and obstore, too, tries again and is
+            # refused then.
             if not self._holds(path, data):
                 raise
 
@@ -131,7 +158,10 @@ class ObjectStorage:
                     raise
                 if self._knows_versions:  # another thread may have found out first
                     self._knows_versions = False
-                    log.warning("%s: the store can't replace a file only if it is as it was (If-Match)", self.url)
+                    log.warning(
+                        "%s: the store can't replace a file only if it is as it was (If-Match)",
+                        self.url,
+                    )
             except PermissionError:
                 raise
             except (ChangedError, FileExistsError):
@@ -144,13 +174,16 @@ class ObjectStorage:
         raise OSError(f"{self.url}: {what}: changed by others all the time; try again")
 
     def read(self, path: str) -> bytes:
-        data: bytes = self._call(f"reading {path}", lambda store: obstore.get(store, path).bytes().to_bytes())
+        data: bytes = self._call(
+            f"reading {path}", lambda store: obstore.get(store, path).bytes().to_bytes()
+        )
         return data
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """The bytes from `start` to before `end`."""
         data: bytes = self._call(
-            f"reading {path}", lambda store: obstore.get_range(store, path, start=start, end=end).to_bytes()
+            f"reading {path}",
+            lambda store: obstore.get_range(store, path, start=start, end=end).to_bytes(),
         )
         return data
 
@@ -168,10 +201,14 @@ class ObjectStorage:
     def names(self, path: str) -> list[str]:
         found = self._list(path)
         paths = [*found["common_prefixes"], *(item["path"] for item in found["objects"])]
-        return sorted(name for name in (_base_name(one) for one in paths) if not name.startswith("."))
+        return sorted(
+            name for name in (_base_name(one) for one in paths) if not name.startswith(".")
+        )
 
     def sizes(self, path: str) -> dict[str, int]:
-        found = {_base_name(item["path"]): int(item["size"]) for item in self._list(path)["objects"]}
+        found = {
+            _base_name(item["path"]): int(item["size"]) for item in self._list(path)["objects"]
+        }
         return {name: size for name, size in found.items() if not name.startswith(".")}
 
     def remove(self, path: str) -> None:
@@ -188,7 +225,9 @@ class ObjectStorage:
         self._call(what, obstore.put, path, data, mode=mode, use_multipart=False)
 
     def _version(self, path: str) -> Any:
-        """On which condition a file is replaced: it is the version that is there now, or there still is none."""
+        """On which condition a file is replaced: it is the version that is there now, or there
+        still is none.
+        """
         if not self._knows_versions:
             return "overwrite"
         try:
@@ -198,8 +237,9 @@ class ObjectStorage:
         return {name: found[name] for name in ("e_tag", "version") if found.get(name) is not None}
 
     def _holds(self, path: str, data: bytes) -> bool:
-        """Whether a file is there with this content; False if nothing tells. One that differs is read once more: it may
-        have been damaged on the way here.
+        """Whether a file is there with this content; False if nothing tells.
+
+        One that differs is read once more: it may have been damaged on the way here.
         """
         try:
             return self.read(path) == data or self.read(path) == data
@@ -207,7 +247,10 @@ class ObjectStorage:
             return False
 
     def _prove_condition(self) -> None:
-        """Once a process: a file that exists can't be created. RelayError from a store that says it can."""
+        """Once a process: a file that exists can't be created.
+
+        RelayError from a store that says it can.
+        """
         if self._is_condition_proved:
             return
         for _ in range(2):  # the first attempt may be the one that makes it
@@ -217,20 +260,25 @@ class ObjectStorage:
                 self._is_condition_proved = True
                 return
         raise RelayError(
-            f"{self.url}: the store replaced a file that was to be created only if it isn't there (If-None-Match), so a"
-            " late upload could replace a landed window; use a store or a version of it that honours the condition, or"
-            " a file system"
+            f"{self.url}: the store replaced a file that was to be created only if it isn't there"
+            " (If-None-Match), so a late upload could replace a landed window; use a store or a"
+            " version of it that honours the condition, or a file system"
         )
 
     def _list(self, path: str) -> Any:
         return self._call(
-            f"listing {path}", lambda store: obstore.list_with_delimiter(store, f"{path}/" if path else None)
+            f"listing {path}",
+            lambda store: obstore.list_with_delimiter(store, f"{path}/" if path else None),
         )
 
-    def _call(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    def _call(
+        self, what: str, function: Callable[..., Result], *args: Any, **options: Any
+    ) -> Result:
         return self.guarded(what, function, self.store, *args, **options)
 
-    def guarded(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    def guarded(
+        self, what: str, function: Callable[..., Result], *args: Any, **options: Any
+    ) -> Result:
         """The function's result, in time, its errors as OSError."""
         try:
             return self._patience.call(what, function, *args, **options)

@@ -14,8 +14,10 @@ _open_stores: dict[tuple[object, ...], Storage] = {}
 
 
 def open_storage(url: str) -> Storage:
-    """The store at a URL; a plain absolute path is a local directory. A process has one of each object store, whose
-    connections are kept. Raises RelayError for a URL nobody understands.
+    """The store at a URL; a plain absolute path is a local directory.
+
+    A process has one of each object store, whose connections are kept. Raises RelayError for a URL
+    nobody understands.
     """
     place = parse_url(url)
     if place.directory is not None:

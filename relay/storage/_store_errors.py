@@ -19,7 +19,9 @@ __all__ = ["ChangedError", "UnknownConditionError", "translate_error"]
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _RETRIES = re.compile(r"after (\d+) retries")
-_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE)
+_NO_BUCKET = re.compile(
+    r"NoSuchBucket|ContainerNotFound|specified bucket does not exist", re.IGNORECASE
+)
 _SHOWN_CHARS = 300
 _CLOCK_SKEW_CODES = ("RequestTimeTooSkewed", "RequestExpired")
 
@@ -73,9 +75,14 @@ def _way_out(status: str, code: str) -> str:
     if code in _CLOCK_SKEW_CODES:
         return "this machine's clock and the store's differ by many minutes: set it (NTP)"
     if status in ("401", "403"):
-        return "see that the credentials are there, and may list, read, write and remove below the URL"
+        return (
+            "see that the credentials are there, and may list, read, write and remove below the URL"
+        )
     if status in ("429", "503") or code == "SlowDown":
-        return "it is tried again; if it lasts the store wants fewer requests: a longer [relay] put-every"
+        return (
+            "it is tried again; if it lasts the store wants fewer requests: a longer [relay]"
+            " put-every"
+        )
     if status.startswith("5"):
         return "it is tried again; if it lasts look at how the store is"
     if status:

@@ -11,15 +11,22 @@ Result = TypeVar("Result")
 
 
 class CallTimeout:
-    """Calls functions in threads of their own and waits at most `seconds` for each. `name` is used in errors."""
+    """Calls functions in threads of their own and waits at most `seconds` for each.
+
+    `name` is used in errors.
+    """
 
     def __init__(self, name: str, seconds: float) -> None:
         self._name = name
         self._seconds = seconds
 
-    def call(self, what: str, function: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        """The function's result, or what it raises. Raises TimeoutError when it takes too long; it is left to itself
-        then, so its effect may still come.
+    def call(
+        self, what: str, function: Callable[..., Result], *args: Any, **options: Any
+    ) -> Result:
+        """The function's result, or what it raises.
+
+        Raises TimeoutError when it takes too long; it is left to itself then, so its effect may
+        still come.
         """
         answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
@@ -33,7 +40,9 @@ class CallTimeout:
         try:
             good, answer = answers.get(timeout=self._seconds)
         except queue.Empty:
-            raise TimeoutError(f"{self._name}: {what} took longer than {self._seconds:g} s") from None
+            raise TimeoutError(
+                f"{self._name}: {what} took longer than {self._seconds:g} s"
+            ) from None
         if not good:
             raise answer
         result: Result = answer

@@ -1,8 +1,9 @@
 """Files on their way into an object store.
 
-A file of at most one block is created in one request, under the store's own condition. A larger one goes up in parts,
-a few of them in memory at a time; it is published when it ends, and taken back when it is given up. (A process that is
-killed leaves its parts behind: a rule of the bucket's removes them, see docs/how-to/object-stores.md.)
+A file of at most one block is created in one request, under the store's own condition. A larger one
+goes up in parts, a few of them in memory at a time; it is published when it ends, and taken back
+when it is given up. (A process that is killed leaves its parts behind: a rule of the bucket's
+removes them, see docs/how-to/object-stores.md.)
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class _UploadStorage(Protocol):
 
     def size(self, path: str) -> int | None: ...
 
-    def guarded(self, what: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any: ...
+    def guarded(
+        self, what: str, function: Callable[..., Any], *args: Any, **options: Any
+    ) -> Any: ...
 
 
 class _UploadAborted(Signal):
@@ -65,7 +68,10 @@ class ObjectFileWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._parts is None:
             if error is None:
@@ -119,7 +125,8 @@ class _PartUploads:
         try:
             self._raise_error()
         except OSError:
-            # The store may have put it together, and the answer was lost. Nobody else has this name.
+            # The store may have put it together, and the answer was lost. Nobody else has this
+            # name.
             if self._storage.size(self._path) != self._size:
                 raise
 
@@ -128,7 +135,9 @@ class _PartUploads:
         self._is_aborted.set()
 
     def _too_slow(self) -> TimeoutError:
-        return TimeoutError(f"writing {self._path}: a part took longer than {self._storage.timeout_s:g} s")
+        return TimeoutError(
+            f"writing {self._path}: a part took longer than {self._storage.timeout_s:g} s"
+        )
 
     def _raise_error(self) -> None:
         error = self._error
@@ -142,9 +151,13 @@ class _PartUploads:
     def _run(self) -> None:
         try:
             obstore.put(
-                self._storage.store, self._path, self._all(), use_multipart=True, chunk_size=BLOCK_BYTES,
+                self._storage.store,
+                self._path,
+                self._all(),
+                use_multipart=True,
+                chunk_size=BLOCK_BYTES,
                 max_concurrency=_MAX_PARALLEL_PARTS,
-            )  # fmt: skip
+            )
         except BaseException as error:
             self._error = error
 

@@ -1,9 +1,9 @@
 """Credentials for object stores, of this process: by bucket, and never in a URL.
 
-Without any here a store takes them from the environment, or from the machine's role, as obstore does by itself. Who
-knows better says so with `register_provider`, before the store is opened; it is asked when the first one is.
-`StoreCredentials` go to Spark's workers inside of the function that they run (`sluice.etl.spark.store_credentials`),
-which no setting, plan or page shows.
+Without any here a store takes them from the environment, or from the machine's role, as obstore
+does by itself. Who knows better says so with `register_provider`, before the store is opened; it is
+asked when the first one is. `StoreCredentials` go to Spark's workers inside of the function that
+they run (`sluice.etl.spark.store_credentials`), which no setting, plan or page shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ __all__ = ["StoreCredentials", "credentials_for", "known_credentials", "register
 
 
 class StoreCredentials:
-    """Settings of obstore's for a store, by their names there. Neither shown nor compared by what they are."""
+    """Settings of obstore's for a store, by their names there.
+
+    Neither shown nor compared by what they are.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = dict(options)
@@ -28,7 +31,10 @@ class StoreCredentials:
         return f"Credentials({', '.join(sorted(self.options))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Not as plain text: who shows the bytes of a pickle, as a log does, shows no secret. It is no encryption."""
+        """Not as plain text: who shows the bytes of a pickle, as a log does, shows no secret.
+
+        It is no encryption.
+        """
         return _unpacked, (base64.b85encode(zlib.compress(json.dumps(self.options).encode())),)
 
     @classmethod
@@ -46,8 +52,9 @@ _cached: dict[str, StoreCredentials] = {}
 
 
 def register_provider(url: str, provider: Callable[[], StoreCredentials]) -> None:
-    """From now on `provider` is asked for the credentials of the bucket in which `url` is; what it raises is raised
-    where a store is opened.
+    """From now on `provider` is asked for the credentials of the bucket in which `url` is.
+
+    What it raises is raised where a store is opened.
     """
     bucket = _bucket(url)
     _providers[bucket] = provider
@@ -55,7 +62,10 @@ def register_provider(url: str, provider: Callable[[], StoreCredentials]) -> Non
 
 
 def credentials_for(url: str) -> StoreCredentials | None:
-    """Those for the bucket in which `url` is; None: the environment has them, or the machine's role."""
+    """Those for the bucket in which `url` is.
+
+    None: the environment has them, or the machine's role.
+    """
     bucket = _bucket(url)
     if bucket in _providers and bucket not in _cached:
         _cached[bucket] = _providers[bucket]()
@@ -64,7 +74,9 @@ def credentials_for(url: str) -> StoreCredentials | None:
 
 def known_credentials() -> dict[str, StoreCredentials]:
     """Those that have been asked for, or can be, by a URL of their bucket."""
-    return {bucket: found for bucket in _providers if (found := credentials_for(bucket)) is not None}
+    return {
+        bucket: found for bucket in _providers if (found := credentials_for(bucket)) is not None
+    }
 
 
 def _bucket(url: str) -> str:

@@ -11,8 +11,8 @@ seen whole or not    yes (link or rename of a synced file)    yes (object stores
 come, first served                                            also for an upload that was given up and arrives late
 ===================  =======================================  ====================================================
 
-Paths are relative to the store's root and use ``/``. Names that begin with a dot are unfinished files; listings leave
-them out.
+Paths are relative to the store's root and use ``/``. Names that begin with a dot are unfinished
+files; listings leave them out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ import pyarrow
 
 
 class ByteWriter(Protocol):
-    """A file being written. It becomes durable and visible when the ``with`` block ends without an error."""
+    """A file being written.
+
+    It becomes durable and visible when the ``with`` block ends without an error.
+    """
 
     def write(self, data: bytes | memoryview) -> int: ...
 
     def __enter__(self) -> ByteWriter: ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
 
 
@@ -42,8 +48,8 @@ class Storage(Protocol):
 
     @property
     def lists_may_lag(self) -> bool:
-        """Whether `names` and `sizes` may not know yet of what was created, or removed, a moment ago. What is read by
-        its name is always as it is now.
+        """Whether `names` and `sizes` may not know yet of what was created, or removed, a moment
+        ago. What is read by its name is always as it is now.
         """
 
     @property
@@ -51,13 +57,14 @@ class Storage(Protocol):
         """Whether each look is a request over a network, for which somebody may be charged."""
 
     def new_file(self, path: str) -> ByteWriter:
-        """Write a file whose name nobody else uses. Raises FileExistsError if it is there already, at the latest when
-        it ends.
+        """Write a file whose name nobody else uses.
+
+        Raises FileExistsError if it is there already, at the latest when it ends.
         """
 
     def new_whole_file(self, path: str) -> ByteWriter:
-        """As `new_file`, for readers who look at the directory themselves: the name is there once the file is whole.
-        FileExistsError may come then.
+        """As `new_file`, for readers who look at the directory themselves: the name is there once
+        the file is whole. FileExistsError may come then.
         """
 
     def new_temp_file(self, path: str) -> ByteWriter:
@@ -79,7 +86,10 @@ class Storage(Protocol):
         """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The files of a directory by name, with their sizes in bytes; empty if it doesn't exist."""
+        """The files of a directory by name, with their sizes in bytes.
+
+        Empty if it doesn't exist.
+        """
 
     def remove(self, path: str) -> None:
         """Delete a file; no error if it isn't there."""

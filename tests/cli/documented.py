@@ -1,5 +1,5 @@
-"""The commands that the documents give, and where each of them is run: on one running stack, by a test of its own, or,
-with the reason, in no test.
+"""The commands that the documents give, and where each of them is run: on one running stack, by a
+test of its own, or, with the reason, in no test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _PROGRAMS = re.compile(
 
 
 def typed() -> dict[str, set[str]]:
-    """Every command in the documents' blocks of code, without folder and comment; the pages that give it."""
+    """Every command in the documents' blocks of code, without folder and comment.
+
+    The pages that give it.
+    """
     found: dict[str, set[str]] = {}
     for page in _DOCUMENTS:
         text = re.sub(r" *\\\n +", " ", page.read_text(encoding="utf-8"))
@@ -31,7 +34,11 @@ def typed() -> dict[str, set[str]]:
 def in_sentences(program: str) -> set[str]:
     """The commands of a program that stand in the documents' sentences, between backticks."""
     texts = [page.read_text(encoding="utf-8") for page in _DOCUMENTS]
-    return {" ".join(found.split()) for text in texts for found in re.findall(rf"(?<!`)`({program} [^`]+)`", text)}
+    return {
+        " ".join(found.split())
+        for text in texts
+        for found in re.findall(rf"(?<!`)`({program} [^`]+)`", text)
+    }
 
 
 ON_THE_STACK = (
@@ -49,18 +56,23 @@ ON_THE_STACK = (
     "sluice verify shop.orders 'bank.*'",
     "sluice verify shop.orders --repair --apply",
 )
-"""Typed one behind the other in `test_tried_documents`, in this order, with names, keys, moments and folders that are
-there in place of the documents'.
+"""Typed one behind the other in `test_tried_documents`, in this order, with names, keys, moments
+and folders that are there in place of the documents'.
 """
 
 BY_A_TEST = {
     r"make (run|up|down)|sluice run": "tests/cli/test_run.py",
     r"sluice (programs|down|run --rec.*)": "tests/test_wheel.py",
-    r"sluice (up|replay .*--paused|bootstrap --from tidb.*|base make)|sluice (restore|backfill) --table bank.child.*"
-    r"|sluice backfill --table shop.orders|mariadb --defaults-file=.*": "tests/cli/test_tried_documents.py",
+    r"sluice (up|replay .*--paused|bootstrap --from tidb.*|base make)|sluice (restore|backfill)"
+    r" --table bank.child.*"
+    r"|sluice backfill --table shop.orders|mariadb --defaults-file=.*": (
+        "tests/cli/test_tried_documents.py"
+    ),
     r"sluice (up pump-1|replay .*)": "tests/cli/test_cli.py",
     r"sluice bootstrap --from /mnt/.*": "tests/etl/copy/test_bootstrap_command.py",
-    r"sluice (base (make|forget).*|bootstrap --from base://)": "tests/etl/history/snapshots/test_bases_running.py",
+    r"sluice (base (make|forget).*|bootstrap --from base://)": (
+        "tests/etl/history/snapshots/test_bases_running.py"
+    ),
     r"sluice archive export .*": "tests/etl/history/lake/test_lake_commands.py",
     r"sluice as-of .*": "tests/etl/history/as_of/test_asof_by_spark.py",
     r"sluice find .*": "tests/etl/history/find/test_find.py",
@@ -77,11 +89,14 @@ BY_A_TEST = {
     r"make-secrets": "tests/deploy/test_start.py",
     r"export .*": "tests/test_wheel.py",
     r"pip install .*sluice-\*\.whl|python3 -m venv .*": "tests/test_wheel.py",
-    r"systemctl .*|cp deploy/systemd.*|install .*|runuser .*|useradd .*": "tests/deploy/test_systemd.py",
+    r"systemctl .*|cp deploy/systemd.*|install .*|runuser .*|useradd .*": (
+        "tests/deploy/test_systemd.py"
+    ),
     r"sluice (pumps|drainers) .*": "tests/cli/test_nodes.py",
     r"tiup .*": "tests/deploy/test_tiup.py",
 }
-"""What a command matches as a whole (the first counts): the module that runs it, or what it starts."""
+"""What a command matches as a whole (the first counts): the module that runs it, or what it starts.
+"""
 
 BY_ITS_FUNCTION = {
     r"sluice backfill --table '`my\.db`\.orders' --plan": "tests/tidb/test_table_name.py",
@@ -94,21 +109,32 @@ BY_ITS_FUNCTION = {
     r"sluice metrics --listen .*": "tests/devstack/test_stack.py",
     r"sluice spark .*": "tests/etl/spark/test_standalone_cluster.py",
 }
-"""The module runs what the command calls, with such wishes; its options are parsed in tests/test_docs.py, Airflow's in
-tests/dags/test_dags.py.
+"""The module runs what the command calls, with such wishes; its options are parsed in
+tests/test_docs.py, Airflow's in tests/dags/test_dags.py.
 """
 
 IN_NO_TEST = {
     r"apt-get install .*": "it changes the machine; the names are what bin/setup installs",
-    r"docker .*": "no Docker engine; what containers start is run as processes, tests/deploy/test_compose_runs.py",
+    r"docker .*": (
+        "no Docker engine; what containers start is run as processes,"
+        " tests/deploy/test_compose_runs.py"
+    ),
     r"kubectl .*": "no cluster; the manifests are checked in tests/deploy/test_kubernetes.py",
-    r"dumpling .*": "TiDB's own program, against a TiDB; dumps that it wrote are in tests/recordings/bootstrap",
+    r"dumpling .*": (
+        "TiDB's own program, against a TiDB; dumps that it wrote are in tests/recordings/bootstrap"
+    ),
     r"git (clone|pull).*": "a network",
-    r"sluice bench .*|python -m sluice.bench.compare .*": "minutes on quiet cores; tests/cli/test_bench_results.py",
+    r"sluice bench .*|python -m sluice.bench.compare .*": (
+        "minutes on quiet cores; tests/cli/test_bench_results.py"
+    ),
     r"python -m sluice.bench.endurance .*": "minutes to hours",
-    r"python -m sluice\.bench\.limits.*": "a minute on quiet cores; its parts are in tests/cli/test_bench_limits.py",
+    r"python -m sluice\.bench\.limits.*": (
+        "a minute on quiet cores; its parts are in tests/cli/test_bench_limits.py"
+    ),
     r"python -m tests\.judge .*": "minutes; one history of it is in tests/judge",
     r"pip install -r dist/.*|venv-pack .*": "1.5 GB from the network",
-    r"make (test|test-all|setup|help|test-downstream.*)|python -m pytest .*": "it is what runs the tests",
+    r"make (test|test-all|setup|help|test-downstream.*)|python -m pytest .*": (
+        "it is what runs the tests"
+    ),
     r"kill -9 .*": "tests kill every process by itself",
 }

@@ -19,14 +19,16 @@ from tests.relay.relaykit import BASE, window
 def config(tmp_path):
     path = tmp_path / "sluice.toml"
     path.write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{(tmp_path / "relay").as_uri()}"\n'
-        '[downstream]\nhost = "127.0.0.1"\nport = 1\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "{(tmp_path / "relay").as_uri()}"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     return path
 
 
 def said(config, *words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(group, ["archive", words[0], "--config", str(config), *words[1:]], standalone_mode=False)
+    done = CliRunner().invoke(
+        group, ["archive", words[0], "--config", str(config), *words[1:]], standalone_mode=False
+    )
     assert done.exception is None, done.exception
     assert (done.return_value or 0) == code
     return done.stdout if "--json" in words else done.output
@@ -38,7 +40,9 @@ def test_with_nothing_landed_every_command_says_so(config):
     assert "the archive holds nothing there" in said(config, "check")
 
 
-def test_what_is_left_to_archive_is_archived_without_spark_if_nothing_was_committed_in_it(config, tmp_path):
+def test_what_is_left_to_archive_is_archived_without_spark_if_nothing_was_committed_in_it(
+    config, tmp_path
+):
     relay = RelayLog.open((tmp_path / "relay").as_uri())
     settings = load_settings(config)
     archiver = Archiver(settings)

@@ -10,7 +10,15 @@ from click.testing import CliRunner, Result
 
 from sluice.cli import group
 from sluice.etl.copy.snapshot_files import write_files
-from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, Pin, Pins, SnapshotTable, snapshot_id
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    Pin,
+    Pins,
+    SnapshotTable,
+    snapshot_id,
+)
 from tests.etl.copy.test_base_source import LETTERS, letters
 
 TS = 470_000_000_000_000_000
@@ -36,14 +44,20 @@ def made(archive: Archive, ts: int) -> ArchiveSnapshot:
     archive.bases.begin(name, PendingSnapshot("base"))
     files = tuple(write_files(archive.storage, f"bases/{name}/7", LETTERS, [letters(0, 50)]))
     held = SnapshotTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
-    return archive.bases.publish(ArchiveSnapshot(name, ts, 1, 7, 1_700_000_000_000, "a test", (), (held,)))
+    return archive.bases.publish(
+        ArchiveSnapshot(name, ts, 1, 7, 1_700_000_000_000, "a test", (), (held,))
+    )
 
 
 def sluice(config: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(group, ["base", *arguments, "--config", str(config)], standalone_mode=False)
+    return CliRunner().invoke(
+        group, ["base", *arguments, "--config", str(config)], standalone_mode=False
+    )
 
 
-def test_bases_are_listed_with_what_they_hold_and_what_is_being_made(config: Path, archive: Archive) -> None:
+def test_bases_are_listed_with_what_they_hold_and_what_is_being_made(
+    config: Path, archive: Archive
+) -> None:
     assert "there are no bases" in sluice(config, "list").output
     base = made(archive, TS)
     archive.bases.begin(snapshot_id(TS + 1, "b"), PendingSnapshot("base-2"))

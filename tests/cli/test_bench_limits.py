@@ -64,7 +64,10 @@ def test_each_case_of_the_pumps_benchmark_has_its_limit(measured):
 def test_one_part_alone_gives_its_own_figures(tmp_path, capsys):
     assert limits.main(["disk", "--home", str(tmp_path), "--seconds", "0.001"]) == 0
     (kept,) = (tmp_path / "bench" / "results").glob("*.json")
-    assert {name.split("_")[0] for name in json.loads(kept.read_text())["found"]["median"]} == {"append", "group"}
+    assert {name.split("_")[0] for name in json.loads(kept.read_text())["found"]["median"]} == {
+        "append",
+        "group",
+    }
 
 
 def test_a_part_that_there_is_not_is_refused_with_those_there_are(capsys):
@@ -78,7 +81,9 @@ def test_numpy_gives_back_the_rows_that_were_laid_out():
     rng = np.random.default_rng(2)
     rows = np.zeros(50, np.dtype([("id", "<i8"), ("k", "<i4"), ("c", "V120"), ("pad", "V60")]))
     rows["id"], rows["k"] = rng.integers(-(2**62), 2**62, 50), rng.integers(-(2**30), 2**30, 50)
-    rows["c"], rows["pad"] = (rng.integers(0, 256, 50 * width, np.uint8).view(f"V{width}") for width in (120, 60))
+    rows["c"], rows["pad"] = (
+        rng.integers(0, 256, 50 * width, np.uint8).view(f"V{width}") for width in (120, 60)
+    )
     order = rng.permutation(50)
     found = decoded(rows.view(np.uint8), order * rows.itemsize)
     for column, name in zip(found, rows.dtype.names, strict=True):

@@ -15,7 +15,12 @@ from tests.pump_service.served_lane import ServedLane
 
 
 def run_of(rate, cpu, **other):
-    about = {"benchmark": "pump", "at": "2026-01-01T00:00:00+00:00", "commit": "abc", "load": [0.1, 0.1, 0.1]}
+    about = {
+        "benchmark": "pump",
+        "at": "2026-01-01T00:00:00+00:00",
+        "commit": "abc",
+        "load": [0.1, 0.1, 0.1],
+    }
     found = {"cases": [{"case": "1x128", "records_per_s": rate}], "cpu": {"pump": cpu}, "ok": True}
     return about | {"environment": {"machine": "one"}, "found": found} | other
 
@@ -36,11 +41,16 @@ def test_figures_are_compared_by_name_with_their_noise():
 
 
 def test_one_run_of_each_proves_nothing():
-    assert [each.verdict for each in compare.compare([run_of(1, 1)], [run_of(9, 9)])] == ["one run", "one run"]
+    assert [each.verdict for each in compare.compare([run_of(1, 1)], [run_of(9, 9)])] == [
+        "one run",
+        "one run",
+    ]
 
 
 def test_another_machine_or_a_busy_one_is_named():
-    found = compare.differences([run_of(1, 1)], [run_of(1, 1, environment={"machine": "two"}, load=[12.0, 1, 1])])
+    found = compare.differences(
+        [run_of(1, 1)], [run_of(1, 1, environment={"machine": "two"}, load=[12.0, 1, 1])]
+    )
     assert found == [
         "not all runs have the same environment",
         "the load was up to 12 when a run ended: compare CPU time, not rates",
@@ -57,7 +67,9 @@ def test_two_folders_are_shown_side_by_side(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [({}, "no result of `sluice bench`"), (None, "no results")], ids=["another file", "nothing"]
+    ("content", "said"),
+    [({}, "no result of `sluice bench`"), (None, "no results")],
+    ids=["another file", "nothing"],
 )
 def test_what_is_no_result_is_refused_by_name(tmp_path, capsys, content, said):
     folder = written(tmp_path / "odd", *([] if content is None else [content]))
@@ -70,7 +82,18 @@ def test_a_pump_that_runs_already_is_measured_and_the_result_is_kept(tmp_path):
     try:
         host, port = lane.client.sock.getpeername()
         at = ["--address", f"{host}:{port}", "--cluster-id", str(CLUSTER)]
-        arguments = ["--home", str(tmp_path), "bench", "pump", *at, "--case", "1x128", "--seconds", "0.2", "--json"]
+        arguments = [
+            "--home",
+            str(tmp_path),
+            "bench",
+            "pump",
+            *at,
+            "--case",
+            "1x128",
+            "--seconds",
+            "0.2",
+            "--json",
+        ]
         result = CliRunner().invoke(group, arguments)
     finally:
         lane.close()

@@ -1,4 +1,6 @@
-"""From a Drainer to the pipeline and back, as an operator types it: what is said, what is left, what is refused."""
+"""From a Drainer to the pipeline and back, as an operator types it: what is said, what is left,
+what is refused.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +71,8 @@ def story(mariadb: MariaDBServer, pd_url: str, tmp_path: Path) -> Story:
 def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "sluice.toml"
     path.write_text(
-        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{story._url}"\n[downstream]\nhost = "127.0.0.1"\nport ='
-        f" {story.server.port}\n"
+        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{story._url}"\n[downstream]\nhost ='
+        f' "127.0.0.1"\nport = {story.server.port}\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(path))
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
@@ -80,11 +82,15 @@ def config(story: Story, pd_url: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def apply(story: Story, config: Path, until: int = 0) -> None:
     settings = load_settings(config)
-    run_apply(settings, until_ts=until or story._ts, run_seconds=240, prepare=local_preparer(settings))
+    run_apply(
+        settings, until_ts=until or story._ts, run_seconds=240, prepare=local_preparer(settings)
+    )
 
 
 def drainer(state: str) -> NodeStatus:
-    return NodeStatus("drainer-1:8249", "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000))
+    return NodeStatus(
+        "drainer-1:8249", "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000)
+    )
 
 
 def leave_flight(story: Story, config: Path, at: int, through: int) -> None:
@@ -100,7 +106,9 @@ def leave_flight(story: Story, config: Path, at: int, through: int) -> None:
     session.close()
 
 
-def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, registry: Registry) -> None:
+def test_to_a_drainer_and_back_again(
+    story: Story, config: Path, sluice: Run, registry: Registry
+) -> None:
     apply(story, config)
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
@@ -111,12 +119,21 @@ def test_to_a_drainer_and_back_again(story: Story, config: Path, sluice: Run, re
         and f":{story.server.port}, checkpoint tidb_binlog.checkpoint" in done.stderr
     )
     assert (
-        f"complete through {at}" in said and "sluice drainers offline sluice-" in said and "start the Drainer" in said
+        f"complete through {at}" in said
+        and "sluice drainers offline sluice-" in said
+        and "start the Drainer" in said
     )
     with story.server.connect() as connection:
         left = read_checkpoint(connection)
-        assert left == {"consistent": True, "commitTS": at, "ts-map": {}, "schema-version": left["schema-version"]}
-        with pytest.raises(OtherWriterError, match=r"handed over to a Drainer .* `sluice takeover`"):
+        assert left == {
+            "consistent": True,
+            "commitTS": at,
+            "ts-map": {},
+            "schema-version": left["schema-version"],
+        }
+        with pytest.raises(
+            OtherWriterError, match=r"handed over to a Drainer .* `sluice takeover`"
+        ):
             apply(story, config)
         assert "STOPPED     the downstream was handed over" in sluice("status", code=4).stdout
         with connection.cursor() as cursor:  # what a Drainer does
@@ -160,11 +177,16 @@ def test_a_session_that_writes_downstream_is_not_taken_over_beside(
     with story.server.connect() as connection:
         leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
     other = story.server.connect(database="d")
-    writing = threading.Thread(target=killed_later(other, "INSERT INTO item SELECT 7, SLEEP(60)"), daemon=True)
+    writing = threading.Thread(
+        target=killed_later(other, "INSERT INTO item SELECT 7, SLEEP(60)"), daemon=True
+    )
     writing.start()
     with story.server.connect() as connection, connection.cursor() as cursor:
         for _ in range(600):
-            cursor.execute("SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'INSERT INTO item SELECT 7%'")
+            cursor.execute(
+                "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'INSERT INTO item"
+                " SELECT 7%'"
+            )
             if found := cursor.fetchall():
                 break
             time.sleep(0.05)
@@ -181,7 +203,9 @@ def test_status_and_pages_show_the_checkpoint_that_a_copy_wrote_before_anything_
     with story.server.connect() as connection:
         leave_checkpoint(connection, at, consistent=True, cluster_id=story.cluster_id)
     config.write_text(config.read_text().replace("/relay", "/another"))
-    assert str(at) in next(line for line in typed("status").stdout.splitlines() if line.startswith("checkpoint"))
+    assert str(at) in next(
+        line for line in typed("status").stdout.splitlines() if line.startswith("checkpoint")
+    )
     assert overview(load_settings(config), patience_s=60).downstream.at_ts == at
 
 
@@ -207,7 +231,9 @@ def killed_later(connection: Any, statement: str) -> Callable[[], None]:
     return run
 
 
-def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config: Path, sluice: Run) -> None:
+def test_no_process_of_the_pipeline_writes_after_a_handover(
+    story: Story, config: Path, sluice: Run
+) -> None:
     apply(story, config)
     settings, ended = load_settings(config), []
 
@@ -225,7 +251,8 @@ def test_no_process_of_the_pipeline_writes_after_a_handover(story: Story, config
     sluice("handover", "--to-drainer")
     with story.server.connect() as connection:
         left, rows = read_checkpoint(connection), story.rows("item")
-        RelayLog.open(story._url).change_control(lambda _: Control())  # as if they had not noticed the pause
+        # as if they had not noticed the pause
+        RelayLog.open(story._url).change_control(lambda _: Control())
         for task in tasks:
             task.join(60)
         assert len(ended) == 2 and (read_checkpoint(connection), story.rows("item")) == (left, rows)
@@ -239,11 +266,16 @@ def test_what_is_under_way_is_finished_before_a_handover(
     at = story._ts
     story.insert(ITEM, {"id": 2, "v": 2})
     leave_flight(story, config, at, story._ts)
-    assert f"reaches to {story._ts} is not finished" in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
+    assert (
+        f"reaches to {story._ts} is not finished"
+        in sluice("handover", "--to-drainer", "--wait", 0.1, code=1).stderr
+    )
     monkeypatch.setattr("sluice.etl.operate.handover._IDLE_WAIT_S", 0.1)
     task = threading.Thread(target=lambda: apply(story, config, story._ts))
     task.start()
-    assert f"complete through {story._ts}" in sluice("handover", "--to-drainer", "--wait", 60).stdout
+    assert (
+        f"complete through {story._ts}" in sluice("handover", "--to-drainer", "--wait", 60).stdout
+    )
     task.join(60)
     assert story.rows("item") == [(1, 1), (2, 2)]
 
@@ -277,7 +309,8 @@ def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(
     with pytest.raises(OtherWriterError, match="sluice takeover"):
         apply(story, config)
     with story.server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO d.item VALUES (2, 2)")  # the Drainer was killed before it saved its checkpoint
+        # the Drainer was killed before it saved its checkpoint
+        cursor.execute("INSERT INTO d.item VALUES (2, 2)")
         registry.update_drainer(drainer("offline"))
         assert "makes no difference" in sluice("takeover").stdout
         found = read_checkpoint(connection)
@@ -287,20 +320,25 @@ def test_after_a_drainer_was_seen_beside_the_pipeline_it_goes_on_in_safe_mode(
 def test_a_table_without_a_key_is_copied_where_nothing_tells_what_a_drainer_did(
     story: Story, config: Path, sluice: Run
 ) -> None:
-    heap = story.create(table(12, "heap", "a int", "b int"), "CREATE TABLE `heap` (`a` int, `b` int)")
+    heap = story.create(
+        table(12, "heap", "a int", "b int"), "CREATE TABLE `heap` (`a` int, `b` int)"
+    )
     story.insert(heap, {"a": 1, "b": 1})
     apply(story, config)
     at = story._ts
     story.insert(heap, {"a": 2, "b": 2}, {"a": 1, "b": 1})
     assert "broke off" in sluice("takeover", "--copied", "d.heap", code=1).stderr
     with story.server.connect() as connection, connection.cursor() as cursor:
-        leave_checkpoint(connection, at, cluster_id=story.cluster_id, sluice={"safe-until": story._ts})
+        leave_checkpoint(
+            connection, at, cluster_id=story.cluster_id, sluice={"safe-until": story._ts}
+        )
         forget(story._url)
         cursor.execute("INSERT INTO d.heap VALUES (2, 2)")
         with pytest.raises(
             ApplyError,
             match=(
-                rf"d.heap has no key.*tidb_snapshot = '{at}'; SELECT `a`, `b`, COUNT.*sluice takeover --copied d.heap"
+                rf"d.heap has no key.*tidb_snapshot = '{at}'; SELECT `a`, `b`, COUNT.*sluice"
+                r" takeover --copied d.heap"
             ),
         ):
             apply(story, config)

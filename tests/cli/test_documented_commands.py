@@ -34,9 +34,12 @@ def test_nothing_is_listed_that_no_document_gives() -> None:
 
 
 @pytest.mark.parametrize("module", sorted({*BY_A_TEST.values(), *BY_ITS_FUNCTION.values()}))
-def test_the_module_that_runs_a_command_is_there_and_says_its_words_and_options(module: str) -> None:
+def test_the_module_that_runs_a_command_is_there_and_says_its_words_and_options(
+    module: str,
+) -> None:
     source = (ROOT / module).read_text(encoding="utf-8")
-    for command in typed() if module != "tests/cli/test_tried_documents.py" else ():  # that one reads the pages
+    # that one reads the pages
+    for command in typed() if module != "tests/cli/test_tried_documents.py" else ():
         if command.startswith("sluice ") and BY_A_TEST.get(where(command)) == module:
             words = [word for word in command.split() if re.fullmatch(r"--[a-z][a-z-]*", word)]
             missing = [word for word in words if word not in source]

@@ -26,7 +26,9 @@ def config(tmp_path):
 
 
 class Sluice(NamedTuple):
-    """The command with that pipeline: typed here, or as a process, whose exit code is the system's word."""
+    """The command with that pipeline: typed here, or as a process, whose exit code is the system's
+    word.
+    """
 
     typed: Callable[..., subprocess.CompletedProcess[str]]
     started: Callable[..., subprocess.CompletedProcess[str]]
@@ -58,8 +60,13 @@ def test_1_what_was_asked_for_can_not_be_done(sluice):
 
 
 def test_1_a_defect_shows_its_stack_trace(sluice, config):
-    script = "from sluice.cli import main, pause; pause.command.callback = lambda **_: {}['x']; main(['pause'])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    script = (
+        "from sluice.cli import main, pause; pause.command.callback = lambda **_: {}['x'];"
+        " main(['pause'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "KeyError" in done.stderr
@@ -78,10 +85,14 @@ def test_3_something_that_passes_is_in_the_way(sluice):
 
 def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
     relay = RelayLog.open(f"file://{config.parent}/relay")
-    relay.failures.note(Failure("apply", "a DDL can't be executed", "`sluice ddl skip 7`", TS >> 18))
+    relay.failures.note(
+        Failure("apply", "a DDL can't be executed", "`sluice ddl skip 7`", TS >> 18)
+    )
     done = sluice.started("status")
     assert done.returncode == 4
-    assert re.search("STOPPED +apply, at .*: a DDL can't be executed\nhint +`sluice ddl skip 7`", done.stdout)
+    assert re.search(
+        "STOPPED +apply, at .*: a DDL can't be executed\nhint +`sluice ddl skip 7`", done.stdout
+    )
     assert "airflow dags unpause" in sluice.typed("resume").stdout
     relay.failures.clear("apply")
     assert sluice.typed("status").returncode == 3

@@ -1,4 +1,6 @@
-"""`sluice pumps` and `sluice drainers` against real pumps and a real etcd: who leaves, who is asked, who is refused."""
+"""`sluice pumps` and `sluice drainers` against real pumps and a real etcd: who leaves, who is
+asked, who is refused.
+"""
 
 from __future__ import annotations
 
@@ -61,19 +63,31 @@ def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
 ) -> None:
     pump = site.pump("asked", "-heartbeat-interval", "1")
     name = pump.node_id
-    assert [node["nodeId"] for node in json.loads(sluice("pumps", "list", "--json").output)] == [name]
+    assert [node["nodeId"] for node in json.loads(sluice("pumps", "list", "--json").output)] == [
+        name
+    ]
     sluice("pumps", "list", says=f"{pump.address}")
     sluice("pumps", "offline", "nobody", says=f"no pump 'nobody'; there are: '{name}'", fails=True)
     sluice("pumps", "offline", name, "--gone", says="leave out --gone", fails=True)
-    sluice("pumps", "forget", name, says=f"is online; first take it offline: `sluice pumps offline {name}`", fails=True)
+    sluice(
+        "pumps",
+        "forget",
+        name,
+        says=f"is online; first take it offline: `sluice pumps offline {name}`",
+        fails=True,
+    )
     sluice("pumps", "pause", name, says="was asked to pause")
     pump.process.wait(60)
     eventually(lambda: site.entry(pump).state == "paused")
     sluice("pumps", "offline", name, says=f"doesn't answer at {pump.address}", fails=True)
-    sluice("pumps", "offline", name, "--gone", says=f"`sluice pumps forget {name}` accepts their loss")
+    sluice(
+        "pumps", "offline", name, "--gone", says=f"`sluice pumps forget {name}` accepts their loss"
+    )
     assert site.entry(pump).state == "offline"
     sluice("pumps", "offline", name, says="is offline already")
-    relay.known_pumps.change(lambda seen: replace(seen, pumps={name: KnownPump(pump.address, "paused")}))
+    relay.known_pumps.change(
+        lambda seen: replace(seen, pumps={name: KnownPump(pump.address, "paused")})
+    )
     sluice("pumps", "forget", name, says="is given up")
     assert site.registry.get_pump(name) is None
     assert not relay.known_pumps.load().pumps
@@ -82,9 +96,16 @@ def test_a_pump_that_runs_is_asked_and_one_that_is_gone_is_written_for(
     sluice("pumps", "forget", name, says=f"no pump '{name}'", fails=True)
 
 
-def test_a_pump_that_is_taken_offline_leaves_the_proof_that_all_of_it_was_read(site: Site, sluice: Type) -> None:
+def test_a_pump_that_is_taken_offline_leaves_the_proof_that_all_of_it_was_read(
+    site: Site, sluice: Type
+) -> None:
     pump = site.pump("drained")
-    sluice("pumps", "offline", pump.node_id, says="it goes offline once every drainer has read what it holds")
+    sluice(
+        "pumps",
+        "offline",
+        pump.node_id,
+        says="it goes offline once every drainer has read what it holds",
+    )
     pump.process.wait(60)
     eventually(lambda: site.entry(pump).state == "offline")
     entry = site.entry(pump)
@@ -96,18 +117,32 @@ def test_a_pump_that_is_taken_offline_leaves_the_proof_that_all_of_it_was_read(s
     site.registry.remove_pump(pump.node_id)
 
 
-def test_a_pump_that_is_missing_in_the_registry_is_forgotten_too(sluice: Type, relay: RelayLog) -> None:
-    relay.known_pumps.change(lambda seen: replace(seen, pumps={"lost": KnownPump("10.0.0.1:8250", "online")}))
+def test_a_pump_that_is_missing_in_the_registry_is_forgotten_too(
+    sluice: Type, relay: RelayLog
+) -> None:
+    relay.known_pumps.change(
+        lambda seen: replace(seen, pumps={"lost": KnownPump("10.0.0.1:8250", "online")})
+    )
     sluice("pumps", "forget", "lost", says="is given up")
     assert not relay.known_pumps.load().pumps
 
 
-def test_drainers_leave_as_pumps_do_and_a_pipeline_only_when_its_tasks_have_ended(site: Site, sluice: Type) -> None:
+def test_drainers_leave_as_pumps_do_and_a_pipeline_only_when_its_tasks_have_ended(
+    site: Site, sluice: Type
+) -> None:
     registry = site.registry
     registry.update_drainer(NodeStatus("old:8249", "127.0.0.1:1", "online", max_commit_ts=7))
-    registry.update_drainer(NodeStatus("sluice-1", "127.0.0.1:1", "online", label={"sluice": "file:///relay"}))
+    registry.update_drainer(
+        NodeStatus("sluice-1", "127.0.0.1:1", "online", label={"sluice": "file:///relay"})
+    )
     sluice("drainers", "list", says="old:8249")
-    sluice("drainers", "offline", "old:8249", says="`sluice drainers offline old:8249 --gone`", fails=True)
+    sluice(
+        "drainers",
+        "offline",
+        "old:8249",
+        says="`sluice drainers offline old:8249 --gone`",
+        fails=True,
+    )
     sluice("drainers", "pause", "old:8249", "--gone", says="is paused in the registry")
     sluice("drainers", "offline", "old:8249", "--gone", says="is offline in the registry")
     sluice("drainers", "forget", "old:8249", says="is removed")
@@ -119,11 +154,21 @@ def test_drainers_leave_as_pumps_do_and_a_pipeline_only_when_its_tasks_have_ende
     sluice("drainers", "list", says="no drainers in the registry")
 
 
-def test_an_entry_that_moves_is_not_written_over(site: Site, sluice: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_moves_is_not_written_over(
+    site: Site, sluice: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = NodeStatus("sluice-2", "127.0.0.1:1", "online", label={"sluice": "file:///relay"})
     site.registry.update_drainer(node)
-    monkeypatch.setattr(nodes.time, "sleep", lambda _: site.registry.update_drainer(replace(node, update_ts=9)))
-    sluice("drainers", "offline", "sluice-2", says="lives, its entry in the registry has just moved", fails=True)
+    monkeypatch.setattr(
+        nodes.time, "sleep", lambda _: site.registry.update_drainer(replace(node, update_ts=9))
+    )
+    sluice(
+        "drainers",
+        "offline",
+        "sluice-2",
+        says="lives, its entry in the registry has just moved",
+        fails=True,
+    )
     site.registry.remove_drainer("sluice-2")
 
 

@@ -1,5 +1,5 @@
-"""Operators' commands against a real relay log and a real downstream: what they say, what they leave,
-what is refused.
+"""Operators' commands against a real relay log and a real downstream: what they say, what they
+leave, what is refused.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def test_standard_output_holds_results_alone_and_the_pipeline_is_named_on_standa
     assert done.stdout.startswith("apply")
     sluice("resume")
     done = sluice("archive", "retain", "--json")
-    assert isinstance(json.loads(done.stdout), dict) and str(tmp_path / "sluice.toml") in done.stderr
+    assert (
+        isinstance(json.loads(done.stdout), dict) and str(tmp_path / "sluice.toml") in done.stderr
+    )
 
 
 def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluice: Run) -> None:
@@ -102,7 +104,12 @@ def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluic
     at = story._ts
     said = sluice("run-until", "1982-09-05 00:00:00").stdout
     later = relay.control().apply_until_ts
-    assert later is not None and later > at and str(later) in said and "1982-09-05 00:00:00.000 UTC" in said
+    assert (
+        later is not None
+        and later > at
+        and str(later) in said
+        and "1982-09-05 00:00:00.000 UTC" in said
+    )
     sluice("run-until", "1982-09-05T02:00:00+02:00")
     assert relay.control().apply_until_ts == later
     assert "nothing goes back" in sluice("run-until", at - 1, code=1).stderr
@@ -114,7 +121,9 @@ def test_run_until_takes_a_tso_or_a_time_and_never_goes_back(story: Story, sluic
     assert relay.control() == Control(land_paused=True)
 
 
-def test_the_command_of_an_error_has_landing_pass_a_misplaced_row(story: Story, sluice: Run, tmp_path: Path) -> None:
+def test_the_command_of_an_error_has_landing_pass_a_misplaced_row(
+    story: Story, sluice: Run, tmp_path: Path
+) -> None:
     window, at = Checked(tmp_path / "window"), story._ts + 1_000
     change = encode_insert(ORDINARY, row(15))
     with pytest.raises(MisplacedRowError) as error:
@@ -147,7 +156,9 @@ def test_skipping_a_transaction_from_the_command_line_works_and_is_listed_and_ta
     assert "no decision about" in sluice("decisions", "remove", at + 1, code=1).stderr
 
 
-def test_what_is_applied_or_not_there_or_something_else_is_not_skipped(story: Story, sluice: Run) -> None:
+def test_what_is_applied_or_not_there_or_something_else_is_not_skipped(
+    story: Story, sluice: Run
+) -> None:
     applied = story._ts
     story.insert(ITEM, {"id": 2, "name": "b"})
     rows = story._ts
@@ -186,7 +197,9 @@ def test_a_ddl_is_replaced_by_job_id_with_statements_from_option_and_file(
     assert story.rows("item") == [(1, "a", 5)]
 
 
-def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(story: Story, sluice: Run) -> None:
+def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(
+    story: Story, sluice: Run
+) -> None:
     row = {"id": 2, "name": "b"}
     story.insert(ITEM, row)
     inserted = story._ts
@@ -201,10 +214,21 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(story: Story, 
     assert "update d.item [id=2] name: 'b' → 'ü\\x1b[31m'" in said
     lines = [
         json.loads(line)
-        for line in sluice("relay", "show", "--last", 3, "--rows", "--table", "d.item", "--json").stdout.splitlines()
+        for line in sluice(
+            "relay", "show", "--last", 3, "--rows", "--table", "d.item", "--json"
+        ).stdout.splitlines()
     ]
-    assert [next(iter(line)) for line in lines] == ["window", "change", "window", "change", "window"]
-    assert lines[3]["change"]["old"]["name"] == "b" and lines[3]["change"]["new"]["name"] == "ü\x1b[31m"
+    assert [next(iter(line)) for line in lines] == [
+        "window",
+        "change",
+        "window",
+        "change",
+        "window",
+    ]
+    assert (
+        lines[3]["change"]["old"]["name"] == "b"
+        and lines[3]["change"]["new"]["name"] == "ü\x1b[31m"
+    )
     assert not [
         line
         for line in sluice("relay", "show", updated, "--table", "d.other").stdout.splitlines()
@@ -213,7 +237,9 @@ def test_a_window_is_shown_with_its_tables_ddl_and_changed_values(story: Story, 
     assert "holds no window at" in sluice("relay", "show", updated + 1_000_000, code=1).stderr
 
 
-def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_not(story: Story, sluice: Run) -> None:
+def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_not(
+    story: Story, sluice: Run
+) -> None:
     checkpoint = story._ts
     story.insert(ITEM, {"id": 2, "name": "b"})
     said = sluice("status", code=3).stdout
@@ -223,7 +249,9 @@ def test_status_of_a_pipeline_without_a_stack_tells_what_is_known_and_what_is_no
     assert "upstream" in status["errors"]
 
 
-def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_need(story: Story, sluice: Run) -> None:
+def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_need(
+    story: Story, sluice: Run
+) -> None:
     settings = load_settings(os.environ["SLUICE_CONFIG"])
     jobs = Jobs(RelayLog.open(story._url).storage)
     assert orders(settings)["jobs"] == []
@@ -232,9 +260,14 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
     with job.run(Runner("a test")) as run:
         run.set_totals(table_of)
         run.did("d.item", Part(700, 1_000_000, 1))
-        run.end(FAILED, said="d.item has a column that the downstream lacks", way_out="add it there")
+        run.end(
+            FAILED, said="d.item has a column that the downstream lacks", way_out="add it there"
+        )
     said = sluice("status", code=3).stdout
-    assert "job         backfill: failed, 25 %, 700 rows, 1.0 MB of about 4.0 MB, 1 of 4 chunks" in said
+    assert (
+        "job         backfill: failed, 25 %, 700 rows, 1.0 MB of about 4.0 MB, 1 of 4 chunks"
+        in said
+    )
     assert "            d.item has a column that the downstream lacks" in said
     assert "            hint: add it there" in said
     (shown,) = orders(settings)["jobs"]
@@ -249,8 +282,15 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
 
 def test_jobs_of_every_kind_can_be_resumed_and_cancelled_by_command():
     assert set(jobs._KINDS) == {
-        backfill.KIND, snapshots.KIND, bootstrap.KIND, drill.KIND, reapply.KIND, restore.KIND, FILES_KIND, verify.KIND
-    }  # fmt: skip
+        backfill.KIND,
+        snapshots.KIND,
+        bootstrap.KIND,
+        drill.KIND,
+        reapply.KIND,
+        restore.KIND,
+        FILES_KIND,
+        verify.KIND,
+    }
     for module in jobs._KINDS.values():
         found = import_module(f"sluice.cli.{module}")
         assert callable(found.run_job), module

@@ -48,7 +48,9 @@ def sluice(folder: Path) -> Run:
 def test_an_order_goes_to_the_pipeline_that_is_named(sluice: Run) -> None:
     code, _, said = sluice("pause", "apply", "--pipeline", "search")
     assert code == 0 and "pipeline search" in said
-    paused = {name: one.settings.open_relay().control().apply_paused for name, one in pipelines().items()}
+    paused = {
+        name: one.settings.open_relay().control().apply_paused for name, one in pipelines().items()
+    }
     assert paused == {"search": True, "shop": False}
 
 
@@ -71,15 +73,24 @@ def test_the_only_one_needs_no_name(sluice: Run, folder: Path) -> None:
     assert sluice("decisions", "list")[0] == 0
 
 
-def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(sluice: Run, folder: Path) -> None:
+def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(
+    sluice: Run, folder: Path
+) -> None:
     sluice("pause", "--pipeline", "search")
     code, said, _ = sluice("pipelines")
-    assert code == 0 and "search: paused: land, apply" in said and "shop: nothing applied yet" in said
-    pipelines()["shop"].settings.open_relay().failures.note(Failure("apply", "a row is missing", "bring it", 1))
+    assert (
+        code == 0 and "search: paused: land, apply" in said and "shop: nothing applied yet" in said
+    )
+    pipelines()["shop"].settings.open_relay().failures.note(
+        Failure("apply", "a row is missing", "bring it", 1)
+    )
     (folder / "my shop.toml").write_text("")
     code, said, _ = sluice("pipelines", "--json")
     told = json.loads(said)
-    assert code == 4 and [one["state"] for one in told["pipelines"]] == ["paused: land, apply", "stopped: apply"]
+    assert code == 4 and [one["state"] for one in told["pipelines"]] == [
+        "paused: land, apply",
+        "stopped: apply",
+    ]
     assert [one["dag"] for one in told["pipelines"]] == ["replicate_search", "replicate_shop"]
     (problem,) = told["problems"]
     assert "my shop.toml" in problem
@@ -90,5 +101,8 @@ def test_resume_names_every_dag_of_the_pipeline_that_has_paused(sluice: Run) -> 
     for what in ("apply", "compact"):
         relay.failures.note(Failure(what, "no", "yes", 1))
     said = sluice("resume", "--pipeline", "shop")[1]
-    assert "airflow dags unpause replicate_shop" in said and "airflow dags unpause archive_shop" in said
+    assert (
+        "airflow dags unpause replicate_shop" in said
+        and "airflow dags unpause archive_shop" in said
+    )
     assert "unpause" not in sluice("resume", "--pipeline", "search")[1]

@@ -1,4 +1,6 @@
-"""`sluice run`, which is `make run`: everything started, traffic replayed, compared, everything stopped."""
+"""`sluice run`, which is `make run`: everything started, traffic replayed, compared, everything
+stopped.
+"""
 
 import json
 import os
@@ -22,16 +24,21 @@ pytestmark = pytest.mark.e2e
 
 def start(home, *words):
     return subprocess.Popen(
-        [sys.executable, "-m", "sluice.cli", "--home", str(home), *words], env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "sluice.cli", "--home", str(home), *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def small_shop(folder, labels):
     """The recording `shop` with only some of its snapshots."""
     shutil.copytree(SHOP, folder, ignore=shutil.ignore_patterns("pump-data-dir*", "drainer-file"))
     listed = json.loads((folder / "snapshots.json").read_text())
-    (folder / "snapshots.json").write_text(json.dumps([entry for entry in listed if entry["label"] in labels]))
+    (folder / "snapshots.json").write_text(
+        json.dumps([entry for entry in listed if entry["label"] in labels])
+    )
     return folder
 
 
@@ -42,7 +49,9 @@ def finished(child):
     finally:
         child.kill()
     assert child.returncode == 0, output
-    return output, dict(re.findall(r"^([a-z ]{2,14}?) {2,}(\S.*)$", output.split("\n\n")[-1], re.MULTILINE))
+    return output, dict(
+        re.findall(r"^([a-z ]{2,14}?) {2,}(\S.*)$", output.split("\n\n")[-1], re.MULTILINE)
+    )
 
 
 def number(text):
@@ -53,22 +62,30 @@ def number(text):
 @pytest.mark.timeout(600)
 def test_run_copies_replicates_repairs_compares_restores_and_leaves_nothing_running(tmp_path):
     recording = small_shop(tmp_path / "shop", {"a_loaded", "b_mid"})
-    output, summary = finished(start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "2"))
+    output, summary = finished(
+        start(tmp_path / "home", "run", "--recording", str(recording), "--speed", "2")
+    )
     assert summary["differences"] == "0"
-    came_with_the_copy = number(re.search(r"what ([\d,]+) transactions had left", summary["copied"])[1])
+    came_with_the_copy = number(
+        re.search(r"what ([\d,]+) transactions had left", summary["copied"])[1]
+    )
     assert came_with_the_copy >= 5_672 // 4
     assert came_with_the_copy + number(summary["transactions"].split()[0]) == 5_672
     assert "100 were missing, 50 different, 10 not in TiDB" in summary["copied again"]
     assert "snapshot b_mid: 4 tables, 10,321 rows compared, 0 differences" in output
     assert re.match(r"4 tables, 10,\d+ rows equal to TiDB", summary["verified"])
     assert re.match(r"1 row of \S+ \(\S+=\d+\), found in .* equal again", summary["spoiled"])
-    quality = re.fullmatch(r"(\d+) suites, (\d+) of (\d+) expectations met; report (\S+)", summary["quality"])
+    quality = re.fullmatch(
+        r"(\d+) suites, (\d+) of (\d+) expectations met; report (\S+)", summary["quality"]
+    )
     assert int(quality[1]) == 5, "four tables and the replication"
     assert int(quality[2]) >= int(quality[3]) - 4, output
     assert "bank.ledger" in Path(quality[4]).read_text()
     gone = re.search(r"all ([\d,]+) rows gone", summary["accident"])[1]
     assert number(gone) > 1_000
-    assert re.fullmatch(rf"(\S+)_restored\.(\S+): {gone} rows, as .*; \1\.\2: 0 rows", summary["restored"])
+    assert re.fullmatch(
+        rf"(\S+)_restored\.(\S+): {gone} rows, as .*; \1\.\2: 0 rows", summary["restored"]
+    )
     assert tagged(tmp_path / "home") == []
 
 

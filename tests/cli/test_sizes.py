@@ -24,7 +24,8 @@ def test_bytes_are_said_in_the_unit_that_needs_few_digits(count, said):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min")]
+    ("seconds", "said"),
+    [(0.4, "0 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (12_000, "3 h 20 min")],
 )
 def test_times_are_said_in_seconds_minutes_or_hours(seconds, said):
     assert format_duration(seconds) == said
@@ -36,13 +37,17 @@ def test_how_long_a_copy_takes_is_not_told_from_its_first_hundredth():
     )
     assert "left" not in copy_text(progress, 12.0) and "400 rows" in copy_text(progress, 12.0)
     progress.planned_bytes = 50 << 20
-    assert "of about 209.7 MB" in copy_text(progress, 12.0) and "about 36 s left" in copy_text(progress, 12.0)
+    assert "of about 209.7 MB" in copy_text(progress, 12.0) and "about 36 s left" in copy_text(
+        progress, 12.0
+    )
 
 
 def test_progress_is_printed_on_standard_error_whatever_is_copied(capsys):
     with CopyProgress() as display:
         display.show(
-            CopyProgressCounts(bytes_in_all=200, planned_bytes=50, rows=400, doing="bank.account", began_s=0.0)
+            CopyProgressCounts(
+                bytes_in_all=200, planned_bytes=50, rows=400, doing="bank.account", began_s=0.0
+            )
         )
         display.show_job(JobProgress({"d.t": TableProgress(JobCounts(1, 50, 1), 200, 4)}))
     said = capsys.readouterr()
@@ -51,6 +56,11 @@ def test_progress_is_printed_on_standard_error_whatever_is_copied(capsys):
 
 def test_what_comes_after_the_last_row_is_said_without_a_time_left():
     progress = CopyProgressCounts(
-        bytes_in_all=200, bytes=50, planned_bytes=200, rows=400, doing="verifying bank.account", began_s=0.0
+        bytes_in_all=200,
+        bytes=50,
+        planned_bytes=200,
+        rows=400,
+        doing="verifying bank.account",
+        began_s=0.0,
     )
     assert copy_text(progress, 12.0) == "100 %, 50 B, 400 rows, 33/s, verifying bank.account"

@@ -1,5 +1,5 @@
-"""`sluice takeover --check`: what would stop a takeover or differ afterwards, from a drainer.toml, without writing
-anything.
+"""`sluice takeover --check`: what would stop a takeover or differ afterwards, from a drainer.toml,
+without writing anything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextmanager
 def replayed(recording: Path, home: Path) -> Iterator[str]:
-    """The URL of a cluster with one pump that has written what the recording holds up to its first label."""
+    """The URL of a cluster with one pump that has written what the recording holds up to its first
+    label.
+    """
     stack = Stack(home)
     try:
         stack.up(["etcd", "cluster", "pump-1"], recording=recording)
@@ -84,8 +86,9 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
 ) -> None:
     file = tmp_path / "drainer.toml"
     file.write_text(
-        f'pd-urls = "{upstream}"\ndetect-interval = 10\n[syncer]\ndb-type = "mysql"\nreplicate-do-db ='
-        f' ["bank"]\n[syncer.to]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "repl"\npassword = "geheim-77"\n'
+        f'pd-urls = "{upstream}"\ndetect-interval = 10\n[syncer]\ndb-type ='
+        ' "mysql"\nreplicate-do-db = ["bank"]\n[syncer.to]\nhost = "127.0.0.1"\nport ='
+        f' {mariadb.port}\nuser = "repl"\npassword = "geheim-77"\n'
     )
     label = Recording(RECORDING).labels[0]
     with (
@@ -96,19 +99,29 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
     ):
         cursor.execute("CREATE OR REPLACE USER repl@'%' IDENTIFIED BY 'geheim-77'")
         cursor.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO repl@'%'")
-        etcd.put("/topology/tidb/127.0.0.1:4000/info", json.dumps({"status_port": tidb["port"]}).encode())
+        etcd.put(
+            "/topology/tidb/127.0.0.1:4000/info", json.dumps({"status_port": tidb["port"]}).encode()
+        )
         Registry(etcd).update_drainer(
-            NodeStatus("drainer-1:8249", "10.0.0.1:8249", "online", max_commit_ts=5, update_ts=label.ts)
+            NodeStatus(
+                "drainer-1:8249", "10.0.0.1:8249", "online", max_commit_ts=5, update_ts=label.ts
+            )
         )
         leave_checkpoint(
-            connection, label.ts, cluster_id=pd.cluster_id, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}}
+            connection,
+            label.ts,
+            cluster_id=pd.cluster_id,
+            **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}},
         )
 
         def state() -> list[object]:
             cursor.execute("SHOW DATABASES")
             found: list[object] = list(cursor.fetchall())
             cursor.execute("SELECT * FROM tidb_binlog.checkpoint")
-            pumps = {item.key: item.version for item in etcd.range_prefix("/tidb-binlog/v1/drainers/").items}
+            pumps = {
+                item.key: item.version
+                for item in etcd.range_prefix("/tidb-binlog/v1/drainers/").items
+            }
             return [*found, *cursor.fetchall(), pumps]
 
         before = state()
@@ -126,14 +139,16 @@ def test_what_would_stop_or_differ_is_listed_and_nothing_is_written(
             assert text in done.stdout, (text, done.stdout)
         cursor.execute("GRANT ALL ON *.* TO repl@'%'")
         Registry(etcd).update_drainer(
-            NodeStatus("drainer-1:8249", "10.0.0.1:8249", "paused", max_commit_ts=5, update_ts=label.ts)
+            NodeStatus(
+                "drainer-1:8249", "10.0.0.1:8249", "paused", max_commit_ts=5, update_ts=label.ts
+            )
         )
         tidb["binlog"] = {"enable": False}
         code, said = check(file)
         for text in (
             (
-                "4 tables not downstream: copy them as of the checkpoint, or leave them out with [filter]:"
-                " bank.account, bank.cart"
+                "4 tables not downstream: copy them as of the checkpoint, or leave them out with"
+                " [filter]: bank.account, bank.cart"
             ),
             "[binlog] enable is false",
             "differs  checkpoint: not consistent",
@@ -175,15 +190,25 @@ def with_a_definition_that_means_nothing(folder: Path) -> Path:
 def test_a_definition_in_tikv_that_means_nothing_is_a_finding_not_a_traceback(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    recording, file = with_a_definition_that_means_nothing(tmp_path / "recording"), tmp_path / "drainer.toml"
-    with replayed(recording, tmp_path / "up") as url, PDClient(url) as pd, mariadb.connect() as connection:
+    recording, file = (
+        with_a_definition_that_means_nothing(tmp_path / "recording"),
+        tmp_path / "drainer.toml",
+    )
+    with (
+        replayed(recording, tmp_path / "up") as url,
+        PDClient(url) as pd,
+        mariadb.connect() as connection,
+    ):
         file.write_text(
-            f'pd-urls = "{url}"\n[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport ='
-            f' {mariadb.port}\nuser = "root"\n'
+            f'pd-urls = "{url}"\n[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport'
+            f' = {mariadb.port}\nuser = "root"\n'
         )
         leave_checkpoint(connection, Recording(RECORDING).labels[0].ts, cluster_id=pd.cluster_id)
         code, done = check(file)
-    assert code == 1 and "stops    the schema at the checkpoint can't be read from TiKV: " in done.stdout, done
+    assert (
+        code == 1
+        and "stops    the schema at the checkpoint can't be read from TiKV: " in done.stdout
+    ), done
 
 
 def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
@@ -197,7 +222,9 @@ def test_a_wrong_address_is_a_finding_not_a_traceback(tmp_path: Path) -> None:
     )
 
 
-def test_rights_are_printed_for_the_databases_that_the_rules_let_through(upstream: str, tmp_path: Path) -> None:
+def test_rights_are_printed_for_the_databases_that_the_rules_let_through(
+    upstream: str, tmp_path: Path
+) -> None:
     file = tmp_path / "sluice.toml"
     text = f'[upstream]\npd-urls = "{upstream}"\n[relay]\nurl = "{tmp_path.as_uri()}/r"\n'
     text += '[downstream]\nhost = "db"\nuser = "u"\n'
@@ -207,4 +234,6 @@ def test_rights_are_printed_for_the_databases_that_the_rules_let_through(upstrea
     assert "mysql" not in whole.stdout and "GRANT PROCESS ON *.*" in whole.stdout
     file.write_text(text + '[filter]\nignore-db = ["bank"]\n')
     less = typed("grants", "--config", file, "--user", "'v'@'10.%'", "--tidb")
-    assert less.returncode == 0 and "`bank`" not in less.stdout and "PROCESS" not in less.stdout, less
+    assert less.returncode == 0 and "`bank`" not in less.stdout and "PROCESS" not in less.stdout, (
+        less
+    )

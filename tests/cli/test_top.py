@@ -39,11 +39,15 @@ def overview(**more: object) -> Overview:
     parts = {
         "at_ms": 1_800_000_000_000,
         "pipeline": "sluice-1",
-        "pumps": tuple(PumpPart(f"pump-{n}", "h:8250", "works", "online", 1, 900.0) for n in range(9)),
+        "pumps": tuple(
+            PumpPart(f"pump-{n}", "h:8250", "works", "online", 1, 900.0) for n in range(9)
+        ),
         "landing": LandingPart("works", 5, 1_000.0, 10.0, 2_000.0, 7),
         "relay": RelayPart("works", "file:///r", 1, 5, 1_500.0, 123_456_789, ""),
         "archive": ArchivePart("works", "file:///a", 1, 5, 60_000.0, 10**12, 3, 1),
-        "downstream": DownstreamPart("stopped", "db:3306, checkpoint a.b", 4, 2_500.0, 9.0, 1_999.0),
+        "downstream": DownstreamPart(
+            "stopped", "db:3306, checkpoint a.b", 4, 2_500.0, 9.0, 1_999.0
+        ),
         "verified": VerifiedPart(1, 3.6e6, 10_000, ("a.b",), 3),
         "decisions": ({"commit_ts": 1},),
         "jobs": (),
@@ -55,13 +59,19 @@ def overview(**more: object) -> Overview:
 
 
 def job(n: int) -> dict[str, object]:
-    return {"id": f"restore-{n}", "state": "running", "progress": {"percent": 40, "rows_per_s": 9.0, "left_s": 61.0}}
+    return {
+        "id": f"restore-{n}",
+        "state": "running",
+        "progress": {"percent": 40, "rows_per_s": 9.0, "left_s": 61.0},
+    }
 
 
 def test_whatever_there_is_to_say_it_fits_the_terminal_and_the_keys_are_its_last_line() -> None:
     seen = overview(
         jobs=tuple(job(n) for n in range(9)),
-        held_back=tuple(f"a very long sentence about table {'x' * 300} number {n}" for n in range(9)),
+        held_back=tuple(
+            f"a very long sentence about table {'x' * 300} number {n}" for n in range(9)
+        ),
     )
     points = [LagPoint(n, float(n), None, 1.0, 1.0) for n in range(360)]
     for width, height in ((80, 24), (40, 10), (200, 60)):
@@ -103,7 +113,9 @@ def test_without_a_terminal_it_is_printed_once_and_json_is_for_programs(files_co
     printed = CliRunner().invoke(group, ["top", "--config", str(files_config)])
     assert printed.exit_code == 0, printed.output
     assert "landing     idle" in printed.output
-    told = json.loads(CliRunner().invoke(group, ["top", "--json", "--config", str(files_config)]).output)
+    told = json.loads(
+        CliRunner().invoke(group, ["top", "--json", "--config", str(files_config)]).output
+    )
     assert told[""]["landing"]["state"] == "idle"
 
 
@@ -115,12 +127,17 @@ def test_of_several_pipelines_each_is_printed_or_the_one_that_is_named(
     )
     monkeypatch.setenv("SLUICE_PIPELINES", str(files_config.parent))
     monkeypatch.delenv("SLUICE_CONFIG", raising=False)
-    assert json.loads(CliRunner().invoke(group, ["top", "--json"]).output).keys() == {"books", "shop"}
+    assert json.loads(CliRunner().invoke(group, ["top", "--json"]).output).keys() == {
+        "books",
+        "shop",
+    }
     one = CliRunner().invoke(group, ["top", "--json", "--pipeline", "shop"])
     assert json.loads(one.output).keys() == {"shop"}, one.output
 
 
-def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(files_config: Path) -> None:
+def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(
+    files_config: Path,
+) -> None:
     files_config.write_text("[relay\n")
     printed = CliRunner().invoke(group, ["top", "--once", "--config", str(files_config)])
     assert printed.exit_code == 0
@@ -130,8 +147,19 @@ def test_settings_that_cannot_be_read_are_shown_in_place_of_a_stack_trace(files_
 def test_in_a_terminal_of_80_by_24_it_shows_the_way_and_q_ends_it(files_config: Path) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "sluice.cli", "top", "--every", "0.2", "--config", str(files_config)]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"})
+    command = [
+        sys.executable,
+        "-m",
+        "sluice.cli",
+        "top",
+        "--every",
+        "0.2",
+        "--config",
+        str(files_config),
+    ]
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"}
+    )
     os.close(slave)
     try:
         shown, until = b"", time.monotonic() + DEADLINE_S

@@ -1,4 +1,6 @@
-"""What the documents give to type is typed as it stands there: three pages line by line, single commands of others."""
+"""What the documents give to type is typed as it stands there: three pages line by line, single
+commands of others.
+"""
 
 import re
 import shlex
@@ -18,7 +20,9 @@ from tests.cli.typed import ROOT, started, typed
 
 PAGES = ("start-a-replica.md", "copy-tables-again.md", "restore-tables.md")
 PROCESSES = ("sluice up", "sluice bootstrap --from tidb://")
-"""The lines that are typed into a process of their own: one that leaves processes behind, and a job."""
+"""The lines that are typed into a process of their own: one that leaves processes behind, and a
+job.
+"""
 SNAPSHOT = ROOT / "tests" / "recordings" / "bootstrap" / "snapshots" / "z_end"
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -71,19 +75,25 @@ def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_on
     tried,
 ):
     assert {shown.line for shown in tried.shown} >= {*PROCESSES}
-    assert tried.shown[0].line == "sluice up" and sum("--mode compare" in shown.line for shown in tried.shown) == 2
+    assert (
+        tried.shown[0].line == "sluice up"
+        and sum("--mode compare" in shown.line for shown in tried.shown) == 2
+    )
     codes = iter((1, 0))  # before the table is copied again, and after
     for shown in tried.shown:
         expected = next(codes) if "--mode compare" in shown.line else 0
         assert shown.code == expected, shown
         assert expected == 0 or "100 missing" in shown.output, shown
-    assert tried.shown[-1].output.split()[:2] == ["COUNT(*)", "500"], shown  # of the restored table; a client may warn
+    # of the restored table; a client may warn
+    assert tried.shown[-1].output.split()[:2] == ["COUNT(*)", "500"], shown
     with connect(tried.stack.site()) as database:
         assert compare(SNAPSHOT, database).differences == []
 
 
 def there(line: str) -> list[str]:
-    """The words behind `sluice` with what is on the stack in place of the document's names and keys."""
+    """The words behind `sluice` with what is on the stack in place of the document's names and
+    keys.
+    """
     for documented, own in (
         ("shop.orders", "bank.child"), ("'shop.*'", "'bank.*'"), ("crm.customer", "bank.parts"),
         ("1000000", "1"), ("2000000", "100"), ("created_at >= '2026-11-16'", "id > 3"),

@@ -1,5 +1,6 @@
-"""What a command line says and ends with: `typed` in this process, by the console script's own entry; `started` as a
-process, which costs a Python's start and imports. What changes its process for good has to be started.
+"""What a command line says and ends with: `typed` in this process, by the console script's own
+entry; `started` as a process, which costs a Python's start and imports. What changes its process
+for good has to be started.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ from sluice.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def typed(*words: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> CompletedProcess[str]:
+def typed(
+    *words: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> CompletedProcess[str]:
     """`sluice` and these words, with `env` beside the environment's variables."""
-    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    stdout, stderr = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
+    )
     argv = [str(word) for word in words]
     before = _of_process()
     try:
@@ -51,7 +56,9 @@ def _of_process() -> tuple[object, ...]:
     return [*log.handlers], log.level, Path.cwd(), dict(os.environ), *map(signal.getsignal, signals)
 
 
-def started(*words: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> CompletedProcess[str]:
+def started(
+    *words: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> CompletedProcess[str]:
     """The same."""
     return subprocess.run(
         [sys.executable, "-m", "sluice.cli", *map(str, words)],

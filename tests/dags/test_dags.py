@@ -50,24 +50,33 @@ def test_all_dag_files_import(dag_bag):
 def test_airflow_knows_its_commands_that_documents_give(dag_bag):
     from airflow.cli.cli_parser import get_parser
 
-    shown = {command for command in typed() if command.startswith("airflow ")} | in_sentences("airflow")
+    shown = {command for command in typed() if command.startswith("airflow ")} | in_sentences(
+        "airflow"
+    )
     commands = [shlex.split(command)[1:] for command in sorted(shown)]
     assert ["db", "clean"] in [words[:2] for words in commands]
     for words in commands:
         assert callable(get_parser().parse_args(words).func), words
 
 
-def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_the_others(dag_bag, tmp_path):
+def test_each_pipeline_has_dags_of_its_own_and_a_bad_file_takes_none_away_from_the_others(
+    dag_bag, tmp_path
+):
     (folder := tmp_path / "pipelines").mkdir()
     for name, host in (("shop", "db1"), ("search", "db2"), ("twin", "db2"), ("my shop", "db3")):
         (folder / f"{name}.toml").write_text(
-            f'[upstream]\npd-urls = "p"\n[relay]\nurl = "file:///r"\n[downstream]\nhost = "{host}"\n'
+            '[upstream]\npd-urls = "p"\n[relay]\nurl = "file:///r"\n[downstream]\nhost ='
+            f' "{host}"\n'
         )
     (folder / "broken.toml").write_text("[upstream\n")
     with parsed(tmp_path, folder) as found:
         kinds = set(dag_bag.dags)
-        assert set(found.dags) == {f"{kind}_{name}" for kind in kinds for name in ("shop", "search", "twin", "broken")}
-        assert {dag_id for dag_id, dag in found.dags.items() if "shop" in dag.tags} == {f"{k}_shop" for k in kinds}
+        assert set(found.dags) == {
+            f"{kind}_{name}" for kind in kinds for name in ("shop", "search", "twin", "broken")
+        }
+        assert {dag_id for dag_id, dag in found.dags.items() if "shop" in dag.tags} == {
+            f"{k}_shop" for k in kinds
+        }
         ((file, said),) = found.import_errors.items()
         assert Path(file).name == "pipelines.py"
         assert all(f"{name}.toml" in said for name in ("twin", "my shop", "broken"))
@@ -106,14 +115,18 @@ def test_replicate_runs_continuously_one_run_at_a_time_with_land_and_apply_side_
     assert dag.get_task("land").retries >= 100
 
 
-def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(dag_bag, tmp_path, monkeypatch):
+def test_a_task_of_replicate_that_was_started_again_ends_with_its_run(
+    dag_bag, tmp_path, monkeypatch
+):
     (tmp_path / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
-        ' "127.0.0.1"\nport = 1\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{tmp_path}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     monkeypatch.setenv("AIRFLOW_IS_K8S_EXECUTOR_POD", "True")  # so that nothing stays behind
-    RelayLog.open(f"file://{tmp_path}/relay").change_control(lambda _: Control(land_paused=True, apply_paused=False))
+    RelayLog.open(f"file://{tmp_path}/relay").change_control(
+        lambda _: Control(land_paused=True, apply_paused=False)
+    )
     monkeypatch.setattr("sluice.etl.tasks.airflow_run.MIN_TASK_S", 0.1)
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(days=1))
     params = {"run_seconds": 86_000, "mode": "as in sluice.toml", "until": None}
@@ -135,13 +148,17 @@ def test_a_task_of_archive_that_was_started_again_ends_with_its_run_so_that_file
 ):
     found = []
     monkeypatch.setattr(
-        "sluice.etl.tasks.archive.archive", lambda settings, seconds, got_on: found.append(seconds) or {}
+        "sluice.etl.tasks.archive.archive",
+        lambda settings, seconds, got_on: found.append(seconds) or {},
     )
     monkeypatch.setattr(
-        "sluice.etl.tasks.airflow_task.run_task", lambda pipeline, what, work: work(None, lambda _: None)
+        "sluice.etl.tasks.airflow_task.run_task",
+        lambda pipeline, what, work: work(None, lambda _: None),
     )
     run = SimpleNamespace(start_date=datetime.now(UTC) - timedelta(seconds=600))
-    dag_bag.dags["archive"].get_task("archive").python_callable(params={"run_seconds": 900}, dag_run=run)
+    dag_bag.dags["archive"].get_task("archive").python_callable(
+        params={"run_seconds": 900}, dag_run=run
+    )
     assert found == [pytest.approx(300, abs=20)]
 
 
@@ -149,7 +166,8 @@ def test_continuous_verification_that_was_started_again_or_tried_again_ends_with
     dag_bag, tmp_path, monkeypatch
 ):
     (tmp_path / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "p"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost = "h"\n'
+        f'[upstream]\npd-urls = "p"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
+        ' "h"\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     found = []
@@ -166,10 +184,12 @@ def test_continuous_verification_that_was_started_again_or_tried_again_ends_with
     assert found == [pytest.approx(240, abs=20)] * 2 and found[0] > found[1]
 
 
-def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say_so(dag_bag, tmp_path, monkeypatch):
+def test_the_tasks_of_archive_have_nothing_to_do_while_nothing_is_landed_and_say_so(
+    dag_bag, tmp_path, monkeypatch
+):
     (tmp_path / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
-        ' "127.0.0.1"\nport = 1\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{tmp_path}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     dag = dag_bag.dags["archive"]
@@ -199,14 +219,16 @@ def test_operate_runs_when_it_is_triggered_and_offers_every_action_of_the_comman
     assert tuple(dag.params.get_param("action").schema["enum"]) == ACTIONS
 
 
-def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(dag_bag, tmp_path, monkeypatch):
+def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_sense(
+    dag_bag, tmp_path, monkeypatch
+):
     from sluice.relay import Control, RelayLog
     from sluice.relay.jobs import JobError, Jobs, Runner, WriteScope
 
     url = f"file://{tmp_path}/relay"
     (tmp_path / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "127.0.0.1"\nport'
-        " = 1\n"
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost ='
+        ' "127.0.0.1"\nport = 1\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     act = dag_bag.dags["operate"].get_task("act").python_callable
@@ -214,14 +236,21 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
 
     def run(action, value="", sql="", why=""):
         return act(
-            params={"action": action, "value": value or None, "sql": sql or None, "why": why or None},
+            params={
+                "action": action,
+                "value": value or None,
+                "sql": sql or None,
+                "why": why or None,
+            },
             run_id="manual__1",
         )
 
     relay = RelayLog.open(url)
     run("pause", "land")
     run("run-until", "2026-11-21T12:00:00+00:00")
-    assert relay.control() == Control(land_paused=True, apply_until_ts=(1795262400000 << 18) + (1 << 18) - 1)
+    assert relay.control() == Control(
+        land_paused=True, apply_until_ts=(1795262400000 << 18) + (1 << 18) - 1
+    )
     run("resume")
     assert relay.control() == Control()
     run("skip-txn", str(ts), why="broken")
@@ -259,7 +288,10 @@ def test_modes_are_those_of_the_settings(dag_bag):
     from sluice.etl.operate import MODE_AS_SET
     from sluice.etl.settings import MODES
 
-    assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == (MODE_AS_SET, *MODES)
+    assert tuple(dag_bag.dags["replicate"].params.get_param("mode").schema["enum"]) == (
+        MODE_AS_SET,
+        *MODES,
+    )
 
 
 def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
@@ -288,9 +320,15 @@ def test_parsing_a_dag_file_imports_nothing_heavy_and_is_quick(tmp_path):
 def test_bootstrap_plans_copies_side_by_side_and_finishes_when_it_is_triggered(dag_bag):
     dag = dag_bag.dags["bootstrap"]
     assert type(dag.timetable).__name__ == "NullTimetable" and dag.max_active_runs == 1
-    assert [sorted(dag.get_task(name).downstream_task_ids) for name in ("plan", "prepare", "copy", "finish")] == [
-        ["finish", "prepare"], ["copy"], ["finish"], [],
-    ]  # fmt: skip
+    assert [
+        sorted(dag.get_task(name).downstream_task_ids)
+        for name in ("plan", "prepare", "copy", "finish")
+    ] == [
+        ["finish", "prepare"],
+        ["copy"],
+        ["finish"],
+        [],
+    ]
     assert dag.get_task("copy").is_mapped and dag.get_task("copy").retries >= 100
 
 
@@ -299,14 +337,25 @@ def test_restore_plans_and_does_it_when_it_is_triggered_and_plans_only_unless_as
 
     dag = dag_bag.dags["restore"]
     assert type(dag.timetable).__name__ == "NullTimetable"
-    assert sorted(dag.get_task("plan").downstream_task_ids) == ["work"] and dag.get_task("work").retries >= 100
+    assert (
+        sorted(dag.get_task("plan").downstream_task_ids) == ["work"]
+        and dag.get_task("work").retries >= 100
+    )
     values = dict(dag.params)
     assert values["plan_only"] and values["verify"]
     form = deepcopy(dag.params)
     form["tables"] = ["shop.*", ""]  # as Airflow's form sends a line and its end
-    said = form.validate() | {"until": "before:470614793860415502", "replacing": ["a.b", " "], "verify": False}
+    said = form.validate() | {
+        "until": "before:470614793860415502",
+        "replacing": ["a.b", " "],
+        "verify": False,
+    }
     request = restore_request_from_form(said)
-    assert (request.until, request.tables, request.into) == (470614793860415501, ("shop.*",), "{schema}_restored")
+    assert (request.until, request.tables, request.into) == (
+        470614793860415501,
+        ("shop.*",),
+        "{schema}_restored",
+    )
     assert (request.replacing, request.verify, request.target) == (("a.b",), False, {})
 
 
@@ -316,7 +365,11 @@ def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_bes
 
     form = dag_bag.dags["restore"].params
     assert files_request_from_form(form.validate()) is None
-    said = form.validate() | {"until": "470614793860415501", "tables": ["shop.*", ""], "folder": "/backup/shop"}
+    said = form.validate() | {
+        "until": "470614793860415501",
+        "tables": ["shop.*", ""],
+        "folder": "/backup/shop",
+    }
     wanted = FilesRequest(470614793860415501, ("shop.*",), Path("/backup/shop"))
     assert files_request_from_form(said) == wanted
     assert FilesRequest.from_json(wanted.to_json()) == wanted
@@ -329,11 +382,21 @@ def test_what_the_form_of_bootstrap_says_is_what_the_command_says(dag_bag):
     from sluice.etl.copy import CsvFormat, DumplingOptions, request_from_form
 
     values = dict(dag_bag.dags["bootstrap"].params) | {
-        "source": " s3://dumps/first ", "tables": ["shop.*"], "csv_separator": "\\t", "csv_delimiter": "",
-        "csv_line_terminator": "\\r\\n", "csv_header": False, "escape_backslash": False,
-    }  # fmt: skip
+        "source": " s3://dumps/first ",
+        "tables": ["shop.*"],
+        "csv_separator": "\\t",
+        "csv_delimiter": "",
+        "csv_line_terminator": "\\r\\n",
+        "csv_header": False,
+        "escape_backslash": False,
+    }
     wish = request_from_form(values, "ann")
-    assert (wish.url, wish.globs, wish.into, wish.by) == ("s3://dumps/first", ("shop.*",), (), "ann")
+    assert (wish.url, wish.globs, wish.into, wish.by) == (
+        "s3://dumps/first",
+        ("shop.*",),
+        (),
+        "ann",
+    )
     assert wish.options == DumplingOptions(CsvFormat("\t", "", "\r\n", header=False), escapes=False)
     untouched = request_from_form(dict(dag_bag.dags["bootstrap"].params), "ann")
     assert (untouched.url, untouched.options) == ("tidb://", DumplingOptions())

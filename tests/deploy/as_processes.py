@@ -1,9 +1,10 @@
-"""The services of docker-compose.yaml as processes of this machine, each at a loopback address of its own.
+"""The services of docker-compose.yaml as processes of this machine, each at a loopback address of
+its own.
 
-Commands, environments, configs, secrets, checks of health, the order of starting and the grace of stopping are those of
-the file. Translated are the names of services (to addresses; ports stay), and paths in containers (to folders here).
-For images of others the same program is started from Debian's package, prepared as the image's documentation says
-(`tests.deploy.images`).
+Commands, environments, configs, secrets, checks of health, the order of starting and the grace of
+stopping are those of the file. Translated are the names of services (to addresses; ports stay), and
+paths in containers (to folders here). For images of others the same program is started from
+Debian's package, prepared as the image's documentation says (`tests.deploy.images`).
 """
 
 from __future__ import annotations
@@ -72,18 +73,27 @@ class Service:
 
 
 class Machine:
-    """`home`: an empty folder. `variables`: what is in .env. `without`: services that have no program here. `dags`: the
-    files that Airflow gets.
+    """`home`: an empty folder.
+
+    `variables`: what is in .env. `without`: services that have no program here. `dags`: the files
+    that Airflow gets.
     """
 
     def __init__(
-        self, home: Path, variables: Mapping[str, str], *, without: frozenset[str], dags: tuple[str, ...]
+        self,
+        home: Path,
+        variables: Mapping[str, str],
+        *,
+        without: frozenset[str],
+        dags: tuple[str, ...],
     ) -> None:
         self.home = home
         home.chmod(0o755)  # servers that don't run as root have their folders in it
         given = compose_file.defaults() | dict(variables)
         self._document = compose_file.document(given)
-        found = {name: one for name, one in compose_file.services(given).items() if name not in without}
+        found = {
+            name: one for name, one in compose_file.services(given).items() if name not in without
+        }
         self.services = {
             name: Service(name, one, address, home / name)
             for (name, one), address in zip(found.items(), _addresses(len(found)))
@@ -100,14 +110,20 @@ class Machine:
         for service in self.services.values():
             self._furnish(service)
 
-    # ---- translation -------------------------------------------------------------------------------------------------
+    # ---- translation
+    # -------------------------------------------------------------------------------------------------
 
     def translated(self, service: Service, text: str) -> str:
-        """`text` as it is meant in that service's container, for here. Each place is translated once."""
+        """`text` as it is meant in that service's container, for here.
+
+        Each place is translated once.
+        """
         paths = self._paths(service)
         own = {"0.0.0.0", "127.0.0.1", "localhost"}
         named = {name: other.address for name, other in self.services.items()}
-        hosts = {other.said["hostname"] for other in self.services.values() if other.said.get("hostname")}
+        hosts = {
+            other.said["hostname"] for other in self.services.values() if other.said.get("hostname")
+        }
         each, alone, folders = (_any_of(names) for names in (named, hosts, paths))
         pattern = re.compile(
             rf"(?P<path>(?<![\w./-]){folders}(?![\w.-]))"
@@ -132,12 +148,17 @@ class Machine:
         }
         for volume in service.said.get("volumes", []):
             source, target = volume.split(":")[:2]
-            found[target] = str((ROOT / source).resolve() if source.startswith(".") else self.home / "volumes" / source)
+            found[target] = str(
+                (ROOT / source).resolve()
+                if source.startswith(".")
+                else self.home / "volumes" / source
+            )
         for one in service.said.get("configs", []):
             found[one["target"]] = str(service.root / one["target"].lstrip("/"))
             if one["target"].startswith("/etc/"):  # a folder that is named as a whole
                 found.setdefault(
-                    str(Path(one["target"]).parent), str((service.root / one["target"].lstrip("/")).parent)
+                    str(Path(one["target"]).parent),
+                    str((service.root / one["target"].lstrip("/")).parent),
                 )
         for name in service.said.get("secrets", []):
             found[f"/run/secrets/{name}"] = str(service.root / "run" / "secrets" / name)
@@ -161,22 +182,31 @@ class Machine:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(self.translated(service, (self._secrets / name).read_text()))
         given = {
-            key: self.translated(service, str(value)) for key, value in service.said.get("environment", {}).items()
+            key: self.translated(service, str(value))
+            for key, value in service.said.get("environment", {}).items()
         }
         command = [self.translated(service, str(word)) for word in service.said.get("command", [])]
-        service.environment = _ENVIRONMENT | {"HOME": str(service.root), "TMPDIR": str(service.root / "tmp")} | given
+        service.environment = (
+            _ENVIRONMENT | {"HOME": str(service.root), "TMPDIR": str(service.root / "tmp")} | given
+        )
         if "build" in service.said:
             image = docker_file.stages()[service.said["build"]["target"]]
-            of_image = {key: self.translated(service, value) for key, value in image.environment.items()}
+            of_image = {
+                key: self.translated(service, value) for key, value in image.environment.items()
+            }
             service.environment = of_image | service.environment
             service.argv = [*service.said.get("entrypoint", image.command("ENTRYPOINT")), *command]
         else:
             service.argv = images.IMAGES[service.image](service, command, self._paths(service))
 
-    # ---- running -----------------------------------------------------------------------------------------------------
+    # ---- running
+    # -----------------------------------------------------------------------------------------------------
 
     def up(self) -> None:
-        """Start all in the order of the file, and wait until each is healthy, or done. Raises AssertionError."""
+        """Start all in the order of the file, and wait until each is healthy, or done.
+
+        Raises AssertionError.
+        """
         with ThreadPoolExecutor(len(self.services)) as pool:
             futures = [pool.submit(self._bring_up, service) for service in self.services.values()]
             for future in futures:
@@ -202,15 +232,23 @@ class Machine:
 
         with service.log.open("ab") as log:
             service.process = subprocess.Popen(
-                service.argv, env=service.environment, cwd=ROOT if "build" in service.said else service.root,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                service.argv,
+                env=service.environment,
+                cwd=ROOT if "build" in service.said else service.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
                 **images.user_of(service.image),
-            )  # fmt: skip
+            )
 
     def _wait(self, service: Service) -> None:
         until = time.monotonic() + DEADLINE_S
         assert service.process
-        pause = compose_file.seconds(service.said.get("healthcheck", {}).get("start_interval", "1s")) / 2
+        pause = (
+            compose_file.seconds(service.said.get("healthcheck", {}).get("start_interval", "1s"))
+            / 2
+        )
         while True:
             code = service.process.poll()
             if service.ends and code is not None:
@@ -219,7 +257,9 @@ class Machine:
             assert code is None, service.tail()
             if not service.ends and (said := self.unhealthy(service)) == "":
                 return
-            assert time.monotonic() < until, service.tail() + ("" if service.ends else f"\nhealth: {said}")
+            assert time.monotonic() < until, service.tail() + (
+                "" if service.ends else f"\nhealth: {said}"
+            )
             if self.failed.wait(pause):
                 return
 
@@ -230,7 +270,9 @@ class Machine:
         words = [self.translated(service, word) for word in service.said["healthcheck"]["test"]]
         assert words[0] == "CMD"
         if words[1:4] == ["python", "-m", "deploy.start.healthy"]:
-            try:  # here first: a Python for each look would take from the services the CPU that they start with
+            # here first: a Python for each look would take from the services the CPU that they
+            # start with
+            try:
                 healthy.KINDS[words[4]](*words[5:])
             except Exception as error:
                 return repr(error)
@@ -242,17 +284,26 @@ class Machine:
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             return str(error)
-        return "" if done.returncode == 0 else done.stdout + done.stderr + f"exit code {done.returncode}"
+        return (
+            ""
+            if done.returncode == 0
+            else done.stdout + done.stderr + f"exit code {done.returncode}"
+        )
 
     def stop(self, service: Service) -> int:
-        """End it as Docker does: the signal to its first process, then the rest goes. Its exit code."""
+        """End it as Docker does: the signal to its first process, then the rest goes.
+
+        Its exit code.
+        """
         assert service.process
         began = time.monotonic()
         service.process.send_signal(signal.Signals[service.said.get("stop_signal", "SIGTERM")])
         try:
             code = service.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{service.name} goes on after its signal\n{service.tail()}") from None
+            raise AssertionError(
+                f"{service.name} goes on after its signal\n{service.tail()}"
+            ) from None
         service.took_s["stop"] = time.monotonic() - began
         self._sweep(service)
         return code
@@ -262,7 +313,9 @@ class Machine:
         codes: dict[str, int] = {}
         left = set(self.services)
         while left:
-            needed = {other for name in left for other in self.services[name].said.get("depends_on", {})}
+            needed = {
+                other for name in left for other in self.services[name].said.get("depends_on", {})
+            }
             leaving = left - needed
             now = [name for name in sorted(leaving) if self._runs(name)]
             with ThreadPoolExecutor(len(leaving)) as pool:

@@ -50,7 +50,11 @@ def services(variables: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """The services of the profiles that COMPOSE_PROFILES names, and those without a profile."""
     wanted = set(variables.get("COMPOSE_PROFILES", "").split(","))
     found = document(variables)["services"]
-    return {name: one for name, one in found.items() if not one.get("profiles") or wanted & set(one["profiles"])}
+    return {
+        name: one
+        for name, one in found.items()
+        if not one.get("profiles") or wanted & set(one["profiles"])
+    }
 
 
 def seconds(text: str) -> float:

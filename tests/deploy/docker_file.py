@@ -14,7 +14,9 @@ TARGETS = ("pump", "airflow", "spark", "standin")
 
 @dataclass
 class Stage:
-    """`said`: instruction and rest of the line, in order, those of the stages it is made from first."""
+    """`said`: instruction and rest of the line, in order, those of the stages it is made from
+    first.
+    """
 
     name: str
     base: str
@@ -56,7 +58,9 @@ def stages() -> dict[str, Stage]:
             base, _, name = rest.split()
             base = re.sub(r"\$\{(\w+)\}", lambda one: arguments[one[1]], base)
             earlier = found.get(base)
-            now = found[name] = Stage(name, earlier.base if earlier else base, list(earlier.said) if earlier else [])
+            now = found[name] = Stage(
+                name, earlier.base if earlier else base, list(earlier.said) if earlier else []
+            )
         else:
             assert now is not None
             now.said.append((instruction, " ".join(rest.split())))

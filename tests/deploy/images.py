@@ -1,4 +1,6 @@
-"""Images of others, as processes: what each does before its server starts, and the server from Debian's package."""
+"""Images of others, as processes: what each does before its server starts, and the server from
+Debian's package.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,13 @@ def _secret(service: Service, variable: str) -> str:
 
 
 def postgres(service: Service, command: list[str], paths: Paths) -> list[str]:
-    """postgres: a cluster whose superuser is POSTGRES_USER, the database POSTGRES_DB; all may come with a password."""
-    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    """postgres: a cluster whose superuser is POSTGRES_USER, the database POSTGRES_DB.
+
+    All may come with a password.
+    """
+    programs = max(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name)
+    )
     volume = Path(paths["/var/lib/postgresql"])
     data = volume / "data"
     password = service.root / "password"
@@ -50,7 +57,13 @@ def postgres(service: Service, command: list[str], paths: Paths) -> list[str]:
 
     def run(argv: list[str], text: str = "") -> None:
         done = subprocess.run(
-            argv, input=text, cwd=volume, capture_output=True, text=True, timeout=240, **user_of("postgres")
+            argv,
+            input=text,
+            cwd=volume,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            **user_of("postgres"),
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -59,10 +72,18 @@ def postgres(service: Service, command: list[str], paths: Paths) -> list[str]:
         str(programs / "initdb"), f"--pgdata={data}", f"--username={user}", f"--pwfile={password}",
         "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--locale=C.UTF-8",
     ])  # fmt: skip
-    run([str(programs / "postgres"), "--single", "-D", str(data), "postgres"], f"CREATE DATABASE {database}\n")
+    run(
+        [str(programs / "postgres"), "--single", "-D", str(data), "postgres"],
+        f"CREATE DATABASE {database}\n",
+    )
     with (data / "pg_hba.conf").open("a") as file:
         file.write("host all all all scram-sha-256\n")
-    settings = {"listen_addresses": service.address, "port": "5432", "unix_socket_directories": "", "fsync": "off"}
+    settings = {
+        "listen_addresses": service.address,
+        "port": "5432",
+        "unix_socket_directories": "",
+        "fsync": "off",
+    }
     return [
         str(programs / "postgres"), "-D", str(data), *command,
         *(word for key, value in settings.items() for word in ("-c", f"{key}={value}")),
@@ -70,32 +91,55 @@ def postgres(service: Service, command: list[str], paths: Paths) -> list[str]:
 
 
 def mariadb(service: Service, command: list[str], paths: Paths) -> list[str]:
-    """mariadb: root's password, MARIADB_DATABASE, its owner MARIADB_USER, and what /docker-entrypoint-initdb.d says."""
+    """mariadb: root's password, MARIADB_DATABASE, its owner MARIADB_USER, and what
+    /docker-entrypoint-initdb.d says.
+    """
     volume = Path(paths["/var/lib/mysql"])
     as_root = ["--user=root"] if os.geteuid() == 0 else []
     here = ["--no-defaults", f"--datadir={volume}/data", f"--tmpdir={service.root}/tmp", *as_root]
-    install = [_program("mariadb-install-db"), *here, "--skip-test-db", "--auth-root-authentication-method=normal"]
+    install = [
+        _program("mariadb-install-db"),
+        *here,
+        "--skip-test-db",
+        "--auth-root-authentication-method=normal",
+    ]
     user, database = service.environment["MARIADB_USER"], service.environment["MARIADB_DATABASE"]
     statements = [
         "FLUSH PRIVILEGES",
-        f"ALTER USER root@localhost IDENTIFIED BY '{_secret(service, 'MARIADB_ROOT_PASSWORD_FILE')}'",
+        (
+            "ALTER USER root@localhost IDENTIFIED BY"
+            f" '{_secret(service, 'MARIADB_ROOT_PASSWORD_FILE')}'"
+        ),
         f"CREATE DATABASE {database}",
         f"CREATE USER '{user}'@'%' IDENTIFIED BY '{_secret(service, 'MARIADB_PASSWORD_FILE')}'",
         f"GRANT ALL ON {database}.* TO '{user}'@'%'",
     ]
     first = "".join(f"{one};\n" for one in statements)
-    first += "".join(Path(here).read_text() for there, here in paths.items() if "/docker-entrypoint-initdb.d/" in there)
+    first += "".join(
+        Path(here).read_text()
+        for there, here in paths.items()
+        if "/docker-entrypoint-initdb.d/" in there
+    )
     for argv, text in ((install, ""), ([_program("mariadbd"), *here, "--bootstrap"], first)):
         done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
     return [
-        _program("mariadbd"), *here, *command, f"--socket={service.root}/s", f"--pid-file={service.root}/pid",
-        "--port=3306", f"--bind-address={service.address}", "--debug-no-sync", "--innodb-flush-method=nosync",
-    ]  # fmt: skip
+        _program("mariadbd"),
+        *here,
+        *command,
+        f"--socket={service.root}/s",
+        f"--pid-file={service.root}/pid",
+        "--port=3306",
+        f"--bind-address={service.address}",
+        "--debug-no-sync",
+        "--innodb-flush-method=nosync",
+    ]
 
 
 def rustfs(service: Service, command: list[str], paths: Paths) -> list[str]:
-    """rustfs isn't in Debian: another server of the same protocol, which checks signatures by the same key."""
+    """rustfs isn't in Debian: another server of the same protocol, which checks signatures by the
+    same key.
+    """
     service.environment |= {
         "BIND_HOST": service.address,
         "GATEWAY_PORT": service.environment["RUSTFS_ADDRESS"].rpartition(":")[2],
@@ -133,14 +177,21 @@ IMAGES: dict[str, Prepare] = {
 def _healthcheck_sh(service: Service, argv: list[str]) -> list[str]:
     """MariaDB's script in its image, with --connect and --innodb_initialized."""
     asked = (
-        "import pymysql, sys; address, user, password = sys.argv[1:]\n"
-        "with pymysql.connect(host=address, user=user, password=open(password).read()).cursor() as cursor:\n"
-        "    cursor.execute(\"SELECT 1 FROM information_schema.ENGINES WHERE engine = 'InnoDB' AND support <> 'NO'\")\n"
-        "    sys.exit(not cursor.fetchall())"
+        "import pymysql, sys; address, user, password = sys.argv[1:]\nwith"
+        " pymysql.connect(host=address, user=user, password=open(password).read()).cursor() as"
+        ' cursor:\n    cursor.execute("SELECT 1 FROM information_schema.ENGINES WHERE engine ='
+        " 'InnoDB' AND support <> 'NO'\")\n    sys.exit(not cursor.fetchall())"
     )
     assert argv[1:] == ["--connect", "--innodb_initialized"]
     given = service.environment
-    return [sys.executable, "-c", asked, service.address, given["MARIADB_USER"], given["MARIADB_PASSWORD_FILE"]]
+    return [
+        sys.executable,
+        "-c",
+        asked,
+        service.address,
+        given["MARIADB_USER"],
+        given["MARIADB_PASSWORD_FILE"],
+    ]
 
 
 def _curl(service: Service, argv: list[str]) -> list[str]:
@@ -150,5 +201,8 @@ def _curl(service: Service, argv: list[str]) -> list[str]:
     return [sys.executable, "-c", asked]
 
 
-CHECKS: dict[str, Callable[[Service, list[str]], list[str]]] = {"healthcheck.sh": _healthcheck_sh, "curl": _curl}
+CHECKS: dict[str, Callable[[Service, list[str]], list[str]]] = {
+    "healthcheck.sh": _healthcheck_sh,
+    "curl": _curl,
+}
 """Programs of checks that are in an image only."""

@@ -1,4 +1,6 @@
-"""A network of one's own, with nothing but loopback in it, for what listens on ports that others here may have, too."""
+"""A network of one's own, with nothing but loopback in it, for what listens on ports that others
+here may have, too.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ _SET_FLAGS, _UP = 0x8914, 0x41  # SIOCSIFFLAGS; IFF_UP and IFF_RUNNING
 
 @contextlib.contextmanager
 def own_network() -> Iterator[None]:
-    """What this thread begins inside, threads and processes too, is in it. Who isn't root stays in the machine's: then
-    a port may be taken by somebody who listens on all addresses.
+    """What this thread begins inside, threads and processes too, is in it.
+
+    Who isn't root stays in the machine's: then a port may be taken by somebody who listens on all
+    addresses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)

@@ -61,7 +61,9 @@ def test_every_variable_has_a_default_and_every_line_of_env_is_used():
 def test_a_service_is_pinned_and_bounded_and_restarted_and_has_time_to_end(name):
     service = SERVICES[name]
     if "build" not in service:
-        assert re.search(r":v?\d+\.\d+[.\w-]*(@sha256:[0-9a-f]{64})?$", service["image"]), service["image"]
+        assert re.search(r":v?\d+\.\d+[.\w-]*(@sha256:[0-9a-f]{64})?$", service["image"]), service[
+            "image"
+        ]
     else:
         assert service["image"] == f"sluice-{service['build']['target']}:0.1.0"
         assert service["read_only"] and service["cap_drop"] == ["ALL"]
@@ -71,7 +73,9 @@ def test_a_service_is_pinned_and_bounded_and_restarted_and_has_time_to_end(name)
     assert "no-new-privileges:true" in service["security_opt"]
     assert seconds(service["stop_grace_period"]) >= 10
     assert ("healthcheck" in service) == (name not in ENDING)
-    assert service["restart"] == {"cli": "no"}.get(name, "on-failure:5" if name in ENDING else "unless-stopped")
+    assert service["restart"] == {"cli": "no"}.get(
+        name, "on-failure:5" if name in ENDING else "unless-stopped"
+    )
 
 
 @each
@@ -92,7 +96,10 @@ def test_no_secret_is_in_the_environment_and_each_named_file_is_given(name):
         named |= set(re.findall(r"/run/secrets/\w+", str(value)))
         secret = re.search(r"PASSWORD|SECRET|ACCESS_KEY|FERNET|TOKEN|SQL_ALCHEMY", key)
         assert not secret or re.search(r"(_FILE|_CMD)$", key), key
-    files = {one["source"]: ROOT / document({})["configs"][one["source"]]["file"] for one in service.get("configs", [])}
+    files = {
+        one["source"]: ROOT / document({})["configs"][one["source"]]["file"]
+        for one in service.get("configs", [])
+    }
     for file in files.values() if name != "spark-connect" else ():  # it reads [spark] alone
         named |= set(re.findall(r"/run/secrets/\w+", file.read_text()))
     assert named == given
@@ -110,15 +117,21 @@ def test_the_secrets_are_those_that_are_made_and_stay_on_a_second_time(tmp_path)
         == set(declared)
         == {name for one in SERVICES.values() for name in one.get("secrets", [])}
     )
-    assert {one["file"] for one in declared.values()} == {f"deploy/secrets/{name}" for name in declared}
+    assert {one["file"] for one in declared.values()} == {
+        f"deploy/secrets/{name}" for name in declared
+    }
     assert made.stat().st_mode & 0o777 == 0o700
-    values = [value for name, value in before.items() if name not in ("airflow_database", "tidb_password")]
+    values = [
+        value for name, value in before.items() if name not in ("airflow_database", "tidb_password")
+    ]
     assert len(set(values)) == len(values) and min(map(len, values)) >= 16
     assert before["postgres_password"] in before["airflow_database"]
     assert "deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-def test_a_quality_report_is_made_by_itself_from_a_suite_that_is_where_the_settings_look(monkeypatch):
+def test_a_quality_report_is_made_by_itself_from_a_suite_that_is_where_the_settings_look(
+    monkeypatch,
+):
     """The suite is about the replication itself: it fits whatever tables a TiDB has."""
     monkeypatch.setenv("SLUICE_TIDB_PASSWORD", "x")
     settings = load_settings(ROOT / "deploy" / "compose" / "sluice.toml")
@@ -130,17 +143,24 @@ def test_a_quality_report_is_made_by_itself_from_a_suite_that_is_where_the_setti
     assert ROOT / declared == folder / "replication.toml"
     for name in ("airflow-scheduler", "airflow-api"):
         mounted = {one["source"]: Path(one["target"]) for one in SERVICES[name]["configs"]}
-        assert mounted["quality_replication"] == mounted["sluice_toml"].parent / "quality" / "replication.toml"
+        assert (
+            mounted["quality_replication"]
+            == mounted["sluice_toml"].parent / "quality" / "replication.toml"
+        )
 
 
 def test_every_file_that_is_mounted_is_there_and_every_volume_is_used():
     declared = document({})
-    assert {one["source"] for service in SERVICES.values() for one in service.get("configs", [])} == set(
-        declared["configs"]
-    )
+    assert {
+        one["source"] for service in SERVICES.values() for one in service.get("configs", [])
+    } == set(declared["configs"])
     for one in declared["configs"].values():
         assert (ROOT / one["file"]).is_file(), one
-    mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    mounted = {
+        volume.split(":")[0]
+        for service in SERVICES.values()
+        for volume in service.get("volumes", [])
+    }
     assert {name for name in mounted if not name.startswith(".")} == set(declared["volumes"])
     for name in mounted - set(declared["volumes"]):
         assert (ROOT / name).exists(), name
@@ -166,10 +186,14 @@ def test_what_our_images_are_told_to_start_is_there(name):
 
 
 def test_the_boards_and_their_prometheus_are_provisioned():
-    source = yaml.safe_load((ROOT / "deploy/compose/grafana/datasource.yml").read_text())["datasources"][0]
+    source = yaml.safe_load((ROOT / "deploy/compose/grafana/datasource.yml").read_text())[
+        "datasources"
+    ][0]
     listens = next(word for word in SERVICES["prometheus"]["command"] if "listen-address" in word)
     assert source["url"] == f"http://prometheus:{listens.rpartition(':')[2]}"
-    (provider,) = yaml.safe_load((ROOT / "deploy/compose/grafana/boards.yml").read_text())["providers"]
+    (provider,) = yaml.safe_load((ROOT / "deploy/compose/grafana/boards.yml").read_text())[
+        "providers"
+    ]
     assert f"./monitoring/boards:{provider['options']['path']}:ro" in SERVICES["grafana"]["volumes"]
     assert len(list((ROOT / "monitoring" / "boards").glob("*.json"))) == 2
 
@@ -177,6 +201,8 @@ def test_the_boards_and_their_prometheus_are_provisioned():
 def test_the_alerts_find_the_jobs_that_they_ask_for():
     jobs = {
         one["job_name"]
-        for one in yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())["scrape_configs"]
+        for one in yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())[
+            "scrape_configs"
+        ]
     }
     assert set(re.findall(r'job="(\w+)"', (ROOT / "monitoring" / "rules.yml").read_text())) <= jobs

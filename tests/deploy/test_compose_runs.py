@@ -1,5 +1,6 @@
-"""Everything that docker-compose.yaml starts, started: a recording goes from the pumps to MariaDB by way of S3, a Spark
-cluster and Airflow on Postgres, what arrives is what TiDB had, everybody is healthy, and all of it ends when told to.
+"""Everything that docker-compose.yaml starts, started: a recording goes from the pumps to MariaDB
+by way of S3, a Spark cluster and Airflow on Postgres, what arrives is what TiDB had, everybody is
+healthy, and all of it ends when told to.
 """
 
 from __future__ import annotations
@@ -40,9 +41,14 @@ def last_label() -> Any:
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
     home = Path(tempfile.mkdtemp(prefix="sluice-compose-"))
-    variables = {"STANDIN_RECORDING": RECORDING, "TRAFFIC_UNTIL": last_label().name, "TRAFFIC_SPEED": "max"}
+    variables = {
+        "STANDIN_RECORDING": RECORDING,
+        "TRAFFIC_UNTIL": last_label().name,
+        "TRAFFIC_SPEED": "max",
+    }
     with own_network():
-        machine = Machine(home, variables, without=GRAFANA, dags=("replicate.py",))  # others would take cores from it
+        # others would take cores from it
+        machine = Machine(home, variables, without=GRAFANA, dags=("replicate.py",))
         try:
             machine.up()
             yield machine
@@ -63,7 +69,9 @@ def eventually(is_so: Callable[[], bool], machine: Machine, *services: str) -> N
 def connect(machine: Machine) -> pymysql.connections.Connection[Any]:
     service = machine.services["mariadb"]
     password = Path(service.environment["MARIADB_PASSWORD_FILE"]).read_text()
-    return pymysql.connect(host=service.address, user="sluice", password=password, autocommit=True, charset="utf8mb4")
+    return pymysql.connect(
+        host=service.address, user="sluice", password=password, autocommit=True, charset="utf8mb4"
+    )
 
 
 def checkpoint(machine: Machine) -> int:
@@ -83,9 +91,13 @@ def scraped(machine: Machine, query: str) -> list[dict[str, Any]]:
         return json.load(answer)["data"]["result"]
 
 
-def test_a_recording_goes_through_all_services_and_arrives_whole_and_they_end_when_told(machine: Machine) -> None:
+def test_a_recording_goes_through_all_services_and_arrives_whole_and_they_end_when_told(
+    machine: Machine,
+) -> None:
     last = last_label()
-    eventually(lambda: checkpoint(machine) >= last.ts, machine, "airflow-scheduler", "spark-connect")
+    eventually(
+        lambda: checkpoint(machine) >= last.ts, machine, "airflow-scheduler", "spark-connect"
+    )
     with contextlib.closing(connect(machine)) as database:
         report = compare(FOLDER / "snapshots" / last.name, database)
     assert report.rows > 0
@@ -94,13 +106,20 @@ def test_a_recording_goes_through_all_services_and_arrives_whole_and_they_end_wh
         if not service.ends:  # still, or again: a busy machine's heartbeats come late
             eventually(lambda service=service: machine.unhealthy(service) == "", machine, name)
     eventually(
-        lambda: {one["metric"]["job"] for one in scraped(machine, "up == 1")} == {"sluice", "pump", "etcd"}
-        and len(scraped(machine, 'up{job="pump"} == 1')) == 2
-        and bool(scraped(machine, "sluice_pipeline_readable == 1")),
-        machine, "prometheus", "metrics",
-    )  # fmt: skip
+        lambda: (
+            {one["metric"]["job"] for one in scraped(machine, "up == 1")}
+            == {"sluice", "pump", "etcd"}
+            and len(scraped(machine, 'up{job="pump"} == 1')) == 2
+            and bool(scraped(machine, "sluice_pipeline_readable == 1"))
+        ),
+        machine,
+        "prometheus",
+        "metrics",
+    )
     codes = machine.down()
     by_signal = {-signal.SIGTERM, 128 + signal.SIGTERM}
     for name, code in codes.items():
         # who has something to bring to an end does so, and says that it did
-        assert code == 0 or (code in by_signal and name not in ("pump-1", "pump-2", "mariadb", "postgres")), name
+        assert code == 0 or (
+            code in by_signal and name not in ("pump-1", "pump-2", "mariadb", "postgres")
+        ), name

@@ -19,22 +19,34 @@ targets = pytest.mark.parametrize("name", TARGETS)
 
 
 def sent_to_the_build(path: str) -> bool:
-    """Whether .dockerignore lets a path of the clone into a build; the last line that fits decides."""
+    """Whether .dockerignore lets a path of the clone into a build.
+
+    The last line that fits decides.
+    """
     sent = True
     for line in (ROOT / ".dockerignore").read_text().splitlines():
         if not line or line.startswith("#"):
             continue
         pattern = line.removeprefix("!")
-        if pattern == "*" or path == pattern or path.startswith(f"{pattern}/") or fnmatch.fnmatch(path, pattern):
+        if (
+            pattern == "*"
+            or path == pattern
+            or path.startswith(f"{pattern}/")
+            or fnmatch.fnmatch(path, pattern)
+        ):
             sent = line.startswith("!")
     return sent
 
 
 def test_hadolint_has_nothing_to_say_about_it():
     program = Path(sys.prefix) / "bin" / "hadolint"
-    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [program, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    wrong = subprocess.run([program, "-"], input="FROM python\n", capture_output=True, text=True, timeout=120)
+    wrong = subprocess.run(
+        [program, "-"], input="FROM python\n", capture_output=True, text=True, timeout=120
+    )
     assert "DL3006" in wrong.stdout
 
 
@@ -90,22 +102,32 @@ def test_a_pump_needs_no_more_than_the_packages_of_its_image():
     listed = (ROOT / "deploy" / "pump-packages.txt").read_text().splitlines()
     wanted = {line for line in listed if line and not line.startswith("#")}
     asked = (
-        "import pkgutil, importlib, sys, deploy.start.secret_files, deploy.start.healthy, pump_service\n"
-        "for one in pkgutil.walk_packages(pump_service.__path__, 'pump_service.'):\n"
-        "    if not one.name.endswith('__main__'): importlib.import_module(one.name)\n"
-        "print(*{name.partition('.')[0] for name in sys.modules})"
+        "import pkgutil, importlib, sys, deploy.start.secret_files, deploy.start.healthy,"
+        " pump_service\nfor one in pkgutil.walk_packages(pump_service.__path__, 'pump_service.'):\n"
+        "    if not one.name.endswith('__main__'):"
+        " importlib.import_module(one.name)\nprint(*{name.partition('.')[0] for name in"
+        " sys.modules})"
     )
-    done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     brought = {"sluice"} | wanted
     for name in wanted:
-        needed = [re.split(r"[^\w.-]", one)[0] for one in metadata.requires(name) or [] if "extra ==" not in one]
+        needed = [
+            re.split(r"[^\w.-]", one)[0]
+            for one in metadata.requires(name) or []
+            if "extra ==" not in one
+        ]
         brought |= {one.lower().replace("_", "-") for one in needed}
     owners = metadata.packages_distributions()
-    for module in set(done.stdout.split()) - {"_distutils_hack", "grpc_tools"}:  # grpc looks whether they are there
+    # grpc looks whether they are there
+    for module in set(done.stdout.split()) - {"_distutils_hack", "grpc_tools"}:
         names = {name.lower().replace("_", "-") for name in owners.get(module, [])}
         assert not names or names & brought, f"{module} of {names}"
-    dependencies = (ROOT / "pyproject.toml").read_text().split("dependencies = [")[1].split("]\n")[0]
+    dependencies = (
+        (ROOT / "pyproject.toml").read_text().split("dependencies = [")[1].split("]\n")[0]
+    )
     assert wanted <= set(re.findall(r'"([a-z0-9-]+)', dependencies))
 
 

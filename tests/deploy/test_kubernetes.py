@@ -19,8 +19,14 @@ from tests.deploy.docker_file import TARGETS, stages
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
-OBJECTS = [one for file in KUSTOMIZATION["resources"] for one in yaml.safe_load_all((FOLDER / file).read_text())]
-WORKLOADS = {one["metadata"]["name"]: one for one in OBJECTS if one["kind"] in ("Deployment", "StatefulSet")}
+OBJECTS = [
+    one
+    for file in KUSTOMIZATION["resources"]
+    for one in yaml.safe_load_all((FOLDER / file).read_text())
+]
+WORKLOADS = {
+    one["metadata"]["name"]: one for one in OBJECTS if one["kind"] in ("Deployment", "StatefulSet")
+}
 VALUES = yaml.safe_load((FOLDER / "values-airflow.yaml").read_text())
 COMPOSE = {
     "pump": "pump-1",
@@ -32,8 +38,8 @@ COMPOSE = {
 """Which service of docker-compose.yaml each is."""
 each = pytest.mark.parametrize("name", WORKLOADS)
 RELEASES = ("1.27", "1.37")
-"""Of Kubernetes: the first that keeps a pump's disk when its set is made smaller without being asked to, and the last
-whose schemas are at hand.
+"""Of Kubernetes: the first that keeps a pump's disk when its set is made smaller without being
+asked to, and the last whose schemas are at hand.
 """
 
 
@@ -72,7 +78,11 @@ def test_selectors_find_their_own_pods_and_nobody_elses(name):
     spec = WORKLOADS[name]["spec"]
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"] == labels
-    others = [one["spec"]["template"]["metadata"]["labels"] for key, one in WORKLOADS.items() if key != name]
+    others = [
+        one["spec"]["template"]["metadata"]["labels"]
+        for key, one in WORKLOADS.items()
+        if key != name
+    ]
     assert labels not in others
     service = of_kind("Service").get(spec.get("serviceName", name))
     assert service or name == "spark-worker"
@@ -99,7 +109,10 @@ def test_a_pod_starts_what_compose_starts_has_its_time_to_end_and_is_not_root(na
     assert set(said["resources"]) == {"requests", "limits"}
     assert {mount["name"] for mount in said["volumeMounts"]} == {
         one["name"] for one in pod(name).get("volumes", [])
-    } | {claim["metadata"]["name"] for claim in WORKLOADS[name]["spec"].get("volumeClaimTemplates", [])}
+    } | {
+        claim["metadata"]["name"]
+        for claim in WORKLOADS[name]["spec"].get("volumeClaimTemplates", [])
+    }
     # what compose sets is set, but what differs from machine to machine
     given = {variable["name"] for variable in said["env"]}
     assert set(service.get("environment", {})) <= given
@@ -126,18 +139,26 @@ def test_one_pump_at_a_time_is_taken_away_each_on_a_node_and_with_a_disk_of_its_
     budget = of_kind("PodDisruptionBudget")["pump"]["spec"]
     assert budget["maxUnavailable"] == 1
     assert budget["selector"] == pump["selector"]
-    (apart,) = pod("pump")["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (apart,) = pod("pump")["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
     assert apart["labelSelector"] == pump["selector"]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
     (claim,) = pump["volumeClaimTemplates"]
     mounts = {one["name"]: one["mountPath"] for one in container("pump")["volumeMounts"]}
     variables = {one["name"]: one.get("value", "") for one in container("pump")["env"]}
     assert variables["PUMP_DATA_DIR"].startswith(mounts[claim["metadata"]["name"]] + "/")
-    assert pump["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert pump["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
     service = of_kind("Service")[pump["serviceName"]]["spec"]
     assert service["clusterIP"] == "None"
     assert service["publishNotReadyAddresses"] is True  # one that pauses is still read
-    assert variables["PUMP_ADVERTISE_ADDR"] == f"$(POD_NAME).{pump['serviceName']}.$(POD_NAMESPACE):8250"
+    assert (
+        variables["PUMP_ADVERTISE_ADDR"]
+        == f"$(POD_NAME).{pump['serviceName']}.$(POD_NAMESPACE):8250"
+    )
     assert pump["replicas"] >= 2
     # Kubernetes would set PUMP_PORT and PUMP_SERVICE_HOST, which a pump doesn't know
     assert pod("pump")["enableServiceLinks"] is False
@@ -156,7 +177,12 @@ def test_settings_are_read_and_what_they_name_is_mounted():
     literals = dict(text.split("=", 1) for one in made for text in one.get("literals", []))
     assert literals["pd-urls"] == document["upstream"]["pd-urls"]
     generated = {one["name"] for one in made}
-    asked = {one["configMap"]["name"] for name in WORKLOADS for one in pod(name)["volumes"] if "configMap" in one}
+    asked = {
+        one["configMap"]["name"]
+        for name in WORKLOADS
+        for one in pod(name)["volumes"]
+        if "configMap" in one
+    }
     asked |= {one["configMap"]["name"] for one in VALUES["volumes"] if "configMap" in one}
     assert asked | {"pump"} == generated
 
@@ -180,13 +206,17 @@ def test_prometheus_operator_is_told_of_services_and_ports_that_are_there():
     assert {one["metadata"]["name"] for one in monitors} == {"pump", "sluice"}
     for one in monitors:
         wanted = one["spec"]["selector"]["matchLabels"]
-        (service,) = [each for each in of_kind("Service").values() if each["metadata"]["labels"] == wanted]
+        (service,) = [
+            each for each in of_kind("Service").values() if each["metadata"]["labels"] == wanted
+        ]
         ports = {port["name"] for port in service["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in one["spec"]["endpoints"]} <= ports
 
 
 def test_a_pump_has_the_memory_for_the_largest_transaction_that_it_takes():
-    """3.2 times its size while it is handed out, and what it takes in any case: tests of large transactions."""
+    """3.2 times its size while it is handed out, and what it takes in any case: tests of large
+    transactions.
+    """
     limits = (
         services(defaults())["pump-1"]["deploy"]["resources"]["limits"]["memory"],
         (container("pump")["resources"]["limits"]["memory"]),

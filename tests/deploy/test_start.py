@@ -1,4 +1,6 @@
-"""What containers start: secrets come from files into the process only, and what isn't right is said in a line."""
+"""What containers start: secrets come from files into the process only, and what isn't right is
+said in a line.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,16 @@ def test_a_program_gets_its_secrets_from_files_and_nothing_else_changes(tmp_path
     (tmp_path / "nothing").write_text("")
     shown = "import os, json; print(json.dumps(dict(os.environ)))"
     done = run(
-        "deploy.start.secret_files", sys.executable, "-c", shown,
-        AWS_SECRET_ACCESS_KEY_FILE=str(tmp_path / "key"), SLUICE_TIDB_PASSWORD_FILE=str(tmp_path / "nothing"),
-        AWS_ACCESS_KEY_ID="mine", AWS_ACCESS_KEY_ID_FILE="/not/read", OTHER_FILE="/neither",
-    )  # fmt: skip
+        "deploy.start.secret_files",
+        sys.executable,
+        "-c",
+        shown,
+        AWS_SECRET_ACCESS_KEY_FILE=str(tmp_path / "key"),
+        SLUICE_TIDB_PASSWORD_FILE=str(tmp_path / "nothing"),
+        AWS_ACCESS_KEY_ID="mine",
+        AWS_ACCESS_KEY_ID_FILE="/not/read",
+        OTHER_FILE="/neither",
+    )
     got = json.loads(done.stdout)
     assert got["AWS_SECRET_ACCESS_KEY"] == "hush"
     assert got["SLUICE_TIDB_PASSWORD"] == ""
@@ -43,10 +51,21 @@ def test_a_program_gets_its_secrets_from_files_and_nothing_else_changes(tmp_path
 
 
 def test_a_secret_that_cannot_be_read_is_named_and_nothing_is_started(tmp_path: Path) -> None:
-    done = run("deploy.start.secret_files", "echo", "started", AWS_ACCESS_KEY_ID_FILE=str(tmp_path / "none"))
+    done = run(
+        "deploy.start.secret_files",
+        "echo",
+        "started",
+        AWS_ACCESS_KEY_ID_FILE=str(tmp_path / "none"),
+    )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"echo isn't started: AWS_ACCESS_KEY_ID_FILE: {tmp_path}/none: No such file or directory\n"
-    assert run("deploy.start.secret_files", "no-such-program").stderr.startswith("no-such-program isn't started: ")
+    assert (
+        done.stderr
+        == f"echo isn't started: AWS_ACCESS_KEY_ID_FILE: {tmp_path}/none: No such file or"
+        " directory\n"
+    )
+    assert run("deploy.start.secret_files", "no-such-program").stderr.startswith(
+        "no-such-program isn't started: "
+    )
 
 
 def test_airflows_password_is_written_for_its_owner_alone(tmp_path: Path) -> None:
@@ -67,12 +86,16 @@ def test_airflows_password_is_written_for_its_owner_alone(tmp_path: Path) -> Non
 
 
 def test_a_bucket_is_made_once_and_its_secret_is_in_no_message(s3_server: S3Server) -> None:
-    secrets = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "test"}  # by which the server checks signed URLs
+    # by which the server checks signed URLs
+    secrets = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "test"}
     url = "s3://mine/relay?region=us-east-1&scheme=http&endpoint_override=127.0.0.1:"
     assert bucket.make(f"{url}{s3_server.proxy.port}", secrets) == "bucket mine is there now"
     assert bucket.make(f"{url}{s3_server.proxy.port}", secrets).startswith("bucket mine is there")
-    for refused in (f"{url}{s3_server.proxy.port}", f"{url}1"):  # by the store's signature, by nobody
-        done = run("deploy.start.bucket", refused, AWS_ACCESS_KEY_ID="me", AWS_SECRET_ACCESS_KEY="hush")
+    # by the store's signature, by nobody
+    for refused in (f"{url}{s3_server.proxy.port}", f"{url}1"):
+        done = run(
+            "deploy.start.bucket", refused, AWS_ACCESS_KEY_ID="me", AWS_SECRET_ACCESS_KEY="hush"
+        )
         assert done.returncode == 1
         assert done.stderr.startswith("bucket: ")
         assert "hush" not in done.stderr + done.stdout
@@ -113,7 +136,9 @@ def told() -> Iterator[Told]:
     server.close()
 
 
-def test_a_pump_is_healthy_when_the_registry_shows_it_online(told: Told, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pump_is_healthy_when_the_registry_shows_it_online(
+    told: Told, capsys: pytest.CaptureFixture[str]
+) -> None:
     told.answers["/status"] = {"status": {"a": {"state": "online"}, "b": {"state": "paused"}}}
     assert healthy.main(["pump", told.url, "a"]) == 0
     assert healthy.main(["pump", told.url, "b"]) == 1
@@ -122,7 +147,10 @@ def test_a_pump_is_healthy_when_the_registry_shows_it_online(told: Told, capsys:
 
 
 def test_a_part_of_airflow_is_healthy_when_its_heartbeat_is_young(told: Told) -> None:
-    told.answers["/api/v2/monitor/health"] = {"scheduler": {"status": "healthy"}, "triggerer": {"status": None}}
+    told.answers["/api/v2/monitor/health"] = {
+        "scheduler": {"status": "healthy"},
+        "triggerer": {"status": None},
+    }
     assert healthy.main(["airflow", told.url, "scheduler"]) == 0
     assert healthy.main(["airflow", told.url, "triggerer"]) == 1
     assert healthy.main(["airflow", told.url, "dag_processor"]) == 1
@@ -145,7 +173,9 @@ def test_what_answers_otherwise_or_not_at_all_is_not_healthy(told: Told) -> None
     assert healthy.main(["tcp", told.address]) == 2
 
 
-def test_an_address_without_a_host_is_this_machines(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+def test_an_address_without_a_host_is_this_machines(
+    monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "127.0.0.1")
     told.answers["/json/"] = {"masterurl": "spark://m:7077"}
     port = told.address.rpartition(":")[2]
@@ -158,12 +188,19 @@ def test_traffic_is_a_workload_or_the_recording_that_the_stand_in_plays() -> Non
     assert traffic.order({"TRAFFIC_RATE": "5"}) == (
         "/workload", {"rate": 5.0, "transactions": None, "rows": 3, "tables": 4},
     )  # fmt: skip
-    assert traffic.order({"STANDIN_RECORDING": "shop", "TRAFFIC_SPEED": "max", "TRAFFIC_UNTIL": ""}) == (
-        "/replay", {"until": None, "speed": "max"},
-    )  # fmt: skip
-    words = standin.command("standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": "/recordings/shop"})
+    assert traffic.order(
+        {"STANDIN_RECORDING": "shop", "TRAFFIC_SPEED": "max", "TRAFFIC_UNTIL": ""}
+    ) == (
+        "/replay",
+        {"until": None, "speed": "max"},
+    )
+    words = standin.command(
+        "standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": "/recordings/shop"}
+    )
     assert words[-2:] == ["--recording", "/recordings/shop"]
-    assert "--recording" not in standin.command("standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": ""})
+    assert "--recording" not in standin.command(
+        "standin", {"ETCD_URL": "http://etcd:2379", "STANDIN_RECORDING": ""}
+    )
 
 
 SCHEDULER = """
@@ -176,7 +213,10 @@ print("runs", flush=True)
 child.wait()
 exec(scheduler)
 """
-STUCK = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+STUCK = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True);"
+    " time.sleep(600)"
+)
 WITH_TASK = """
 import subprocess, sys
 task = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"])
@@ -188,15 +228,22 @@ task.wait()
     ("worker", "scheduler", "code", "said"),
     [
         (WITH_TASK, "sys.exit(3)", 3, ""),
-        (STUCK, "sys.exit(3)", 3, "workers of Airflow's executor run no task and don't end: killed\n"),
         (
-            STUCK, STUCK, -signal.SIGKILL,
+            STUCK,
+            "sys.exit(3)",
+            3,
+            "workers of Airflow's executor run no task and don't end: killed\n",
+        ),
+        (
+            STUCK,
+            STUCK,
+            -signal.SIGKILL,
             "workers of Airflow's executor run no task and don't end: killed\n"
             "Airflow's scheduler doesn't end: killed\n",
         ),
     ],
     ids=["a task", "a worker that hangs", "a scheduler that hangs as well"],
-)  # fmt: skip
+)
 def test_a_scheduler_told_to_end_ends_whatever_hangs(
     worker: str, scheduler: str, code: int, said: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

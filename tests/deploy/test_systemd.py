@@ -1,4 +1,6 @@
-"""The systemd units start commands that are there, with arguments these take, and shut in what they start."""
+"""The systemd units start commands that are there, with arguments these take, and shut in what they
+start.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,18 @@ FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 PREFIX = "/opt/sluice/bin/"
 UNITS = sorted(FOLDER.glob("*.service"))
 SHUT_IN = {
-    "User": "sluice", "NoNewPrivileges": "true", "CapabilityBoundingSet": "", "ProtectSystem": "strict",
-    "ProtectHome": "true", "PrivateTmp": "true", "PrivateDevices": "true", "RestrictSUIDSGID": "true",
-    "SystemCallFilter": "@system-service", "UMask": "0027", "LimitCORE": "0",
-}  # fmt: skip
+    "User": "sluice",
+    "NoNewPrivileges": "true",
+    "CapabilityBoundingSet": "",
+    "ProtectSystem": "strict",
+    "ProtectHome": "true",
+    "PrivateTmp": "true",
+    "PrivateDevices": "true",
+    "RestrictSUIDSGID": "true",
+    "SystemCallFilter": "@system-service",
+    "UMask": "0027",
+    "LimitCORE": "0",
+}
 
 
 def sections(unit: Path) -> dict[str, dict[str, str]]:
@@ -52,7 +62,9 @@ def command(unit: Path) -> tuple[str, list[str]]:
 
 def test_there_is_a_unit_for_each_part_of_a_site():
     parts = {"pump", "metrics", "spark-connect"}
-    parts |= {f"airflow-{name}" for name in ("api-server", "scheduler", "dag-processor", "triggerer")}
+    parts |= {
+        f"airflow-{name}" for name in ("api-server", "scheduler", "dag-processor", "triggerer")
+    }
     assert {unit.stem for unit in UNITS} == {f"sluice-{part}" for part in parts}
 
 
@@ -81,7 +93,9 @@ def test_what_the_units_of_airflow_start_are_components_of_it():
         if "airflow" in unit.stem:
             program, arguments = command(unit)
             assert program == "airflow"
-            assert get_parser().parse_args(arguments).subcommand == unit.stem.removeprefix("sluice-airflow-")
+            assert get_parser().parse_args(arguments).subcommand == unit.stem.removeprefix(
+                "sluice-airflow-"
+            )
 
 
 def environment() -> dict[str, str]:
@@ -114,7 +128,9 @@ def test_every_setting_of_airflow_in_the_environment_file_is_one_and_secrets_com
         else:
             assert (section, key) not in conf.sensitive_config_values, name
         assert key in conf.configuration_description[section]["options"], name
-    assert {"SLUICE_CONFIG", "AIRFLOW_HOME", "PYSPARK_PYTHON", "AIRFLOW__CORE__DAGS_FOLDER"} <= set(given)
+    assert {"SLUICE_CONFIG", "AIRFLOW_HOME", "PYSPARK_PYTHON", "AIRFLOW__CORE__DAGS_FOLDER"} <= set(
+        given
+    )
 
 
 @by_name(UNITS)
@@ -123,7 +139,9 @@ def test_what_a_unit_starts_is_shut_in_comes_back_after_a_failure_and_has_time_t
     assert SHUT_IN.items() <= service.items()
     assert service["Restart"] == "on-failure" and int(service["RestartSec"]) > 0
     assert int(service["TimeoutStopSec"]) >= 15
-    assert service["WorkingDirectory"] in {f"/var/lib/{name}" for name in service["StateDirectory"].split()}
+    assert service["WorkingDirectory"] in {
+        f"/var/lib/{name}" for name in service["StateDirectory"].split()
+    }
     assert int(service["LimitNOFILE"]) >= descriptors._TARGET_NOFILE
 
 

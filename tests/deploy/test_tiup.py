@@ -1,4 +1,6 @@
-"""The TiUP package of a pump runs where there is a Python and nothing else, with the flags that TiUP gives a pump."""
+"""The TiUP package of a pump runs where there is a Python and nothing else, with the flags that
+TiUP gives a pump.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def deployed(tmp_path_factory):
     deploy = folder / "deploy"
     for name in ("bin", "conf", "log"):
         (deploy / name).mkdir(parents=True)
-    subprocess.run(["tar", "-zxf", str(folder / name_of_tarball()), "-C", str(deploy / "bin")], check=True)
+    subprocess.run(
+        ["tar", "-zxf", str(folder / name_of_tarball()), "-C", str(deploy / "bin")], check=True
+    )
     shutil.rmtree(folder / "made")
     (folder / name_of_tarball()).unlink()
     shutil.copy(deploy / "bin" / "pump.toml.example", deploy / "conf" / "pump.toml")
@@ -51,18 +55,28 @@ def only_python(tmp_path_factory):
 
 def test_the_package_says_its_version(deployed, only_python):
     done = subprocess.run(
-        [deployed / "bin" / "pump", "-V"], env=only_python, capture_output=True, text=True, timeout=120
+        [deployed / "bin" / "pump", "-V"],
+        env=only_python,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.stdout.startswith(f"sluice pump {metadata.version('sluice')}, Python "), done.stderr
 
 
-def test_without_the_python_that_it_was_made_for_it_says_which_one_that_is(deployed, only_python, tmp_path):
+def test_without_the_python_that_it_was_made_for_it_says_which_one_that_is(
+    deployed, only_python, tmp_path
+):
     for name in ("cat", "dirname", "readlink"):
         (tmp_path / name).symlink_to(shutil.which(name))
     (tmp_path / "python3").write_text("#!/bin/sh\necho 2.7\n")
     (tmp_path / "python3").chmod(0o755)
     done = subprocess.run(
-        [deployed / "bin" / "pump", "-V"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=120
+        [deployed / "bin" / "pump", "-V"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 2
     assert "no Python {}.{} on the PATH".format(*sys.version_info[:2]) in done.stderr
@@ -70,7 +84,9 @@ def test_without_the_python_that_it_was_made_for_it_says_which_one_that_is(deplo
 
 
 @pytest.mark.timeout(600)
-def test_a_pump_of_the_package_serves_with_the_flags_of_tiup_and_leaves_as_paused(deployed, only_python, tmp_path):
+def test_a_pump_of_the_package_serves_with_the_flags_of_tiup_and_leaves_as_paused(
+    deployed, only_python, tmp_path
+):
     stack = Stack(tmp_path / "home")
     try:
         stack.up(("etcd", "cluster"), live=True)
@@ -82,7 +98,9 @@ def test_a_pump_of_the_package_serves_with_the_flags_of_tiup_and_leaves_as_pause
             "-log-file=log/pump.log", "-config=conf/pump.toml",
         )  # fmt: skip
         with open(deployed / "log" / "pump_stderr.log", "wb") as errors:
-            child = subprocess.Popen(["bin/pump", *flags], cwd=deployed, env=only_python, stderr=errors)
+            child = subprocess.Popen(
+                ["bin/pump", *flags], cwd=deployed, env=only_python, stderr=errors
+            )
         try:
             assert state_of(child, address, deployed) == "online"
             loaded = Path(f"/proc/{child.pid}/maps").read_text()
@@ -115,12 +133,16 @@ def state_of(child, address, deployed):
 
 def test_what_starts_it_without_tiup_gives_the_same_flags(deployed, only_python, tmp_path):
     shutil.copytree(
-        deployed / "bin", tmp_path / "bin", ignore=lambda folder, names: {"sluice-pump", "pump"} & set(names)
+        deployed / "bin",
+        tmp_path / "bin",
+        ignore=lambda folder, names: {"sluice-pump", "pump"} & set(names),
     )
     (tmp_path / "bin" / "pump").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "bin" / "pump").chmod(0o755)
     env = only_python | {"ADVERTISE": "10.0.0.5:8250", "PD": "http://pd-1:2379"}
-    done = subprocess.run([tmp_path / "bin" / "run_pump.sh"], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [tmp_path / "bin" / "run_pump.sh"], env=env, capture_output=True, text=True, timeout=60
+    )
     words = done.stdout.split()
     assert dict(zip(words[::2], words[1::2])) == {
         "-addr": "0.0.0.0:8250", "-advertise-addr": "10.0.0.5:8250", "-pd-urls": "http://pd-1:2379",

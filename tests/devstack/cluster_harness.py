@@ -95,7 +95,9 @@ class ClusterProcess:
     def post(self, path, **body):
         return self._call(
             urllib.request.Request(
-                f"http://127.0.0.1:{self.control}{path}", method="POST", data=json.dumps(body).encode()
+                f"http://127.0.0.1:{self.control}{path}",
+                method="POST",
+                data=json.dumps(body).encode(),
             )
         )
 
@@ -131,7 +133,10 @@ def cluster(etcd_url, recording=None, *more):
     if recording is not None:
         arguments += ["--recording", str(recording)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sluice.devstack.tidb", *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-m", "sluice.devstack.tidb", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     try:
         line = process.stdout.readline()
@@ -175,7 +180,12 @@ class PumpServer(pb_grpc.pump.PumpServicer):
     """A pump's gRPC front: keeps the journal; one answer in twenty takes up to `delay_s`."""
 
     def __init__(self, node_id, registry, journal, cluster_id, delay_s=0.0, port=0):
-        self.node_id, self.journal, self.cluster_id, self.delay_s = node_id, journal, cluster_id, delay_s
+        self.node_id, self.journal, self.cluster_id, self.delay_s = (
+            node_id,
+            journal,
+            cluster_id,
+            delay_s,
+        )
         self.refusing = False
         self.server = grpc.server(
             futures.ThreadPoolExecutor(8),
@@ -188,11 +198,16 @@ class PumpServer(pb_grpc.pump.PumpServicer):
         pb_grpc.pump.add_PumpServicer_to_server(self, self.server)
         self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
         self.server.start()
-        registry.register_pump(NodeStatus(node_id=node_id, host=f"127.0.0.1:{self.port}", state="online"))
+        registry.register_pump(
+            NodeStatus(node_id=node_id, host=f"127.0.0.1:{self.port}", state="online")
+        )
 
     def WriteBinlog(self, request, context):
         if request.clusterID != self.cluster_id:
-            context.abort(grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {self.cluster_id} vs {request.clusterID}")
+            context.abort(
+                grpc.StatusCode.UNKNOWN,
+                f"cluster ID are mismatch, {self.cluster_id} vs {request.clusterID}",
+            )
         if self.refusing:
             context.abort(grpc.StatusCode.UNAVAILABLE, "down")
         if request.payload:
@@ -212,7 +227,9 @@ class PumpServer(pb_grpc.pump.PumpServicer):
 def pumps(pd_url, cluster_id, journal, count=2, delay_s=0.0):
     with EtcdClient(pd_url, timeout_s=60) as client:
         registry = Registry(client)
-        started = [PumpServer(f"pump-{n}", registry, journal, cluster_id, delay_s) for n in range(count)]
+        started = [
+            PumpServer(f"pump-{n}", registry, journal, cluster_id, delay_s) for n in range(count)
+        ]
         try:
             yield started
         finally:

@@ -22,7 +22,9 @@ class Port:
         self.now = max([self.versions.newest(), *(label.ts for label in self.recording.labels)]) + 1
         self.safe_point = 0
         self.tls = changes.pop("tls", None)
-        state = ClusterState(self.versions, take_ts=self._take, gc_safe_point=lambda: self.safe_point)
+        state = ClusterState(
+            self.versions, take_ts=self._take, gc_safe_point=lambda: self.safe_point
+        )
         self.server = SQLServer(dataclasses.replace(state, **changes), "127.0.0.1", 0, self.tls)
         self.server.start()
 

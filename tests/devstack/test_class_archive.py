@@ -1,4 +1,6 @@
-"""The archive of Spark's classes that a JVM starts from: Java takes it, and goes without one that isn't of its jars."""
+"""The archive of Spark's classes that a JVM starts from: Java takes it, and goes without one that
+isn't of its jars.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def archived(java: JavaRuntime, tmp_path: Path) -> Path:
 
 
 def loaded(java: JavaRuntime, archived: Path) -> str:
-    """Where Java says that it has Spark's class from. It isn't a program, which is found after it was loaded."""
+    """Where Java says that it has Spark's class from.
+
+    It isn't a program, which is found after it was loaded.
+    """
     done = java.run(f"-XX:SharedArchiveFile={archived}", "-Xlog:class+load", "org.slf4j.Logger")
     (line,) = (line for line in done.stdout.splitlines() if "] org.slf4j.Logger source: " in line)
     return line.partition("source: ")[2]
@@ -43,14 +48,18 @@ def test_a_jvm_has_its_classes_from_the_archive(java: JavaRuntime, archived: Pat
     assert loaded(java, archived).startswith("shared objects file")
 
 
-def test_one_of_a_jar_that_has_changed_fits_no_more_and_java_goes_without(java: JavaRuntime, archived: Path) -> None:
+def test_one_of_a_jar_that_has_changed_fits_no_more_and_java_goes_without(
+    java: JavaRuntime, archived: Path
+) -> None:
     (jar,) = Path(java.class_path).parent.glob("*.jar")
     os.utime(jar, (1, 1))
     assert not fits(archived)
     assert loaded(java, archived).endswith(jar.name)
 
 
-def test_a_damaged_one_fits_no_more_and_java_goes_without(java: JavaRuntime, archived: Path) -> None:
+def test_a_damaged_one_fits_no_more_and_java_goes_without(
+    java: JavaRuntime, archived: Path
+) -> None:
     archived.chmod(0o600)
     archived.write_bytes(b"damaged")
     assert not fits(archived)
@@ -68,8 +77,12 @@ def test_the_class_path_of_the_stacks_spark_has_no_folder_of_files_with_which_ja
     assert "SPARK_CONF_DIR" not in part.env
     assert not (spark_home() / "conf").exists()
     for jvm in ("driver", "executor"):
-        (options,) = (word for word in part.argv if word.startswith(f"spark.{jvm}.extraJavaOptions="))
+        (options,) = (
+            word for word in part.argv if word.startswith(f"spark.{jvm}.extraJavaOptions=")
+        )
         assert options.endswith(" -XX:SharedArchiveFile=/some.jsa")
     part.prepare()
-    (configured,) = (word for word in options.split() if word.startswith("-Dlog4j2.configurationFile=file://"))
+    (configured,) = (
+        word for word in options.split() if word.startswith("-Dlog4j2.configurationFile=file://")
+    )
     assert Path(configured.partition("file://")[2]).read_text()

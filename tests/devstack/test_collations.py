@@ -35,7 +35,9 @@ def copied(name: str, folder: Path, **said: bool) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "expected"), [("oldcoll", False), ("types", True), ("shop", True)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("oldcoll", False), ("types", True), ("shop", True)]
+)
 def test_tikv_has_the_row_of_mysql_tidb_under_whatever_name_a_recording_goes(
     etcd_url: str, tmp_path: Path, name: str, expected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,7 +67,8 @@ def test_landing_finds_that_a_recorded_cluster_compares_bytes(
         landing = LandingSchema.load(pd, tikv, InitialSchema(end if begins == "at the end" else 0))
         history = landing._history
         for job in sorted(
-            (DdlHistoryJob.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())), key=lambda job: job.schema_version
+            (DdlHistoryJob.from_json(raw) for raw in read_ddl_jobs(tikv, pd.tso())),
+            key=lambda job: job.schema_version,
         ):
             history.apply(job)
         tables = [table for table in history.tables.values() if table.schema_name == "oldc"]
@@ -76,12 +79,22 @@ def test_landing_finds_that_a_recorded_cluster_compares_bytes(
 
 def test_where_no_row_shows_it_the_recording_may_say_it(tmp_path: Path) -> None:
     assert recorded_new_collations(Recording(RECORDINGS / "edges")) is True
-    assert recorded_new_collations(Recording(copied("edges", tmp_path / "said", new_collation_enabled=False))) is False
+    assert (
+        recorded_new_collations(
+            Recording(copied("edges", tmp_path / "said", new_collation_enabled=False))
+        )
+        is False
+    )
 
 
 def test_a_recording_that_says_otherwise_than_its_rows_show_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         RecordingError,
-        match=r"recording\.json says new_collation_enabled true, the rows .* show false; take the key out",
+        match=(
+            r"recording\.json says new_collation_enabled true, the rows .* show false; take the"
+            r" key out"
+        ),
     ):
-        recorded_new_collations(Recording(copied("oldcoll", tmp_path / "x", new_collation_enabled=True)))
+        recorded_new_collations(
+            Recording(copied("oldcoll", tmp_path / "x", new_collation_enabled=True))
+        )

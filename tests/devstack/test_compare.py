@@ -25,7 +25,13 @@ def snapshot(folder, **tables):
     """`table=(columns, rows)` as a snapshot folder."""
     label = folder / "snapshots" / "here"
     label.mkdir(parents=True)
-    listed = [{"label": "here", "ts": 1, "tables": {f"s.{name}": len(rows) for name, (_, rows) in tables.items()}}]
+    listed = [
+        {
+            "label": "here",
+            "ts": 1,
+            "tables": {f"s.{name}": len(rows) for name, (_, rows) in tables.items()},
+        }
+    ]
     (folder / "snapshots.json").write_text(json.dumps(listed))
     for number, (name, (columns, rows)) in enumerate(tables.items()):
         lines = [json.dumps({"columns": columns}), *(json.dumps(row) for row in rows)]
@@ -39,20 +45,32 @@ def snapshot(folder, **tables):
 
 ALL_KINDS = (
     (
-        "CREATE TABLE s.k (id INT PRIMARY KEY, d DECIMAL(20,5), f FLOAT, g DOUBLE, j JSON, b BIT(20), v VARBINARY(9), "
-        "t VARCHAR(20), at TIMESTAMP(3) NULL, e ENUM('x','y')) CHARSET utf8mb4"
+        "CREATE TABLE s.k (id INT PRIMARY KEY, d DECIMAL(20,5), f FLOAT, g DOUBLE, j JSON, b"
+        " BIT(20), v VARBINARY(9), t VARCHAR(20), at TIMESTAMP(3) NULL, e ENUM('x','y')) CHARSET"
+        " utf8mb4"
     ),
     (
-        "INSERT INTO s.k VALUES (1, 1.5, 0.1, 0.1, '{\"b\": 2, \"a\": [1,  2]}', 5, x'00ff', 'Grüße 名', "
-        "'2020-01-01 00:00:00.5', 'x'), (2, NULL, -0.0, 16777217, 'null', NULL, '', '', NULL, NULL)"
+        "INSERT INTO s.k VALUES (1, 1.5, 0.1, 0.1, '{\"b\": 2, \"a\": [1,  2]}', 5, x'00ff', 'Grüße"
+        " 名', '2020-01-01 00:00:00.5', 'x'), (2, NULL, -0.0, 16777217, 'null', NULL, '', '', NULL,"
+        " NULL)"
     ),
 )
 KIND_COLUMNS = ["id", "d", "f", "g", "j", "b", "v", "t", "at", "e"]
 KIND_ROWS = [
-    ["1", "1.50000", "0.1", "0.1", '{"a":[1,2],"b":2}', {"hex": "000005"}, {"hex": "00ff"}, "Grüße 名",
-     "2020-01-01 00:00:00.500", "x"],
+    [
+        "1",
+        "1.50000",
+        "0.1",
+        "0.1",
+        '{"a":[1,2],"b":2}',
+        {"hex": "000005"},
+        {"hex": "00ff"},
+        "Grüße 名",
+        "2020-01-01 00:00:00.500",
+        "x",
+    ],
     ["2", None, "0", "16777217", "null", None, {"hex": ""}, "", None, None],
-]  # fmt: skip
+]
 
 
 def test_equal_values_in_another_notation_are_no_difference(connection, tmp_path):
@@ -68,7 +86,7 @@ def test_equal_values_in_another_notation_are_no_difference(connection, tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    ["d = 1.50001", "f = 0.10000001", "g = 0.10000000000000002", "j = '{\"a\": [2, 1], \"b\": 2}'", "b = 6", "v = x'ff'",  # noqa: E501
+    ["d = 1.50001", "f = 0.10000001", "g = 0.10000000000000002", "j = '{\"a\": [2, 1], \"b\": 2}'", "b = 6", "v = x'ff'",
      "t = 'grüße 名'", "at = '2020-01-01 00:00:00.501'", "e = 'y'", "e = NULL", "j = NULL"],
 )  # fmt: skip
 def test_a_changed_value_of_any_kind_is_a_difference(connection, tmp_path, change):
@@ -80,7 +98,11 @@ def test_a_changed_value_of_any_kind_is_a_difference(connection, tmp_path, chang
 
 def test_rows_are_compared_as_a_multiset(connection, tmp_path):
     sql(connection, "CREATE TABLE s.a (x INT)", "CREATE TABLE s.b (x INT)")
-    sql(connection, "INSERT INTO s.a VALUES (1), (1), (2)", "INSERT INTO s.b VALUES (1), (2), (2), (3)")
+    sql(
+        connection,
+        "INSERT INTO s.a VALUES (1), (1), (2)",
+        "INSERT INTO s.b VALUES (1), (2), (2), (3)",
+    )
     label = snapshot(tmp_path, a=(["x"], [["2"], ["1"], ["1"]]), b=(["x"], [["1"], ["1"], ["2"]]))
     report = compare(label, connection)
     assert report.differences == ["s.b: 1 rows missing ((1)), 2 rows too many ((2); (3))"]
@@ -88,7 +110,12 @@ def test_rows_are_compared_as_a_multiset(connection, tmp_path):
 
 
 def test_missing_surplus_and_differently_shaped_tables_are_named(connection, tmp_path):
-    sql(connection, "CREATE TABLE s.a (X INT)", "CREATE TABLE s.shape (x INT, z INT)", "CREATE TABLE s.surplus (x INT)")
+    sql(
+        connection,
+        "CREATE TABLE s.a (X INT)",
+        "CREATE TABLE s.shape (x INT, z INT)",
+        "CREATE TABLE s.surplus (x INT)",
+    )
     label = snapshot(tmp_path, a=(["x"], []), gone=(["x"], []), shape=(["x", "y"], []))
     assert compare(label, connection).differences == [
         "s.gone: missing downstream",
@@ -118,11 +145,15 @@ def test_names_like_injections_are_names(connection, tmp_path):
     label = snapshot(tmp_path)
     listed = [{"label": "here", "ts": 1, "tables": {f"s.{name}": 1}}]
     (tmp_path / "snapshots.json").write_text(json.dumps(listed))
-    (label / "s.t%60%3B%20DROP%20DATABASE%20s%3B%20--%20x.jsonl").write_text('{"columns": ["a`b"]}\n["1"]\n')
+    (label / "s.t%60%3B%20DROP%20DATABASE%20s%3B%20--%20x.jsonl").write_text(
+        '{"columns": ["a`b"]}\n["1"]\n'
+    )
     assert compare(label, connection).differences == []
 
 
-def test_withheld_tables_may_be_there_and_a_value_that_is_not_of_its_kind_is_a_difference(connection, tmp_path):
+def test_withheld_tables_may_be_there_and_a_value_that_is_not_of_its_kind_is_a_difference(
+    connection, tmp_path
+):
     sql(
         connection,
         "CREATE TABLE s.a (x DOUBLE)",

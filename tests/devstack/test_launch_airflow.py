@@ -57,8 +57,14 @@ def content(database: Path) -> list[str]:
 
 def rows(database: Path) -> dict[str, int]:
     with contextlib.closing(sqlite3.connect(database)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        counts = {name: connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0] for name in tables}
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        counts = {
+            name: connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0]
+            for name in tables
+        }
     return {name: count for name, count in counts.items() if count}
 
 
@@ -90,14 +96,19 @@ def test_a_stack_that_has_one_keeps_it(
 ) -> None:
     monkeypatch.setattr(airflow, "CACHE_FOLDER", kept.folder)
     prepare(tmp_path)
-    with contextlib.closing(sqlite3.connect(tmp_path / "airflow" / "airflow.db")) as database, database:
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "airflow" / "airflow.db")) as database,
+        database,
+    ):
         database.execute("UPDATE slot_pool SET slots = 7")
     before = content(tmp_path / "airflow" / "airflow.db")
     prepare(tmp_path)
     assert content(tmp_path / "airflow" / "airflow.db") == before
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"damaged"), lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "spoil", [lambda path: path.write_bytes(b"damaged"), lambda path: path.write_bytes(b"")]
+)
 def test_one_that_is_damaged_is_not_taken(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_migrates: None, spoil
 ) -> None:

@@ -1,4 +1,6 @@
-"""The one-machine stack's Airflow knows the pipelines beside the stack's own, and has room for their tasks."""
+"""The one-machine stack's Airflow knows the pipelines beside the stack's own, and has room for
+their tasks.
+"""
 
 import configparser
 import importlib

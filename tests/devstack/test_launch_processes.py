@@ -38,7 +38,9 @@ def start(tmp_path):
     """Start Python code as a marked child; what is left is killed at the end of the test."""
 
     def start_code(code, part="part"):
-        return spawn([sys.executable, "-c", code], marked_env(tmp_path, part), tmp_path, tmp_path / "log")
+        return spawn(
+            [sys.executable, "-c", code], marked_env(tmp_path, part), tmp_path, tmp_path / "log"
+        )
 
     yield start_code
     for pid in tagged(tmp_path):
@@ -47,7 +49,8 @@ def start(tmp_path):
 
 def test_terminate_ends_a_child_that_ignores_sigterm(start, tmp_path):
     child, process = start(
-        "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+        "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on',"
+        " flush=True); time.sleep(60)"
     )
     wait_for(lambda: b"on" in (tmp_path / "log").read_bytes())
     killed = terminate([process], 0.3, lambda: tagged(tmp_path))
@@ -92,9 +95,12 @@ def test_marked_tells_parts_and_state_folders_apart(start, tmp_path):
 
 def test_the_environment_of_a_process_is_read_whose_program_is_still_being_loaded(start, tmp_path):
     for _ in range(3 * (os.cpu_count() or 1)):
-        start("while True: pass")  # so that loading takes longer: nearly half of them had none at the first look
+        # so that loading takes longer: nearly half of them had none at the first look
+        start("while True: pass")
     for _ in range(50):
-        child = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], STATE_MARK: "here"})
+        child = subprocess.Popen(
+            ["sleep", "60"], env={"PATH": os.environ["PATH"], STATE_MARK: "here"}
+        )
         try:
             assert f"{STATE_MARK}=here".encode() in environment_of(child.pid, time.monotonic() + 60)
         finally:

@@ -19,7 +19,13 @@ from sluice.devstack.state import (
 
 def test_state_comes_back_as_it_was_saved(tmp_path):
     part = StartedService(
-        ProcessId(17, 4711), "127.0.0.1", {"client": 21017}, ["etcd", "--x=ü"], {"A": "b"}, "/log", 1_700_000_000_000
+        ProcessId(17, 4711),
+        "127.0.0.1",
+        {"client": 21017},
+        ["etcd", "--x=ü"],
+        {"A": "b"},
+        "/log",
+        1_700_000_000_000,
     )
     state = StackState({"etcd-client": 21017}, "/some/recording", ProcessId(5, 6), {"etcd": part})
     save_state(tmp_path, state)
@@ -39,7 +45,11 @@ def test_a_state_file_that_cannot_be_used_is_named_with_the_way_out(tmp_path, te
 
 
 def test_only_one_command_changes_a_stack_at_a_time(tmp_path):
-    with locked(tmp_path), pytest.raises(StackError, match="another sluice command"), locked(tmp_path):
+    with (
+        locked(tmp_path),
+        pytest.raises(StackError, match="another sluice command"),
+        locked(tmp_path),
+    ):
         pass
     with locked(tmp_path):
         pass

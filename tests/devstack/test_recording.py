@@ -47,7 +47,10 @@ def test_a_real_recording_reads_as_its_own_summary_says(name):
 def test_payloads_come_out_byte_for_byte_as_they_were_recorded():
     with gzip.open(RECORDINGS / "types" / "binlogs.bin.gz") as stream:
         raw = stream.read()
-    again = b"".join(encode_uvarint(len(r.payload)) + r.payload for r in Recording(RECORDINGS / "types").records())
+    again = b"".join(
+        encode_uvarint(len(r.payload)) + r.payload
+        for r in Recording(RECORDINGS / "types").records()
+    )
     assert again == raw
 
 
@@ -58,7 +61,9 @@ def test_a_cut_at_a_label_keeps_whole_transactions_up_to_it_and_nothing_later():
         records = [r for r in recording.records(label.ts) if not r.fake]
         kept = {r.start_ts for r in records}
         committed = {t.start_ts for t in everything.values() if 0 < t.commit_ts <= label.ts}
-        rolled_back = {t.start_ts for t in everything.values() if not t.commit_ts and t.start_ts <= label.ts}
+        rolled_back = {
+            t.start_ts for t in everything.values() if not t.commit_ts and t.start_ts <= label.ts
+        }
         assert kept == committed | rolled_back
         assert all(r.commit_ts <= label.ts for r in records)
         prewrites = sum(r.tp == PREWRITE for r in records)
@@ -68,14 +73,22 @@ def test_a_cut_at_a_label_keeps_whole_transactions_up_to_it_and_nothing_later():
 def test_labels_are_resolved_by_name_timestamp_or_not_at_all():
     recording = Recording(RECORDINGS / "shop")
     assert recording.resolve("b_mid") == 470614793860415502
-    assert recording.resolve("470614793860415502") == recording.resolve(470614793860415502) == 470614793860415502
+    assert (
+        recording.resolve("470614793860415502")
+        == recording.resolve(470614793860415502)
+        == 470614793860415502
+    )
     assert recording.resolve(None) is None
-    with pytest.raises(RecordingError, match=r"snapshots\.json: no label 'nope'; there are: a_loaded, b_mid"):
+    with pytest.raises(
+        RecordingError, match=r"snapshots\.json: no label 'nope'; there are: a_loaded, b_mid"
+    ):
         recording.resolve("nope")
 
 
 def test_transactions_without_an_end_get_the_fate_that_tikv_knows():
-    unfinished = [t for t in Recording(RECORDINGS / "orphans").transactions().values() if not t.second]
+    unfinished = [
+        t for t in Recording(RECORDINGS / "orphans").transactions().values() if not t.second
+    ]
     assert len(unfinished) == 20
     assert sum(t.commit_ts > 0 and not t.write.rollback for t in unfinished) == 15
     assert sum(t.commit_ts == 0 and t.write.rollback for t in unfinished) == 5
@@ -88,7 +101,14 @@ def test_log_lines_between_the_tikv_keys_are_skipped():
 
 
 @pytest.mark.parametrize(
-    "name", ["recording.json", "binlogs.bin.gz", "snapshots.json", "tikv-meta.jsonl.gz", "tikv-txn-status.jsonl"]
+    "name",
+    [
+        "recording.json",
+        "binlogs.bin.gz",
+        "snapshots.json",
+        "tikv-meta.jsonl.gz",
+        "tikv-txn-status.jsonl",
+    ],
 )
 def test_a_missing_file_is_named(copy, name):
     (copy / name).unlink()
@@ -114,7 +134,9 @@ def test_a_stream_that_ends_inside_a_record_says_where(copy):
         whole = b"".join(encode_uvarint(len(p)) + p for p in payloads)
         stream.write(whole[:-3])
     at = len(whole) - len(payloads[-1]) - len(encode_uvarint(len(payloads[-1])))
-    with pytest.raises(RecordingError, match=rf"record 9 at byte {at} .*announced, the stream ends after"):
+    with pytest.raises(
+        RecordingError, match=rf"record 9 at byte {at} .*announced, the stream ends after"
+    ):
         Recording(copy).transactions()
 
 
@@ -139,7 +161,9 @@ def test_a_payload_that_is_no_binlog_is_named_by_its_number(copy, payload):
 
 def test_a_commit_without_its_prewrite_is_an_error(copy):
     write_stream(copy / "binlogs.bin.gz", [record(tp=1, start_ts=10, commit_ts=11)])
-    with pytest.raises(RecordingError, match="record 0: the Commit of transaction 10 comes without"):
+    with pytest.raises(
+        RecordingError, match="record 0: the Commit of transaction 10 comes without"
+    ):
         Recording(copy).transactions()
 
 
@@ -167,7 +191,9 @@ def test_damage_anywhere_in_the_packed_stream_never_passes_as_a_different_record
 
 def test_broken_small_files_are_named(copy):
     (copy / "snapshots.json").write_text('[{"label": 1}]')
-    with pytest.raises(RecordingError, match=r"snapshots\.json: not a list of label, ts and tables"):
+    with pytest.raises(
+        RecordingError, match=r"snapshots\.json: not a list of label, ts and tables"
+    ):
         Recording(copy)
     (copy / "recording.json").write_text("{")
     with pytest.raises(RecordingError, match=r"recording\.json: not readable as JSON"):

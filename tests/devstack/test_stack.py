@@ -1,4 +1,6 @@
-"""The stack with real etcd and MariaDB: parts come up, come back at the same address, and go without a trace."""
+"""The stack with real etcd and MariaDB: parts come up, come back at the same address, and go
+without a trace.
+"""
 
 import contextlib
 import os
@@ -69,15 +71,23 @@ def test_a_part_killed_hard_is_reported_dead_and_comes_back_with_its_data_at_its
 
 def test_mariadb_takes_root_with_its_password_on_loopback_and_on_its_own_socket_only(stack):
     site = stack.site()
-    ways = ({"unix_socket": str(socket_path(site))}, {"host": "127.0.0.1", "port": site.ports["mariadb"]})
+    ways = (
+        {"unix_socket": str(socket_path(site))},
+        {"host": "127.0.0.1", "port": site.ports["mariadb"]},
+    )
     for way in ways:
         for user, password in (("root", ""), ("root", "wrong"), ("", ""), ("mysql", "")):
             with pytest.raises(pymysql.err.OperationalError):
                 pymysql.connect(user=user, password=password, **way)
     password = site.secret("mariadb").read_text()
-    socket_connection = pymysql.connect(unix_socket=str(socket_path(site)), user="root", password=password)
+    socket_connection = pymysql.connect(
+        unix_socket=str(socket_path(site)), user="root", password=password
+    )
     with contextlib.closing(socket_connection) as database, database.cursor() as cursor:
-        cursor.execute("SELECT @@bind_address, @@innodb_flush_log_at_trx_commit, @@character_set_server, @@datadir")
+        cursor.execute(
+            "SELECT @@bind_address, @@innodb_flush_log_at_trx_commit, @@character_set_server,"
+            " @@datadir"
+        )
         bind, flush, charset, datadir = cursor.fetchone()
     assert (bind, flush, charset) == ("127.0.0.1", 1, "utf8mb4")
     assert datadir.startswith(str(stack.home))
@@ -115,7 +125,9 @@ def test_the_registry_is_cleared_and_nothing_else(stack):
 
     url = f"http://127.0.0.1:{stack.site().ports['etcd-client']}/v3/kv"
     for key in ("/tidb-binlog/v1/pumps/a", "/tidb-binlog/v1/drainers/b", "/tidb-binloh"):
-        _request("POST", f"{url}/put", {"key": base64.b64encode(key.encode()).decode(), "value": ""})
+        _request(
+            "POST", f"{url}/put", {"key": base64.b64encode(key.encode()).decode(), "value": ""}
+        )
     assert clear_registry(stack.site().ports["etcd-client"]) == 2
     rest = _request("POST", f"{url}/range", {"key": "AA==", "range_end": "AA=="})
     assert [base64.b64decode(entry["key"]) for entry in rest["kvs"]] == [b"/tidb-binloh"]
@@ -130,13 +142,17 @@ def test_a_part_that_does_not_come_up_is_reported_with_the_end_of_its_log(tmp_pa
     (tmp_path / "etcd" / "member").mkdir(parents=True)
     (tmp_path / "etcd" / "member" / "snap").write_text("not a folder")
     stack = Stack(tmp_path)
-    with pytest.raises(StackError, match=r"(?s)etcd ended while starting.*The end of .*etcd\.log.*snap"):
+    with pytest.raises(
+        StackError, match=r"(?s)etcd ended while starting.*The end of .*etcd\.log.*snap"
+    ):
         stack.up(["etcd"])
     stack.down()
     assert tagged(tmp_path) == []
 
 
-def test_a_port_that_was_taken_meanwhile_is_changed_if_nothing_runs_and_named_if_something_does(tmp_path):
+def test_a_port_that_was_taken_meanwhile_is_changed_if_nothing_runs_and_named_if_something_does(
+    tmp_path,
+):
     stack = Stack(tmp_path)
     try:
         stack.up(["etcd"])
@@ -152,7 +168,9 @@ def test_a_port_that_was_taken_meanwhile_is_changed_if_nothing_runs_and_named_if
         with socket.socket() as squatter:
             squatter.bind(("127.0.0.1", mariadb))
             squatter.listen()
-            with pytest.raises(StackError, match=rf"port {mariadb} of mariadb is used by another program"):
+            with pytest.raises(
+                StackError, match=rf"port {mariadb} of mariadb is used by another program"
+            ):
                 stack.up(["mariadb"])
     finally:
         stack.down()
@@ -161,7 +179,8 @@ def test_a_port_that_was_taken_meanwhile_is_changed_if_nothing_runs_and_named_if
 def test_down_ends_what_a_killed_command_left_behind(tmp_path):
     stack = Stack(tmp_path)
     stack.up(["etcd"])
-    (tmp_path / "state.json").unlink()  # as if it had been killed before it could write down what it started
+    # as if it had been killed before it could write down what it started
+    (tmp_path / "state.json").unlink()
     assert tagged(tmp_path)
     said = []
     Stack(tmp_path).down(said.append)
@@ -169,13 +188,17 @@ def test_down_ends_what_a_killed_command_left_behind(tmp_path):
     assert said == ["ended 1 processes that were left behind"]
 
 
-def test_a_part_that_comes_back_ends_what_was_left_of_it_but_the_residents_which_the_next_tasks_take_up(tmp_path):
+def test_a_part_that_comes_back_ends_what_was_left_of_it_but_the_residents_which_the_next_tasks_take_up(
+    tmp_path,
+):
     stack = Stack(tmp_path)
     env = os.environ | {STATE_MARK: str(tmp_path), PART_MARK: "etcd"}
     own, other = socket.socketpair()
     with own, other:
         resident = subprocess.Popen(
-            [sys.executable, "-m", "sluice.etl.tasks.worker", str(other.fileno())], pass_fds=[other.fileno()], env=env
+            [sys.executable, "-m", "sluice.etl.tasks.worker", str(other.fileno())],
+            pass_fds=[other.fileno()],
+            env=env,
         )
         left = subprocess.Popen(["sleep", "600"], env=env)
         try:
@@ -205,11 +228,15 @@ def test_metrics_are_served_while_nothing_else_runs(tmp_path):
         url = f"http://127.0.0.1:{stack.site().ports['metrics']}/metrics"
         text, deadline = "", time.monotonic() + 60
         # It isn't waited for whoever takes long to refuse; a later look tells.
-        while 'sluice_answers{party="upstream",pipeline=""} 0.0' not in text and time.monotonic() < deadline:
+        while (
+            'sluice_answers{party="upstream",pipeline=""} 0.0' not in text
+            and time.monotonic() < deadline
+        ):
             with urllib.request.urlopen(url, timeout=60) as answer:
                 text = answer.read().decode()
         assert 'sluice_pipeline_readable{pipeline=""} 1.0' in text
-        assert 'sluice_answers{party="downstream",pipeline=""} 1.0' in text  # nothing is landed: nobody is asked
+        # nothing is landed: nobody is asked
+        assert 'sluice_answers{party="downstream",pipeline=""} 1.0' in text
         assert 'sluice_answers{party="upstream",pipeline=""} 0.0' in text
     finally:
         stack.down()

@@ -1,4 +1,6 @@
-"""Spark and Airflow in the stack: tasks run, are ended for a replay, and come back after the scheduler was killed."""
+"""Spark and Airflow in the stack: tasks run, are ended for a replay, and come back after the
+scheduler was killed.
+"""
 
 import contextlib
 import os
@@ -150,8 +152,12 @@ def test_tasks_come_back_after_the_scheduler_was_killed_and_started_again(stack,
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert stack.up(PARTS) == ["airflow-scheduler"]
-    with contextlib.closing(sqlite3.connect(stack.home / "airflow" / "airflow.db", timeout=60)) as database:
-        states = database.execute("SELECT state FROM job WHERE job_type = 'SchedulerJob' ORDER BY id").fetchall()
+    with contextlib.closing(
+        sqlite3.connect(stack.home / "airflow" / "airflow.db", timeout=60)
+    ) as database:
+        states = database.execute(
+            "SELECT state FROM job WHERE job_type = 'SchedulerJob' ORDER BY id"
+        ).fetchall()
     assert states == [("failed",), ("running",)]  # so nobody waits for the first one's heartbeat
     wait_for_other_tasks(stack, before)
 
@@ -175,10 +181,13 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
     def call(path, **change):
         return airflow._call("PATCH" if change else "GET", f"/dags/stops{path}", change or None)
 
-    eventually(lambda: "stops" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG")
+    eventually(
+        lambda: "stops" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG"
+    )
     call("", is_paused=False)
     runs = eventually(
-        lambda: [run for run in call("/dagRuns")["dag_runs"] if run["state"] == "failed"], "no run has failed"
+        lambda: [run for run in call("/dagRuns")["dag_runs"] if run["state"] == "failed"],
+        "no run has failed",
     )
     eventually(lambda: call("")["is_paused"], "the DAG goes on after a failure")
     assert [run["state"] for run in call("/dagRuns")["dag_runs"]] == ["failed"]
@@ -186,7 +195,9 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
     for task in call(run)["task_instances"]:
         assert (task["state"], task["try_number"]) == ("failed", 1)
         lines = call(f"{run}/{task['task_id']}/logs/1")["content"]
-        told = [line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")]
+        told = [
+            line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")
+        ]
         assert told[-1]["event"].startswith("hint: "), told[-5:]
         assert any(f"{task['task_id']} has stopped" in str(line) for line in told)
 
@@ -199,7 +210,8 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
 
     call("", is_paused=False)
     eventually(
-        lambda: len(call("/dagRuns?state=running")["dag_runs"]) == 1, "the DAG does not go on when it is unpaused"
+        lambda: len(call("/dagRuns?state=running")["dag_runs"]) == 1,
+        "the DAG does not go on when it is unpaused",
     )
     call("", is_paused=True)
     for each in call("/dagRuns?state=running")["dag_runs"]:
@@ -207,13 +219,20 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
 
 
 @pytest.mark.slow
-def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_with_the_way_out(stack, airflow):
+def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_with_the_way_out(
+    stack, airflow
+):
     (stack.home.parent / "dags" / "bootstrap.py").write_text((DAGS / "bootstrap.py").read_text())
-    eventually(lambda: "'bootstrap'" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG")
+    eventually(
+        lambda: "'bootstrap'" in str(airflow._call("GET", "/dags")), "Airflow has not read the DAG"
+    )
     runs = "/dags/bootstrap/dagRuns"
 
     def trigger(**body):
-        """What is said of it; the same again if no answer came, or its database was busy: then nothing was done."""
+        """What is said of it.
+
+        The same again if no answer came, or its database was busy: then nothing was done.
+        """
 
         def once():
             try:
@@ -228,14 +247,24 @@ def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_wi
     assert re.search("HTTP 400.*tasks", trigger(conf={"tasks": 0}))
     told = trigger(dag_run_id="one", conf={"source": "/no/such/dump"})
     assert "'dag_run_id': 'one'" in told or "HTTP 409" in told, told
-    eventually(lambda: airflow._call("GET", f"{runs}/one")["state"] == "failed", "the run doesn't end")
-    found = eventually(lambda: airflow._call("GET", f"{runs}/one/taskInstances")["task_instances"], "no tasks")
+    eventually(
+        lambda: airflow._call("GET", f"{runs}/one")["state"] == "failed", "the run doesn't end"
+    )
+    found = eventually(
+        lambda: airflow._call("GET", f"{runs}/one/taskInstances")["task_instances"], "no tasks"
+    )
     states = {task["task_id"]: (task["state"], task["try_number"]) for task in found}
     assert states["plan"] == ("failed", 1)
     assert {states[name][0] for name in ("prepare", "copy", "finish")} == {"upstream_failed"}
-    lines = eventually(lambda: airflow._call("GET", f"{runs}/one/taskInstances/plan/logs/1")["content"], "no log")
-    told = [line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")]
-    assert told[-1]["event"].startswith("hint: ") and "trigger the DAG" in told[-1]["event"], told[-5:]
+    lines = eventually(
+        lambda: airflow._call("GET", f"{runs}/one/taskInstances/plan/logs/1")["content"], "no log"
+    )
+    told = [
+        line for line in lines if line["event"] not in ("::group::Post Execute", "::endgroup::")
+    ]
+    assert told[-1]["event"].startswith("hint: ") and "trigger the DAG" in told[-1]["event"], told[
+        -5:
+    ]
     assert any("/no/such/dump" in str(line) for line in told)
 
 

@@ -1,4 +1,6 @@
-"""Which processes are taken for those of tasks: real ones, in place of the scheduler, its workers and their tasks."""
+"""Which processes are taken for those of tasks: real ones, in place of the scheduler, its workers
+and their tasks.
+"""
 
 import os
 import signal
@@ -20,7 +22,9 @@ WORKER = f'sh -c "{TASK} & {TASK} & wait"'
 
 @pytest.fixture
 def stack(tmp_path):
-    scheduler = subprocess.Popen(["sh", "-c", f"{WORKER} & {WORKER} & wait"], start_new_session=True)
+    scheduler = subprocess.Popen(
+        ["sh", "-c", f"{WORKER} & {WORKER} & wait"], start_new_session=True
+    )
     started = StartedService(ProcessId(scheduler.pid, 1), "127.0.0.1", {}, [], {}, "", 0)
     save_state(tmp_path, StackState(parts={"airflow-scheduler": started}))
     family = psutil.Process(scheduler.pid)

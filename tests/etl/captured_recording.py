@@ -1,6 +1,8 @@
-"""Make a recording of binlogs out of the recordings of TiKV's change data, by way of the capture's sink.
+"""Make a recording of binlogs out of the recordings of TiKV's change data, by way of the capture's
+sink.
 
-It has everything that the cluster did, from its first transaction on, and the snapshots of all recordings.
+It has everything that the cluster did, from its first transaction on, and the snapshots of all
+recordings.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ LAST = "05-ddl"
 def build(folder: Path) -> list[str]:
     """Writes the recording; returns the labels of its snapshots, ascending."""
     folder.mkdir()
-    whole = recorded_changes.history_through(recorded_changes.checkpoint_ts(LAST)) + recorded_changes.transactions(LAST)
+    whole = recorded_changes.history_through(
+        recorded_changes.checkpoint_ts(LAST)
+    ) + recorded_changes.transactions(LAST)
     store = MemoryStore()
     writer = BinlogWriter(store, SchemaTracker((), 0))  # type: ignore[arg-type]
     writer.advance(iter(whole), whole[-1].commit_ts + 1)
@@ -62,13 +66,19 @@ def _write_keys(folder: Path, whole: list[CapturedTransaction]) -> None:
             else:
                 meta[key] = change.value.hex()
     with gzip.open(folder / "tikv-meta.jsonl.gz", "wt", compresslevel=1) as file:
-        file.writelines(json.dumps({"key": key, "value": value}) + "\n" for key, value in sorted(meta.items()))
+        file.writelines(
+            json.dumps({"key": key, "value": value}) + "\n" for key, value in sorted(meta.items())
+        )
     with gzip.open(folder / ROW_WRITES, "wt", compresslevel=1) as file:
-        file.writelines(json.dumps({"key": key, "writes": found}) + "\n" for key, found in writes.items())
+        file.writelines(
+            json.dumps({"key": key, "writes": found}) + "\n" for key, found in writes.items()
+        )
 
 
 def _write_snapshots(folder: Path, whole: list[CapturedTransaction]) -> list[str]:
-    found = [(name, each) for name in recorded_changes.NAMES for each in recorded_changes.snapshots(name)]
+    found = [
+        (name, each) for name in recorded_changes.NAMES for each in recorded_changes.snapshots(name)
+    ]
     listed: list[dict[str, Any]] = []
     for name, each in sorted(found, key=lambda pair: pair[1].tso):
         label = f"{name} {each.label}"
@@ -77,7 +87,10 @@ def _write_snapshots(folder: Path, whole: list[CapturedTransaction]) -> list[str
         columns = _columns_at(whole, each.tso)
         for table_id, rows in each.rows.items():
             file = own / f"{urllib.parse.quote(each.names[table_id], safe='._-')}.jsonl"
-            lines = [{"columns": columns[table_id]}, *([_as_text(value) for value in row] for row in rows)]
+            lines = [
+                {"columns": columns[table_id]},
+                *([_as_text(value) for value in row] for row in rows),
+            ]
             file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         tables = {full: len(each.rows[table_id]) for table_id, full in each.names.items()}
         listed.append({"label": label, "ts": each.tso, "tables": tables})
@@ -106,5 +119,10 @@ def _table_infos(whole: list[CapturedTransaction], tso: int) -> Iterator[tuple[i
             return
         for change in each.changes:
             key = split_key(change.key) if change.key[:1] == b"m" else None
-            if key is not None and key[0].startswith(b"DB:") and key[2].startswith(b"Table:") and change.value:
+            if (
+                key is not None
+                and key[0].startswith(b"DB:")
+                and key[2].startswith(b"Table:")
+                and change.value
+            ):
                 yield int(key[2][6:]), change.value

@@ -1,5 +1,7 @@
-"""Chunks of a random history, as a job would read them from the upstream at a timestamp; what a downstream must hold
-afterwards; and damage done to a downstream before. Shares nothing with what writes chunks.
+"""Chunks of a random history, as a job would read them from the upstream at a timestamp.
+
+What a downstream must hold afterwards; and damage done to a downstream before. Shares nothing with
+what writes chunks.
 """
 
 from __future__ import annotations
@@ -39,7 +41,11 @@ class Cut:
     @property
     def condition(self) -> str:
         terms = [(">=", self.low), ("<", self.high)]
-        return " AND ".join(f"`{self.column}` {mark} {_literal(value)}" for mark, value in terms if value is not None)
+        return " AND ".join(
+            f"`{self.column}` {mark} {_literal(value)}"
+            for mark, value in terms
+            if value is not None
+        )
 
     def holds(self, row: Row) -> bool:
         if not self.column:
@@ -96,7 +102,9 @@ class Told:
     def expected(self, ts: int, piece: Cut) -> list[tuple[Any, ...]]:
         """As they are downstream, sorted."""
         names = [column.name for column in TABLES[piece.table].columns]
-        return sorted((tuple(_shown(row[n]) for n in names) for row in self.rows_at(ts, piece)), key=repr)
+        return sorted(
+            (tuple(_shown(row[n]) for n in names) for row in self.rows_at(ts, piece)), key=repr
+        )
 
 
 def found(connection: pymysql.connections.Connection, piece: Cut) -> list[tuple[Any, ...]]:
@@ -112,7 +120,9 @@ def found(connection: pymysql.connections.Connection, piece: Cut) -> list[tuple[
     return sorted((row for row in rows if piece.holds(dict(zip(at, row)))), key=repr)
 
 
-def make_ready(relay: RelayLog, told: Told, piece: Cut, at_ts: int, number: int = 0, **more: Any) -> AlignedChunk:
+def make_ready(
+    relay: RelayLog, told: Told, piece: Cut, at_ts: int, number: int = 0, **more: Any
+) -> AlignedChunk:
     """An appointment of which the rows are read already, in two files."""
     asked = appoint(relay, piece, at_ts, number, **more)
     deliver(relay, told, piece, asked)
@@ -137,7 +147,9 @@ def deliver(relay: RelayLog, told: Told, piece: Cut, asked: AlignedChunk) -> Non
         for n, some in enumerate((rows[::2], rows[1::2]))
         if some
     ]
-    relay.aligned_chunks.settle(asked.at_ts, ChunkReady(TABLES[piece.table].to_json(), asked.at_ts, tuple(loads)))
+    relay.aligned_chunks.settle(
+        asked.at_ts, ChunkReady(TABLES[piece.table].to_json(), asked.at_ts, tuple(loads))
+    )
 
 
 def _write(relay: RelayLog, path: str, table: Any, rows: Sequence[Row]) -> LoadFile:
@@ -167,14 +179,22 @@ def damage(connection: pymysql.connections.Connection, name: str, rng: random.Ra
                 case "delete all":
                     cursor.execute(f"DELETE FROM rnd.`{name}`")
                 case "change":
-                    cursor.execute(f"UPDATE rnd.`{name}` SET v = {rng.randint(50, 60)} LIMIT {rng.randint(1, 3)}")
+                    cursor.execute(
+                        f"UPDATE rnd.`{name}` SET v = {rng.randint(50, 60)} LIMIT"
+                        f" {rng.randint(1, 3)}"
+                    )
                     if name == "account":
-                        cursor.execute(f"UPDATE IGNORE rnd.account SET email = '{rng.choice('abe')}'")
+                        cursor.execute(
+                            f"UPDATE IGNORE rnd.account SET email = '{rng.choice('abe')}'"
+                        )
                     if name == "unique":
                         cursor.execute("UPDATE IGNORE rnd.`unique` SET b = a + 1")
                 case "add":
                     row = History(rng.randint(0, 999))._row(name) | {"v": 77}
                     names = ", ".join(f"`{n}`" for n in row)
                     marks = ", ".join(["%s"] * len(row))
-                    cursor.execute(f"INSERT IGNORE INTO rnd.`{name}` ({names}) VALUES ({marks})", list(row.values()))
+                    cursor.execute(
+                        f"INSERT IGNORE INTO rnd.`{name}` ({names}) VALUES ({marks})",
+                        list(row.values()),
+                    )
         cursor.execute("COMMIT")

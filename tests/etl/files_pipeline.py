@@ -1,4 +1,6 @@
-"""A pipeline from a registry in etcd into a folder of files, as all who look at pipelines are shown one."""
+"""A pipeline from a registry in etcd into a folder of files, as all who look at pipelines are shown
+one.
+"""
 
 from __future__ import annotations
 

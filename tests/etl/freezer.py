@@ -1,9 +1,12 @@
-"""Processes that apply and are stopped (SIGSTOP) at their n-th step towards the downstream or the relay log.
+"""Processes that apply and are stopped (SIGSTOP) at their n-th step towards the downstream or the
+relay log.
 
-The steps are not listed by name: every packet that goes to the server counts, and every look at what operators ordered.
-So whatever a process reads or decides, there is a run in which it is stopped between that and the next thing it does.
+The steps are not listed by name: every packet that goes to the server counts, and every look at
+what operators ordered. So whatever a process reads or decides, there is a run in which it is
+stopped between that and the next thing it does.
 
-`python -m tests.etl.freezer` is a process that forks the ones that apply, so that each needs no start of its own.
+`python -m tests.etl.freezer` is a process that forks the ones that apply, so that each needs no
+start of its own.
 """
 
 from __future__ import annotations
@@ -43,20 +46,32 @@ class Freezer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(60)
 
     def start(self, folder: Path, port: int, until: int, mode: str, stop: int | None = None) -> int:
-        """A process that applies through `until`, stopped before its step number `stop`; its id. `folder` holds
-        ``relay`` and gets ``trace.<pid>`` with a line a step and, at the end, how it ended.
+        """A process that applies through `until`, stopped before its step number `stop`; its id.
+
+        `folder` holds ``relay`` and gets ``trace.<pid>`` with a line a step and, at the end, how it
+        ended.
         """
-        return int(self._ask(do="start", folder=str(folder), port=port, until=until, mode=mode, stop=stop)["pid"])
+        return int(
+            self._ask(do="start", folder=str(folder), port=port, until=until, mode=mode, stop=stop)[
+                "pid"
+            ]
+        )
 
     def wait(self, pid: int, timeout_s: float) -> str:
-        """``stopped``, ``ended``, or ``running`` when it takes longer; where all takes longer, see `PATIENCE`."""
+        """``stopped``, ``ended``, or ``running`` when it takes longer.
+
+        Where all takes longer, see `PATIENCE`.
+        """
         timeout_s *= float(os.environ.get(PATIENCE, "1"))
         return str(self._ask(do="wait", pid=pid, timeout_s=timeout_s)["state"])
 
@@ -118,7 +133,9 @@ def _watch(steps: _Steps) -> None:
     for name in ("read", "names", "create", "replace", "remove"):
         function = getattr(LocalStorage, name)
 
-        def looked(self: Any, path: str, *args: Any, _name: str = name, _function: Any = function) -> Any:
+        def looked(
+            self: Any, path: str, *args: Any, _name: str = name, _function: Any = function
+        ) -> Any:
             if path.startswith(_ORDERS):
                 steps.note(f"{_name} {path}")
             return _function(self, path, *args)
@@ -133,7 +150,9 @@ def _apply(folder: Path, port: int, until: int, mode: str, steps: _Steps) -> Non
 
     _watch(steps)
     downstream = Downstream("127.0.0.1", port, "sluice", read_timeout_s=20)
-    settings = Settings(Upstream("unused"), Relay(f"file://{folder}/relay"), downstream, apply=Apply(mode, 2, 6))
+    settings = Settings(
+        Upstream("unused"), Relay(f"file://{folder}/relay"), downstream, apply=Apply(mode, 2, 6)
+    )
     summary = run_apply(settings, until_ts=until, run_seconds=240, prepare=local_preparer(settings))
     steps.end(f"at {summary.checkpoint}")
 
@@ -175,7 +194,11 @@ def _main() -> None:
             children.add(pid := _fork(request))
             answer: dict[str, Any] = {"pid": pid}
         else:
-            state = _state(int(request["pid"]), float(request["timeout_s"])) if request["pid"] in children else "ended"
+            state = (
+                _state(int(request["pid"]), float(request["timeout_s"]))
+                if request["pid"] in children
+                else "ended"
+            )
             if state == "ended":
                 children.discard(request["pid"])
             answer = {"state": state}

@@ -1,8 +1,8 @@
-"""What happens when a process that applies is stopped at one of its steps, another one takes over, and the first goes
-on.
+"""What happens when a process that applies is stopped at one of its steps, another one takes over,
+and the first goes on.
 
-`histories` tell what is applied, `Point` is one run, `run_point` makes it. The suite runs some of them,
-`bench/stall_points.py` all.
+`histories` tell what is applied, `Point` is one run, `run_point` makes it. The suite runs some of
+them, `bench/stall_points.py` all.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ def wide(i: int, name: str = "", v: int = 0, made: str = "2020-01-01 00:00:00") 
 
 
 def tell(server: MariaDBServer, folder: Path) -> Story:
-    """Rows, flights with flushes between their rounds, and DDL: of the kind that fills existing rows, of the kind that
-    drops what is made again under the same name, and of the kind that swaps names.
+    """Rows, flights with flushes between their rounds, and DDL: of the kind that fills existing
+    rows, of the kind that drops what is made again under the same name, and of the kind that swaps
+    names.
     """
     story = Story(server, folder)
-    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)")
+    story.create(
+        ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)"
+    )
     story.create(NOTE, "CREATE TABLE `note` (`a` int, `b` int)")
     story.insert(ITEM, *(item(i) for i in range(4)))
     story.insert(NOTE, {"a": 1, "b": 1}, {"a": 2, "b": 2})
@@ -60,7 +63,11 @@ def tell(server: MariaDBServer, folder: Path) -> Story:
         (ITEM, DELETE, encode_delete(ITEM, item(0))),
         (ITEM, INSERT, encode_insert(ITEM, item(5, "n2"))),
     )
-    story.statement(ADD_COLUMN, "ALTER TABLE `item` ADD COLUMN `made` datetime DEFAULT '2020-01-01 00:00:00'", WIDE)
+    story.statement(
+        ADD_COLUMN,
+        "ALTER TABLE `item` ADD COLUMN `made` datetime DEFAULT '2020-01-01 00:00:00'",
+        WIDE,
+    )
     story.changes(
         *(
             (WIDE, UPDATE, encode_update(WIDE, old, old | {"made": "2026-01-01 00:00:00"}))
@@ -69,24 +76,35 @@ def tell(server: MariaDBServer, folder: Path) -> Story:
     )
     story.insert(WIDE, wide(6, made="2026-02-02 00:00:00"))
     one = story.create(
-        table(20, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)"
+        table(20, "one", "id int", "v int", primary="id"),
+        "CREATE TABLE `one` (`id` int primary key, `v` int)",
     )
     story.insert(one, {"id": 1, "v": 1})
     story.statement(DROP_TABLE, "DROP TABLE `one`", 20, name="one")
     one = story.create(
-        table(21, "one", "id int", "v int", primary="id"), "CREATE TABLE `one` (`id` int primary key, `v` int)"
+        table(21, "one", "id int", "v int", primary="id"),
+        "CREATE TABLE `one` (`id` int primary key, `v` int)",
     )
     two = story.create(
-        table(22, "two", "id int", "v int", primary="id"), "CREATE TABLE `two` (`id` int primary key, `v` int)"
+        table(22, "two", "id int", "v int", primary="id"),
+        "CREATE TABLE `two` (`id` int primary key, `v` int)",
     )
     story.insert(one, {"id": 1, "v": 11}, {"id": 2, "v": 12})
     story.insert(two, {"id": 1, "v": 21})
-    swapped = table(22, "one", "id int", "v int", primary="id"), table(21, "two", "id int", "v int", primary="id")
-    story.statement(RENAME_TABLES, "RENAME TABLE `one` TO `t`, `two` TO `one`, `t` TO `two`", *swapped)
+    swapped = (
+        table(22, "one", "id int", "v int", primary="id"),
+        table(21, "two", "id int", "v int", primary="id"),
+    )
+    story.statement(
+        RENAME_TABLES, "RENAME TABLE `one` TO `t`, `two` TO `one`, `t` TO `two`", *swapped
+    )
     story.update(swapped[0], {"id": 1, "v": 21}, {"v": 22})
     story.insert(swapped[1], {"id": 3, "v": 13})
     story.statement(
-        TRUNCATE_TABLE, "TRUNCATE TABLE `one`", 22, emptied := table(23, "one", "id int", "v int", primary="id")
+        TRUNCATE_TABLE,
+        "TRUNCATE TABLE `one`",
+        22,
+        emptied := table(23, "one", "id int", "v int", primary="id"),
     )
     story.insert(emptied, {"id": 9, "v": 9})
     story.delete(NOTE, {"a": 1, "b": 1, "_tidb_rowid": 5})
@@ -96,18 +114,25 @@ def tell(server: MariaDBServer, folder: Path) -> Story:
 
 EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "item": [
-        (1, "x", 0, "2026-01-01 00:00:00"), (2, "n1", 0, "2020-01-01 00:00:00"), (3, "n3", 33, "2026-01-01 00:00:00"),
-        (5, "n2", 0, "2020-01-01 00:00:00"), (6, "n6", 0, "2026-02-02 00:00:00"),
+        (1, "x", 0, "2026-01-01 00:00:00"),
+        (2, "n1", 0, "2020-01-01 00:00:00"),
+        (3, "n3", 33, "2026-01-01 00:00:00"),
+        (5, "n2", 0, "2020-01-01 00:00:00"),
+        (6, "n6", 0, "2026-02-02 00:00:00"),
     ],
-    "note": [(2, 2)], "one": [(9, 9)], "two": [(1, 11), (2, 12), (3, 13)],
-}  # fmt: skip
+    "note": [(2, 2)],
+    "one": [(9, 9)],
+    "two": [(1, 11), (2, 12), (3, 13)],
+}
 
 
 def differences(server: MariaDBServer, until: int) -> list[str]:
     """How the downstream differs from what is expected, [] if it doesn't."""
     found = []
     with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'd' ORDER BY 1")
+        cursor.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'd' ORDER BY 1"
+        )
         names = [str(name) for (name,) in cursor.fetchall()]
         if names != sorted(EXPECTED):
             found.append(f"tables {names}")
@@ -131,9 +156,10 @@ def differences(server: MariaDBServer, until: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The first process works in mode `first` and is stopped before its step `stop`; the one that takes over works in
-    mode `second`. `crash`: one before them, in mode `first` too, was killed before its step of that number; 0: there
-    was none.
+    """The first process works in mode `first` and is stopped before its step `stop`.
+
+    The one that takes over works in mode `second`. `crash`: one before them, in mode `first` too,
+    was killed before its step of that number; 0: there was none.
     """
 
     first: str
@@ -146,8 +172,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`at`: the step it was stopped at, "" if it had ended before. `blocked`: the second had to wait until the first
-    was woken. `wrong`: what differed, when the second had ended or after the first had.
+    """`at`: the step it was stopped at, "" if it had ended before.
+
+    `blocked`: the second had to wait until the first was woken. `wrong`: what differed, when the
+    second had ended or after the first had.
     """
 
     point: Point
@@ -157,7 +185,9 @@ class Outcome:
     ended: tuple[str, ...] = ()
 
 
-def run_point(freezer: Freezer, server: MariaDBServer, story: Story, folder: Path, point: Point) -> Outcome:
+def run_point(
+    freezer: Freezer, server: MariaDBServer, story: Story, folder: Path, point: Point
+) -> Outcome:
     """Stop, take over, wake, compare."""
     server.empty()
     run = folder / f"{point.first}-{point.second}-{point.crash}-{point.stop}"
@@ -175,7 +205,11 @@ def run_point(freezer: Freezer, server: MariaDBServer, story: Story, folder: Pat
     at = trace_of(run, first)[-1]
     second = freezer.start(run, server.port, story._ts, point.second)
     blocked = freezer.wait(second, _BLOCKED_S) != "ended"
-    wrong = [] if blocked else [f"before it was woken: {text}" for text in differences(server, story._ts)]
+    wrong = (
+        []
+        if blocked
+        else [f"before it was woken: {text}" for text in differences(server, story._ts)]
+    )
     freezer.wake(first)
     for pid in (first, second):
         if freezer.wait(pid, 60) != "ended":
@@ -213,7 +247,12 @@ def leave_as_a_drainer(freezer: Freezer, server: MariaDBServer, story: Story, ru
 
 
 def steps_of(
-    freezer: Freezer, server: MariaDBServer, story: Story, folder: Path, mode: str, drainer: bool = False
+    freezer: Freezer,
+    server: MariaDBServer,
+    story: Story,
+    folder: Path,
+    mode: str,
+    drainer: bool = False,
 ) -> list[str]:
     """The steps of a process that nobody stops."""
     server.empty()
@@ -245,10 +284,17 @@ _READS = (
 
 
 def left_open(steps: list[str]) -> list[int]:
-    """Numbers of the steps before which a crash leaves something begun: those right after something was written."""
+    """Numbers of the steps before which a crash leaves something begun: those right after something
+    was written.
+    """
     texts = [step.split(" ", 1)[1] for step in steps]
     writes = [
-        text.startswith("sql ") and not text[4:].startswith(_READS) and text[4:5].isalpha() and text[4:8].isupper()
+        text.startswith("sql ")
+        and not text[4:].startswith(_READS)
+        and text[4:5].isalpha()
+        and text[4:8].isupper()
         for text in texts
     ]
-    return [number + 2 for number, written in enumerate(writes) if written and number + 1 < len(texts)]
+    return [
+        number + 2 for number, written in enumerate(writes) if written and number + 1 < len(texts)
+    ]

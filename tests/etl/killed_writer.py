@@ -1,4 +1,6 @@
-"""A program that writes batch after batch and is killed after some of them, however slow the machine is."""
+"""A program that writes batch after batch and is killed after some of them, however slow the
+machine is.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,14 @@ ON_BATCH = 'lambda *_: (print("batch", flush=True), sys.stdin.readline())'
 
 
 def ends_by_itself(argv: list[str], batches: int | None, rng: random.Random) -> bool:
-    """Whether the program comes to its end. It isn't allowed on after the batch before it is to be killed has come: so
-    it never ends first. `batches`: after so many and one it is killed; None lets it go on.
+    """Whether the program comes to its end.
+
+    It isn't allowed on after the batch before it is to be killed has come: so it never ends first.
+    `batches`: after so many and one it is killed; None lets it go on.
     """
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:
             if batches is None:

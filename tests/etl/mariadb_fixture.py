@@ -1,5 +1,6 @@
-"""A private MariaDB for tests. Import `mariadb` (one server a session) and `session` (an empty server's session) by
-name.
+"""A private MariaDB for tests.
+
+Import `mariadb` (one server a session) and `session` (an empty server's session) by name.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from sluice.etl.settings import Downstream
 MARIADB = Dialect.from_version("10.11.0-MariaDB")
 """For tests that need no server."""
 AS_ROOT = ("--user=root",) if os.geteuid() == 0 else ()
-"""MariaDB's programs refuse to run as root unless they are given its name, and refuse the name to anybody else."""
+"""MariaDB's programs refuse to run as root unless they are given its name, and refuse the name to
+anybody else.
+"""
 _KEEP = {"mysql", "information_schema", "performance_schema", "sys"}
 _SERVERS = Path(__file__).parents[2] / "docs" / "reference" / "servers.md"
 
 
 def documented_grants() -> list[str]:
-    """Return the statements of docs/reference/servers.md for operators, for `sluice` and all databases of the tests."""
+    """Return the statements of docs/reference/servers.md for operators, for `sluice` and all
+    databases of the tests.
+    """
     text = _SERVERS.read_text(encoding="utf-8")
     statements = re.findall(r"^    (GRANT [^;]* TO sluice);", text, re.MULTILINE)
     assert len(statements) == 2
@@ -38,9 +43,12 @@ def documented_grants() -> list[str]:
 
 
 class MariaDBServer:
-    """mariadbd as a child process with its own data directory, on a free loopback port; `root` needs no password.
+    """mariadbd as a child process with its own data directory, on a free loopback port.
 
-    What replication and its jobs do there they do as `sluice`, who has exactly the rights that the documents ask for.
+    `root` needs no password.
+
+    What replication and its jobs do there they do as `sluice`, who has exactly the rights that the
+    documents ask for.
     """
 
     def __init__(self, directory: Path, *options: str) -> None:
@@ -48,7 +56,8 @@ class MariaDBServer:
         self._options = options
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
-        # Its own: a server that starts removes what looks like temporary tables, those of a neighbour too.
+        # Its own: a server that starts removes what looks like temporary tables, those of a
+        # neighbour too.
         self._scratch = directory / "tmp"
         self._scratch.mkdir(parents=True, exist_ok=True)
         subprocess.run(
@@ -144,11 +153,19 @@ class MariaDBServer:
 
     def connect(self, **options: object) -> pymysql.connections.Connection:
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user="root", charset="utf8mb4", autocommit=True, **options
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            charset="utf8mb4",
+            autocommit=True,
+            **options,
         )  # type: ignore[arg-type]
 
     def empty(self) -> None:
-        """Drop every database that a test made. Sessions that one left open are ended: they may hold locks."""
+        """Drop every database that a test made.
+
+        Sessions that one left open are ended: they may hold locks.
+        """
         connection = self.connect()
         with connection.cursor() as cursor:
             cursor.execute(
@@ -166,8 +183,9 @@ class MariaDBServer:
 
 
 class GivenServer(MariaDBServer):
-    """A server of `--downstream-server`, in place of one that the tests start: MariaDB, MySQL or TiDB on a loopback
-    port, where `root` needs no password. It is emptied again and again, so it must hold nothing when the tests begin.
+    """A server of `--downstream-server`, in place of one that the tests start: MariaDB, MySQL or
+    TiDB on a loopback port, where `root` needs no password. It is emptied again and again, so it
+    must hold nothing when the tests begin.
     """
 
     def __init__(self, port: int) -> None:
@@ -176,10 +194,15 @@ class GivenServer(MariaDBServer):
     def start(self) -> None:
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW DATABASES")
-            if held := {str(name).lower() for (name,) in cursor.fetchall()} - _KEEP - {"test", "metrics_schema"}:
+            if (
+                held := {str(name).lower() for (name,) in cursor.fetchall()}
+                - _KEEP
+                - {"test", "metrics_schema"}
+            ):
                 raise pytest.UsageError(
-                    f"--downstream-server: the tests drop every database of the server at 127.0.0.1:{self.port}, and it"
-                    f" holds {', '.join(sorted(held))}: give them one that is empty"
+                    "--downstream-server: the tests drop every database of the server at"
+                    f" 127.0.0.1:{self.port}, and it holds {', '.join(sorted(held))}: give them one"
+                    " that is empty"
                 )
             cursor.execute("CREATE USER IF NOT EXISTS sluice")
             for grant in documented_grants():
@@ -191,16 +214,24 @@ class GivenServer(MariaDBServer):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--downstream-server", type=int, metavar="PORT",
-        help="Use the empty server at 127.0.0.1:PORT (root, no password) as the downstream, in place of a MariaDB that"
-        " the tests start. Everything in it is dropped.",
-    )  # fmt: skip
+        "--downstream-server",
+        type=int,
+        metavar="PORT",
+        help=(
+            "Use the empty server at 127.0.0.1:PORT (root, no password) as the downstream, in place"
+            " of a MariaDB that the tests start. Everything in it is dropped."
+        ),
+    )
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
+def mariadb_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MariaDBServer]:
     given = request.config.getoption("--downstream-server")
-    server = MariaDBServer(tmp_path_factory.mktemp("mariadb")) if given is None else GivenServer(given)
+    server = (
+        MariaDBServer(tmp_path_factory.mktemp("mariadb")) if given is None else GivenServer(given)
+    )
     server.start()
     yield server
     server.kill() if given is None else server.empty()

@@ -1,4 +1,6 @@
-"""A story whose databases and tables have names that need quoting: dots, capitals, signs, blanks, emoji."""
+"""A story whose databases and tables have names that need quoting: dots, capitals, signs, blanks,
+emoji.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +13,45 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, table
 
 SCHEMAS = ("my.db", "MyApp", "my")
-NAMES = ("orders", "order-items", "100%", "a b", "db.orders", "a`b", 'say "x"', "it's", "[x]*", "Größe")
+NAMES = (
+    "orders",
+    "order-items",
+    "100%",
+    "a b",
+    "db.orders",
+    "a`b",
+    'say "x"',
+    "it's",
+    "[x]*",
+    "Größe",
+)
 ROWS = 12
 
 
 def odd_tables(server: MariaDBServer, folder: Path) -> tuple[Story, list[Table]]:
-    """Databases that each have a table of each name, with rows; two of them differ in nothing but the dot's place."""
+    """Databases that each have a table of each name, with rows.
+
+    Two of them differ in nothing but the dot's place.
+    """
     story = Story(server, folder)
     tables = []
     for number, schema in enumerate(SCHEMAS, 2):
         made = Schema(number, schema, "utf8mb4", "utf8mb4_bin")
-        story.statement(1, f"CREATE DATABASE {quote_name(schema)}", schemas={number: made}, schema=schema)
+        story.statement(
+            1, f"CREATE DATABASE {quote_name(schema)}", schemas={number: made}, schema=schema
+        )
         for place, name in enumerate(NAMES):
-            plain = table(100 * number + place, name, "id int", "n varchar(20)", 'say"%s int', primary="id")
+            plain = table(
+                100 * number + place, name, "id int", "n varchar(20)", 'say"%s int', primary="id"
+            )
             one = replace(plain, schema_name=schema, schema_id=number)
-            query = f'CREATE TABLE {quote_name(name)} (`id` INT PRIMARY KEY, `n` VARCHAR(20), `say"%s` INT)'
+            query = (
+                f'CREATE TABLE {quote_name(name)} (`id` INT PRIMARY KEY, `n` VARCHAR(20), `say"%s`'
+                " INT)"
+            )
             story.statement(3, query, one, schema=schema, name=name)
-            story.insert(one, *({"id": n, "n": f"{schema} {name} {n}", 'say"%s': place} for n in range(ROWS)))
+            story.insert(
+                one, *({"id": n, "n": f"{schema} {name} {n}", 'say"%s': place} for n in range(ROWS))
+            )
             tables.append(one)
     return story, tables

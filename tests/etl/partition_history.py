@@ -1,9 +1,10 @@
-"""A model of TiDB's partitions under schema changes: physical partitions, and sessions that are one schema version
-behind.
+"""A model of TiDB's partitions under schema changes: physical partitions, and sessions that are one
+schema version behind.
 
-What a session writes goes by the definition that it uses, so what it means is known without any rule of replication:
-rows lie in physical partitions, and at the end a table holds what lies in those it has then. The binlog names the
-version with which the transaction began: with metadata locks that may be older than the definition. TiKV knows.
+What a session writes goes by the definition that it uses, so what it means is known without any
+rule of replication: rows lie in physical partitions, and at the end a table holds what lies in
+those it has then. The binlog names the version with which the transaction began: with metadata
+locks that may be older than the definition. TiKV knows.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ FIRST_TS = 400_000_000_000 << 18
 CREATE = (
     "CREATE DATABASE d",
     (
-        "CREATE TABLE d.t (p int, v int{key}) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1"
-        " VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN (30), PARTITION p3 VALUES LESS THAN (40))"
+        "CREATE TABLE d.t (p int, v int{key}) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN"
+        " (10), PARTITION p1 VALUES LESS THAN (20), PARTITION p2 VALUES LESS THAN (30), PARTITION"
+        " p3 VALUES LESS THAN (40))"
     ),
     "CREATE TABLE d.u (p int, v int{key})",
 )
@@ -40,9 +42,16 @@ _T, _U = 101, 102
 
 @dataclass(frozen=True)
 class Definition:
-    """What is in force at a schema version: partitions of t (physical id, name, bound), the id of u."""
+    """What is in force at a schema version: partitions of t (physical id, name, bound), the id of
+    u.
+    """
 
-    partitions: tuple[tuple[int, str, int], ...] = ((201, "p0", 10), (202, "p1", 20), (203, "p2", 30), (204, "p3", 40))
+    partitions: tuple[tuple[int, str, int], ...] = (
+        (201, "p0", 10),
+        (202, "p1", 20),
+        (203, "p2", 30),
+        (204, "p3", 40),
+    )
     ordinary: int = _U
     exchanging: str = ""
     """The partition that is about to be exchanged: until it is, u takes only what belongs there."""
@@ -58,11 +67,15 @@ class Definition:
 
 
 class PartitionHistory:
-    """Random transactions and partition DDL. `transactions`: (commit_ts, [row changes], DDL or None) in order."""
+    """Random transactions and partition DDL.
+
+    `transactions`: (commit_ts, [row changes], DDL or None) in order.
+    """
 
     def __init__(self, seed: int, keyed: bool, *, locks: bool = True) -> None:
-        """`locks`: TiDB's metadata locks are on, so that binlogs may name an older version than that of the definition,
-        and landing asks TiKV; without them it lands as it did before it asked.
+        """`locks`: TiDB's metadata locks are on, so that binlogs may name an older version than
+        that of the definition, and landing asks TiKV; without them it lands as it did before it
+        asked.
         """
         self._locks = locks
         self._writes: dict[bytes, list[tuple[int, int]]] = {}
@@ -87,30 +100,52 @@ class PartitionHistory:
         ]
         return replace(
             self.ordinary(_T, "t"),
-            partition={"type": 1, "expr": "`p`", "enable": True, "num": len(definitions), "definitions": definitions},
+            partition={
+                "type": 1,
+                "expr": "`p`",
+                "enable": True,
+                "num": len(definitions),
+                "definitions": definitions,
+            },
         )
 
     def ordinary(self, table_id: int, name: str = "u") -> Table:
         """u under an id."""
-        key = (Index(1, "PRIMARY", (("v", 1, -1), ("p", 0, -1)), unique=True, primary=True),) if self._keyed else ()
+        key = (
+            (Index(1, "PRIMARY", (("v", 1, -1), ("p", 0, -1)), unique=True, primary=True),)
+            if self._keyed
+            else ()
+        )
         flag = 1 if self._keyed else 0
-        return Table(table_id, 1, "d", name, (Column(1, "p", 0, 3, flag), Column(2, "v", 1, 3, flag)), key)
+        return Table(
+            table_id, 1, "d", name, (Column(1, "p", 0, 3, flag), Column(2, "v", 1, 3, flag)), key
+        )
 
     def grow(self, count: int) -> None:
         """Rows, and now and then a DDL between them."""
         for _ in range(count):
             if self._rng.random() < 0.12:
                 self.ddl(
-                    self._rng.choice([Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION]), 3
+                    self._rng.choice(
+                        [
+                            Action.DROP_PARTITION,
+                            Action.TRUNCATE_PARTITION,
+                            Action.EXCHANGE_PARTITION,
+                        ]
+                    ),
+                    3,
                 )
             else:
                 self.rows()
 
     def rows(self, planned_by: Definition | None = None) -> None:
-        """One transaction by a session that has the newest version or the one before. `planned_by`: of which it knows
-        only since its statement was planned.
+        """One transaction by a session that has the newest version or the one before.
+
+        `planned_by`: of which it knows only since its statement was planned.
         """
-        version = self._version - (self._rng.random() < 0.4 and self._version > 1 and planned_by is None)
+        version = self._version - (
+            self._rng.random() < 0.4 and self._version > 1 and planned_by is None
+        )
         definition = planned_by or self._versions[version]
         if self._locks and planned_by is None and self._rng.random() < 0.5:
             version = self._rng.randint(max(1, version - 3), version)
@@ -118,7 +153,11 @@ class PartitionHistory:
         start_ts = self._ts + 1 if planned_by else commit_ts - 1
         written: list[tuple[int, int, int]] = []
         told = self._locks or planned_by is None
-        changes = [c for _ in range(self._rng.randint(1, 4)) for c in self._change(definition, written, is_told=told)]
+        changes = [
+            c
+            for _ in range(self._rng.randint(1, 4))
+            for c in self._change(definition, written, is_told=told)
+        ]
         if changes:
             self._ts = commit_ts
             self._version_at[commit_ts] = self._version
@@ -136,7 +175,10 @@ class PartitionHistory:
         found = {}
         for key in keys:
             writes = dict(self._writes.get(key, ()))  # of one transaction the last one
-            *rest, last = [*(MvccWrite(kind, start_ts, start_ts + 1) for start_ts, kind in writes.items()), None]
+            *rest, last = [
+                *(MvccWrite(kind, start_ts, start_ts + 1) for start_ts, kind in writes.items()),
+                None,
+            ]
             lock = None
             if rest and self._rng.random() < 0.3:
                 write = rest.pop()
@@ -147,8 +189,9 @@ class PartitionHistory:
     def _change(
         self, definition: Definition, written: list[tuple[int, int, int]], *, is_told: bool = True
     ) -> list[tuple[int, int, bytes]]:
-        """`written` gets what TiKV notes: physical id, hidden row id, and 0 for a put, 1 for a delete. `is_told`:
-        TiKV or the named version tells where the session writes; else only what it changes does.
+        """`written` gets what TiKV notes: physical id, hidden row id, and 0 for a put, 1 for a
+        delete. `is_told`: TiKV or the named version tells where the session writes; else only what
+        it changes does.
         """
         kinds = [INSERT, INSERT, UPDATE, UPDATE, DELETE] if is_told else [UPDATE, DELETE]
         rng, of_t = self._rng, self._rng.random() < 0.8
@@ -175,8 +218,13 @@ class PartitionHistory:
         if target is None or (not of_t and not definition.takes(new["p"])):
             return []
         others = [r for r in self.stored.get(target, []) if kind == INSERT or r is not old]
-        if self._keyed and kind != DELETE and any((r["p"], r["v"]) == (new["p"], new["v"]) for r in others):
-            return []  # unique in its partition, and so in the table; but for rows of one that is about to go
+        if (
+            self._keyed
+            and kind != DELETE
+            and any((r["p"], r["v"]) == (new["p"], new["v"]) for r in others)
+        ):
+            # unique in its partition, and so in the table; but for rows of one that is about to go
+            return []
         if kind != INSERT:
             self.stored[pid].remove(old)
             if kind == DELETE or target != pid:
@@ -191,18 +239,27 @@ class PartitionHistory:
         if kind == INSERT:
             return [(table.id, INSERT, encode_insert(table, new))]
         if target != pid:
-            return [(table.id, INSERT, encode_insert(table, new)), (table.id, DELETE, encode_delete(table, old))]
+            return [
+                (table.id, INSERT, encode_insert(table, new)),
+                (table.id, DELETE, encode_delete(table, old)),
+            ]
         return [(table.id, UPDATE, encode_update(table, old, new))]
 
     def _row(self) -> Row:
         v = self._rng.randint(0, 2)
         return {
-            "p": self._rng.choice([None, *range(0, 40, 4)]) if not self._keyed else self._rng.randrange(0, 40, 4),
+            "p": (
+                self._rng.choice([None, *range(0, 40, 4)])
+                if not self._keyed
+                else self._rng.randrange(0, 40, 4)
+            ),
             "v": v,
         }
 
     def ddl(self, kind: int, rows_between: int) -> None:
-        """One of the three kinds of DDL, with so many transactions at most between two of its steps."""
+        """One of the three kinds of DDL, with so many transactions at most between two of its
+        steps.
+        """
         now = self._versions[self._version]
         chosen = self._rng.randrange(len(now.partitions))
         pid, name, bound = now.partitions[chosen]
@@ -214,17 +271,24 @@ class PartitionHistory:
             text, steps = f"ALTER TABLE `t` DROP PARTITION `{name}`", 3
         elif kind == Action.TRUNCATE_PARTITION:
             after = replace(
-                now, partitions=tuple((self._next_id, name, bound) if p[0] == pid else p for p in now.partitions)
+                now,
+                partitions=tuple(
+                    (self._next_id, name, bound) if p[0] == pid else p for p in now.partitions
+                ),
             )
             text, steps = f"ALTER TABLE `t` TRUNCATE PARTITION `{name}`", 1
         else:
             low = now.partitions[chosen - 1][2] if chosen else -1
             if any(
-                (row["p"] is None and chosen) or (row["p"] is not None and not low <= row["p"] < bound)
+                (row["p"] is None and chosen)
+                or (row["p"] is not None and not low <= row["p"] < bound)
                 for row in self.stored.get(now.ordinary, [])
             ):
                 return  # TiDB refuses rows that don't belong there
-            after = Definition(tuple((now.ordinary, name, bound) if p[0] == pid else p for p in now.partitions), pid)
+            after = Definition(
+                tuple((now.ordinary, name, bound) if p[0] == pid else p for p in now.partitions),
+                pid,
+            )
             text, steps = f"ALTER TABLE `t` EXCHANGE PARTITION `{name}` WITH TABLE `u`", 2
         began, versions = self._ts, []
         for step in range(steps):
@@ -236,7 +300,9 @@ class PartitionHistory:
             self._version += 1
             versions.append(self._version)
             self._versions[self._version] = (
-                after if kind != Action.EXCHANGE_PARTITION or step == steps - 1 else replace(now, exchanging=name)
+                after
+                if kind != Action.EXCHANGE_PARTITION or step == steps - 1
+                else replace(now, exchanging=name)
             )
         self._ts += self._rng.randint(1, 9)
         tables = {_T: self.table(after)}
@@ -273,7 +339,14 @@ class PartitionHistory:
         """No session is behind any more."""
         now = self._versions[self._version]
         self.final = {
-            "t": sorted(((r["p"], r["v"]) for pid, _, _ in now.partitions for r in self.stored.get(pid, [])), key=repr),
+            "t": sorted(
+                (
+                    (r["p"], r["v"])
+                    for pid, _, _ in now.partitions
+                    for r in self.stored.get(pid, [])
+                ),
+                key=repr,
+            ),
             "u": sorted(((r["p"], r["v"]) for r in self.stored.get(now.ordinary, [])), key=repr),
         }
 
@@ -293,7 +366,8 @@ class PartitionHistory:
                 d
                 for d in done
                 if any(
-                    str(i) in d["effect"]["tables"] and (oldest[i] < d["schema_version"] or lo < d["finished_ts"] + 100)
+                    str(i) in d["effect"]["tables"]
+                    and (oldest[i] < d["schema_version"] or lo < d["finished_ts"] + 100)
                     for i in used
                 )
             ]
@@ -301,7 +375,8 @@ class PartitionHistory:
             part = None
             if rows:
                 batch = pa.RecordBatch.from_arrays(
-                    [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)], schema=PART_SCHEMA
+                    [pa.array(c, f.type) for c, f in zip(zip(*rows), PART_SCHEMA)],
+                    schema=PART_SCHEMA,
                 )
                 part = relay.write_part(lo, hi, "t", 0, [batch])
             documents = {str(i): tables[i].to_json() for i in wanted if i in tables}
@@ -313,7 +388,15 @@ class PartitionHistory:
                 {
                     **{
                         k: d[k]
-                        for k in ("type", "job_id", "schema_version", "versions", "effect", "began_ts", "finished_ts")
+                        for k in (
+                            "type",
+                            "job_id",
+                            "schema_version",
+                            "versions",
+                            "effect",
+                            "began_ts",
+                            "finished_ts",
+                        )
                     },
                     "before": d.pop("before_it"),
                 }
@@ -348,7 +431,9 @@ class PartitionHistory:
                     moves,
                     window.parts,
                     (lo, hi, "t"),
-                    to_come=lambda _, at=version: [self.table(d) for v, d in self._versions.items() if v > at],
+                    to_come=lambda _, at=version: [
+                        self.table(d) for v, d in self._versions.items() if v > at
+                    ],
                 )
                 window = replace(schema.write_to(window), parts=parts)
             relay.commit(window)
@@ -367,4 +452,6 @@ class PartitionHistory:
 
 def create_statements(keyed: bool) -> list[str]:
     """The statements that make the tables."""
-    return [statement.replace("{key}", ", PRIMARY KEY (v, p)" if keyed else "") for statement in CREATE]
+    return [
+        statement.replace("{key}", ", PRIMARY KEY (v, p)" if keyed else "") for statement in CREATE
+    ]

@@ -1,4 +1,6 @@
-"""Random transactions over a few small tables of every key shape, as a relay log and as a plain model of the rows."""
+"""Random transactions over a few small tables of every key shape, as a relay log and as a plain
+model of the rows.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ TABLES = {
         (Index(1, "email", (("email", 1, -1),), unique=True),),
         pk_is_handle=True,
     ),
-    "plain": Table(102, 1, "rnd", "plain", (Column(1, "id", 0, 3, 3), Column(2, "v", 1, 3)), pk_is_handle=True),
+    "plain": Table(
+        102, 1, "rnd", "plain", (Column(1, "id", 0, 3, 3), Column(2, "v", 1, 3)), pk_is_handle=True
+    ),
     "ci": Table(
         103,
         1,
@@ -91,7 +95,9 @@ TABLES = {
             Column(3, "v", 2, 3),
         ),
     ),
-    "parted": Table(107, 1, "rnd", "parted", (Column(1, "p", 0, 3), Column(2, "v", 1, 3)), partition=_PARTITIONS),
+    "parted": Table(
+        107, 1, "rnd", "parted", (Column(1, "p", 0, 3), Column(2, "v", 1, 3)), partition=_PARTITIONS
+    ),
     "parted_key": Table(
         108,
         1,
@@ -105,8 +111,8 @@ TABLES = {
 CREATE = (
     "CREATE DATABASE rnd CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     (
-        "CREATE TABLE rnd.account (id int PRIMARY KEY, email varchar(20) COLLATE utf8mb4_general_ci, v int, UNIQUE"
-        " (email))"
+        "CREATE TABLE rnd.account (id int PRIMARY KEY, email varchar(20) COLLATE"
+        " utf8mb4_general_ci, v int, UNIQUE (email))"
     ),
     "CREATE TABLE rnd.plain (id int PRIMARY KEY, v int)",
     "CREATE TABLE rnd.ci (k varchar(20) COLLATE utf8mb4_general_ci PRIMARY KEY, v int)",
@@ -114,12 +120,12 @@ CREATE = (
     "CREATE TABLE rnd.`unique` (a int NOT NULL, b int, v int, UNIQUE (a), UNIQUE (b))",
     "CREATE TABLE rnd.heap (t varchar(20) COLLATE utf8mb4_general_ci, f float, v int)",
     (
-        "CREATE TABLE rnd.parted (p int, v int) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (2), PARTITION p1"
-        " VALUES LESS THAN (100))"
+        "CREATE TABLE rnd.parted (p int, v int) PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS"
+        " THAN (2), PARTITION p1 VALUES LESS THAN (100))"
     ),
     (
-        "CREATE TABLE rnd.parted_key (p int, k varchar(20), v int, PRIMARY KEY (k, p)) PARTITION BY RANGE (p)"
-        " (PARTITION p0 VALUES LESS THAN (2), PARTITION p1 VALUES LESS THAN (100))"
+        "CREATE TABLE rnd.parted_key (p int, k varchar(20), v int, PRIMARY KEY (k, p)) PARTITION BY"
+        " RANGE (p) (PARTITION p0 VALUES LESS THAN (2), PARTITION p1 VALUES LESS THAN (100))"
     ),
 )
 _WORDS = ("a", "A", "b", "B ", "é", "E", "'", "\\", "\t")
@@ -132,7 +138,10 @@ def _shown(value: Any) -> Any:
 
 @dataclass
 class History:
-    """`rows`: the model, by table and row id. `transactions`: (commit_ts, [(table, kind, encoded row)])."""
+    """`rows`: the model, by table and row id.
+
+    `transactions`: (commit_ts, [(table, kind, encoded row)]).
+    """
 
     seed: int
     rows: dict[str, dict[int, Row]] = field(default_factory=lambda: {name: {} for name in TABLES})
@@ -155,7 +164,9 @@ class History:
                 self.transactions.append((self._ts, changes))
 
     def land(self, url: str, sizes: Sequence[int], after: int = (1 << 40) - 5) -> RelayLog:
-        """Write windows of about `sizes` transactions each, over and over, of what was committed after that TSO."""
+        """Write windows of about `sizes` transactions each, over and over, of what was committed
+        after that TSO.
+        """
         relay = RelayLog.open(url)
         lo, n = after, 0
         at = sum(ts <= after for ts, _ in self.transactions)
@@ -175,14 +186,18 @@ class History:
             part = relay.write_part(lo, hi, "t", 0, [batch])
             assert part is not None
             tables = {str(table.id): table.to_json() for table in TABLES.values()}
-            relay.commit(WindowRecord(lo, hi, 7, "t", 0, len(chosen), len(rows), 1, (part,), tables))
+            relay.commit(
+                WindowRecord(lo, hi, 7, "t", 0, len(chosen), len(rows), 1, (part,), tables)
+            )
             lo = hi
         return relay
 
     def expected(self, name: str) -> list[tuple[Any, ...]]:
         """The model's rows of a table, sorted."""
         names = [column.name for column in TABLES[name].columns]
-        return sorted((tuple(_shown(row[n]) for n in names) for row in self.rows[name].values()), key=repr)
+        return sorted(
+            (tuple(_shown(row[n]) for n in names) for row in self.rows[name].values()), key=repr
+        )
 
     def with_rowid(self, name: str, number: int, row: Row) -> Row:
         """A row with TiDB's hidden id; each partition counts for itself."""
@@ -201,25 +216,34 @@ class History:
             row = self._row(name)
             if self._fits(name, row, None):
                 rows[self._next] = row
-                changes.append((name, INSERT, encode_insert(table, self.with_rowid(name, self._next, row))))
+                changes.append(
+                    (name, INSERT, encode_insert(table, self.with_rowid(name, self._next, row)))
+                )
                 self._next += 1
         else:
             rowid = rng.choice(list(rows))
             old = rows[rowid]
             if kind == DELETE:
                 del rows[rowid]
-                changes.append((name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old))))
+                changes.append(
+                    (name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old)))
+                )
                 return
             new = self._row(name) if rng.random() < 0.5 else old | {"v": rng.randint(0, 5)}
             if self._fits(name, new, rowid):
                 self._update(name, rowid, new, changes)
 
-    def _update(self, name: str, rowid: int, new: Row, changes: list[tuple[str, int, bytes]]) -> None:
+    def _update(
+        self, name: str, rowid: int, new: Row, changes: list[tuple[str, int, bytes]]
+    ) -> None:
         """TiDB writes a changed handle as delete and insert."""
         table, old = TABLES[name], self.rows[name][rowid]
         self.rows[name][rowid] = new
-        moved = table.handle_kind != "heap" and any(old[key] != new[key] for key in table.primary_key)
-        if table.partition and _partition(old) != _partition(new):  # there TiDB adds the row before it removes it
+        moved = table.handle_kind != "heap" and any(
+            old[key] != new[key] for key in table.primary_key
+        )
+        # there TiDB adds the row before it removes it
+        if table.partition and _partition(old) != _partition(new):
             changes.append((name, INSERT, encode_insert(table, self.with_rowid(name, rowid, new))))
             changes.append((name, DELETE, encode_delete(table, self.with_rowid(name, rowid, old))))
         elif moved:
@@ -230,13 +254,15 @@ class History:
                 (
                     name,
                     UPDATE,
-                    encode_update(table, self.with_rowid(name, rowid, old), self.with_rowid(name, rowid, new)),
+                    encode_update(
+                        table, self.with_rowid(name, rowid, old), self.with_rowid(name, rowid, new)
+                    ),
                 )
             )
 
     def _swap(self, name: str, changes: list[tuple[str, int, bytes]]) -> None:
-        """Two rows exchange their unique values in one statement: neither order of the two updates is
-        valid by itself.
+        """Two rows exchange their unique values in one statement: neither order of the two updates
+        is valid by itself.
         """
         column = {"account": "email", "unique": "b", "nonclustered": "b"}.get(name)
         if column is None or len(self.rows[name]) < 2 or name == "nonclustered":
@@ -287,7 +313,9 @@ class History:
         for key in keys:
             ci = name in ("account", "ci")
             mine = _collated([row[k] for k in key], ci)
-            if None not in mine and any(_collated([other[k] for k in key], ci) == mine for other in others):
+            if None not in mine and any(
+                _collated([other[k] for k in key], ci) == mine for other in others
+            ):
                 return False
         return True
 

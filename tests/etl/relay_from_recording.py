@@ -45,9 +45,13 @@ _T = TypeVar("_T")
 
 
 def _once(read: Callable[[Path], _T]) -> Callable[[Path], _T]:
-    """Recordings of the tests, which nobody changes, are read once a process: what is read must not be changed."""
+    """Recordings of the tests, which nobody changes, are read once a process: what is read must not
+    be changed.
+    """
     kept = functools.cache(read)
-    return functools.wraps(read)(lambda folder: kept(folder) if folder.parent == RECORDINGS else read(folder))
+    return functools.wraps(read)(
+        lambda folder: kept(folder) if folder.parent == RECORDINGS else read(folder)
+    )
 
 
 def binlogs(folder: Path) -> Iterator[Any]:
@@ -76,7 +80,11 @@ def committed(folder: Path) -> tuple[tuple[int, int, bytes], ...]:
             prewrites[binlog.start_ts] = payload
         elif binlog.tp == 1:
             commits[binlog.start_ts] = binlog.commit_ts
-    return tuple(sorted((commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items()))
+    return tuple(
+        sorted(
+            (commit_ts, start_ts, prewrites[start_ts]) for start_ts, commit_ts in commits.items()
+        )
+    )
 
 
 def jobs(folder: Path) -> dict[int, dict[str, Any]]:
@@ -112,7 +120,9 @@ class MetaKeys:
 
     def __init__(self, folder: Path) -> None:
         self._values = _meta_values(folder)
-        self._versions: list[tuple[int, int]] = json.loads((folder / "recording.json").read_text()).get("versions", [])
+        self._versions: list[tuple[int, int]] = json.loads(
+            (folder / "recording.json").read_text()
+        ).get("versions", [])
         """Schema versions with the TSO from which on they were there, where a recording says so."""
 
     def get(self, key: bytes, ts: int) -> bytes | None:
@@ -133,15 +143,23 @@ class MetaKeys:
 
     def physical_ids(self, table: Table) -> set[int]:
         """Every id that rows of a table had, by all jobs."""
-        infos = [document["binlog"].get("TableInfo") for document in read_ddl_jobs(self, self.tso())]  # type: ignore[arg-type]
-        tables = [Table.from_tidb(info, 1, "") for info in infos if info is not None and info["id"] == table.id]
+        infos = [
+            document["binlog"].get("TableInfo") for document in read_ddl_jobs(self, self.tso())
+        ]  # type: ignore[arg-type]
+        tables = [
+            Table.from_tidb(info, 1, "")
+            for info in infos
+            if info is not None and info["id"] == table.id
+        ]
         return {table.id}.union(*map(physical_ids, tables))
 
 
 @_once
 def _has_old_collations(folder: Path) -> bool:
     """As the stand-in TiKV says it is, which isn't there."""
-    shown = shown_new_collations(_meta_values(folder).items(), (payload for _, payload in binlogs(folder)))
+    shown = shown_new_collations(
+        _meta_values(folder).items(), (payload for _, payload in binlogs(folder))
+    )
     said = json.loads((folder / "recording.json").read_text()).get("new_collation_enabled")
     return False in (shown, said)
 
@@ -157,7 +175,9 @@ def _batch(transactions: Sequence[tuple[int, int, bytes]]) -> pa.RecordBatch:
 def _held(
     transactions: Sequence[tuple[int, int, bytes]], rng: random.Random
 ) -> Sequence[Sequence[tuple[int, int, bytes]]]:
-    """What each of some pumps has of them: mostly one of them, now and then two after TiDB tried again."""
+    """What each of some pumps has of them: mostly one of them, now and then two after TiDB tried
+    again.
+    """
     pumps: list[list[tuple[int, int, bytes]]] = [[] for _ in range(_PUMPS)]
     for row in transactions:
         for number in rng.sample(range(_PUMPS), rng.choice((1, 1, 1, 2))):
@@ -173,24 +193,38 @@ def _begun_again(relay: RelayLog, meta: Any, old_collations: bool) -> LandingSch
     then = SchemaRebuilder(meta, meta.tso(), old_collations=old_collations)
 
     def has_landed(job_id: int, since_ts: int) -> bool:
-        return any(int(ddl["job_id"]) == job_id for window in relay.windows(0) for ddl in window.ddls)
+        return any(
+            int(ddl["job_id"]) == job_id for window in relay.windows(0) for ddl in window.ddls
+        )
 
     first = relay.first()
     assert first is not None
-    found, known, reorganized = then.at_version(last.schema_version, None, late_jobs(first.lo, has_landed), last.hi)
+    found, known, reorganized = then.at_version(
+        last.schema_version, None, late_jobs(first.lo, has_landed), last.hi
+    )
     return LandingSchema(
-        found, meta, meta, last.relaxed, known, lambda early: then.without(last.schema_version, early), has_landed,
+        found,
+        meta,
+        meta,
+        last.relaxed,
+        known,
+        lambda early: then.without(last.schema_version, early),
+        has_landed,
         dict.fromkeys(reorganized, False) | RecordedSchema.from_window(last).doubled,
-    )  # fmt: skip
+    )
 
 
 def _row_writes(folder: Path) -> Mapping[bytes, list[MvccWrite]]:
-    """Return TiKV's writes of rows in partitions by key: those that the recording keeps, or the stand-in TiKV's."""
+    """Return TiKV's writes of rows in partitions by key: those that the recording keeps, or the
+    stand-in TiKV's.
+    """
     found = defaultdict[bytes, list[MvccWrite]](list)
     if (folder / ROW_WRITES).exists():
         with gzip.open(folder / ROW_WRITES, "rt", encoding="utf-8") as lines:
             for entry in map(json.loads, lines):
-                found[bytes.fromhex(entry["key"])] = [MvccWrite(*write) for write in entry["writes"]]
+                found[bytes.fromhex(entry["key"])] = [
+                    MvccWrite(*write) for write in entry["writes"]
+                ]
         return found
     rows = RowWrites(_meta_values(folder).items())
     for commit_ts, start_ts, payload in committed(folder):
@@ -213,8 +247,9 @@ def land(
     cluster_id: int = 7,
     spread: random.Random | None = None,
 ) -> RelayLog:
-    """Write the windows of a recording, `transactions` each, to the relay log at `url`. `spread`: over the parts of
-    several pumps, of which two may have the same transaction.
+    """Write the windows of a recording, `transactions` each, to the relay log at `url`.
+
+    `spread`: over the parts of several pumps, of which two may have the same transaction.
     """
     relay = RelayLog.open(url)
     rows = [row for row in committed(folder) if through is None or row[0] <= through]
@@ -239,20 +274,33 @@ def land(
             if spread is None
             else [list(RowExtractor().extract(_batch(some))) for some in _held(chosen, spread)]
         )
-        written = [relay.write_part(lo, hi, "test", number, batches) for number, batches in enumerate(pumps)]
+        written = [
+            relay.write_part(lo, hi, "test", number, batches)
+            for number, batches in enumerate(pumps)
+        ]
         totals = exploder.totals
         spans = {
-            i: TableSpan(t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version)
+            i: TableSpan(
+                t.rows, t.first_commit_ts, t.last_commit_ts, t.oldest_version, t.newest_version
+            )
             for i, t in totals.by_table.tables().items()
         }
-        schema = landing.resolve(totals.ddls, spans, lambda _: True, (), WindowRows(lambda whole=whole: whole))
+        schema = landing.resolve(
+            totals.ddls, spans, lambda _: True, (), WindowRows(lambda whole=whole: whole)
+        )
         parts = tuple(part for part in written if part is not None)
         parts, differ = second_writes.drop_copies(
-            parts, landing.written_twice, schema, lambda table, *_: meta.physical_ids(table), (lo, hi, "test")
+            parts,
+            landing.written_twice,
+            schema,
+            lambda table, *_: meta.physical_ids(table),
+            (lo, hi, "test"),
         )
         schema = landing.with_doubled(schema, differ)
         moves = landing.recent_moves(schema, spans)
-        schema, parts = definitions.resolve(schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come)
+        schema, parts = definitions.resolve(
+            schema, moves, parts, (lo, hi, "test"), (), landing.definitions_to_come
+        )
         window = WindowRecord(
             lo,
             hi,

@@ -1,4 +1,6 @@
-"""Compares a server with a recording's snapshot by meaning: the same multiset of rows in every table."""
+"""Compares a server with a recording's snapshot by meaning: the same multiset of rows in every
+table.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,16 @@ from typing import Any
 from tests.etl.mariadb_fixture import MariaDBServer
 
 
-def differences(recording: Path, label: str, server: MariaDBServer, into: str = "{schema}") -> list[str]:
-    """One line a table that isn't as in the snapshot, [] if all are. `into`: the databases' names there."""
-    listed = next(s for s in json.loads((recording / "snapshots.json").read_text()) if s["label"] == label)
+def differences(
+    recording: Path, label: str, server: MariaDBServer, into: str = "{schema}"
+) -> list[str]:
+    """One line a table that isn't as in the snapshot, [] if all are.
+
+    `into`: the databases' names there.
+    """
+    listed = next(
+        s for s in json.loads((recording / "snapshots.json").read_text()) if s["label"] == label
+    )
     connection = server.connect(conv={}, use_unicode=False, init_command="SET time_zone='+00:00'")
     found = []
     with connection.cursor() as cursor:
@@ -32,7 +41,8 @@ def differences(recording: Path, label: str, server: MariaDBServer, into: str = 
             head, *lines = text.splitlines()
             names = json.loads(head)["columns"]
             cursor.execute(
-                "SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s",
+                "SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS WHERE"
+                " TABLE_SCHEMA=%s AND TABLE_NAME=%s",
                 (schema, table),
             )
             kinds = {name.decode().lower(): kind.decode() for name, kind in cursor.fetchall()}
@@ -40,13 +50,20 @@ def differences(recording: Path, label: str, server: MariaDBServer, into: str = 
                 found.append(f"{full}: columns {sorted(kinds)}, {names} expected")
                 continue
             use = [kinds[n.lower()] for n in names]
-            select = ", ".join(f"{_quote(n)}+0e0" if kinds[n.lower()] == "float" else _quote(n) for n in names)
+            select = ", ".join(
+                f"{_quote(n)}+0e0" if kinds[n.lower()] == "float" else _quote(n) for n in names
+            )
             cursor.execute(f"SELECT {select} FROM {_quote(schema)}.{_quote(table)}")
-            got = Counter(tuple(_meaning(v, k) for v, k in zip(row, use)) for row in cursor.fetchall())
-            want = Counter(tuple(_meaning(v, k) for v, k in zip(json.loads(line), use)) for line in lines)
+            got = Counter(
+                tuple(_meaning(v, k) for v, k in zip(row, use)) for row in cursor.fetchall()
+            )
+            want = Counter(
+                tuple(_meaning(v, k) for v, k in zip(json.loads(line), use)) for line in lines
+            )
             if got != want:
                 found.append(
-                    f"{full}: missing {list((want - got).items())[:3]}, too many {list((got - want).items())[:3]}"
+                    f"{full}: missing {list((want - got).items())[:3]}, too many"
+                    f" {list((got - want).items())[:3]}"
                 )
     connection.close()
     return found

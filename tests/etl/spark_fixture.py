@@ -54,7 +54,9 @@ class SparkServer:
                 return
             except Exception:
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"Spark Connect did not start: {self.log.read_text()[-2000:]}") from None
+                    raise RuntimeError(
+                        f"Spark Connect did not start: {self.log.read_text()[-2000:]}"
+                    ) from None
                 time.sleep(0.1)
 
     @property
@@ -74,7 +76,9 @@ class SparkServer:
                 self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """kill -9, with its Python workers: they have a group of their own, and would answer for a moment longer."""
+        """kill -9, with its Python workers: they have a group of their own, and would answer for a
+        moment longer.
+        """
         if self._process is not None:
             workers: list[psutil.Process] = []
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -104,5 +108,7 @@ def spark_server() -> Iterator[SparkServer]:
 
 @pytest.fixture(scope="session")
 def spark_remote(spark_server: SparkServer) -> str:
-    """Address (sc://127.0.0.1:port) of a real Spark Connect server, shared by the whole test session."""
+    """Address (sc://127.0.0.1:port) of a real Spark Connect server, shared by the whole test
+    session.
+    """
     return spark_server.remote

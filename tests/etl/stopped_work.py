@@ -1,7 +1,8 @@
-"""Work in processes of its own, each of which may be stopped (SIGSTOP) at its n-th look at the storage or write to it,
-or word with a standing Spark worker, whatever that is.
+"""Work in processes of its own, each of which may be stopped (SIGSTOP) at its n-th look at the
+storage or write to it, or word with a standing Spark worker, whatever that is.
 
-`python -m tests.etl.stopped_work MODULE…` is a process that forks them, so that each needs no start of its own.
+`python -m tests.etl.stopped_work MODULE…` is a process that forks them, so that each needs no start
+of its own.
 """
 
 from __future__ import annotations
@@ -21,8 +22,28 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
-_STEPS = ("new_file", "new_whole_file", "new_temp_file", "create", "replace", "read", "open", "names", "remove")
-_FILE_STEPS = ("mkdir", "open", "read_bytes", "write_text", "replace", "unlink", "iterdir", "stat", "rmdir")
+_STEPS = (
+    "new_file",
+    "new_whole_file",
+    "new_temp_file",
+    "create",
+    "replace",
+    "read",
+    "open",
+    "names",
+    "remove",
+)
+_FILE_STEPS = (
+    "mkdir",
+    "open",
+    "read_bytes",
+    "write_text",
+    "replace",
+    "unlink",
+    "iterdir",
+    "stat",
+    "rmdir",
+)
 
 
 class Workshop:
@@ -42,24 +63,39 @@ class Workshop:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
 
-    def start(self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int | str = 0) -> Worker:
-        """A process that does `work(*args)` and stops itself before its step number `stop`; 0: it doesn't; "create
-        windows/ 3": before the third that begins so. The file `steps` gets a line a step, and how it ended.
+    def start(
+        self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int | str = 0
+    ) -> Worker:
+        """A process that does `work(*args)` and stops itself before its step number `stop`.
+
+        0: it doesn't; "create windows/ 3": before the third that begins so. The file `steps` gets a
+        line a step, and how it ended.
         """
-        request = {"work": [work.__module__, work.__name__], "args": args, "steps": str(steps), "stop": stop}
+        request = {
+            "work": [work.__module__, work.__name__],
+            "args": args,
+            "steps": str(steps),
+            "stop": stop,
+        }
         return Worker(self, int(self.ask(request)["pid"]), steps)
 
     @contextlib.contextmanager
     def stopped(
         self, work: Callable[..., None], args: tuple[str, ...], steps: Path, stop: int | str
     ) -> Iterator[Worker]:
-        """A process that stands still at that step, or has ended before; it doesn't outlive the context."""
+        """A process that stands still at that step, or has ended before.
+
+        It doesn't outlive the context.
+        """
         worker = self.start(work, args, steps, stop)
         try:
             worker.rests()
@@ -116,9 +152,11 @@ class Worker:
         return self._steps.read_text().splitlines()
 
 
-def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP, within: Path | None = None) -> None:
-    """Have this process write its steps to the file `told`, and stop itself before one of them, or kill. `within`: what
-    is done to files of this folder is a step, and nothing else.
+def stop_at(
+    step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP, within: Path | None = None
+) -> None:
+    """Have this process write its steps to the file `told`, and stop itself before one of them, or
+    kill. `within`: what is done to files of this folder is a step, and nothing else.
     """
     wanted, _, number = str(step).rpartition(" ")
     lock, count = threading.Lock(), 0
@@ -136,17 +174,31 @@ def stop_at(step: int | str, told: Any, how: signal.Signals = signal.SIGSTOP, wi
         from sluice.relay.storage import LocalStorage
 
         for owner, names in ((LocalStorage, _STEPS), (WorkerConnection, ("send", "receive"))):
-            _step(owner, names, lambda _, args: str(args[0]) if args and isinstance(args[0], str) else "", note)
+            _step(
+                owner,
+                names,
+                lambda _, args: str(args[0]) if args and isinstance(args[0], str) else "",
+                note,
+            )
     else:
-        _step(Path, _FILE_STEPS, lambda path, _: path.name if path.is_relative_to(within) else None, note)
+        _step(
+            Path,
+            _FILE_STEPS,
+            lambda path, _: path.name if path.is_relative_to(within) else None,
+            note,
+        )
 
 
-def _step(owner: type, names: tuple[str, ...], told: Callable[[Any, Any], str | None], note: Any) -> None:
+def _step(
+    owner: type, names: tuple[str, ...], told: Callable[[Any, Any], str | None], note: Any
+) -> None:
     """Have each call of these methods be noted as `told` says, unless it says None."""
     for name in names:
         function = getattr(owner, name)
 
-        def stepped(self: Any, *args: Any, _name: str = name, _function: Any = function, **more: Any) -> Any:
+        def stepped(
+            self: Any, *args: Any, _name: str = name, _function: Any = function, **more: Any
+        ) -> Any:
             if (text := told(self, args)) is not None:
                 note(f"{_name} {text}")
             return _function(self, *args, **more)
@@ -157,9 +209,10 @@ def _step(owner: type, names: tuple[str, ...], told: Callable[[Any, Any], str | 
 def by_steps(
     function: Any, stop: str, told: str, how: signal.Signals = signal.SIGSTOP
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function for a worker of Spark, which stops itself, or kills, before a step of its own; once: the one that
-    comes next doesn't. `told`.<its id> has its steps, see `leave_nothing`. In this process, which does small work
-    itself while no worker is there, nothing is stopped.
+    """A function for a worker of Spark, which stops itself, or kills, before a step of its own.
+
+    Once: the one that comes next doesn't. `told`.<its id> has its steps, see `leave_nothing`. In
+    this process, which does small work itself while no worker is there, nothing is stopped.
     """
     began, here = False, os.getpid()
 

@@ -1,8 +1,9 @@
-"""An upstream told statement by statement: tables, rows and DDL as a TiDB would have written them, applied to a real
-server.
+"""An upstream told statement by statement: tables, rows and DDL as a TiDB would have written them,
+applied to a real server.
 
-`Story` keeps the tables as the DDL jobs leave them, encodes rows in TiDB's format, writes every call as one window of a
-relay log, and `apply` brings the downstream up to date. It knows nothing of how things are applied.
+`Story` keeps the tables as the DDL jobs leave them, encodes rows in TiDB's format, writes every
+call as one window of a relay log, and `apply` brings the downstream up to date. It knows nothing of
+how things are applied.
 """
 
 from __future__ import annotations
@@ -70,13 +71,17 @@ Row = dict[str, Any]
 
 
 def column(number: int, spec: str, **more: Any) -> Column:
-    """A column from its SQL: ``name type[(n[,m])] [unsigned] [character set c] [collate c] [not null]``; `more` as in
-    Column.
+    """A column from its SQL: ``name type[(n[,m])] [unsigned] [character set c] [collate c] [not
+    null]``; `more` as in Column.
     """
     match = re.fullmatch(r"(\S+) (\w+)(?:\((.*?)\))?((?: .*)?)", spec)
     assert match, spec
     name, kind, size, rest = match[1], match[2], match[3], match[4].lower()
-    flag = _NOT_NULL * ("not null" in rest) | _UNSIGNED * ("unsigned" in rest) | _ZEROFILL * ("zerofill" in rest)
+    flag = (
+        _NOT_NULL * ("not null" in rest)
+        | _UNSIGNED * ("unsigned" in rest)
+        | _ZEROFILL * ("zerofill" in rest)
+    )
     flen, decimal, elems = -1, -1, ()
     if kind in ("enum", "set"):
         elems = tuple(e.replace("''", "'") for e in re.findall(r"'((?:[^']|'')*)'", size))
@@ -84,15 +89,34 @@ def column(number: int, spec: str, **more: Any) -> Column:
         decimal = int(size or 0)
     elif size:
         numbers = [int(n) for n in size.split(",")]
-        flen, decimal = numbers[0], numbers[1] if len(numbers) > 1 else (0 if kind == "decimal" else -1)
-    charset = (re.search(r"character set (\w+)", rest) or (0, "utf8mb4"))[1] if kind in _TEXT else "binary"
+        flen, decimal = (
+            numbers[0],
+            numbers[1] if len(numbers) > 1 else (0 if kind == "decimal" else -1),
+        )
+    charset = (
+        (re.search(r"character set (\w+)", rest) or (0, "utf8mb4"))[1]
+        if kind in _TEXT
+        else "binary"
+    )
     collate = (
-        (re.search(r"collate (\w+)", rest) or (0, _COLLATIONS.get(charset, "binary")))[1] if kind in _TEXT else "binary"
+        (re.search(r"collate (\w+)", rest) or (0, _COLLATIONS.get(charset, "binary")))[1]
+        if kind in _TEXT
+        else "binary"
     )
     if "collate" in rest:
         charset = collate.partition("_")[0]
     return Column(
-        number, name, number - 1, _TYPES[kind], flag, flen, decimal, charset, collate, elems, **{"version": 2, **more}
+        number,
+        name,
+        number - 1,
+        _TYPES[kind],
+        flag,
+        flen,
+        decimal,
+        charset,
+        collate,
+        elems,
+        **{"version": 2, **more},
     )
 
 
@@ -105,8 +129,9 @@ def table(
     unique: tuple[str, ...] = (),
     **more: Any,
 ) -> Table:
-    """A table of schema ``d``. `primary` and each of `unique`: comma-separated columns, perhaps with a prefix length
-    ``a(3)``.
+    """A table of schema ``d``.
+
+    `primary` and each of `unique`: comma-separated columns, perhaps with a prefix length ``a(3)``.
     """
     cols = [column(i, c) if isinstance(c, str) else c for i, c in enumerate(columns, 1)]
     by_name = {c.name: c for c in cols}
@@ -121,26 +146,52 @@ def table(
         for key, _, _ in parts(primary):
             at = by_name[key].offset
             cols[at] = replace(cols[at], flag=cols[at].flag | _NOT_NULL | _PRIMARY)
-        handle = clustered and "," not in primary and by_name[primary.partition("(")[0]].kind == "int"
+        handle = (
+            clustered and "," not in primary and by_name[primary.partition("(")[0]].kind == "int"
+        )
         if not handle:
             indexes.insert(0, Index(1, "PRIMARY", parts(primary), unique=True, primary=True))
     return Table(
-        number, 1, "d", name, tuple(cols), tuple(indexes), "utf8mb4", "utf8mb4_bin", pk_is_handle=handle,
-        is_common_handle=bool(primary) and clustered and not handle, common_handle_version=1, **more,
-    )  # fmt: skip
+        number,
+        1,
+        "d",
+        name,
+        tuple(cols),
+        tuple(indexes),
+        "utf8mb4",
+        "utf8mb4_bin",
+        pk_is_handle=handle,
+        is_common_handle=bool(primary) and clustered and not handle,
+        common_handle_version=1,
+        **more,
+    )
 
 
 def wider(old: Table, *columns: Column) -> Table:
     """`old` after ADD COLUMN."""
     return replace(
-        old, columns=(*old.columns, *(replace(c, offset=len(old.columns) + n) for n, c in enumerate(columns)))
+        old,
+        columns=(
+            *old.columns,
+            *(replace(c, offset=len(old.columns) + n) for n, c in enumerate(columns)),
+        ),
     )
 
 
 def partitioned(kind: int, expr: str, *definitions: tuple[int, str, str]) -> dict[str, Any]:
     """What a table's `partition` says; of each its id, its name, and below what its rows are."""
-    found = [{"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]} for i, name, bound in definitions]
-    return {"type": kind, "expr": expr, "columns": None, "enable": True, "definitions": found, "num": len(found)}
+    found = [
+        {"id": i, "name": {"O": name, "L": name.lower()}, "less_than": [bound]}
+        for i, name, bound in definitions
+    ]
+    return {
+        "type": kind,
+        "expr": expr,
+        "columns": None,
+        "enable": True,
+        "definitions": found,
+        "num": len(found),
+    }
 
 
 class Story:
@@ -155,7 +206,9 @@ class Story:
         self._ts = _FIRST_TS
         self._rowid = 0
         self._version = 1
-        self.statement(1, "CREATE DATABASE `d`", schemas={1: Schema(1, "d", "utf8mb4", "utf8mb4_bin")})
+        self.statement(
+            1, "CREATE DATABASE `d`", schemas={1: Schema(1, "d", "utf8mb4", "utf8mb4_bin")}
+        )
 
     @property
     def url(self) -> str:
@@ -172,11 +225,12 @@ class Story:
         name: str = "",
         **more: Any,
     ) -> None:
-        """A finished DDL job: its type, its text as in the binlog, the tables as they are afterwards (a
-        number: gone).
+        """A finished DDL job: its type, its text as in the binlog, the tables as they are
+        afterwards (a number: gone).
         """
         effect = DdlEffect(
-            dict(schemas or {}), {t if isinstance(t, int) else t.id: None if isinstance(t, int) else t for t in tables}
+            dict(schemas or {}),
+            {t if isinstance(t, int) else t.id: None if isinstance(t, int) else t for t in tables},
         )
         before = {i: t for i, t in self._tables.items() if i in effect.tables}
         self._version += 1
@@ -191,7 +245,9 @@ class Story:
             "type": kind,
             "schema_version": self._version,
             "schema_name": schema,
-            "table_name": name or known or (tables[0].name if tables and isinstance(tables[0], Table) else ""),
+            "table_name": (
+                name or known or (tables[0].name if tables and isinstance(tables[0], Table) else "")
+            ),
             "effect": effect.to_json(),
             **more,
         }
@@ -226,17 +282,23 @@ class Story:
         self.changes(*((of, DELETE, encode_delete(of, row)) for row in rows))
 
     def changes(self, *changes: tuple[Table, int, bytes]) -> None:
-        """One transaction of encoded changes; the relay log describes their tables as they are without later DDL."""
+        """One transaction of encoded changes.
+
+        The relay log describes their tables as they are without later DDL.
+        """
         self._ts += 10
         rows = [
-            (self._ts, self._ts - 1, n, of.id, self._version, kind, row) for n, (of, kind, row) in enumerate(changes)
+            (self._ts, self._ts - 1, n, of.id, self._version, kind, row)
+            for n, (of, kind, row) in enumerate(changes)
         ]
         self._window(rows, {of.id: self._tables.get(of.id, of) for of, _, _ in changes}, [])
 
     def apply(self) -> ApplySummary:
         """Bring the downstream up to date."""
         settings = Settings(Upstream("unused"), Relay(self._url), self.server.downstream)
-        return run_apply(settings, until_ts=self._ts, run_seconds=240, prepare=local_preparer(settings))
+        return run_apply(
+            settings, until_ts=self._ts, run_seconds=240, prepare=local_preparer(settings)
+        )
 
     def rows(self, name: str, select: str = "*") -> list[tuple[Any, ...]]:
         """Rows of a downstream table in schema d, sorted."""
@@ -248,7 +310,9 @@ class Story:
         finally:
             connection.close()
 
-    def _window(self, rows: list[tuple[Any, ...]], tables: Mapping[int, Table], ddls: list[dict[str, Any]]) -> None:
+    def _window(
+        self, rows: list[tuple[Any, ...]], tables: Mapping[int, Table], ddls: list[dict[str, Any]]
+    ) -> None:
         last = self._relay.last()
         lo = last.hi if last else _FIRST_TS
         parts = ()
@@ -262,7 +326,17 @@ class Story:
         documents = {str(i): t.to_json() for i, t in tables.items()}
         self._relay.commit(
             WindowRecord(
-                lo, self._ts, self.cluster_id, "t", 0, 1, len(rows), self._version, parts, documents, tuple(ddls)
+                lo,
+                self._ts,
+                self.cluster_id,
+                "t",
+                0,
+                1,
+                len(rows),
+                self._version,
+                parts,
+                documents,
+                tuple(ddls),
             )
         )
 

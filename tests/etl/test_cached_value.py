@@ -20,7 +20,9 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_who_never_answers_is_asked_once_and_told_as_he_was_while_the_others_are_asked_anew() -> None:
+def test_who_never_answers_is_asked_once_and_told_as_he_was_while_the_others_are_asked_anew() -> (
+    None
+):
     parties, go, asked = SourcePoller(), threading.Event(), []
 
     def silent() -> str:
@@ -28,10 +30,15 @@ def test_who_never_answers_is_asked_once_and_told_as_he_was_while_the_others_are
         go.wait()
         return "late"
 
-    assert parties.poll({"one": lambda: "early", "other": lambda: 1}, LONG_S).values == {"one": "early", "other": 1}
+    assert parties.poll({"one": lambda: "early", "other": lambda: 1}, LONG_S).values == {
+        "one": "early",
+        "other": 1,
+    }
     for number in (2, 3):
         parties.poll({"one": silent}, 0.0)
-        assert parties.poll({"other": lambda number=number: number}, LONG_S).values == {"other": number}
+        assert parties.poll({"other": lambda number=number: number}, LONG_S).values == {
+            "other": number
+        }
     found = parties.poll({"one": silent}, 0.0)
     assert (found.values, len(asked)) == ({"one": "early"}, 1)
     assert found.updated_ms["one"] > 0
@@ -85,14 +92,17 @@ def test_what_is_found_out_in_the_background_is_told_as_it_was_found_last() -> N
         return next(answers)
 
     background: CachedValue[int] = CachedValue()
-    assert background.latest(question, 0.0, 0.01) is None  # it takes longer than the first one waits
+    # it takes longer than the first one waits
+    assert background.latest(question, 0.0, 0.01) is None
     for answer in (1, 2):
         asked.release()
         until(lambda answer=answer: background.latest(question, 0.0, 0.0) == answer)
     asked.release()  # ends the thread: there is no third answer
 
 
-def test_an_error_in_the_background_is_raised_where_somebody_wants_to_know_and_asked_again_when_it_is_old() -> None:
+def test_an_error_in_the_background_is_raised_where_somebody_wants_to_know_and_asked_again_when_it_is_old() -> (
+    None
+):
     asked = []
 
     def question() -> int:

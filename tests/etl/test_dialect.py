@@ -1,4 +1,7 @@
-"""What a server can do is told from what it calls itself; nothing else asks for a product's name."""
+"""What a server can do is told from what it calls itself.
+
+Nothing else asks for a product's name.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,21 @@ def test_a_server_that_is_none_of_the_three_is_named() -> None:
 
 def test_only_where_a_rollback_undoes_it_rows_go_by_load_data() -> None:
     sent = {text: Dialect.from_version(text).supports_transactional_load for text in SERVERS}
-    assert {text for text, loads in sent.items() if not loads} == {text for text in SERVERS if "TiDB" in text}
+    assert {text for text, loads in sent.items() if not loads} == {
+        text for text in SERVERS if "TiDB" in text
+    }
     assert not Dialect.from_version("8.4.0", {"local_infile": "OFF"}).supports_transactional_load
     assert Dialect.from_version("8.4.0", {"local_infile": "1"}).supports_transactional_load
 
 
 def test_statements_are_sent_ahead_only_to_servers_that_are_known_to_take_them() -> None:
-    taken = {"10.11.1-MariaDB": True, "5.7.44": False, "8.0.36": True, "9.7.4-2": True, "5.7.25-TiDB-v8.5.0": False}
+    taken = {
+        "10.11.1-MariaDB": True,
+        "5.7.44": False,
+        "8.0.36": True,
+        "9.7.4-2": True,
+        "5.7.25-TiDB-v8.5.0": False,
+    }
     assert {text: Dialect.from_version(text).supports_pipelining for text in taken} == taken
     assert not Dialect.from_version("8.4.0", {"local_infile": "OFF"}).supports_pipelining
 

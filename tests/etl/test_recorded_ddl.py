@@ -1,4 +1,7 @@
-"""What window records say of DDL, written and read again; also records that an older version wrote."""
+"""What window records say of DDL, written and read again.
+
+Also records that an older version wrote.
+"""
 
 import json
 from typing import Any
@@ -29,7 +32,9 @@ COLUMNS = st.builds(
     elems=st.lists(NAMES, max_size=2).map(tuple),
     origin_default=st.none() | NAMES | st.binary(max_size=4),
 )
-INDEXES = st.builds(Index, id=IDS, name=NAMES, columns=st.just((("c", 0, -1),)), unique=st.booleans())
+INDEXES = st.builds(
+    Index, id=IDS, name=NAMES, columns=st.just((("c", 0, -1),)), unique=st.booleans()
+)
 TABLES = st.builds(
     Table,
     id=IDS,
@@ -61,9 +66,17 @@ FACTS: dict[str, Any] = {
 JOBS = st.builds(DdlJob, TS, **FACTS) | st.builds(
     DdlJob, TS, **FACTS, began_ts=TS, finished_ts=TS, versions=VERSIONS.filter(bool)
 )
-MOVES = st.builds(FinishedRowMove, st.integers(0, 99), IDS, TS, TS, st.integers(0, 999), VERSIONS, BY_ID, EFFECTS)
+MOVES = st.builds(
+    FinishedRowMove, st.integers(0, 99), IDS, TS, TS, st.integers(0, 999), VERSIONS, BY_ID, EFFECTS
+)
 KEPT = st.builds(
-    SurvivingRows, NAMES, NAMES, st.just(LoadDetail(3, layout=LoadLayout(("a",), hex=("a",)))), IDS, TS, IDS
+    SurvivingRows,
+    NAMES,
+    NAMES,
+    st.just(LoadDetail(3, layout=LoadLayout(("a",), hex=("a",)))),
+    IDS,
+    TS,
+    IDS,
 )
 SCOPED = st.builds(
     ScopedDdl,
@@ -76,7 +89,9 @@ SCOPED = st.builds(
     replaced_by=st.none() | st.lists(NAMES, max_size=2).map(tuple),
     kept=st.lists(KEPT, max_size=2).map(tuple),
 )
-PARTS = st.lists(st.builds(Part, NAMES, IDS, IDS, IDS, st.integers(0, 2**32 - 1), TS, TS), max_size=2).map(tuple)
+PARTS = st.lists(
+    st.builds(Part, NAMES, IDS, IDS, IDS, st.integers(0, 2**32 - 1), TS, TS), max_size=2
+).map(tuple)
 RECORDED = st.builds(
     RecordedSchema,
     BY_ID,
@@ -109,7 +124,9 @@ def through_json(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_ddl_job_is_the_same_after_it_was_written_and_read(job: DdlJob) -> None:
     again = DdlJob.from_json(through_json(job.to_json()))
     assert again == job
-    assert json.dumps(again.to_json()) == json.dumps(job.to_json()), "nor does a second writing change a byte"
+    assert json.dumps(again.to_json()) == json.dumps(job.to_json()), (
+        "nor does a second writing change a byte"
+    )
 
 
 @given(SCOPED)
@@ -136,7 +153,9 @@ def test_a_batch_names_each_table_once_however_many_windows_it_has() -> None:
     windows = tuple(WindowPayload(n, n + 1, n, (), schema) for n in range(100))
     text = BatchPayload(windows).to_text()
     assert len(text) < 10_000 + 100 * 200
-    assert [to_json(window.schema.tables) for window in BatchPayload.from_text(text).windows] == [{"7": table}] * 100
+    assert [to_json(window.schema.tables) for window in BatchPayload.from_text(text).windows] == [
+        {"7": table}
+    ] * 100
 
 
 @given(RECORDED)
@@ -149,21 +168,38 @@ TABLE = {"id": 104, "schema_id": 102, "schema_name": "shop", "name": "item",
          "columns": [{"id": 1, "name": "id", "offset": 0, "tp": 3, "flag": 3, "flen": 11}],
          "pk_is_handle": True}  # fmt: skip
 EARLIEST = {
-    "commit_ts": 470614800453074946, "start_ts": 470614800400646146, "job_id": 105, "schema_state": 5,
-    "query": "CREATE TABLE `item` (`id` INT PRIMARY KEY)", "type": 3, "schema_version": 53, "schema_name": "shop",
-    "table_name": "item", "effect": {"schemas": {}, "tables": {"104": TABLE, "99": None}},
-}  # fmt: skip
+    "commit_ts": 470614800453074946,
+    "start_ts": 470614800400646146,
+    "job_id": 105,
+    "schema_state": 5,
+    "query": "CREATE TABLE `item` (`id` INT PRIMARY KEY)",
+    "type": 3,
+    "schema_version": 53,
+    "schema_name": "shop",
+    "table_name": "item",
+    "effect": {"schemas": {}, "tables": {"104": TABLE, "99": None}},
+}
 """As records had it before sessions and versions were noted in them."""
 LATER = {
-    **EARLIEST, "type": 20, "time_zone": "Asia/Shanghai", "sql_mode": 1436549152,
-    "converted_from_ts": 470614800400646000, "began_ts": 470614800400646000, "finished_ts": 470614800453075000,
+    **EARLIEST,
+    "type": 20,
+    "time_zone": "Asia/Shanghai",
+    "sql_mode": 1436549152,
+    "converted_from_ts": 470614800400646000,
+    "began_ts": 470614800400646000,
+    "finished_ts": 470614800453075000,
     "versions": [51, 52, 53],
-}  # fmt: skip
+}
 
 
 def test_ddl_of_a_record_that_an_older_version_wrote_is_read() -> None:
     job = DdlJob.from_json(EARLIEST)
-    assert (job.commit_ts, job.type, job.schema_version, job.versions) == (470614800453074946, 3, 53, ())
+    assert (job.commit_ts, job.type, job.schema_version, job.versions) == (
+        470614800453074946,
+        3,
+        53,
+        (),
+    )
     assert (job.time_zone, job.sql_mode, job.converted_from_ts) == ("", None, 0)
     made = job.effect.tables[104]
     assert made is not None
@@ -173,20 +209,37 @@ def test_ddl_of_a_record_that_an_older_version_wrote_is_read() -> None:
 
 def test_ddl_is_written_byte_for_byte_as_records_have_it() -> None:
     assert json.dumps(DdlJob.from_json(LATER).to_json()) == json.dumps(LATER)
-    unmoved = {key: value for key, value in LATER.items() if key not in ("began_ts", "finished_ts", "versions")}
+    unmoved = {
+        key: value
+        for key, value in LATER.items()
+        if key not in ("began_ts", "finished_ts", "versions")
+    }
     assert json.dumps(DdlJob.from_json(unmoved).to_json()) == json.dumps(unmoved)
 
 
 def test_a_table_that_nobody_looks_at_is_handed_on_without_being_parsed() -> None:
-    unreadable = {**LATER, "effect": {"schemas": {}, "tables": {"104": {"of a version": "to come"}}}}
+    unreadable = {
+        **LATER,
+        "effect": {"schemas": {}, "tables": {"104": {"of a version": "to come"}}},
+    }
     assert DdlJob.from_json(unreadable).to_json() == unreadable
 
 
-def test_rows_behind_the_ddl_that_took_the_id_of_their_table_are_read_by_its_last_definition() -> None:
-    old, new = Table(5, 1, "d", "t", (Column(1, "a", 0, 3),)), Table(6, 1, "d", "t", (Column(1, "a", 0, 3),))
+def test_rows_behind_the_ddl_that_took_the_id_of_their_table_are_read_by_its_last_definition() -> (
+    None
+):
+    old, new = (
+        Table(5, 1, "d", "t", (Column(1, "a", 0, 3),)),
+        Table(6, 1, "d", "t", (Column(1, "a", 0, 3),)),
+    )
     ddl = DdlJob(20, type=72, effect=DdlEffect({}, {5: None, 6: new}))
     here = SchemaTimeline(RecordedSchema({5: old}, (ddl,), (), 9))
-    assert (here.reads(5, 10), here.reads(5, 30), here.reads(6, 30), here.reads(6, 10)) == (old, old, new, None)
+    assert (here.reads(5, 10), here.reads(5, 30), here.reads(6, 30), here.reads(6, 10)) == (
+        old,
+        old,
+        new,
+        None,
+    )
     assert here.find(5, 30) is None
     later = SchemaTimeline(RecordedSchema({6: new}, (), (), 9, (ddl.past_move({5: old}),)))
     assert (later.reads(5, 40), later.find(5, 40)) == (old, None)

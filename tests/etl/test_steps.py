@@ -32,8 +32,16 @@ def test_steps_come_back_as_they_were() -> None:
         Step(HoldAsBytes(("ä", "b"), 4), 4, "d", "t"),
         Step(DropUniqueness((DroppedUniqueIndex("PRIMARY", (("id", -1), ("é", 3))),)), 4, "d", "t"),
         Step(InFlightDetail(3, (4, 5)), 7),
-        Step(LoadDetail(1, layout=LoadLayout(("n", "é"), hex=("é",))), 5, "d", "t", 3, 0, b"\x00abc"),
-        Step(LoadDetail(1, True, False, "u.t", 2, layout=WIDE, replaces=3, keys=("n",), warnings=1), 5, "d", "t", 3),
+        Step(
+            LoadDetail(1, layout=LoadLayout(("n", "é"), hex=("é",))), 5, "d", "t", 3, 0, b"\x00abc"
+        ),
+        Step(
+            LoadDetail(1, True, False, "u.t", 2, layout=WIDE, replaces=3, keys=("n",), warnings=1),
+            5,
+            "d",
+            "t",
+            3,
+        ),
         Step(DeleteDetail(2, absent=True), 6, "d", "t", 1, 0, b""),
         Step(FlushDetail(), 6),
         Step(TransactionDetail(2), 6, rows=3),
@@ -42,9 +50,9 @@ def test_steps_come_back_as_they_were() -> None:
         Step(CommitDetail(), 7),
     ]
     found = list(from_batches(to_batches(iter(steps))))
-    assert [(s.kind, s.commit_ts, s.full_name, s.detail, s.rows, bytes(s.payload)) for s in found] == [
-        (s.kind, s.commit_ts, s.full_name, s.detail, s.rows, s.payload) for s in steps
-    ]
+    assert [
+        (s.kind, s.commit_ts, s.full_name, s.detail, s.rows, bytes(s.payload)) for s in found
+    ] == [(s.kind, s.commit_ts, s.full_name, s.detail, s.rows, s.payload) for s in steps]
 
 
 def test_a_step_of_another_kind_than_expected_is_refused() -> None:
@@ -55,7 +63,9 @@ def test_a_step_of_another_kind_than_expected_is_refused() -> None:
 
 
 def test_a_missing_step_is_noticed() -> None:
-    first, second = to_batches(iter([Step(DeleteDetail(5), 5, payload=b"x" * (5 << 20)), Step(CommitDetail(), 7)]))
+    first, second = to_batches(
+        iter([Step(DeleteDetail(5), 5, payload=b"x" * (5 << 20)), Step(CommitDetail(), 7)])
+    )
     with pytest.raises(ValueError, match="step 0 expected, 1 found"):
         list(from_batches([second]))
     assert [s.kind for s in from_batches([first, second])] == ["delete", "commit"]
@@ -72,12 +82,21 @@ def test_a_slice_of_a_batch_has_its_own_steps(kind: pa.DataType) -> None:
     ]
     widened = pa.RecordBatch.from_arrays(columns, whole.schema.names)
     found = list(from_batches([widened.slice(0, 4), widened.slice(4, 0), widened.slice(4)]))
-    assert [(s.table, s.rows, bytes(s.payload)) for s in found] == [(s.table, s.rows, s.payload) for s in steps]
+    assert [(s.table, s.rows, bytes(s.payload)) for s in found] == [
+        (s.table, s.rows, s.payload) for s in steps
+    ]
 
 
 def test_each_record_batch_is_a_list_and_counted_on() -> None:
-    batches = list(to_batches(iter([Step(DeleteDetail(5), 5, payload=b"x" * (5 << 20)), Step(CommitDetail(), 7)])))
-    assert [[s.kind for s in steps] for steps in lists_from_batches(batches)] == [["delete"], ["commit"]]
+    batches = list(
+        to_batches(
+            iter([Step(DeleteDetail(5), 5, payload=b"x" * (5 << 20)), Step(CommitDetail(), 7)])
+        )
+    )
+    assert [[s.kind for s in steps] for steps in lists_from_batches(batches)] == [
+        ["delete"],
+        ["commit"],
+    ]
     lists = lists_from_batches([batches[0], batches[0]])
     assert len(next(lists)) == 1
     with pytest.raises(ValueError, match="step 1 expected, 0 found"):

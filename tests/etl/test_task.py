@@ -22,7 +22,8 @@ from sluice.relay import Failure, RelayLog
 def relay(tmp_path, monkeypatch):
     url = f"file://{tmp_path}/relay"
     (tmp_path / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "h"\n'
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{url}"\n[downstream]\nhost ='
+        ' "h"\n'
     )
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
     monkeypatch.setattr(task, "_RESUME_WAIT_S", 0.0)
@@ -43,9 +44,13 @@ def test_what_passes_is_tried_again_in_the_same_task(relay):
     assert relay.failures.list() == []
 
 
-def test_trouble_after_it_has_got_on_is_a_new_one_which_is_waited_for_from_the_beginning(relay, monkeypatch):
+def test_trouble_after_it_has_got_on_is_a_new_one_which_is_waited_for_from_the_beginning(
+    relay, monkeypatch
+):
     clock, delays = [0.0], []
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0]))
+    monkeypatch.setattr(
+        waiting, "time", SimpleNamespace(time=lambda: clock[0], monotonic=lambda: clock[0])
+    )
     monkeypatch.setattr(task.time, "sleep", delays.append)
 
     def work(settings, got_on):
@@ -59,12 +64,15 @@ def test_trouble_after_it_has_got_on_is_a_new_one_which_is_waited_for_from_the_b
     assert delays == [0.1] * 3
 
 
-def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_it_goes_on(relay, caplog):
+def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_it_goes_on(
+    relay, caplog
+):
     def refused(settings, got_on):
         raise ApplyError("a row is missing", way_out="bring it back")
 
     with pytest.raises(
-        TaskFailedPermanently, match="apply has stopped: ApplyError: a row is missing; bring it back"
+        TaskFailedPermanently,
+        match="apply has stopped: ApplyError: a row is missing; bring it back",
     ) as caught:
         run_task(pipelines()[""], "apply", refused)
     assert isinstance(caught.value, AirflowFailException)
@@ -108,7 +116,9 @@ def test_settings_that_are_wrong_stop_the_task(relay, monkeypatch, tmp_path):
         run_task(pipelines()[""], "land", lambda settings, got_on: {})
 
 
-def test_when_one_of_a_runs_two_tasks_has_stopped_the_other_one_ends_so_that_the_dag_pauses_at_once(relay, monkeypatch):
+def test_when_one_of_a_runs_two_tasks_has_stopped_the_other_one_ends_so_that_the_dag_pauses_at_once(
+    relay, monkeypatch
+):
     monkeypatch.setattr(task, "_PEER_CHECK_INTERVAL_S", 0.01)
     relay.failures.note(Failure("apply", "of a run before", "done", 1))
 
@@ -157,7 +167,10 @@ def test_a_task_that_has_just_stopped_is_resumed_before_its_dag_pauses(relay, mo
 
 
 def test_an_order_to_go_on_is_about_the_failure_that_was_seen(relay):
-    before, now = Failure("apply", "of a run before", "done", 1), Failure("apply", "of this run", "done", 2)
+    before, now = (
+        Failure("apply", "of a run before", "done", 1),
+        Failure("apply", "of this run", "done", 2),
+    )
     relay.failures.note(before)
     operate.resume(pipelines()[""].settings)
     assert relay.failures.is_answered(before)

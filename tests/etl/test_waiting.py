@@ -15,11 +15,17 @@ from sluice.tidb import PDError
 @pytest.fixture
 def clock(monkeypatch):
     now = [1_795_262_400.0]
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0] - 1_795_000_000))
+    monkeypatch.setattr(
+        waiting,
+        "time",
+        SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0] - 1_795_000_000),
+    )
     return now
 
 
-def test_a_long_wait_is_said_at_once_then_every_half_minute_and_never_with_a_stack_trace(clock, caplog):
+def test_a_long_wait_is_said_at_once_then_every_half_minute_and_never_with_a_stack_trace(
+    clock, caplog
+):
     caplog.set_level(logging.INFO)
     wait = RetryBackoff(logging.getLogger("sluice.test"), "landing")
     delays = []
@@ -36,7 +42,8 @@ def test_a_long_wait_is_said_at_once_then_every_half_minute_and_never_with_a_sta
     for record in caplog.records:
         assert (record.levelname, record.exc_info) == ("WARNING", None)
         assert re.fullmatch(
-            r"landing waits at hi=7, since 12:00:00 UTC \(\d+ s, \d+ attempts\), and tries again: PDError: PD is away"
+            r"landing waits at hi=7, since 12:00:00 UTC \(\d+ s, \d+ attempts\), and tries again:"
+            r" PDError: PD is away"
             " second line",
             record.getMessage(),
         )
@@ -49,7 +56,10 @@ def test_another_kind_of_trouble_is_said_at_once_and_a_new_wait_has_a_new_beginn
     wait = RetryBackoff(logging.getLogger("sluice.test"), "applying")
     wait.after(PDError("PD is away"))
     wait.after(MachineError("the disk is full"))
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["PD is away", "the disk is full"]
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
+        "PD is away",
+        "the disk is full",
+    ]
     wait.over()
     clock[0] += 60
     assert wait.after(PDError("PD is away")) == 0.1

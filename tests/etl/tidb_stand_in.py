@@ -1,10 +1,10 @@
-"""A TiDB 6.6 as a downstream sees it, in front of a MariaDB: its version and variables, what it refuses, what it
-commits.
+"""A TiDB 6.6 as a downstream sees it, in front of a MariaDB: its version and variables, what it
+refuses, what it commits.
 
-Every line of what was measured on a real one is a line here: statements that a TiDB refuses never reach the MariaDB,
-LOAD DATA commits the open transaction and itself, SELECT ... FOR UPDATE locks in pessimistic mode only, large
-transactions are refused. Rows, locks, transactions and the rest of SQL are MariaDB's. `MYSQL` is a MySQL 8.0 in the
-same way, by its documentation.
+Every line of what was measured on a real one is a line here: statements that a TiDB refuses never
+reach the MariaDB, LOAD DATA commits the open transaction and itself, SELECT ... FOR UPDATE locks in
+pessimistic mode only, large transactions are refused. Rows, locks, transactions and the rest of SQL
+are MariaDB's. `MYSQL` is a MySQL 8.0 in the same way, by its documentation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from tests.etl.mariadb_fixture import MariaDBServer
 
 _CLIENT_SSL = 0x0800
 _CAPABILITIES_AT = 14
-"""Behind the server's version in its greeting: a zero byte, the thread's id, eight bytes of salt, and a zero byte."""
+"""Behind the server's version in its greeting: a zero byte, the thread's id, eight bytes of salt,
+and a zero byte.
+"""
 _COM_QUERY = 3
 _OK = b"\0\0\0\2\0\0\0"
 _TIDBS = {
@@ -56,12 +58,14 @@ _MARIADBS = (
     "secure_timestamp",
 )
 _TABLE_IDS = (
-    "(SELECT t.TABLE_SCHEMA, t.TABLE_NAME, i.TABLE_ID AS TIDB_TABLE_ID FROM information_schema.TABLES t LEFT JOIN "
-    "information_schema.INNODB_SYS_TABLES i ON i.NAME = CONCAT(t.TABLE_SCHEMA, '/', t.TABLE_NAME)) with_ids"
+    "(SELECT t.TABLE_SCHEMA, t.TABLE_NAME, i.TABLE_ID AS TIDB_TABLE_ID FROM"
+    " information_schema.TABLES t LEFT JOIN information_schema.INNODB_SYS_TABLES i ON i.NAME ="
+    " CONCAT(t.TABLE_SCHEMA, '/', t.TABLE_NAME)) with_ids"
 )
 _RUNNING_DDL = (
-    "(SELECT 'running' AS STATE, DB AS DB_NAME, 'any' AS JOB_TYPE FROM information_schema.PROCESSLIST WHERE INFO REGEXP"
-    " '^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) ' UNION ALL SELECT 'done', SCHEMA_NAME, 'add column /* subjob */' FROM"
+    "(SELECT 'running' AS STATE, DB AS DB_NAME, 'any' AS JOB_TYPE FROM"
+    " information_schema.PROCESSLIST WHERE INFO REGEXP '^ *(ALTER|CREATE|DROP|RENAME|TRUNCATE) '"
+    " UNION ALL SELECT 'done', SCHEMA_NAME, 'add column /* subjob */' FROM"
     " information_schema.SCHEMATA) jobs"
 )
 # (pattern, error code, SQL state, message)
@@ -99,7 +103,12 @@ _REFUSED_BY_TIDB = (
         "HY000",
         "FLUSH TABLES WITH READ LOCK is not supported.  Please use @@tidb_snapshot",
     ),
-    (r"\s*KILL (?!TIDB )", 1105, "HY000", "Please use 'KILL TIDB [CONNECTION | QUERY] connectionID' instead"),
+    (
+        r"\s*KILL (?!TIDB )",
+        1105,
+        "HY000",
+        "Please use 'KILL TIDB [CONNECTION | QUERY] connectionID' instead",
+    ),
 )
 _REFUSED_BY_MYSQL = (
     (
@@ -132,7 +141,9 @@ _REFUSED_BY_MYSQL = (
 
 @dataclass(frozen=True)
 class Product:
-    """What a server calls itself, its own variables, and what it refuses: (pattern, error code, SQL state, message)."""
+    """What a server calls itself, its own variables, and what it refuses: (pattern, error code, SQL
+    state, message).
+    """
 
     version: bytes
     variables: Mapping[str, str]
@@ -160,8 +171,8 @@ _CHANGES_ROWS = re.compile(rb"\s*(INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECAS
 
 @dataclass
 class Seen:
-    """What went through, and what is to happen: once `cut` says so of a statement that has been executed, before
-    anybody hears of it, every connection is broken off at its next one.
+    """What went through, and what is to happen: once `cut` says so of a statement that has been
+    executed, before anybody hears of it, every connection is broken off at its next one.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -220,7 +231,10 @@ class TiDBStandIn:
             self.seen.statements.append(statement[:200])
 
     def executed(self, statement: str) -> None:
-        """A statement has been executed, which nobody knows yet. Raises ConnectionError when everything is cut off."""
+        """A statement has been executed, which nobody knows yet.
+
+        Raises ConnectionError when everything is cut off.
+        """
         with self._lock:
             self.seen.is_cut = self.seen.is_cut or self.seen.cut(statement)
             if self.seen.is_cut:
@@ -264,7 +278,11 @@ class _Session:
             _write(
                 self._client,
                 1,
-                b"\xff" + struct.pack("<H", refusal[0]) + b"#" + refusal[1].encode() + refusal[2].encode(),
+                b"\xff"
+                + struct.pack("<H", refusal[0])
+                + b"#"
+                + refusal[1].encode()
+                + refusal[2].encode(),
             )
             return
         if not self._own(text):
@@ -279,7 +297,9 @@ class _Session:
         if re.match(r"\s*ALTER TABLE ", text, re.IGNORECASE):
             for name in _NEW_AND_INDEXED.findall(text):
                 if re.search(
-                    rf"ADD (UNIQUE |PRIMARY )?(KEY|INDEX)[^(]*\([^)]*`{re.escape(name)}`", text, re.IGNORECASE
+                    rf"ADD (UNIQUE |PRIMARY )?(KEY|INDEX)[^(]*\([^)]*`{re.escape(name)}`",
+                    text,
+                    re.IGNORECASE,
                 ):
                     return 1072, "42000", f"Key column '{name}' doesn't exist in table"
         if re.match(r"\s*(BEGIN|START TRANSACTION|COMMIT|ROLLBACK)", text, re.IGNORECASE):
@@ -307,15 +327,19 @@ class _Session:
             raw = raw.replace(b"information_schema.TABLES", _TABLE_IDS.encode())
         raw = raw.replace(b"information_schema.DDL_JOBS", _RUNNING_DDL.encode())
         raw = re.sub(rb"^\s*KILL TIDB ", b"KILL ", raw)
-        raw = raw.replace(b"information_schema.INNODB_TABLES", b"information_schema.INNODB_SYS_TABLES")
+        raw = raw.replace(
+            b"information_schema.INNODB_TABLES", b"information_schema.INNODB_SYS_TABLES"
+        )
         if re.match(r"\s*SHOW SESSION VARIABLES", text):
             own = " UNION ALL ".join(
-                f"SELECT '{name}', '{value}'" for name, value in self._variables.items() if not name.startswith("tx_")
+                f"SELECT '{name}', '{value}'"
+                for name, value in self._variables.items()
+                if not name.startswith("tx_")
             )
             names = ", ".join(repr(name) for name in (*_MARIADBS, *self._variables))
             raw = (
-                "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.SESSION_VARIABLES WHERE VARIABLE_NAME"
-                f" NOT IN ({names}) UNION ALL {own}"
+                "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.SESSION_VARIABLES"
+                f" WHERE VARIABLE_NAME NOT IN ({names}) UNION ALL {own}"
             ).encode()
         loads = re.match(r"\s*LOAD DATA", text, re.IGNORECASE) is not None
         if loads:  # commits what is open, and itself

@@ -17,8 +17,11 @@ CLUSTER_ID = 7
 
 
 class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
-    """Holds (commit_ts, start_ts, payload), ascending; `mark` is its max_commit_ts, which `Bounds` moves to the fresh
-    timestamp unless `stuck_at` holds it back. While it `is_original` it only has PullBinlogs, of a fake at 500."""
+    """Holds (commit_ts, start_ts, payload), ascending.
+
+    `mark` is its max_commit_ts, which `Bounds` moves to the fresh timestamp unless `stuck_at` holds
+    it back. While it `is_original` it only has PullBinlogs, of a fake at 500.
+    """
 
     def __init__(self, node_id, rows=(), state="online"):
         self.rows = list(rows)
@@ -48,9 +51,15 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
         self.asked.append(request)
         self.delay.wait(60)
         if request.cluster_id != CLUSTER_ID:
-            context.abort(grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {request.cluster_id} vs {CLUSTER_ID}")
+            context.abort(
+                grpc.StatusCode.UNKNOWN,
+                f"cluster ID are mismatch, {request.cluster_id} vs {CLUSTER_ID}",
+            )
         if request.lo < self.purged_through:
-            context.abort(grpc.StatusCode.OUT_OF_RANGE, f"everything through {self.purged_through} has been purged")
+            context.abort(
+                grpc.StatusCode.OUT_OF_RANGE,
+                f"everything through {self.purged_through} has been purged",
+            )
         mark = request.fresh_ts if self.stuck_at is None else min(self.stuck_at, request.fresh_ts)
         inside = [row for row in self.rows if request.lo < row[0] <= mark]
         taken, size = [], 0
@@ -79,7 +88,10 @@ class WindowPump(pb_grpc.window.WindowServicer, pb_grpc.pump.PumpServicer):
                 if request.lo < row[0] <= request.hi:
                     writer.write_batch(
                         pa.record_batch(
-                            [pa.array([value], field.type) for value, field in zip(row, WINDOW_SCHEMA)],
+                            [
+                                pa.array([value], field.type)
+                                for value, field in zip(row, WINDOW_SCHEMA)
+                            ],
                             schema=WINDOW_SCHEMA,
                         )
                     )

@@ -14,14 +14,30 @@ HEAD = '[upstream]\npd-urls = "pd:2379"\n[downstream]\nhost = "db"\n'
 
 def settings_in(folder: Path, quality: str = "", relay: str = "") -> Settings:
     path = folder / "sluice.toml"
-    path.write_text(f'{HEAD}[relay]\nurl = "{relay or (folder / "relay").as_uri()}"\n[quality]\n{quality}')
+    path.write_text(
+        f'{HEAD}[relay]\nurl = "{relay or (folder / "relay").as_uri()}"\n[quality]\n{quality}'
+    )
     return load_settings(path)
 
 
 def run(number: int, suite: str = "shop.orders") -> QualityRun:
-    failed = FailedExpectation("expect_column_values_to_be_in_set", "state", "fail", "'<b>' 3 times")
+    failed = FailedExpectation(
+        "expect_column_values_to_be_in_set", "state", "fail", "'<b>' 3 times"
+    )
     return QualityRun(
-        f"{number}/{suite}", number, suite, "downstream", "failed", 7, 1, "fail", 0.5, name(number), 4, "", (failed,)
+        f"{number}/{suite}",
+        number,
+        suite,
+        "downstream",
+        "failed",
+        7,
+        1,
+        "fail",
+        0.5,
+        name(number),
+        4,
+        "",
+        (failed,),
     )
 
 
@@ -58,28 +74,37 @@ def test_the_docs_are_beside_the_relay_log(tmp_path):
     assert found == str(tmp_path / "relay" / "quality" / "docs" / "index.html")
 
 
-def test_the_docs_of_a_relay_log_in_an_object_store_are_there_too_and_old_ones_go(tmp_path, s3_server):
+def test_the_docs_of_a_relay_log_in_an_object_store_are_there_too_and_old_ones_go(
+    tmp_path, s3_server
+):
     results = QualityResults(settings_in(tmp_path, relay=s3_server.url("relay")))
     docs = results.docs()
     runs = [replace(run(number), page=DataDocs.page(name(number), "a.b")) for number in (1, 2)]
     for one in runs:
         docs.write(one, [], "{}")
     docs.index(runs, [name(2)])
-    assert results.docs_index().startswith(s3_server.url("relay").partition("?")[0] + "/quality/docs/index.html")
+    assert results.docs_index().startswith(
+        s3_server.url("relay").partition("?")[0] + "/quality/docs/index.html"
+    )
     assert name(2).encode() in (docs.read("index.html") or b"")
     assert docs.read(DataDocs.page(name(2), "a.b")) is not None
     assert docs.read(DataDocs.page(name(1), "a.b")) is None
-    assert [docs.read(path) for path in ("../x", "/x", "runs", ".lock", "runs//x", "a\0b", "no.html")] == [None] * 7
+    assert [
+        docs.read(path) for path in ("../x", "/x", "runs", ".lock", "runs//x", "a\0b", "no.html")
+    ] == [None] * 7
 
 
 @pytest.mark.parametrize(
-    ("hours", "are"), [("1-4", {1, 2, 3}), ("22-2", {22, 23, 0, 1}), ("0-24", set(range(24))), ("", set(range(24)))]
+    ("hours", "are"),
+    [("1-4", {1, 2, 3}), ("22-2", {22, 23, 0, 1}), ("0-24", set(range(24))), ("", set(range(24)))],
 )
 def test_hours_of_the_day_go_over_midnight(tmp_path, hours, are):
     assert settings_in(tmp_path, f'hours = "{hours}"\n').quality.hours_utc == are
 
 
-@pytest.mark.parametrize("wrong", ['hours = "24-3"', 'hours = "night"', 'every = "1x"', "keep = 0", 'on = "moon"'])
+@pytest.mark.parametrize(
+    "wrong", ['hours = "24-3"', 'hours = "night"', 'every = "1x"', "keep = 0", 'on = "moon"']
+)
 def test_a_wrong_key_is_named(tmp_path, wrong):
     with pytest.raises(SettingsError, match=r"\[quality\] " + wrong.split(" ")[0]):
         settings_in(tmp_path, wrong)

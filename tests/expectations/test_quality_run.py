@@ -1,4 +1,5 @@
-"""Expectations on a real server: each kind fails when its fault is put in, and what is found reaches people unharmed.
+"""Expectations on a real server: each kind fails when its fault is put in, and what is found
+reaches people unharmed.
 
 All that needs Great Expectations and a server is here, as importing it takes seconds.
 """
@@ -59,8 +60,9 @@ def shop(
         cursor.execute("GRANT ALL ON *.* TO watcher@'127.0.0.1'")
     url = (folder / "relay").as_uri()
     (folder / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "pd:2379"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "127.0.0.1"\n'
-        f'port = {mariadb_server.port}\nuser = "watcher"\npassword-file = "{folder}/password"\n[quality]\nkeep = 3\n'
+        f'[upstream]\npd-urls = "pd:2379"\n[relay]\nurl = "{url}"\n[downstream]\nhost ='
+        f' "127.0.0.1"\nport = {mariadb_server.port}\nuser = "watcher"\npassword-file ='
+        f' "{folder}/password"\n[quality]\nkeep = 3\n'
     )
     settings = load_settings(folder / "sluice.toml")
     ts = tso.wall_clock()
@@ -71,11 +73,13 @@ def shop(
     checkpoints.create()
     checkpoints.save(Checkpoint(ts, 3), first=True)
     session.execute("CREATE DATABASE shop")
-    session.execute("CREATE TABLE shop.customers (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL)")
     session.execute(
-        "CREATE TABLE shop.orders (id BIGINT, customer_id BIGINT, state VARCHAR(16) NOT NULL, amount DECIMAL(12,2),"
-        " `odd name%s` INT, created_at DATETIME(6), PRIMARY KEY (id), CONSTRAINT of_customer FOREIGN KEY"
-        " (customer_id) REFERENCES customers (id))"
+        "CREATE TABLE shop.customers (id BIGINT PRIMARY KEY, name VARCHAR(40) NOT NULL)"
+    )
+    session.execute(
+        "CREATE TABLE shop.orders (id BIGINT, customer_id BIGINT, state VARCHAR(16) NOT NULL,"
+        " amount DECIMAL(12,2), `odd name%s` INT, created_at DATETIME(6), PRIMARY KEY (id),"
+        " CONSTRAINT of_customer FOREIGN KEY (customer_id) REFERENCES customers (id))"
     )
     fill(session)
     yield settings, session
@@ -88,10 +92,13 @@ def shop(
 def fill(session: MySQLSession) -> None:
     session.execute("DELETE FROM shop.orders")
     session.execute("DELETE FROM shop.customers")
-    session.execute("INSERT INTO shop.customers SELECT seq, CONCAT('c', seq) FROM mysql.seq_1_to_20")
     session.execute(
-        "INSERT INTO shop.orders SELECT seq, 1 + seq % 20, ELT(1 + seq % 3, 'new', 'paid', 'sent'), seq + 0.25, seq,"
-        f" UTC_TIMESTAMP(6) - INTERVAL seq SECOND FROM mysql.seq_1_to_{ROWS}"
+        "INSERT INTO shop.customers SELECT seq, CONCAT('c', seq) FROM mysql.seq_1_to_20"
+    )
+    session.execute(
+        "INSERT INTO shop.orders SELECT seq, 1 + seq % 20, ELT(1 + seq % 3, 'new', 'paid',"
+        " 'sent'), seq + 0.25, seq, UTC_TIMESTAMP(6) - INTERVAL seq SECOND FROM"
+        f" mysql.seq_1_to_{ROWS}"
     )
     session.commit()
 
@@ -106,7 +113,9 @@ def folder(shop: tuple[Settings, MySQLSession]) -> Iterator[SuiteFolder]:
         path.unlink()
 
 
-def look(settings: Settings, folder: SuiteFolder, *expectations: Expectation, on: str = "downstream") -> QualityRun:
+def look(
+    settings: Settings, folder: SuiteFolder, *expectations: Expectation, on: str = "downstream"
+) -> QualityRun:
     folder.write(Suite(TABLE, expectations), over_edited=True)
     (found,) = run_quality(settings, QualityRequest(on, (TABLE,))).suites
     return found
@@ -130,7 +139,9 @@ def file(settings: Settings, path: str) -> str:
 
 def test_what_is_proposed_is_met_and_nothing_secret_is_in_the_report(shop, folder):
     settings, _ = shop
-    assert proposed(settings) == dict.fromkeys(["shop.customers", TABLE, "replication"], WriteResult.NEW)
+    assert proposed(settings) == dict.fromkeys(
+        ["shop.customers", TABLE, "replication"], WriteResult.NEW
+    )
     done = run_quality(settings, QualityRequest(suites=("shop.*",)))
     assert {suite.suite: (suite.state, suite.failures) for suite in done.suites} == {
         "shop.customers": (PASSED, ()), TABLE: (PASSED, ()),
@@ -139,10 +150,15 @@ def test_what_is_proposed_is_met_and_nothing_secret_is_in_the_report(shop, folde
     assert orders.ts == RelayLog.open(settings.relay.url).last().hi
     kinds = {e.expectation for suite in folder.suites() for e in suite.expectations}
     assert kinds >= {
-        "expect_columns_and_types", "expect_key_to_be_unique", "expect_column_values_to_not_be_null",
-        "expect_column_values_to_be_in_set", "expect_column_values_to_be_between", "expect_newest_to_be_recent",
-        "expect_references_to_have_parents", "expect_table_row_count_to_be_between",
-    }  # fmt: skip
+        "expect_columns_and_types",
+        "expect_key_to_be_unique",
+        "expect_column_values_to_not_be_null",
+        "expect_column_values_to_be_in_set",
+        "expect_column_values_to_be_between",
+        "expect_newest_to_be_recent",
+        "expect_references_to_have_parents",
+        "expect_table_row_count_to_be_between",
+    }
     files = [path for path in Path(done.index).parent.rglob("*") if path.is_file()]
     assert {"index.html", "style.css"} <= {path.name for path in files}
     written = "".join(path.read_text() for path in files)
@@ -152,9 +168,13 @@ def test_what_is_proposed_is_met_and_nothing_secret_is_in_the_report(shop, folde
 
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "customer_id"})
-STATES = Expectation("expect_column_values_to_be_in_set", {"column": "state", "value_set": ["new", "paid", "sent"]})
+STATES = Expectation(
+    "expect_column_values_to_be_in_set", {"column": "state", "value_set": ["new", "paid", "sent"]}
+)
 AMOUNTS = Expectation(
-    "expect_column_values_to_be_between", {"column": "amount", "min_value": 0, "max_value": 1000}, "warn"
+    "expect_column_values_to_be_between",
+    {"column": "amount", "min_value": 0, "max_value": 1000},
+    "warn",
 )
 PARENTS = Expectation(
     "expect_references_to_have_parents",
@@ -168,21 +188,33 @@ TYPES = Expectation(
     "expect_columns_and_types",
     {
         "columns": {
-            "id": "bigint", "customer_id": "bigint", "state": "varchar(16)", "amount": "decimal(12,2)",
-            "odd name%s": "int", "created_at": "datetime(6)",
+            "id": "bigint",
+            "customer_id": "bigint",
+            "state": "varchar(16)",
+            "amount": "decimal(12,2)",
+            "odd name%s": "int",
+            "created_at": "datetime(6)",
         }
     },
-)  # fmt: skip
-ODD = Expectation("expect_column_values_to_be_between", {"column": "odd name%s", "min_value": 0, "max_value": ROWS})
+)
+ODD = Expectation(
+    "expect_column_values_to_be_between",
+    {"column": "odd name%s", "min_value": 0, "max_value": ROWS},
+)
 OWN_SQL = Expectation(
-    "unexpected_rows_expectation", {"unexpected_rows_query": "SELECT id FROM {batch} WHERE amount < 0"}
+    "unexpected_rows_expectation",
+    {"unexpected_rows_query": "SELECT id FROM {batch} WHERE amount < 0"},
 )
 FAULTS = [
     (NOT_NULL, "UPDATE shop.orders SET customer_id = NULL WHERE id = 7", "1 of 400 rows"),
     (STATES, "UPDATE shop.orders SET state = 'lost' WHERE id IN (7, 8)", "2 of 400 rows: lost"),
     (AMOUNTS, "UPDATE shop.orders SET amount = -3.5 WHERE id = 7", "1 of 400 rows: -3.50"),
     (PARENTS, "DELETE FROM shop.customers WHERE id = 8", "20 rows without parent"),
-    (UNIQUE, "UPDATE shop.orders SET state = 'new', amount = 5 WHERE id IN (7, 8, 9)", "1 keys in 3 rows"),
+    (
+        UNIQUE,
+        "UPDATE shop.orders SET state = 'new', amount = 5 WHERE id IN (7, 8, 9)",
+        "1 keys in 3 rows",
+    ),
     (FRESH, "UPDATE shop.orders SET created_at = created_at - INTERVAL 3 DAY", "72.0 hours old"),
     (MANY, f"DELETE FROM shop.orders WHERE id > {ROWS // 4}", "100"),
     (TYPES, "ALTER TABLE shop.orders ADD extra INT, MODIFY amount DECIMAL(14,2)", "2 differ"),
@@ -191,8 +223,12 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("expectation", "fault", "says"), FAULTS, ids=[f[0].expectation + f[0].about for f in FAULTS])
-def test_each_kind_of_expectation_is_met_and_fails_when_its_fault_is_put_in(shop, folder, expectation, fault, says):
+@pytest.mark.parametrize(
+    ("expectation", "fault", "says"), FAULTS, ids=[f[0].expectation + f[0].about for f in FAULTS]
+)
+def test_each_kind_of_expectation_is_met_and_fails_when_its_fault_is_put_in(
+    shop, folder, expectation, fault, says
+):
     settings, session = shop
     assert look(settings, folder, expectation).state == PASSED
     try:
@@ -201,10 +237,12 @@ def test_each_kind_of_expectation_is_met_and_fails_when_its_fault_is_put_in(shop
         found = look(settings, folder, expectation)
     finally:
         if fault.startswith("ALTER"):
-            session.execute("ALTER TABLE shop.orders DROP COLUMN extra, MODIFY amount DECIMAL(12,2)")
+            session.execute(
+                "ALTER TABLE shop.orders DROP COLUMN extra, MODIFY amount DECIMAL(12,2)"
+            )
         fill(session)
     assert found.state == {"warn": "warned", "fail": "failed"}[expectation.severity]
-    ((failed),) = found.failures
+    (failed,) = found.failures
     assert says in failed.observed
     assert failed.expectation == expectation.expectation and failed.about == expectation.about
 
@@ -214,11 +252,17 @@ def test_the_report_shows_examples_with_their_keys_and_escapes_what_is_in_the_ro
     evil = "<script>x()"
     try:
         session.execute(f"UPDATE shop.orders SET state = '{evil}' WHERE id IN (7, 133)")
-        session.execute("UPDATE shop.customers SET name = '\"><img src=x onerror=y()>' WHERE id = 3")
+        session.execute(
+            "UPDATE shop.customers SET name = '\"><img src=x onerror=y()>' WHERE id = 3"
+        )
         session.commit()
         why = "because </style><script>of this"
-        found = look(settings, folder, Expectation(STATES.expectation, STATES.arguments, "fail", why))
-        names = Expectation("expect_column_values_to_match_like_pattern", {"column": "name", "like_pattern": "c%"})
+        found = look(
+            settings, folder, Expectation(STATES.expectation, STATES.arguments, "fail", why)
+        )
+        names = Expectation(
+            "expect_column_values_to_match_like_pattern", {"column": "name", "like_pattern": "c%"}
+        )
         folder.write(Suite("shop.customers", (names,)), over_edited=True)
         (customers,) = run_quality(settings, QualityRequest(suites=("shop.customers",))).suites
     finally:
@@ -227,7 +271,9 @@ def test_the_report_shows_examples_with_their_keys_and_escapes_what_is_in_the_ro
     assert "&lt;script&gt;x()" in html and "<td>133</td>" in html
     assert "&quot;&gt;&lt;img src=x onerror=y()&gt;" in html
     for text in (html, file(settings, "index.html")):
-        assert not re.search(r"<(script|img)|<[^>]*\son\w+=", text, re.IGNORECASE), "nothing runs in a report"
+        assert not re.search(r"<(script|img)|<[^>]*\son\w+=", text, re.IGNORECASE), (
+            "nothing runs in a report"
+        )
         assert "//" not in re.sub(r"<p class=dim>.*?</p>", "", text), "nothing comes from elsewhere"
     result = json.loads(file(settings, found.page.replace(".html", ".json")))
     assert result["results"][0]["result"]["unexpected_count"] == 2
@@ -244,7 +290,9 @@ def test_one_that_is_not_met_decides_by_its_severity_whether_the_pipeline_pauses
             ("fail", "failed", False),
             ("pause", "paused", True),
         ):
-            found = look(settings, folder, Expectation(STATES.expectation, STATES.arguments, severity))
+            found = look(
+                settings, folder, Expectation(STATES.expectation, STATES.arguments, severity)
+            )
             assert (found.state, found.severity) == (state, severity)
             assert relay.control().apply_paused is paused and not relay.control().land_paused
     finally:
@@ -252,7 +300,9 @@ def test_one_that_is_not_met_decides_by_its_severity_whether_the_pipeline_pauses
         fill(session)
 
 
-def test_all_statements_of_a_run_see_one_moment_though_rows_change_meanwhile(shop, folder, monkeypatch):
+def test_all_statements_of_a_run_see_one_moment_though_rows_change_meanwhile(
+    shop, folder, monkeypatch
+):
     settings, session = shop
     from sluice.expectations.server_dataset import ServerDataset
 
@@ -279,11 +329,15 @@ def test_all_statements_of_a_run_see_one_moment_though_rows_change_meanwhile(sho
 
 def test_a_copy_is_looked_at_like_the_downstream_and_pauses_nothing(shop, folder, tmp_path):
     settings, _ = shop
-    folder.write(Suite(TABLE, (Expectation(MANY.expectation, {"min_value": ROWS + 1}, "pause"), STATES)))
+    folder.write(
+        Suite(TABLE, (Expectation(MANY.expectation, {"min_value": ROWS + 1}, "pause"), STATES))
+    )
     text = Path(settings.quality.suites).with_name("sluice.toml").read_text()
     (tmp_path / "copy.toml").write_text(text)
-    done: QualitySummary = run_quality(settings, QualityRequest("copy", target=read_target(tmp_path / "copy.toml")))
-    ((found),) = done.suites
+    done: QualitySummary = run_quality(
+        settings, QualityRequest("copy", target=read_target(tmp_path / "copy.toml"))
+    )
+    (found,) = done.suites
     assert (found.on, found.state, found.ts, done.paused) == ("copy", "paused", 0, False)
     assert not RelayLog.open(settings.relay.url).control().apply_paused
 
@@ -311,43 +365,84 @@ def test_no_more_runs_are_kept_than_the_settings_say(shop, folder):
     assert all((docs / link).exists() for link in re.findall(r"href='([^']+)'", index))
 
 
-def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_being_looked_at(shop, folder):
+def test_what_cannot_be_looked_at_is_told_and_does_not_keep_the_others_from_being_looked_at(
+    shop, folder
+):
     settings, _ = shop
     folder.write(Suite("shop.gone", (MANY,)))
     folder.write(Suite("shop.customers", (Expectation("expect_the_moon", {}),)))
-    folder.write(Suite(TABLE, (Expectation(STATES.expectation, {**STATES.arguments, "column": "no such"}), MANY)))
+    folder.write(
+        Suite(
+            TABLE,
+            (Expectation(STATES.expectation, {**STATES.arguments, "column": "no such"}), MANY),
+        )
+    )
     found = {suite.suite: suite for suite in run_quality(settings, QualityRequest()).suites}
-    assert found["shop.gone"].state == "error" and "there is no table shop.gone" in found["shop.gone"].said
-    assert found["shop.customers"].state == "error" and "expect_the_moon" in found["shop.customers"].said
+    assert (
+        found["shop.gone"].state == "error"
+        and "there is no table shop.gone" in found["shop.gone"].said
+    )
+    assert (
+        found["shop.customers"].state == "error"
+        and "expect_the_moon" in found["shop.customers"].said
+    )
     assert found[TABLE].state == "failed" and "no such" in found[TABLE].failures[0].observed
     assert "there is no table shop.gone" in page(settings, found["shop.gone"])
 
 
 ODD_SCHEMAS = "MyApp", "shop", "my.db", "50%"
 ODD_TABLES = (
-    "users", "order-items", "a b", "a.b", 'say "x"', "x:y", "a :b \\:c", "n`n", "Größe", "表", "100%", "%s %% %(a)s"
-)  # fmt: skip
+    "users",
+    "order-items",
+    "a b",
+    "a.b",
+    'say "x"',
+    "x:y",
+    "a :b \\:c",
+    "n`n",
+    "Größe",
+    "表",
+    "100%",
+    "%s %% %(a)s",
+)
 
 
 def test_tables_whose_names_need_quoting_are_proposed_for_and_looked_at(shop, folder):
     settings, session = shop
     names = [TableName("shop", table) for table in ODD_TABLES]
-    names += [TableName(schema, table) for schema in set(ODD_SCHEMAS) - {"shop"} for table in ("users", "100%")]
+    names += [
+        TableName(schema, table)
+        for schema in set(ODD_SCHEMAS) - {"shop"}
+        for table in ("users", "100%")
+    ]
     try:
         for schema in set(ODD_SCHEMAS) - {"shop"}:
             session.execute(f"CREATE DATABASE {quote_name(schema)}")
         for number, (schema, table) in enumerate(names):
             place = f"{quote_name(schema)}.{quote_name(table)}"
-            session.execute(f'CREATE TABLE {place} (n BIGINT PRIMARY KEY, `say "%s"` DOUBLE, state VARCHAR(9))')
-            session.execute(f"INSERT INTO {place} SELECT seq, 1.7e308 - seq, 'a' FROM mysql.seq_1_to_{number + 30}")
+            session.execute(
+                f'CREATE TABLE {place} (n BIGINT PRIMARY KEY, `say "%s"` DOUBLE, state VARCHAR(9))'
+            )
+            session.execute(
+                f"INSERT INTO {place} SELECT seq, 1.7e308 - seq, 'a' FROM"
+                f" mysql.seq_1_to_{number + 30}"
+            )
         session.commit()
         assert set(proposed(settings)) > {str(name) for name in names}
-        done = run_quality(settings, QualityRequest(suites=tuple(exactly(str(name)) for name in names)))
-        assert not [(f.expectation, f.about, f.observed) for one in done.suites for f in one.failures]
-        assert {one.suite: (one.state, one.said) for one in done.suites} == {str(n): (PASSED, "") for n in names}
+        done = run_quality(
+            settings, QualityRequest(suites=tuple(exactly(str(name)) for name in names))
+        )
+        assert not [
+            (f.expectation, f.about, f.observed) for one in done.suites for f in one.failures
+        ]
+        assert {one.suite: (one.state, one.said) for one in done.suites} == {
+            str(n): (PASSED, "") for n in names
+        }
     finally:
         for name in names:
-            session.execute(f"DROP TABLE IF EXISTS {quote_name(name.schema)}.{quote_name(name.table)}")
+            session.execute(
+                f"DROP TABLE IF EXISTS {quote_name(name.schema)}.{quote_name(name.table)}"
+            )
         for schema in set(ODD_SCHEMAS) - {"shop"}:
             session.execute(f"DROP DATABASE {quote_name(schema)}")
 
@@ -364,7 +459,10 @@ def test_an_error_of_great_expectations_in_one_suite_ends_no_run(shop, folder, m
 
     monkeypatch.setattr(SuiteRunner, "look", broken)
     done = run_quality(settings, QualityRequest(suites=("shop.*",)))
-    assert {one.suite: one.state for one in done.suites} == {"shop.customers": "error", TABLE: PASSED}
+    assert {one.suite: one.state for one in done.suites} == {
+        "shop.customers": "error",
+        TABLE: PASSED,
+    }
 
 
 def test_without_suites_or_with_a_broken_file_it_says_so(shop, folder):
@@ -374,7 +472,9 @@ def test_without_suites_or_with_a_broken_file_it_says_so(shop, folder):
     folder.write(Suite(TABLE, (MANY,)))
     with pytest.raises(QualityError, match=r"no suite .* shop\.x"):
         run_quality(settings, QualityRequest(suites=("shop.x",)))
-    folder.path(TABLE).write_text('table = "shop.orders"\n[[expect]]\nexpectation = "expect_x"\nseverity = "loud"\n')
+    folder.path(TABLE).write_text(
+        'table = "shop.orders"\n[[expect]]\nexpectation = "expect_x"\nseverity = "loud"\n'
+    )
     with pytest.raises(SuiteError, match=r"orders\.toml: expectation 1: severity = 'loud'"):
         run_quality(settings, QualityRequest())
 
@@ -388,9 +488,9 @@ def bank(folder: SuiteFolder, tmp_path: Path, spark_remote: str) -> Settings:
     archive_all(relay, Archive.open(f"{url}/archive"))
     path = tmp_path / "sluice.toml"
     path.write_text(
-        f'[upstream]\npd-urls = "pd:2379"\n[relay]\nurl = "{url}"\n[downstream]\nhost = "db"\n'
-        f'[spark]\nremote = "{spark_remote}"\n[[route]]\nschema-pattern = "bank"\ntable-pattern = "ledger"\n'
-        'target-schema = "books"\ntarget-table = "entries"\n'
+        f'[upstream]\npd-urls = "pd:2379"\n[relay]\nurl = "{url}"\n[downstream]\nhost ='
+        f' "db"\n[spark]\nremote = "{spark_remote}"\n[[route]]\nschema-pattern ='
+        ' "bank"\ntable-pattern = "ledger"\ntarget-schema = "books"\ntarget-table = "entries"\n'
     )
     return load_settings(path)
 
@@ -401,16 +501,21 @@ def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
     folder = SuiteFolder(Path(bank.quality.suites))
     sound = (Expectation("expect_column_values_to_not_be_null", {"column": "id"}), UNIQUE_ID)
     wrong = (
-        Expectation("expect_column_values_to_be_between", {"column": "ver", "max_value": -1}, "pause"),
+        Expectation(
+            "expect_column_values_to_be_between", {"column": "ver", "max_value": -1}, "pause"
+        ),
         Expectation("expect_columns_and_types", {"columns": {"id": "int"}}),
         Expectation(
             "expect_references_to_have_parents",
-            {"columns": ["email"], "parent": "books.entries", "parent_columns": ["memo"]}, "warn",
+            {"columns": ["email"], "parent": "books.entries", "parent_columns": ["memo"]},
+            "warn",
         ),
         Expectation("expect_newest_to_be_recent", {"column": "updated", "hours": -1}),
-    )  # fmt: skip
+    )
     folder.write(Suite("bank.account", sound + wrong))
-    folder.write(Suite("books.entries", (Expectation("expect_key_to_be_unique", {"columns": ["src"]}),)))
+    folder.write(
+        Suite("books.entries", (Expectation("expect_key_to_be_unique", {"columns": ["src"]}),))
+    )
     folder.write(Suite("bank.gone", sound))
     done = run_quality(bank, QualityRequest("lake", ts=last.hi))
     found = {suite.suite: suite for suite in done.suites}
@@ -423,21 +528,29 @@ def test_the_lake_is_looked_at_as_of_a_moment_by_spark(bank):
     assert "no table that goes to bank.gone" in found["bank.gone"].said
 
 
-def test_a_sum_that_must_not_change_is_compared_between_two_moments_by_the_archive(tmp_path, monkeypatch):
+def test_a_sum_that_must_not_change_is_compared_between_two_moments_by_the_archive(
+    tmp_path, monkeypatch
+):
     from sluice.expectations.gx.custom import ExpectSumToBeConstant
 
     monkeypatch.setattr(sums, "differences_between", partial(differences_between, run=run_locally))
     url = (tmp_path / "relay").as_uri()
     relay = land_recording(RECORDINGS / "shop", url, 1000)
     archive_all(relay, Archive.open(f"{url}/archive"))
-    settings = parse_settings({"upstream": {"pd-urls": "p"}, "relay": {"url": url}, "downstream": {"host": "d"}})
+    settings = parse_settings(
+        {"upstream": {"pd-urls": "p"}, "relay": {"url": url}, "downstream": {"host": "d"}}
+    )
     place = ReplicationDataset(settings)
     last = relay.last()
     place.ts = last.hi
     with using(place, settings):
-        look = ExpectSumToBeConstant(table="bank.ledger", columns=["amt"], since=str(last.hi - tso.span(1000))).look
+        look = ExpectSumToBeConstant(
+            table="bank.ledger", columns=["amt"], since=str(last.hi - tso.span(1000))
+        ).look
         assert re.match(r"changed since .* amt by \+[\d.]+, in [\d,]+ rows", look(place).observed)
-        look = ExpectSumToBeConstant(table="bank.account", columns=["id"], since=str(last.hi - tso.span(1000))).look
+        look = ExpectSumToBeConstant(
+            table="bank.account", columns=["id"], since=str(last.hi - tso.span(1000))
+        ).look
         assert look(place).met
 
 
@@ -451,10 +564,15 @@ def test_expectations_of_the_replication_fail_when_it_is_not_what_it_should_be(s
     (found,) = run_quality(settings, QualityRequest(suites=("replication",))).suites
     assert (found.on, found.state, found.failures) == ("replication", PASSED, ())
     late = Expectation("expect_lag_below", {"seconds": 0.001}, "warn")
-    folder.write(Suite("replication", (late, Expectation("expect_windows_without_gaps", {"hours": 1}))))
+    folder.write(
+        Suite("replication", (late, Expectation("expect_windows_without_gaps", {"hours": 1})))
+    )
     end = RelayLog.open(settings.relay.url).last().hi
     land(RelayLog.open(settings.relay.url), end + 10, end + 20, end + 15)
     (found,) = run_quality(settings, QualityRequest(suites=("replication",))).suites
     assert found.state == "failed"
-    assert [failed.expectation for failed in found.failures] == ["expect_lag_below", "expect_windows_without_gaps"]
+    assert [failed.expectation for failed in found.failures] == [
+        "expect_lag_below",
+        "expect_windows_without_gaps",
+    ]
     assert str(end) in found.failures[1].observed

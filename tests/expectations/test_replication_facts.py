@@ -1,4 +1,6 @@
-"""What the relay log and the archive say of the replication itself, and of sums that must not change."""
+"""What the relay log and the archive say of the replication itself, and of sums that must not
+change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ BUSY, NIGHTLY = 11, 12
 
 def settings_in(folder: Path) -> Settings:
     url = (folder / "relay").as_uri()
-    return parse_settings({"upstream": {"pd-urls": "pd"}, "relay": {"url": url}, "downstream": {"host": "db"}})
+    return parse_settings(
+        {"upstream": {"pd-urls": "pd"}, "relay": {"url": url}, "downstream": {"host": "db"}}
+    )
 
 
 def ts_at(ms: int) -> int:
@@ -35,11 +39,16 @@ def ts_at(ms: int) -> int:
 
 
 def archived(settings: Settings, hours: int, tables: dict[int, dict[int, int]]) -> None:
-    """Volumes of an hour each, through NOW_MS; changes of each table by how many hours before it."""
+    """Volumes of an hour each, through NOW_MS.
+
+    Changes of each table by how many hours before it.
+    """
     archive = Archive.open(settings.archive_url)
     names = {BUSY: "busy", NIGHTLY: "nightly"}
     for before in range(hours, 0, -1):
-        counts = {table: found.get(before, 0) for table, found in tables.items() if found.get(before)}
+        counts = {
+            table: found.get(before, 0) for table, found in tables.items() if found.get(before)
+        }
         lake = tuple(
             LakeFile(f"lake/{table}", 1, count, 0, "shop", names[table], table, 1, "2026-11-21")
             for table, count in counts.items()
@@ -47,7 +56,22 @@ def archived(settings: Settings, hours: int, tables: dict[int, dict[int, int]]) 
         low, high = (ts_at(NOW_MS - hour * HOUR_MS) for hour in (before, before - 1))
         index = ArchiveFile(f"index/{before}", 1, 1, 0)
         archive.append(
-            ArchiveSegment(low, high, 1, f"t{before}", 0, 1, 1, sum(counts.values()), 3, 0, None, index, lake, counts)
+            ArchiveSegment(
+                low,
+                high,
+                1,
+                f"t{before}",
+                0,
+                1,
+                1,
+                sum(counts.values()),
+                3,
+                0,
+                None,
+                index,
+                lake,
+                counts,
+            )
         )
 
 
@@ -80,12 +104,17 @@ def test_a_relay_log_that_begins_behind_the_archives_end_is_a_gap(tmp_path):
 def test_changes_are_counted_by_table_and_hour_and_what_is_usual_is_that_of_the_same_hour(tmp_path):
     settings = settings_in(tmp_path)
     nightly = {1 + 24 * day: 1000 for day in range(1, 8)}
-    archived(settings, 24 * 8, {BUSY: dict.fromkeys(range(1, 193), 100) | {1: 5000}, NIGHTLY: nightly})
+    archived(
+        settings, 24 * 8, {BUSY: dict.fromkeys(range(1, 193), 100) | {1: 5000}, NIGHTLY: nightly}
+    )
     place = ReplicationDataset(settings, NOW_MS)
     last = place.last_hour
     assert last == NOW_MS // HOUR_MS - 1
     assert place.changes["shop.busy"][last] == 5000 and place.usual("shop.busy", last, 7) == 100
-    assert place.changes["shop.nightly"].get(last, 0) == 0 and place.usual("shop.nightly", last, 7) == 1000
+    assert (
+        place.changes["shop.nightly"].get(last, 0) == 0
+        and place.usual("shop.nightly", last, 7) == 1000
+    )
     assert place.usual("shop.busy", min(place.changes["shop.busy"]), 7) is None
 
 
@@ -96,7 +125,9 @@ def test_changes_of_a_compacted_volume_are_spread_over_its_hours(tmp_path):
     whole = ArchiveSegment(low, high, 1, "t", 0, 1, 1, 400, 3, 0, None, index, (), {BUSY: 400})
     Archive.open(settings.archive_url).append(whole)
     place = ReplicationDataset(settings, NOW_MS)
-    assert dict(place.changes["table 11"]) == pytest.approx({NOW_MS // HOUR_MS - n: 100 for n in range(1, 5)})
+    assert dict(place.changes["table 11"]) == pytest.approx(
+        {NOW_MS // HOUR_MS - n: 100 for n in range(1, 5)}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +143,12 @@ def total(settings: Settings, ts: int, table: str, column: str) -> Decimal:
     found = Decimal(0)
     for _, batch in tables_as_of(settings, ts, [table], run=run_locally).rows():
         found += sum(
-            (Decimal(str(value)) for value in batch.column(column).to_pylist() if value is not None), Decimal(0)
+            (
+                Decimal(str(value))
+                for value in batch.column(column).to_pylist()
+                if value is not None
+            ),
+            Decimal(0),
         )
     return found
 
@@ -120,11 +156,17 @@ def total(settings: Settings, ts: int, table: str, column: str) -> Decimal:
 def test_the_change_of_a_sum_between_two_moments_is_that_of_the_whole_sums(bank):
     windows = list(RelayLog.open(bank.relay.url).windows(0))
     early, late = windows[len(windows) // 2].hi, windows[-1].hi
-    for table, columns in (("bank.account", ["balance", "ver"]), ("bank.ledger", ["amt"]), ("bank.cart", ["qty"])):
+    for table, columns in (
+        ("bank.account", ["balance", "ver"]),
+        ("bank.ledger", ["amt"]),
+        ("bank.cart", ["qty"]),
+    ):
         found = sum_changes(bank, table, columns, (early, late), run=run_locally)
         assert [one.column for one in found] == columns
         for one in found:
-            assert one.change == total(bank, late, table, one.column) - total(bank, early, table, one.column)
+            assert one.change == total(bank, late, table, one.column) - total(
+                bank, early, table, one.column
+            )
             assert one.rows > 0
     transfers = sum_changes(bank, "bank.ledger", ["amt"], (early, late), run=run_locally)[0]
     assert transfers.change > 0
@@ -135,7 +177,9 @@ class Differences:
 
     def __init__(self, old: list[str], new: list[str]) -> None:
         names = ["old.amount", "new.amount"]
-        self._batch = pa.record_batch([pa.array(old, pa.large_string()), pa.array(new, pa.large_string())], names)
+        self._batch = pa.record_batch(
+            [pa.array(old, pa.large_string()), pa.array(new, pa.large_string())], names
+        )
 
     def diff_schemas(self) -> dict[str, pa.Schema]:
         return {"bank.account": self._batch.schema}

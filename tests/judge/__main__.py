@@ -1,5 +1,5 @@
-"""`python -m tests.judge`: judges random histories for as long as wanted, and says what goes wrong and what it needs
-to.
+"""`python -m tests.judge`: judges random histories for as long as wanted, and says what goes wrong
+and what it needs to.
 """
 
 from __future__ import annotations
@@ -24,21 +24,40 @@ from tests.judge.verdict import Verdict, judge
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0, help="the first history's number; the others count on; 0: any")
-    parser.add_argument("--steps", type=int, default=25, help="statements and transactions a history")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="the first history's number; the others count on; 0: any",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=25, help="statements and transactions a history"
+    )
     parser.add_argument("--mode", choices=("atomic", "parallel", "both"), default="both")
-    parser.add_argument("--kills", type=float, default=0.3, help="how likely an attempt is to come to harm, 0 to 1")
     parser.add_argument(
-        "--drainer", type=float, default=0.2, help="how likely a killed Drainer was there before, 0 to 1"
+        "--kills", type=float, default=0.3, help="how likely an attempt is to come to harm, 0 to 1"
     )
     parser.add_argument(
-        "--features", nargs="*", default=list(FEATURES), help="what may be in a history: " + ", ".join(FEATURES)
+        "--drainer",
+        type=float,
+        default=0.2,
+        help="how likely a killed Drainer was there before, 0 to 1",
     )
-    parser.add_argument("--alone", action="store_true", help="one feature a history, in turn, with what it needs")
+    parser.add_argument(
+        "--features",
+        nargs="*",
+        default=list(FEATURES),
+        help="what may be in a history: " + ", ".join(FEATURES),
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="one feature a history, in turn, with what it needs"
+    )
     parser.add_argument("--once", action="store_true", help="only the history of --seed")
     parser.add_argument("--tell", action="store_true", help="print the histories too")
     parser.add_argument(
-        "--neighbour", action="store_true", help="somebody else locks rows downstream now and then, no two times alike"
+        "--neighbour",
+        action="store_true",
+        help="somebody else locks rows downstream now and then, no two times alike",
     )
     parser.add_argument(
         "--server",
@@ -50,7 +69,9 @@ def main() -> int:
     arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 10**9)
     print(f"first seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        server = MariaDBServer(Path(folder) / "mariadb", *(f"--{option}" for option in arguments.server))
+        server = MariaDBServer(
+            Path(folder) / "mariadb", *(f"--{option}" for option in arguments.server)
+        )
         server.start()
         try:
             with neighbour(server) if arguments.neighbour else contextlib.nullcontext():
@@ -84,10 +105,18 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
     seed = arguments.seed
     slowest = (0.0, seed)
     while time.monotonic() < end:
-        features = [arguments.features[seed % len(arguments.features)]] if arguments.alone else arguments.features
+        features = (
+            [arguments.features[seed % len(arguments.features)]]
+            if arguments.alone
+            else arguments.features
+        )
         if arguments.alone:
             features = [*features, *_NEEDS.get(features[0], ())]
-        mode = ("atomic", "parallel")[seed // len(FEATURES) % 2] if arguments.mode == "both" else arguments.mode
+        mode = (
+            ("atomic", "parallel")[seed // len(FEATURES) % 2]
+            if arguments.mode == "both"
+            else arguments.mode
+        )
         began = time.monotonic()
         upstream = History(random.Random(seed), features).grow(arguments.steps)
         verdict = trial(upstream, seed, mode, arguments.kills, arguments.drainer, server, folder)
@@ -97,23 +126,35 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         counts["kills"] += verdict.kills
         if not verdict.good:
             label = features[0] if arguments.alone else "all"
-            what = f"stopped: {verdict.stopped}" if verdict.stopped else "DIFFERENT: " + "; ".join(verdict.differences)
+            what = (
+                f"stopped: {verdict.stopped}"
+                if verdict.stopped
+                else "DIFFERENT: " + "; ".join(verdict.differences)
+            )
             print(f"seed {seed} ({label}, {mode}): {what[:700]}", flush=True)
         slowest = max(slowest, (time.monotonic() - began, seed))
         seed += 1
         if arguments.once:
             break
-    again = " ".join(f"--{name} {getattr(arguments, name)}" for name in ("steps", "mode", "kills", "drainer"))
+    again = " ".join(
+        f"--{name} {getattr(arguments, name)}" for name in ("steps", "mode", "kills", "drainer")
+    )
     print(
         ", ".join(f"{count} {what}" for what, count in counts.items())
-        + f"; seeds {arguments.seed} to {seed - 1}; the slowest, {slowest[1]}, took {slowest[0]:.1f} s; one again:"
-        f" python -m tests.judge --once --tell {again} --seed SEED"
+        + f"; seeds {arguments.seed} to {seed - 1}; the slowest, {slowest[1]}, took"
+        f" {slowest[0]:.1f} s; one again: python -m tests.judge --once --tell {again} --seed SEED"
     )
     return 1 if counts["DIFFERENT"] or counts["stopped"] else 0
 
 
 def trial(
-    upstream: Upstream, seed: int, mode: str, kills: float, drainer: float, server: MariaDBServer, folder: Path
+    upstream: Upstream,
+    seed: int,
+    mode: str,
+    kills: float,
+    drainer: float,
+    server: MariaDBServer,
+    folder: Path,
 ) -> Verdict:
     """Judge a history; `seed` decides on windows, kills and Drainers."""
     with tempfile.TemporaryDirectory(prefix=f"{seed}-", dir=folder) as place:

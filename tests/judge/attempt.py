@@ -1,5 +1,5 @@
-"""One process that applies a relay log, and may kill itself, lose a connection or stand still at something it sends
-downstream.
+"""One process that applies a relay log, and may kill itself, lose a connection or stand still at
+something it sends downstream.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from tests.etl.preparing import local_preparer
 
 @dataclass(frozen=True)
 class Harm:
-    """What happens when something is sent for the `at`th time, by all sessions together; 0: nothing ever. Nothing of
-    that is sent before, or a half, or all: by the remainder of `at` divided by three.
+    """What happens when something is sent for the `at`th time, by all sessions together.
+
+    0: nothing ever. Nothing of that is sent before, or a half, or all: by the remainder of `at`
+    divided by three.
     """
 
     at: int = 0
     how: Literal["killed", "cut", "stopped"] = "killed"
-    """The process is killed; or this connection is cut, and it has to find out what became of what it sent; or it is
-    stopped, while another one takes over, and goes on as if nothing had been.
+    """The process is killed; or this connection is cut, and it has to find out what became of what
+    it sent; or it is stopped, while another one takes over, and goes on as if nothing had been.
     """
     wakes_s: float = 0.0
     """One that is stopped, after so long or when the other one is through."""
@@ -39,7 +41,9 @@ class Harm:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be applied: the windows of the relay log at `url` through `until_ts`, to the server at `port`."""
+    """What is to be applied: the windows of the relay log at `url` through `until_ts`, to the
+    server at `port`.
+    """
 
     url: str
     port: int
@@ -49,7 +53,9 @@ class Plan:
     routes: tuple[Route, ...]
     harm: Harm = Harm()
     cut_tables: int = 0
-    """Tables that a downstream transaction has at most, however few it takes for cutting to pay; 0: as the product."""
+    """Tables that a downstream transaction has at most, however few it takes for cutting to pay; 0:
+    as the product.
+    """
 
 
 def run(plan: Plan, answer: Connection) -> None:
@@ -67,7 +73,9 @@ def run(plan: Plan, answer: Connection) -> None:
         apply=Apply(plan.mode, 3, plan.max_rows), routes=Routes(plan.routes),
     )  # fmt: skip
     try:
-        run_apply(settings, until_ts=plan.until_ts, run_seconds=60, prepare=local_preparer(settings))
+        run_apply(
+            settings, until_ts=plan.until_ts, run_seconds=60, prepare=local_preparer(settings)
+        )
     except Exception as error:
         traceback.print_exc()
         answer.send(f"{type(error).__name__}: {error}")

@@ -1,5 +1,5 @@
-"""Leaves a downstream as a Drainer does that is killed: its checkpoint lies behind, and beyond that each table, or each
-row, has come some way of its own; or a DDL has just run.
+"""Leaves a downstream as a Drainer does that is killed: its checkpoint lies behind, and beyond that
+each table, or each row, has come some way of its own; or a DDL has just run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _STOPS = (
 
 @dataclass(frozen=True)
 class Broken:
-    """The checkpoint that it left, how far it can have come, and from when on that is over for certain (commit
-    timestamps).
+    """The checkpoint that it left, how far it can have come, and from when on that is over for
+    certain (commit timestamps).
     """
 
     checkpoint: int
@@ -47,13 +47,15 @@ def break_off(
     rng: random.Random,
     apply_until: Callable[[int], None],
 ) -> Broken:
-    """Have a Drainer work on an empty downstream and break off. `apply_until` brings the downstream to a commit
-    timestamp.
+    """Have a Drainer work on an empty downstream and break off.
+
+    `apply_until` brings the downstream to a commit timestamp.
     """
     stamps = [ts for ts, _ in upstream.commits]
     first = rng.randrange(len(stamps))
     ddl = next((n for n in range(first + 1, len(stamps)) if upstream.commits[n][1]), len(stamps))
-    if rng.random() < 0.4 and ddl < len(stamps):  # killed between a DDL and the checkpoint that says so
+    # killed between a DDL and the checkpoint that says so
+    if rng.random() < 0.4 and ddl < len(stamps):
         broken = _between(stamps, first, ddl, rng)
         apply_until(broken.reached)
     else:
@@ -61,7 +63,8 @@ def break_off(
         broken = _between(stamps, first, last, rng)
         _tear(server, sorted({first, rng.randint(first, last), last}), stamps, rng, apply_until)
     _leave_checkpoint(server, broken)
-    (relay / "downstream.json").unlink(missing_ok=True)  # nothing was applied from this relay log yet
+    # nothing was applied from this relay log yet
+    (relay / "downstream.json").unlink(missing_ok=True)
     upstream.story.append(f"a Drainer broke off: {broken}")
     return broken
 
@@ -78,7 +81,10 @@ def _tear(
     rng: random.Random,
     apply_until: Callable[[int], None],
 ) -> None:
-    """Each table as at one of the moments, between which there is no DDL; where keys tell rows apart, each row."""
+    """Each table as at one of the moments, between which there is no DDL.
+
+    Where keys tell rows apart, each row.
+    """
     for number, moment in enumerate(moments):
         apply_until(stamps[moment])
         with _connected(server) as connection, connection.cursor() as cursor:
@@ -87,7 +93,9 @@ def _tear(
                 cursor.execute(f"CREATE DATABASE {_KEPT}")
             for n, name in enumerate(_tables(cursor)):
                 columns = ", ".join(_columns(cursor, name))
-                cursor.execute(f"CREATE TABLE {_KEPT}.t{n}_{number} AS SELECT {columns} FROM {_full(name)}")
+                cursor.execute(
+                    f"CREATE TABLE {_KEPT}.t{n}_{number} AS SELECT {columns} FROM {_full(name)}"
+                )
     with _connected(server) as connection, connection.cursor() as cursor:
         for n, name in enumerate(_tables(cursor)):
             columns = ", ".join(_columns(cursor, name))
@@ -113,7 +121,8 @@ def _leave_checkpoint(server: MariaDBServer, broken: Broken) -> None:
         "sluice": {"safe-until": broken.safe_until},
     }
     with _connected(server) as connection, connection.cursor() as cursor:
-        cursor.execute("DROP DATABASE IF EXISTS sluice_recycle")  # a Drainer keeps no rows of what is truncated
+        # a Drainer keeps no rows of what is truncated
+        cursor.execute("DROP DATABASE IF EXISTS sluice_recycle")
         cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(document),))
         assert cursor.rowcount == 1, cursor.rowcount
 
@@ -124,8 +133,8 @@ def _connected(server: MariaDBServer) -> Any:
 
 def _tables(cursor: Any) -> list[tuple[str, str]]:
     cursor.execute(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND"
-        f" TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS},'{_KEPT}') ORDER BY 1, 2"
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE"
+        f" TABLE' AND TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS},'{_KEPT}') ORDER BY 1, 2"
     )
     return [tuple(row) for row in cursor.fetchall()]
 
@@ -133,19 +142,23 @@ def _tables(cursor: Any) -> list[tuple[str, str]]:
 def _columns(cursor: Any, name: tuple[str, str]) -> list[str]:
     """Those that are written, quoted."""
     cursor.execute(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-        " COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
+        " = %s AND COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY ORDINAL_POSITION",
         name,
     )
     return [quoted(column) for (column,) in cursor.fetchall()]
 
 
 def _telling(cursor: Any, name: tuple[str, str]) -> list[str]:
-    """The columns of the only unique key, quoted, where they are numbers; a row goes its own way then."""
+    """The columns of the only unique key, quoted, where they are numbers.
+
+    A row goes its own way then.
+    """
     cursor.execute(
-        "SELECT s.INDEX_NAME, s.COLUMN_NAME, c.DATA_TYPE, s.NULLABLE FROM information_schema.STATISTICS s JOIN"
-        " information_schema.COLUMNS c USING (TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME) WHERE s.NON_UNIQUE = 0 AND"
-        " s.TABLE_SCHEMA = %s AND s.TABLE_NAME = %s ORDER BY s.SEQ_IN_INDEX",
+        "SELECT s.INDEX_NAME, s.COLUMN_NAME, c.DATA_TYPE, s.NULLABLE FROM"
+        " information_schema.STATISTICS s JOIN information_schema.COLUMNS c USING (TABLE_SCHEMA,"
+        " TABLE_NAME, COLUMN_NAME) WHERE s.NON_UNIQUE = 0 AND s.TABLE_SCHEMA = %s AND s.TABLE_NAME"
+        " = %s ORDER BY s.SEQ_IN_INDEX",
         name,
     )
     found = cursor.fetchall()

@@ -1,7 +1,9 @@
-"""Pumps that come to harm: landing has every transaction of what it says is landed, or stops by name.
+"""Pumps that come to harm: landing has every transaction of what it says is landed, or stops by
+name.
 
-A recording is sent to two pumps. Then bytes of their value logs are changed, cut off or removed, and entries vanish
-from the registry, before landing or while it is under way. What is landed then is compared with what was sent.
+A recording is sent to two pumps. Then bytes of their value logs are changed, cut off or removed,
+and entries vanish from the registry, before landing or while it is under way. What is landed then
+is compared with what was sent.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ REFUSALS = (
     "MissedCommitError",
     "BinlogDecodeError",
 )
-"""Names of the errors with which landing may stop, or wait, at a harmed pump. A worker's error names the file."""
+"""Names of the errors with which landing may stop, or wait, at a harmed pump. A worker's error
+names the file.
+"""
 
 
 class InProcess(ResilientFunction):
@@ -47,7 +51,9 @@ class InProcess(ResilientFunction):
         """Need no session."""
         check()
 
-    def __call__(self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool) -> Iterator[pa.RecordBatch]:
+    def __call__(
+        self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool
+    ) -> Iterator[pa.RecordBatch]:
         """Map the tasks here, whatever their size."""
         return self._run_locally(tasks)
 
@@ -65,7 +71,10 @@ def sent(home: Path) -> Iterator[Stack]:
 
 def harm(stack: Stack, rng: random.Random) -> str:
     """Do one or two of these things; say which."""
-    done = [rng.choice((_flip, _cut, _remove, _forget, _forget_stopped))(stack, rng) for _ in range(rng.randint(1, 2))]
+    done = [
+        rng.choice((_flip, _cut, _remove, _forget, _forget_stopped))(stack, rng)
+        for _ in range(rng.randint(1, 2))
+    ]
     return "; ".join(done)
 
 
@@ -131,7 +140,10 @@ def _forget_stopped(stack: Stack, rng: random.Random) -> str:
 
 
 def wrong(stack: Stack, relay_url: str, rng: random.Random, patience_s: float) -> tuple[str, str]:
-    """Land around the harm; return what of the relay log isn't what was sent ("" if nothing), and how it went."""
+    """Land around the harm.
+
+    Return what of the relay log isn't what was sent ("" if nothing), and how it went.
+    """
     rows = committed(RECORDING)
     settings = Settings(
         upstream=Upstream(f"http://127.0.0.1:{stack.site().ports['cluster']}", initial_commit_ts=0),
@@ -150,8 +162,13 @@ def wrong(stack: Stack, relay_url: str, rng: random.Random, patience_s: float) -
         run_land(settings, start_ts=0, until_ts=rows[-1][0], run_seconds=patience_s)
     except SluiceError as error:
         story.append(f"{type(error).__name__}: {error}")
-        if type(error).__name__ not in REFUSALS and not (isinstance(error, WorkerError) and ".vlog" in str(error)):
-            return f"an error that isn't among the refusals: {type(error).__name__}: {error}", "; ".join(story)
+        if type(error).__name__ not in REFUSALS and not (
+            isinstance(error, WorkerError) and ".vlog" in str(error)
+        ):
+            return (
+                f"an error that isn't among the refusals: {type(error).__name__}: {error}",
+                "; ".join(story),
+            )
     windows = list(RelayLog.open(relay_url).windows(0))
     hi = windows[-1].hi if windows else 0
     expected, _ = explode([row for row in rows if row[0] <= hi])
@@ -160,12 +177,16 @@ def wrong(stack: Stack, relay_url: str, rng: random.Random, patience_s: float) -
     if found != expected.to_pylist() and _stops_at_missed_commits(settings, story):
         return "", "; ".join(story)
     if found != expected.to_pylist():
-        return f"through {hi} {len(found)} changes are landed of {expected.num_rows}", "; ".join(story)
+        return f"through {hi} {len(found)} changes are landed of {expected.num_rows}", "; ".join(
+            story
+        )
     return "", "; ".join(story)
 
 
 def _stops_at_missed_commits(settings: Settings, story: list[str]) -> bool:
-    """Whether landing names what it has passed over, once the pump that holds it is registered again."""
+    """Whether landing names what it has passed over, once the pump that holds it is registered
+    again.
+    """
     try:
         run_land(settings, start_ts=0, run_seconds=20)
     except MissedCommitError as error:

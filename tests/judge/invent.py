@@ -1,8 +1,8 @@
 """Random histories: which tables there are, and which schema changes come between transactions.
 
-A history is drawn from a `random.Random`; under Hypothesis one whose choices it records and shrinks. `FEATURES` names
-the unusual things that a history may hold: each can be left out, so that what a difference needs can be found by
-trying.
+A history is drawn from a `random.Random`; under Hypothesis one whose choices it records and
+shrinks. `FEATURES` names the unusual things that a history may hold: each can be left out, so that
+what a difference needs can be found by trying.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ _CROWDED = 90
 
 
 class History(Writing):
-    """Grows an `Upstream` statement by statement. `late`: whether sessions with the definition before write into
-    partitions that are gone.
+    """Grows an `Upstream` statement by statement.
+
+    `late`: whether sessions with the definition before write into partitions that are gone.
     """
 
     late = True
 
     def __init__(self, rng: random.Random, features: Collection[str] = FEATURES) -> None:
         super().__init__(rng, features)
-        self._most_tables = _CROWDED if self.has("many tables") and rng.random() < 0.15 else _MOST_TABLES
+        self._most_tables = (
+            _CROWDED if self.has("many tables") and rng.random() < 0.15 else _MOST_TABLES
+        )
         self._schema = create_schema(self.upstream, self._schema_name())
         if self.has("routes") and rng.random() < 0.3:
             self.upstream.targets[self._schema] = "elsewhere"
@@ -84,7 +87,9 @@ class History(Writing):
                 continue
             if kind.charset in ("latin1", "ascii", "gbk") and not self.has("collations"):
                 continue
-            if kind.collate in ("utf8mb4_general_ci", "utf8mb4_unicode_ci") and not self.has("collations"):
+            if kind.collate in ("utf8mb4_general_ci", "utf8mb4_unicode_ci") and not self.has(
+                "collations"
+            ):
                 continue
             return kind
 
@@ -93,8 +98,9 @@ class History(Writing):
         self._create_table(name, partitioned=self.has("partitions") and self.rng.random() < 0.5)
 
     def _create_merged(self) -> None:
-        """Some tables that the settings merge downstream. None of them has a row with a key of another's, and none is
-        altered.
+        """Some tables that the settings merge downstream.
+
+        None of them has a row with a key of another's, and none is altered.
         """
         up = self.upstream
         first = self._create_table("part", partitioned=False)
@@ -111,7 +117,11 @@ class History(Writing):
         for number in range(rng.randint(2, 5)):
             column = self._new_name(_NAMES, [c.name for c in columns])
             kind = self._kind(
-                kinds.KEYS if number < 2 else kinds.CONVERTIBLE if retyped and rng.random() < 0.6 else kinds.PLAIN
+                kinds.KEYS
+                if number < 2
+                else kinds.CONVERTIBLE
+                if retyped and rng.random() < 0.6
+                else kinds.PLAIN
             )
             columns.append(Column(number + 1, column, kind, nullable=number > 0))
         table = Table(up.new_id(), self._schema, name, columns)
@@ -127,11 +137,18 @@ class History(Writing):
         return table
 
     def _partition(self, table: Table) -> None:
-        table.columns[0] = replace(table.columns[0], kind=replace(kinds.INT, values=lambda r: r.randint(0, 29)))
+        table.columns[0] = replace(
+            table.columns[0], kind=replace(kinds.INT, values=lambda r: r.randint(0, 29))
+        )
         table.by = table.columns[0].name
         lists = self.has("lists") and self.rng.random() < 0.4
         table.partitions = [
-            Partition(self.upstream.new_id(), f"p{n}", below, tuple(range(below - 10, below)) if lists else ())
+            Partition(
+                self.upstream.new_id(),
+                f"p{n}",
+                below,
+                tuple(range(below - 10, below)) if lists else (),
+            )
             for n, below in enumerate((10, 20, 30))
         ]
         if lists:
@@ -153,7 +170,9 @@ class History(Writing):
         table.max_index = 1
         if rng.random() < 0.5 and not table.partitions and second.kind.family not in ("json",):
             table.max_index += 1
-            table.indexes.append(Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True))
+            table.indexes.append(
+                Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True)
+            )
         self._unusual_keys(table)
 
     def _unusual_keys(self, table: Table) -> None:
@@ -166,13 +185,21 @@ class History(Writing):
             table.max_index += 1
             names = (second.name, third.name) if rng.random() < 0.5 else (third.name, second.name)
             table.indexes.append(Index(table.max_index, f"u{table.max_index}", names, unique=True))
-        if self.has("prefix unique") and second.kind.family in ("text", "bytes") and rng.random() < 0.5:
+        if (
+            self.has("prefix unique")
+            and second.kind.family in ("text", "bytes")
+            and rng.random() < 0.5
+        ):
             table.max_index += 1
-            table.indexes.append(Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True, prefix=3))
+            table.indexes.append(
+                Index(table.max_index, f"u{table.max_index}", (second.name,), unique=True, prefix=3)
+            )
 
     @staticmethod
     def _usable(table: Table, columns: tuple[str, ...]) -> bool:
-        return all(table.column(name).kind.family not in ("json", "float", "double") for name in columns)
+        return all(
+            table.column(name).kind.family not in ("json", "float", "double") for name in columns
+        )
 
     def _special_columns(self, table: Table) -> None:
         rng = self.rng
@@ -183,19 +210,25 @@ class History(Writing):
             source = rng.choice(integers).name
             number += 1
             name = self._new_name(("g",), names)
-            generated = Generated(f"{quoted(source)} % 7", rng.random() < 0.5, lambda row, s=source: _modulo(row[s]))
+            generated = Generated(
+                f"{quoted(source)} % 7", rng.random() < 0.5, lambda row, s=source: _modulo(row[s])
+            )
             table.columns.append(Column(number, name, kinds.BIGINT, generated=generated))
             names.append(name)
         times = [c for c in table.columns if c.kind.family == "timestamp"]
         if self.has("generated timestamp") and times and rng.random() < 0.5:
             source = rng.choice(times).name
             number += 1
-            generated = Generated(f"date({quoted(source)})", True, lambda row, s=source: _day_in_east(row[s]))
+            generated = Generated(
+                f"date({quoted(source)})", True, lambda row, s=source: _day_in_east(row[s])
+            )
             names.append(self._new_name(("day",), names))
             table.columns.append(Column(number, names[-1], kinds.DATE, generated=generated))
         if self.has("on update") and rng.random() < 0.3:
             number += 1
-            table.columns.append(Column(number, self._new_name(("changed",), names), kinds.TIMESTAMP, on_update=True))
+            table.columns.append(
+                Column(number, self._new_name(("changed",), names), kinds.TIMESTAMP, on_update=True)
+            )
         table.max_column = number
 
     # --- schema changes
@@ -229,7 +262,10 @@ class History(Writing):
 
     def _alter(self, table: Table, kind: int, text: str) -> Any:
         return self.upstream.job(
-            kind, f"ALTER TABLE {self._as_named(table)} {text}", schema_id=table.schema_id, table_id=table.id
+            kind,
+            f"ALTER TABLE {self._as_named(table)} {text}",
+            schema_id=table.schema_id,
+            table_id=table.id,
         )
 
     def _as_named(self, table: Table) -> str:
@@ -250,7 +286,10 @@ class History(Writing):
         if index.unique and table.has_twins(index, self.upstream.new_collation):
             return
         job = self._alter(
-            table, 7, f"ADD {'UNIQUE ' if index.unique else ''}INDEX {quoted(index.name)}({quoted(column.name)})"
+            table,
+            7,
+            f"ADD {'UNIQUE ' if index.unique else ''}INDEX"
+            f" {quoted(index.name)}({quoted(column.name)})",
         )
         table.indexes.append(index)
         table.max_index = index.id
@@ -268,12 +307,18 @@ class History(Writing):
         job.finish(table)
 
     def _adding(self, table: Table, at: int) -> tuple[str, Callable[[], None]]:
-        """A new column behind `at` others: what a statement says, and what makes it so in the model."""
+        """A new column behind `at` others: what a statement says, and what makes it so in the
+        model.
+        """
         rng = self.rng
         kind = self._kind(kinds.PLAIN)
         name = self._new_name(_NAMES, [c.name for c in table.columns])
         default, spelled = None, None
-        if kind.family not in ("json", "bytes", "enum", "set") and kind.tp not in _LONG and rng.random() < 0.7:
+        if (
+            kind.family not in ("json", "bytes", "enum", "set")
+            and kind.tp not in _LONG
+            and rng.random() < 0.7
+        ):
             default = kind.value(rng)
             if kind.is_text and (not self.has("odd defaults") or not _is_text(default)):
                 default = b"plain"
@@ -283,7 +328,13 @@ class History(Writing):
         text = Column(0, name, kind, nullable, default, default, spelled).sql()
         if spelled is not None:
             text = text.replace(default, spelled)
-        place = "" if at == len(table.columns) else f" AFTER {quoted(table.columns[at - 1].name)}" if at else " FIRST"
+        place = (
+            ""
+            if at == len(table.columns)
+            else f" AFTER {quoted(table.columns[at - 1].name)}"
+            if at
+            else " FIRST"
+        )
 
         def change() -> None:
             column = Column(table.max_column + 1, name, kind, nullable, default, default, spelled)
@@ -351,7 +402,9 @@ class History(Writing):
         job.finish(table)
 
     def _retyping(self, table: Table, name: str) -> tuple[str, Callable[[], None], str] | None:
-        """Another type for a column, and a new name unless it is "": statement, change, the column's name now."""
+        """Another type for a column, and a new name unless it is "": statement, change, the
+        column's name now.
+        """
         rng, used = self.rng, self._used(table)
         choices = [
             (column, to, value)
@@ -367,7 +420,9 @@ class History(Writing):
             return None
         column, to, value = rng.choice(choices)
         try:
-            changed = [None if (old := row.values[column.id]) is None else value(old) for row in table.rows]
+            changed = [
+                None if (old := row.values[column.id]) is None else value(old) for row in table.rows
+            ]
         except ValueError:
             return None  # TiDB would refuse the statement: a text is no document
         new = Column(0, name or column.name, to, column.nullable)
@@ -380,7 +435,11 @@ class History(Writing):
                 del row.values[column.id]
                 row.values[table.max_column] = became
 
-        verb = f"CHANGE COLUMN {quoted(column.name)} {new.sql()}" if name else f"MODIFY COLUMN {new.sql()}"
+        verb = (
+            f"CHANGE COLUMN {quoted(column.name)} {new.sql()}"
+            if name
+            else f"MODIFY COLUMN {new.sql()}"
+        )
         return verb, change, column.name
 
     def _rename_column(self) -> None:
@@ -388,7 +447,9 @@ class History(Writing):
         free = [
             c
             for c in table.columns
-            if not any(g.generated and quoted(c.name) in g.generated.expression for g in table.columns)
+            if not any(
+                g.generated and quoted(c.name) in g.generated.expression for g in table.columns
+            )
         ]
         if not free:
             return
@@ -397,7 +458,8 @@ class History(Writing):
         job = self._alter(table, 12, f"RENAME COLUMN {quoted(column.name)} TO {quoted(name)}")
         table.columns[table.columns.index(column)] = replace(column, name=name)
         table.indexes = [
-            replace(i, columns=tuple(name if c == column.name else c for c in i.columns)) for i in table.indexes
+            replace(i, columns=tuple(name if c == column.name else c for c in i.columns))
+            for i in table.indexes
         ]
         table.by = name if table.by == column.name else table.by
         job.finish(table)
@@ -405,7 +467,11 @@ class History(Writing):
     def _several(self) -> None:
         """One statement retypes a column, drops another one and adds one, in any order."""
         table = self._table()
-        name = self._new_name(_NAMES, [c.name for c in table.columns]) if self.rng.random() < 0.5 else ""
+        name = (
+            self._new_name(_NAMES, [c.name for c in table.columns])
+            if self.rng.random() < 0.5
+            else ""
+        )
         retyped = self._retyping(table, name)
         dropped = self._dropping(table, retyped[2] if retyped else "")
         added = self._adding(table, self.rng.choice((0, len(table.columns))))
@@ -427,7 +493,9 @@ class History(Writing):
             job.finish(table, schema_state=0)
 
     def _meanwhile(self, table: Table, version: int) -> None:
-        """Other sessions create, drop and write tables between a multi-schema change's version and its binlog."""
+        """Other sessions create, drop and write tables between a multi-schema change's version and
+        its binlog.
+        """
         for _ in range(self.rng.randint(0, 2)):
             others = [t for t in self.upstream.tables.values() if t is not table]
             step = self.rng.randrange(3)
@@ -441,14 +509,24 @@ class History(Writing):
             self._write(version, only=table)
 
     def _race(self) -> None:
-        """Two sessions race ADD COLUMN IF NOT EXISTS: the job of the one that comes second changes nothing."""
+        """Two sessions race ADD COLUMN IF NOT EXISTS: the job of the one that comes second changes
+        nothing.
+        """
         table = self._table()
         column = self.rng.choice(table.columns)
-        self._alter(table, self.rng.choice((5, 7, 61)), f"ADD COLUMN IF NOT EXISTS {column.sql()}").change_nothing()
+        self._alter(
+            table, self.rng.choice((5, 7, 61)), f"ADD COLUMN IF NOT EXISTS {column.sql()}"
+        ).change_nothing()
 
     def _drop_unique(self) -> None:
-        """Between the state in which TiDB stops looking at the index and the job's end, sessions write equal values."""
-        tables = [t for t in self.upstream.tables.values() if any(i.unique and not i.primary for i in t.indexes)]
+        """Between the state in which TiDB stops looking at the index and the job's end, sessions
+        write equal values.
+        """
+        tables = [
+            t
+            for t in self.upstream.tables.values()
+            if any(i.unique and not i.primary for i in t.indexes)
+        ]
         if not tables:
             return
         table = self.rng.choice(tables)
@@ -468,7 +546,10 @@ class History(Writing):
         table = self._table()
         name = self._new_name(_TABLES, [t.name for t in self.upstream.tables.values()])
         job = self.upstream.job(
-            14, f"RENAME TABLE {quoted(table.name)} TO {quoted(name)}", schema_id=table.schema_id, table_id=table.id
+            14,
+            f"RENAME TABLE {quoted(table.name)} TO {quoted(name)}",
+            schema_id=table.schema_id,
+            table_id=table.id,
         )
         table.name = name
         job.finish(table)
@@ -482,21 +563,37 @@ class History(Writing):
         a, b = (f"{quoted(schemas[t.schema_id])}.{quoted(t.name)}" for t in (one, two))
         between = f"{quoted(schemas[one.schema_id])}.`tmp`"
         job = self.upstream.job(
-            47, f"RENAME TABLE {a} TO {between}, {b} TO {a}, {between} TO {b}", schema_id=one.schema_id, table_id=one.id
+            47,
+            f"RENAME TABLE {a} TO {between}, {b} TO {a}, {between} TO {b}",
+            schema_id=one.schema_id,
+            table_id=one.id,
         )
         first, last = one.shape(), one
         first.name = "tmp"
-        one.name, two.name, one.schema_id, two.schema_id = two.name, one.name, two.schema_id, one.schema_id
-        job.finish(tables=[first, two, last], args=[[], [first.schema_id, two.schema_id, last.schema_id]])
+        one.name, two.name, one.schema_id, two.schema_id = (
+            two.name,
+            one.name,
+            two.schema_id,
+            one.schema_id,
+        )
+        job.finish(
+            tables=[first, two, last], args=[[], [first.schema_id, two.schema_id, last.schema_id]]
+        )
 
     def _create_alike(self) -> None:
         """A table that many have, with a number for a key, and some more of its kind."""
         if len(self.upstream.tables) + 4 > self._most_tables:
             return
         names = [t.name for t in self.upstream.tables.values()]
-        columns = [Column(1, "id", self.rng.choice((kinds.INT, kinds.BIGINT, kinds.UBIGINT)), nullable=False)]
+        columns = [
+            Column(
+                1, "id", self.rng.choice((kinds.INT, kinds.BIGINT, kinds.UBIGINT)), nullable=False
+            )
+        ]
         for number in range(2, self.rng.randint(3, 5)):
-            kind = self._kind(tuple(kind for kind in kinds.PLAIN if kind.family not in ("bytes", "bit", "json")))
+            kind = self._kind(
+                tuple(kind for kind in kinds.PLAIN if kind.family not in ("bytes", "bit", "json"))
+            )
             columns.append(Column(number, f"c{number}", kind))
         table = Table(self.upstream.new_id(), self._schema, self._new_name(("x",), names), columns)
         table.indexes.append(Index(1, "PRIMARY", ("id",), True, True))
@@ -516,14 +613,20 @@ class History(Writing):
         schema_id, prefix = source.schema_id, ""
         if self.has("second schema"):
             others = [i for i in self.upstream.schemas if i != source.schema_id]
-            schema_id = others[0] if others else create_schema(self.upstream, self._schema_name("other"))
+            schema_id = (
+                others[0] if others else create_schema(self.upstream, self._schema_name("other"))
+            )
             prefix = quoted(self.upstream.schemas[schema_id]) + "."
         self._made_like(source, schema_id, name, prefix)
 
     def _made_like(self, source: Table, schema_id: int, name: str, prefix: str = "") -> Table:
-        made = replace(source.shape(), id=self.upstream.new_id(), schema_id=schema_id, name=name, next_rowid=1)
+        made = replace(
+            source.shape(), id=self.upstream.new_id(), schema_id=schema_id, name=name, next_rowid=1
+        )
         made.partitions = [replace(p, id=self.upstream.new_id()) for p in made.partitions]
-        create_table(self.upstream, made, f"CREATE TABLE {prefix}{quoted(name)} LIKE {quoted(source.name)}")
+        create_table(
+            self.upstream, made, f"CREATE TABLE {prefix}{quoted(name)} LIKE {quoted(source.name)}"
+        )
         return made
 
     def _truncate(self) -> None:
@@ -540,7 +643,9 @@ class History(Writing):
 
     def _drop(self, table: Table | None = None) -> None:
         table = table or self._table()
-        job = self.upstream.job(4, f"DROP TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id)
+        job = self.upstream.job(
+            4, f"DROP TABLE {quoted(table.name)}", schema_id=table.schema_id, table_id=table.id
+        )
         job.state()
         job.state()
         del self.upstream.tables[table.id]
@@ -570,17 +675,30 @@ class History(Writing):
         create_table(up, other)
         place = self.rng.randrange(len(table.partitions))
         partition = table.partitions[place]
-        low = partition.values[0] if partition.values else table.partitions[place - 1].below if place else 0
+        low = (
+            partition.values[0]
+            if partition.values
+            else table.partitions[place - 1].below
+            if place
+            else 0
+        )
         at = table.column(table.by).id
         transaction = up.transaction()
         for _ in range(self.rng.randint(1, 3)):
-            transaction.insert(other, self._values(other) | {table.by: self.rng.randint(low, partition.below - 1)})
+            transaction.insert(
+                other, self._values(other) | {table.by: self.rng.randint(low, partition.below - 1)}
+            )
         transaction.commit()
         if any(not low <= row.values[at] < partition.below for row in other.rows):
             return
         early, old_version = up.tick(), up.version
         text = f"EXCHANGE PARTITION {quoted(partition.name)} WITH TABLE {quoted(other.name)}"
-        job = up.job(42, f"ALTER TABLE {quoted(table.name)} {text}", schema_id=other.schema_id, table_id=other.id)
+        job = up.job(
+            42,
+            f"ALTER TABLE {quoted(table.name)} {text}",
+            schema_id=other.schema_id,
+            table_id=other.id,
+        )
         job.state()
         inside = [row for row in table.rows if row.partition == partition.id]
         outside = other.rows
@@ -612,19 +730,25 @@ class History(Writing):
         drop = self.rng.random() < 0.5
         old_version, early = up.version, up.tick()
         job = self._alter(
-            table, 20 if drop else 23, f"{'DROP' if drop else 'TRUNCATE'} PARTITION {quoted(partition.name)}"
+            table,
+            20 if drop else 23,
+            f"{'DROP' if drop else 'TRUNCATE'} PARTITION {quoted(partition.name)}",
         )
         gone = [row for row in table.rows if row.partition == partition.id]
         if drop:
             version = job.state()
             job.state()
             del table.partitions[place]
-            # The partition isn't in the definition any more, the job isn't finished: its rows go to the next one.
+            # The partition isn't in the definition any more, the job isn't finished: its rows go to
+            # the next one.
             low = table.partitions[place - 1].below if place else 0
             for _ in range(self.rng.randint(0, 1) if self.late and not partition.values else 0):
                 # With metadata locks it may have begun before.
                 transaction = up.transaction(version if self.rng.random() < 0.5 else old_version)
-                transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
+                transaction.insert(
+                    table,
+                    self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)},
+                )
                 transaction.commit()
         else:
             table.partitions[place] = replace(partition, id=up.new_id())
@@ -636,7 +760,9 @@ class History(Writing):
             self._behind(table, partition.below - 10, partition.below, old_version, early)
 
     def _reorganize(self) -> None:
-        """REORGANIZE PARTITION while sessions write: into the old and the new partitions, and the binlog, twice."""
+        """REORGANIZE PARTITION while sessions write: into the old and the new partitions, and the
+        binlog, twice.
+        """
         tables = [t for t in self.upstream.tables.values() if t.partitions]
         if not tables:
             return
@@ -647,7 +773,12 @@ class History(Writing):
         middle = rng.randint(low, old.below - 1)
         pieces = [(low, middle), (middle, old.below)] if low < middle else [(low, old.below)]
         new = [
-            Partition(up.new_id(), f"r{up.new_id()}", below, tuple(range(first, below)) if old.values else ())
+            Partition(
+                up.new_id(),
+                f"r{up.new_id()}",
+                below,
+                tuple(range(first, below)) if old.values else (),
+            )
             for first, below in pieces
         ]
         before, early = up.version, up.tick()
@@ -666,7 +797,13 @@ class History(Writing):
                 self._lie_anew(table, old.id)
                 table.second, table.twice = [old], {p.id for p in new}
             for _ in range(rng.randint(0, 2) if state else 0):
-                self._behind(table, low, old.below, rng.choice((before, up.version, up.version - 1)), up.tick())
+                self._behind(
+                    table,
+                    low,
+                    old.below,
+                    rng.choice((before, up.version, up.version - 1)),
+                    up.tick(),
+                )
         job.finish(table, schema_state=0)
         if self.late:
             self._behind(table, low, old.below, up.version - 1, early)
@@ -678,23 +815,33 @@ class History(Writing):
                 row.partition = table.place(table.named_values(row)) or 0
 
     def _behind(self, table: Table, low: int, below: int, version: int, start_ts: int) -> None:
-        """A transaction that began before a DDL and touches the table behind it: it uses the new definition, and names
-        the version that it began with, as metadata locks allow.
+        """A transaction that began before a DDL and touches the table behind it: it uses the new
+        definition, and names the version that it began with, as metadata locks allow.
         """
         transaction = self.upstream.transaction(version, start_ts)
         for _ in range(self.rng.randint(0, 3)):
-            near = [row for row in table.rows if low <= (row.values[table.column(table.by).id] or 0) < below]
+            near = [
+                row
+                for row in table.rows
+                if low <= (row.values[table.column(table.by).id] or 0) < below
+            ]
             step = self.rng.random()
             if not near or step < 0.5:
-                transaction.insert(table, self._values(table) | {table.by: self.rng.randint(low, below - 1)})
+                transaction.insert(
+                    table, self._values(table) | {table.by: self.rng.randint(low, below - 1)}
+                )
             elif step < 0.75:
                 transaction.delete(table, self.rng.choice(near))
             else:
                 transaction.update(table, self.rng.choice(near), self._values(table))
         transaction.commit()
 
-    def _late_exchange(self, table: Table, other: Table, where: tuple[int, Partition], version: int) -> None:
-        """A session with the definition before EXCHANGE PARTITION writes into what is the other table now."""
+    def _late_exchange(
+        self, table: Table, other: Table, where: tuple[int, Partition], version: int
+    ) -> None:
+        """A session with the definition before EXCHANGE PARTITION writes into what is the other
+        table now.
+        """
         low, partition = where
         transaction = self.upstream.transaction(version)
         if other.rows and self.rng.random() < 0.4:
@@ -711,14 +858,26 @@ class History(Writing):
             transaction.log_insert(table, replace(row, partition=partition.id))
         transaction.commit()
 
-    def _late(self, table: Table, partition: Partition, place: int, gone: list[Row], version: int) -> None:
-        """What a session with the old definition still writes into a partition that is gone has no effect."""
+    def _late(
+        self, table: Table, partition: Partition, place: int, gone: list[Row], version: int
+    ) -> None:
+        """What a session with the old definition still writes into a partition that is gone has no
+        effect.
+        """
         transaction = self.upstream.transaction(version)
         if gone and self.rng.random() < 0.5:
             transaction.log_delete(table, gone.pop(self.rng.randrange(len(gone))))
         else:
-            low = partition.values[0] if partition.values else table.partitions[place - 1].below if place else 0
-            values = table.with_generated(self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)})
+            low = (
+                partition.values[0]
+                if partition.values
+                else table.partitions[place - 1].below
+                if place
+                else 0
+            )
+            values = table.with_generated(
+                self._values(table) | {table.by: self.rng.randint(low, partition.below - 1)}
+            )
             if not table.fits(values, self.upstream.new_collation):
                 return
             row = Row({c.id: values[c.name] for c in table.columns}, table.next_rowid, partition.id)

@@ -1,7 +1,8 @@
 """A TiDB that keeps its tables in plain Python, and sends binlogs and DDL jobs as a real one does.
 
-Every statement changes the model first and says then what TiDB would have sent. A DDL job takes several schema
-versions; what other sessions write meanwhile is written with the version that they know (`Transaction.version`).
+Every statement changes the model first and says then what TiDB would have sent. A DDL job takes
+several schema versions; what other sessions write meanwhile is written with the version that they
+know (`Transaction.version`).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class _Mutation:
 
 @dataclass
 class Upstream:
-    """`new_collation`: whether collations mean anything (False: clusters bootstrapped before TiDB 6.0). `binlogs`: what
-    TiDB sent to its pump, in order. `jobs`: the DDL job history.
+    """`new_collation`: whether collations mean anything (False: clusters bootstrapped before TiDB
+    6.0). `binlogs`: what TiDB sent to its pump, in order. `jobs`: the DDL job history.
     """
 
     rng: random.Random
@@ -95,7 +96,10 @@ class Upstream:
         return self.ts
 
     def transaction(self, version: int | None = None, start_ts: int | None = None) -> Transaction:
-        """Begin a transaction that knows the schema `version` (default: the newest). `start_ts`: it began then."""
+        """Begin a transaction that knows the schema `version` (default: the newest).
+
+        `start_ts`: it began then.
+        """
         return Transaction(self, self.version if version is None else version, start_ts)
 
     def full_name(self, table: Table) -> Name:
@@ -105,7 +109,8 @@ class Upstream:
     def state(self) -> State:
         """What a downstream shall hold now."""
         found = {
-            self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown())) for t in self.tables.values()
+            self.full_name(t): ({c.name: c.kind for c in t.columns}, Counter(t.shown()))
+            for t in self.tables.values()
         }
         if self.merged:
             rows = Counter(row for table in self.merged for row in table.shown())
@@ -114,9 +119,13 @@ class Upstream:
 
     def routes(self) -> tuple[Route, ...]:
         """The settings' rules that make it so."""
-        schemas = (Route(re.escape(self.schemas[i]), "", target, "", "a schema") for i, target in self.targets.items())
+        schemas = (
+            Route(re.escape(self.schemas[i]), "", target, "", "a schema")
+            for i, target in self.targets.items()
+        )
         tables = (
-            Route(re.escape(self.schemas[t.schema_id]), re.escape(t.name), *MERGED, "a part") for t in self.merged
+            Route(re.escape(self.schemas[t.schema_id]), re.escape(t.name), *MERGED, "a part")
+            for t in self.merged
         )
         return (*tables, *schemas)
 
@@ -126,13 +135,19 @@ class Upstream:
 
     def send(self, prewrite: bytes, commit_rest: bytes, start_ts: int, *, ddl: bool = False) -> int:
         """A Prewrite and its Commit; the commit timestamp."""
-        self.binlogs.append(wire.field(1, 0) + wire.field(2, start_ts) + wire.field(3, 0) + prewrite)
+        self.binlogs.append(
+            wire.field(1, 0) + wire.field(2, start_ts) + wire.field(3, 0) + prewrite
+        )
         commit_ts = self.committed = self.tick()
-        self.binlogs.append(wire.field(1, 1) + wire.field(2, start_ts) + wire.field(3, commit_ts) + commit_rest)
+        self.binlogs.append(
+            wire.field(1, 1) + wire.field(2, start_ts) + wire.field(3, commit_ts) + commit_rest
+        )
         self.commits.append((commit_ts, ddl))
         return commit_ts
 
-    def job(self, kind: int, query: str, *, schema_id: int, table_id: int = 0, **more: Any) -> DdlJob:
+    def job(
+        self, kind: int, query: str, *, schema_id: int, table_id: int = 0, **more: Any
+    ) -> DdlJob:
         """Begin a DDL job; `more` as in DdlJob."""
         return DdlJob(self, kind, query, schema_id, table_id, **more)
 
@@ -148,8 +163,9 @@ class Transaction:
         self._mutations: dict[int, _Mutation] = {}
 
     def insert(self, table: Table, values: dict[str, Any], partition: int | None = None) -> bool:
-        """INSERT; False if a unique key or the partitions refuse it. `partition`: where a session with another schema
-        puts it.
+        """INSERT; False if a unique key or the partitions refuse it.
+
+        `partition`: where a session with another schema puts it.
         """
         values = table.with_generated(values)
         place = table.place(values) if partition is None else partition
@@ -167,8 +183,9 @@ class Transaction:
         self.log_delete(table, row)
 
     def update(self, table: Table, row: Row, values: dict[str, Any]) -> bool:
-        """UPDATE; False if a unique key or the partitions refuse it. A changed handle or partition is a DELETE and an
-        INSERT.
+        """UPDATE; False if a unique key or the partitions refuse it.
+
+        A changed handle or partition is a DELETE and an INSERT.
         """
         old = table.named_values(row)
         new = table.with_generated(old | values)
@@ -202,7 +219,11 @@ class Transaction:
             row.values[column] = value
         for row, image in zip(rows, images, strict=True):
             row.values.update(
-                {c.id: v for c in table.columns for v in [table.with_generated(table.named_values(row))[c.name]]}
+                {
+                    c.id: v
+                    for c in table.columns
+                    for v in [table.with_generated(table.named_values(row))[c.name]]
+                }
             )
             self._log_update(table, image, row)
 
@@ -249,13 +270,19 @@ class Transaction:
         """Send it, unless nothing was changed; the commit timestamp or 0."""
         if not self._mutations:
             return 0
-        value = wire.field(1, self.version) + b"".join(wire.field(2, m.to_bytes(i)) for i, m in self._mutations.items())
+        value = wire.field(1, self.version) + b"".join(
+            wire.field(2, m.to_bytes(i)) for i, m in self._mutations.items()
+        )
         key = b"t\x80" + self._start_ts.to_bytes(8, "big")
         rest = wire.field(4, key)
         tail = wire.field(7, 0) + wire.field(8, 0)
-        commit_ts = self._upstream.send(rest + wire.field(5, value) + tail, rest + tail, self._start_ts)
+        commit_ts = self._upstream.send(
+            rest + wire.field(5, value) + tail, rest + tail, self._start_ts
+        )
         for key in self._keys:
-            self._upstream.writes.setdefault(key, []).append(MvccWrite(0, self._start_ts, commit_ts))
+            self._upstream.writes.setdefault(key, []).append(
+                MvccWrite(0, self._start_ts, commit_ts)
+            )
         self._upstream.story.append(f"began at {self._start_ts}, committed at {commit_ts}")
         return commit_ts
 
@@ -264,7 +291,9 @@ class Transaction:
 
 
 class DdlJob:
-    """A DDL job: `state` moves it on by one schema version, `finish` puts it into history and sends its binlog."""
+    """A DDL job: `state` moves it on by one schema version, `finish` puts it into history and sends
+    its binlog.
+    """
 
     def __init__(
         self,
@@ -317,7 +346,8 @@ class DdlJob:
     ) -> None:
         """The last state: `table` as the job leaves it, or `schema` (DBInfo), or several `tables`.
 
-        `version`: a state that the job reached before, 0 for a new one. A multi-schema change ends without a new one.
+        `version`: a state that the job reached before, 0 for a new one. A multi-schema change ends
+        without a new one.
         """
         upstream = self._upstream
         version = version or self.state()
@@ -325,7 +355,8 @@ class DdlJob:
         info = table.info() if table else infos[-1] if infos else None
         finished = self._send(schema_state)
         upstream.story.append(
-            f"job {self._id}, schema version {version}, table {self._table_id}, at {finished}: {self._query}"
+            f"job {self._id}, schema version {version}, table {self._table_id}, at {finished}:"
+            f" {self._query}"
         )
         name = info["name"]["L"] if info else ""
         self._keep(
@@ -344,11 +375,22 @@ class DdlJob:
             f"job {self._id} changed nothing, table {self._table_id}, at {finished}: {self._query}"
         )
         self._keep(
-            0, schema_state, "", {"DBInfo": None, "TableInfo": None, "MultipleTableInfos": None}, None, finished + 1
+            0,
+            schema_state,
+            "",
+            {"DBInfo": None, "TableInfo": None, "MultipleTableInfos": None},
+            None,
+            finished + 1,
         )
 
     def _keep(
-        self, version: int, schema_state: int, name: str, left: dict[str, Any], args: Any, finished_ts: int
+        self,
+        version: int,
+        schema_state: int,
+        name: str,
+        left: dict[str, Any],
+        args: Any,
+        finished_ts: int,
     ) -> None:
         """Put the job into the history."""
         upstream = self._upstream
@@ -394,7 +436,11 @@ class DdlJob:
 
     def _send(self, schema_state: int) -> int:
         key = wire.field(4, b"m" + self._id.to_bytes(8, "big"))
-        tail = wire.field(6, self._query.encode()) + wire.field(7, self._id) + wire.field(8, schema_state)
+        tail = (
+            wire.field(6, self._query.encode())
+            + wire.field(7, self._id)
+            + wire.field(8, schema_state)
+        )
         return self._upstream.send(key + tail, key + tail, self._upstream.tick(), ddl=True)
 
 

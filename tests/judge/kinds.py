@@ -1,7 +1,8 @@
-"""Column types: how a value is made, written into a row, written in SQL, compared upstream, and read back downstream.
+"""Column types: how a value is made, written into a row, written in SQL, compared upstream, and
+read back downstream.
 
-Values of the model: int (integers, YEAR, BIT), Decimal, float, bytes (text and binary alike), str (dates and times,
-ENUM, SET), JSON documents as Python objects. None is NULL.
+Values of the model: int (integers, YEAR, BIT), Decimal, float, bytes (text and binary alike), str
+(dates and times, ENUM, SET), JSON documents as Python objects. None is NULL.
 """
 
 from __future__ import annotations
@@ -91,17 +92,22 @@ class Kind:
     def handle(self, value: Any, new_collation: bool) -> bytes:
         """The value as in the handle of an inserted row with a clustered key."""
         if self.is_text and new_collation:
-            return wire.compact(repr(self.key(value, True)).encode())  # a sort key: nobody may take it for the value
+            # a sort key: nobody may take it for the value
+            return wire.compact(repr(self.key(value, True)).encode())
         if self.family == "time":
             return b"\x07" + struct.pack(">Q", wire.nanoseconds(value) + (1 << 63))
         return self.datum(value)
 
     def restored(self, new_collation: bool) -> bool:
         """Whether a clustered key's column is in the row as well."""
-        return new_collation and self.is_text and not (self.collate.endswith("_bin") and self.tp != 15)
+        return (
+            new_collation and self.is_text and not (self.collate.endswith("_bin") and self.tp != 15)
+        )
 
     def key(self, value: Any, new_collation: bool, prefix: int = -1) -> Any:
-        """Equal for values that a unique index upstream, of so many characters or bytes, holds for the same."""
+        """Equal for values that a unique index upstream, of so many characters or bytes, holds for
+        the same.
+        """
         if value is not None and prefix > 0:
             value = value.decode()[:prefix].encode() if self.is_text else value[:prefix]
         if value is None or not self.is_text:
@@ -138,7 +144,10 @@ class Kind:
         return (f"{value:.{self.decimal}f}" if self.family == "decimal" else str(value)), None
 
     def read(self, raw: bytes | None) -> Any:
-        """The value from what a MySQL server sends as text; what it can't be stays bytes, and differs."""
+        """The value from what a MySQL server sends as text.
+
+        What it can't be stays bytes, and differs.
+        """
         try:
             return None if raw is None else _READ[self.family](raw)
         except (ValueError, ArithmeticError, UnicodeDecodeError):
@@ -175,15 +184,23 @@ def _exact(value: Decimal) -> Decimal:
 
 def _integer(kind: Kind, rng: random.Random) -> int:
     bits = {1: 8, 2: 16, 9: 24, 3: 32, 8: 64}[kind.tp]
-    low, high = (0, (1 << bits) - 1) if kind.flag & UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    low, high = (
+        (0, (1 << bits) - 1) if kind.flag & UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    )
     return rng.choice((rng.randint(0, 12), rng.randint(0, 12), low, high, max(low, -1)))
 
 
 def _decimal(kind: Kind, rng: random.Random) -> Decimal:
     whole = kind.flen - kind.decimal
     top = 10**whole - 1
-    number = rng.choice((rng.randint(0, 9), top - rng.randint(0, 3), top - rng.randint(0, 9), -top, -1, 0))
-    return Decimal(f"{number}.{rng.randint(0, 10**kind.decimal - 1):0{kind.decimal}}" if kind.decimal else number)
+    number = rng.choice(
+        (rng.randint(0, 9), top - rng.randint(0, 3), top - rng.randint(0, 9), -top, -1, 0)
+    )
+    return Decimal(
+        f"{number}.{rng.randint(0, 10**kind.decimal - 1):0{kind.decimal}}"
+        if kind.decimal
+        else number
+    )
 
 
 def _text(kind: Kind, rng: random.Random) -> bytes:
@@ -196,7 +213,9 @@ def _text(kind: Kind, rng: random.Random) -> bytes:
 
 def _bytes(kind: Kind, rng: random.Random) -> bytes:
     size = min(kind.flen if kind.flen > 0 else 12, 12)
-    data = rng.choice((rng.choice(_WORDS), rng.randbytes(rng.randint(0, size)), b"\xff\xfe", b"a\0"))[:size]
+    data = rng.choice(
+        (rng.choice(_WORDS), rng.randbytes(rng.randint(0, size)), b"\xff\xfe", b"a\0")
+    )[:size]
     return data.ljust(kind.flen, b"\0") if kind.tp == 254 else data
 
 
@@ -208,21 +227,26 @@ def _clock(kind: Kind, rng: random.Random) -> str:
 _VALUES: dict[str, Callable[[Kind, random.Random], Any]] = {
     "int": _integer,
     "decimal": _decimal,
-    "float": lambda k, r: r.choice((0.0, 0.5, -1.25, 100.125, 3.0, struct.unpack("<f", struct.pack("<f", 1.1))[0])),
+    "float": lambda k, r: r.choice(
+        (0.0, 0.5, -1.25, 100.125, 3.0, struct.unpack("<f", struct.pack("<f", 1.1))[0])
+    ),
     "double": lambda k, r: r.choice((0.0, 0.5, -1.25, 1.1, 1e10, 2.5e-7, 3.0)),
     "bit": lambda k, r: r.choice((0, 1, 39, (1 << k.flen) - 1)) & (1 << k.flen) - 1,
     "year": lambda k, r: r.choice((0, 1901, 2003, 2155)),
     "date": lambda k, r: r.choice(_DAYS),
     "datetime": lambda k, r: f"{r.choice(_DAYS)} {_clock(k, r)}",
     "timestamp": lambda k, r: f"{r.choice(_DAYS)} {_clock(k, r)}",
-    "time": lambda k, r: r.choice(("", "-")) + r.choice(("00:00:01", "11:59:59", "838:59:58", "01:02:03"))
-    + ("." + "".join(r.choice("059") for _ in range(k.decimal)) if k.decimal else ""),
+    "time": lambda k, r: (
+        r.choice(("", "-"))
+        + r.choice(("00:00:01", "11:59:59", "838:59:58", "01:02:03"))
+        + ("." + "".join(r.choice("059") for _ in range(k.decimal)) if k.decimal else "")
+    ),
     "text": _text,
     "bytes": _bytes,
     "enum": lambda k, r: r.choice(k.elems),
     "set": lambda k, r: ",".join(e for e in k.elems if r.random() < 0.5),
     "json": lambda k, r: r.choice(_DOCUMENTS),
-}  # fmt: skip
+}
 
 _DATUM: dict[str, Callable[[Kind, Any], bytes]] = {
     "int": lambda k, v: wire.unsigned(v) if k.flag & UNSIGNED else wire.integer(v),
@@ -277,11 +301,16 @@ DATE, DATETIME, YEAR = (
     Kind("year", "YEAR", 13, 4, 0, 224),
 )
 TIMESTAMP = Kind("timestamp", "TIMESTAMP", 7, 19, 0, BINARY)
-FLOAT, DOUBLE = Kind("float", "FLOAT", 4, 12, -1, BINARY), Kind("double", "DOUBLE", 5, 22, -1, BINARY)
+FLOAT, DOUBLE = (
+    Kind("float", "FLOAT", 4, 12, -1, BINARY),
+    Kind("double", "DOUBLE", 5, 22, -1, BINARY),
+)
 JSON = Kind("json", "JSON", 0xF5, 4294967295, 0, BINARY)
 TEXT = Kind("text", "TEXT", 0xFC, 65535, 0, 0, "utf8mb4", "utf8mb4_bin")
 BLOB = Kind("bytes", "BLOB", 0xFC, 65535, 0, BINARY)
-ENUM = Kind("enum", "ENUM('a','b','it''s')", 0xF7, -1, 0, 0, "utf8mb4", "utf8mb4_bin", ("a", "b", "it's"))
+ENUM = Kind(
+    "enum", "ENUM('a','b','it''s')", 0xF7, -1, 0, 0, "utf8mb4", "utf8mb4_bin", ("a", "b", "it's")
+)
 SET = Kind("set", "SET('p','q','r')", 0xF8, -1, 0, 0, "utf8mb4", "utf8mb4_bin", ("p", "q", "r"))
 DIGITS = replace(varchar(30), values=lambda r: str(r.choice((0, 7, 42, -3, 2003))).encode())
 DAYS = replace(varchar(30), values=lambda r: f"{r.choice(_DAYS)} {r.choice(_CLOCKS)}".encode())
@@ -289,7 +318,13 @@ DOCUMENTS = replace(TEXT, values=lambda r: json.dumps(r.choice(_DOCUMENTS)).enco
 
 
 SHOWN_DOUBLE = Kind(
-    "double", "DOUBLE(12,3)", 5, 12, 3, BINARY, values=lambda r: r.choice((-0.001, -0.29, -1.5, 0.25, 999999999.999))
+    "double",
+    "DOUBLE(12,3)",
+    5,
+    12,
+    3,
+    BINARY,
+    values=lambda r: r.choice((-0.001, -0.29, -1.5, 0.25, 999999999.999)),
 )
 
 
@@ -351,9 +386,25 @@ PLAIN = (
     DAYS,
     DOCUMENTS,
     SHOWN_DOUBLE,
-    Kind("float", "FLOAT(7,2)", 4, 7, 2, BINARY, values=lambda r: _single(r.choice((-0.29, -1.15, 0.5, 99999.99)))),
+    Kind(
+        "float",
+        "FLOAT(7,2)",
+        4,
+        7,
+        2,
+        BINARY,
+        values=lambda r: _single(r.choice((-0.29, -1.15, 0.5, 99999.99))),
+    ),
     Kind("int", "INT(7) UNSIGNED ZEROFILL", 3, 7, 0, UNSIGNED | ZEROFILL | BINARY),
-    Kind("decimal", "DECIMAL(12,2) UNSIGNED ZEROFILL", 0xF6, 12, 2, UNSIGNED | ZEROFILL | BINARY, values=_price),
+    Kind(
+        "decimal",
+        "DECIMAL(12,2) UNSIGNED ZEROFILL",
+        0xF6,
+        12,
+        2,
+        UNSIGNED | ZEROFILL | BINARY,
+        values=_price,
+    ),
     varchar(20, "utf8mb4", "utf8mb4_unicode_ci"),
     varchar(20, "gbk", "gbk_bin"),
     Kind("text", "TINYTEXT", 0xF9, 255, 0, 0, "utf8mb4", "utf8mb4_bin"),
@@ -391,11 +442,16 @@ CONVERSIONS: tuple[tuple[Callable[[Kind], bool], Kind, Callable[[Any], Any]], ..
     (lambda k: k.family == "date", BIGINT, lambda v: int(v.replace("-", ""))),
     (lambda k: k is DATETIME, BIGINT, lambda v: int("".join(c for c in v if c.isdigit()))),
     (lambda k: k.family == "time" and k.decimal == 0, INT, lambda v: int(v.replace(":", ""))),
-    (lambda k: k is JSON, TEXT, lambda v: json.dumps(v, ensure_ascii=False, sort_keys=True).encode()),
+    (
+        lambda k: k is JSON,
+        TEXT,
+        lambda v: json.dumps(v, ensure_ascii=False, sort_keys=True).encode(),
+    ),
     (lambda k: k is DATE, YEAR, lambda v: int(v[:4])),
 )
-"""Changes of a column's type that TiDB does by writing every row anew: which types, to which, and the new value. Only
-such whose result was seen in recordings of a real TiDB or follows from its documentation beyond doubt.
+"""Changes of a column's type that TiDB does by writing every row anew: which types, to which, and
+the new value. Only such whose result was seen in recordings of a real TiDB or follows from its
+documentation beyond doubt.
 """
 
 CONVERTIBLE = tuple(kind for kind in PLAIN if any(suits(kind) for suits, _, _ in CONVERSIONS))

@@ -1,5 +1,6 @@
-"""Somebody else who works on the downstream: reads rows with locks, in tables at random and in any order, and lets them
-go after a moment. Applying waits for locks then, and is the victim of deadlocks.
+"""Somebody else who works on the downstream: reads rows with locks, in tables at random and in any
+order, and lets them go after a moment. Applying waits for locks then, and is the victim of
+deadlocks.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def _session(connection: Any, rng: random.Random, over: threading.Event) -> None
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
         cursor.execute(
-            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND"
-            f" TABLE_SCHEMA NOT IN ({_SYSTEM})"
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE ="
+            f" 'BASE TABLE' AND TABLE_SCHEMA NOT IN ({_SYSTEM})"
         )
         tables = [f"{quoted(schema)}.{quoted(name)}" for schema, name in cursor.fetchall()]
         for _ in range(_TRANSACTIONS if tables else 0):

@@ -27,7 +27,13 @@ def write(upstream: Upstream, folder: Path) -> None:
     with gzip.open(folder / ROW_WRITES, "wt", encoding="utf-8", compresslevel=1) as lines:
         for row, writes in upstream.writes.items():
             lines.write(
-                json.dumps({"key": row.hex(), "writes": [(w.kind, w.start_ts, w.commit_ts) for w in writes]}) + "\n"
+                json.dumps(
+                    {
+                        "key": row.hex(),
+                        "writes": [(w.kind, w.start_ts, w.commit_ts) for w in writes],
+                    }
+                )
+                + "\n"
             )
     count = len(upstream.binlogs) // 2
     about = {
@@ -44,14 +50,22 @@ def write(upstream: Upstream, folder: Path) -> None:
 
 
 def _meta(upstream: Upstream) -> Iterator[tuple[bytes, bytes]]:
-    """TiDB's meta keys as they are in the end: the job history, what each schema version was about, the tables."""
+    """TiDB's meta keys as they are in the end: the job history, what each schema version was about,
+    the tables.
+    """
     for job in upstream.jobs:
-        yield _key("DDLJobHistory", "h") + wire.memcomparable(job["id"].to_bytes(8, "big")), _json(job)
+        yield (
+            _key("DDLJobHistory", "h") + wire.memcomparable(job["id"].to_bytes(8, "big")),
+            _json(job),
+        )
     for version, diff in upstream.diffs.items():
         yield _key(f"Diff:{version}", "s"), _json(diff)
     yield _key("SchemaVersionKey", "s"), str(upstream.version).encode()
     for table in (*upstream.tables.values(), *upstream.merged):
-        yield _key(f"DB:{table.schema_id}", "h") + wire.memcomparable(f"Table:{table.id}".encode()), _json(table.info())
+        yield (
+            _key(f"DB:{table.schema_id}", "h") + wire.memcomparable(f"Table:{table.id}".encode()),
+            _json(table.info()),
+        )
 
 
 def _key(name: str, kind: str) -> bytes:

@@ -1,5 +1,5 @@
-"""Tables of the model: columns, indexes, partitions and rows in plain Python, and the TableInfo that TiDB would keep of
-them.
+"""Tables of the model: columns, indexes, partitions and rows in plain Python, and the TableInfo
+that TiDB would keep of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ ROWID = -1
 """The column id of the hidden row id."""
 
 
-SYSTEM_SCHEMAS = "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
+SYSTEM_SCHEMAS = (
+    "'mysql','information_schema','performance_schema','sys','tidb_binlog','sluice_recycle'"
+)
 """Those downstream that aren't the upstream's, for SQL's IN."""
 
 
@@ -40,8 +42,10 @@ class Generated:
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `default` and `origin` are values; `spelled` is how the origin default stands in TiDB's documents, if
-    not plainly.
+    """A column.
+
+    `default` and `origin` are values; `spelled` is how the origin default stands in TiDB's
+    documents, if not plainly.
     """
 
     id: int
@@ -59,7 +63,8 @@ class Column:
         text = f"{quoted(self.name)} {self.kind.sql}"
         if self.generated:
             text += (
-                f" GENERATED ALWAYS AS({self.generated.expression}) {'STORED' if self.generated.stored else 'VIRTUAL'}"
+                f" GENERATED ALWAYS AS({self.generated.expression})"
+                f" {'STORED' if self.generated.stored else 'VIRTUAL'}"
             )
         if not self.nullable:
             text += " NOT NULL"
@@ -75,7 +80,11 @@ class Column:
         """ColumnInfo as JSON."""
         default, default_bit = self.kind.default(self.default)
         origin, origin_bit = self.kind.default(self.origin)
-        flags = (0 if self.nullable else NOT_NULL) | (PRIMARY if primary else 0) | (8192 if self.on_update else 0)
+        flags = (
+            (0 if self.nullable else NOT_NULL)
+            | (PRIMARY if primary else 0)
+            | (8192 if self.on_update else 0)
+        )
         return {
             "id": self.id,
             "name": named(self.name),
@@ -99,7 +108,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Index:
-    """An index over whole columns, or over the first characters, or bytes, of each: as many as `prefix`."""
+    """An index over whole columns, or over the first characters, or bytes, of each: as many as
+    `prefix`.
+    """
 
     id: int
     name: str
@@ -113,14 +124,18 @@ class Index:
         length = f"({self.prefix})" if self.prefix > 0 else ""
         columns = ", ".join(quoted(c) + length for c in self.columns)
         if self.primary:
-            return f"PRIMARY KEY({columns}) /*T![clustered_index] {'' if clustered else 'NON'}CLUSTERED */"
+            return (
+                f"PRIMARY KEY({columns}) /*T![clustered_index]"
+                f" {'' if clustered else 'NON'}CLUSTERED */"
+            )
         return f"{'UNIQUE' if self.unique else 'INDEX'} {quoted(self.name)}({columns})"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """RANGE: rows whose partition column is below `below`, and in no partition before it. LIST (`values`): rows that
-    have one of these there.
+    """RANGE: rows whose partition column is below `below`, and in no partition before it.
+
+    LIST (`values`): rows that have one of these there.
     """
 
     id: int
@@ -185,7 +200,11 @@ class Table:
         primary = self.primary
         if primary is None or not self.clustered:
             return "heap"
-        return "int" if len(primary.columns) == 1 and self.column(primary.columns[0]).kind.family == "int" else "common"
+        return (
+            "int"
+            if len(primary.columns) == 1 and self.column(primary.columns[0]).kind.family == "int"
+            else "common"
+        )
 
     @property
     def stored(self) -> list[Column]:
@@ -221,22 +240,32 @@ class Table:
             if index.unique and index.name not in self.unenforced
         )
 
-    def _taken(self, index: Index, values: dict[str, Any], new_collation: bool, own: Row | None) -> bool:
+    def _taken(
+        self, index: Index, values: dict[str, Any], new_collation: bool, own: Row | None
+    ) -> bool:
         kinds = [self.column(name).kind for name in index.columns]
-        mine = [kind.key(values[name], new_collation, index.prefix) for kind, name in zip(kinds, index.columns)]
+        mine = [
+            kind.key(values[name], new_collation, index.prefix)
+            for kind, name in zip(kinds, index.columns)
+        ]
         if any(values[name] is None for name in index.columns):
             return False
         ids = [self.column(name).id for name in index.columns]
         return any(
             row is not own
-            and [kind.key(row.values[i], new_collation, index.prefix) for kind, i in zip(kinds, ids)] == mine
+            and [
+                kind.key(row.values[i], new_collation, index.prefix) for kind, i in zip(kinds, ids)
+            ]
+            == mine
             for table in self.together or (self,)
             for row in table.rows
         )
 
     def has_twins(self, index: Index, new_collation: bool) -> bool:
         """Whether a unique index can't be made for rows that are equal there."""
-        return any(self._taken(index, self.named_values(row), new_collation, row) for row in self.rows)
+        return any(
+            self._taken(index, self.named_values(row), new_collation, row) for row in self.rows
+        )
 
     def inserted(self, row: Row, new_collation: bool) -> bytes:
         """The row as in `inserted_rows`."""
@@ -260,9 +289,15 @@ class Table:
         left_out = {
             c.id
             for c in self.stored
-            if row.values[c.id] is None and c.default is None and c.origin is None and not c.on_update
+            if row.values[c.id] is None
+            and c.default is None
+            and c.origin is None
+            and not c.on_update
         }
-        return out + (self._pairs(row, [c for c in self.stored if c.id not in in_handle | left_out]) or wire.NIL)
+        return out + (
+            self._pairs(row, [c for c in self.stored if c.id not in in_handle | left_out])
+            or wire.NIL
+        )
 
     def key(self, row: Row, new_collation: bool) -> bytes:
         """Under which key TiKV has the row in its partition."""
@@ -273,7 +308,9 @@ class Table:
             handle = wire.ordered(row.values[self.column(primary.columns[0]).id])
         else:
             columns = map(self.column, primary.columns)
-            handle = b"".join(wire.in_key(c.kind.handle(row.values[c.id], new_collation)) for c in columns)
+            handle = b"".join(
+                wire.in_key(c.kind.handle(row.values[c.id], new_collation)) for c in columns
+            )
         return b"t" + wire.ordered(row.partition) + b"_r" + handle
 
     def image(self, row: Row) -> bytes:
@@ -294,7 +331,11 @@ class Table:
             kind = "LIST" if self.in_lists else "RANGE"
             pieces = ",".join(
                 f"PARTITION {quoted(p.name)} VALUES"
-                + (f" IN ({','.join(map(str, p.values))})" if p.values else f" LESS THAN ({p.below})")
+                + (
+                    f" IN ({','.join(map(str, p.values))})"
+                    if p.values
+                    else f" LESS THAN ({p.below})"
+                )
                 for p in self.partitions
             )
             text += f" PARTITION BY {kind} ({quoted(self.by)}) ({pieces})"
@@ -324,7 +365,9 @@ class Table:
                 "is_invisible": False,
                 "is_global": False,
                 "mv_index": False,
-                "idx_cols": [{"name": named(c), "offset": offsets[c], "length": i.prefix} for c in i.columns],
+                "idx_cols": [
+                    {"name": named(c), "offset": offsets[c], "length": i.prefix} for c in i.columns
+                ],
             }
             for i in self.indexes
             if not (i.primary and handle == "int")

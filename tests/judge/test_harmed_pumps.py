@@ -1,4 +1,6 @@
-"""Pumps with damaged records and vanished registry entries never make landing pass a transaction over."""
+"""Pumps with damaged records and vanished registry entries never make landing pass a transaction
+over.
+"""
 
 from __future__ import annotations
 

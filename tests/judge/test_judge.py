@@ -1,4 +1,5 @@
-"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does for hours.
+"""Random histories end downstream as in the model: a little of what `python -m tests.judge` does
+for hours.
 
 Most are always the same; a few are new in each run, which names their seed.
 """
@@ -28,7 +29,12 @@ _FEATURES = st.sets(st.sampled_from(FEATURES), min_size=1, max_size=6)
 
 @pytest.mark.parametrize("mode", [pytest.param("atomic", marks=pytest.mark.slow), "parallel"])
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(rng=st.randoms(use_true_random=False), features=_FEATURES, steps=st.integers(5, 25), seed=st.integers(0, 2**32))
+@given(
+    rng=st.randoms(use_true_random=False),
+    features=_FEATURES,
+    steps=st.integers(5, 25),
+    seed=st.integers(0, 2**32),
+)
 def test_an_invented_history_ends_downstream_as_in_the_model(
     tmp_path_factory: pytest.TempPathFactory,
     mariadb_server: MariaDBServer,  # noqa: F811
@@ -39,7 +45,9 @@ def test_an_invented_history_ends_downstream_as_in_the_model(
     seed: int,
 ) -> None:
     upstream = History(rng, sorted(features)).grow(steps)
-    verdict = judge(upstream, mariadb_server, tmp_path_factory.mktemp("judge"), mode, random.Random(seed))
+    verdict = judge(
+        upstream, mariadb_server, tmp_path_factory.mktemp("judge"), mode, random.Random(seed)
+    )
     assert verdict.good, verdict
 
 
@@ -51,7 +59,12 @@ def test_a_history_ends_so_however_often_the_process_is_killed_and_whichever_mod
 ) -> None:
     upstream = History(random.Random(seed)).grow(20)
     verdict = judge(
-        upstream, mariadb_server, tmp_path, ("atomic", "parallel")[seed % 2], random.Random(seed), kills=0.7
+        upstream,
+        mariadb_server,
+        tmp_path,
+        ("atomic", "parallel")[seed % 2],
+        random.Random(seed),
+        kills=0.7,
     )
     assert verdict.good, verdict
 
@@ -63,10 +76,14 @@ def test_a_history_that_no_run_before_has_had_ends_downstream_as_in_the_model(
     pytestconfig: pytest.Config,
     number: int,
 ) -> None:
-    """If it fails: python -m tests.judge --once --tell --kills 0.3 --drainer 0 --mode MODE --seed SEED."""
+    """If it fails: python -m tests.judge --once --tell --kills 0.3 --drainer 0 --mode MODE --seed
+    SEED.
+    """
     seed = pytestconfig.getoption("judge_seed") + number
     mode = ("atomic", "parallel")[seed % 2]
-    verdict = trial(History(random.Random(seed)).grow(25), seed, mode, 0.3, 0, mariadb_server, tmp_path)
+    verdict = trial(
+        History(random.Random(seed)).grow(25), seed, mode, 0.3, 0, mariadb_server, tmp_path
+    )
     assert verdict.good, (seed, mode, verdict)
 
 
@@ -80,7 +97,9 @@ def test_a_history_goes_on_from_where_a_killed_drainer_broke_off(
     equal = 0
     for seed in range(4):
         upstream = History(random.Random(seed)).grow(15)
-        verdict = judge(upstream, mariadb_server, tmp_path / str(seed), mode, random.Random(seed), drainer=1)
+        verdict = judge(
+            upstream, mariadb_server, tmp_path / str(seed), mode, random.Random(seed), drainer=1
+        )
         assert verdict.good, (seed, verdict)
         equal += not verdict.untold
     assert equal
@@ -92,8 +111,12 @@ def test_a_char_ends_with_no_blank_that_stood_before_an_odd_byte() -> None:
     assert (without_odd_bytes(b"a \t", char), without_odd_bytes(b"a \t", varchar)) == (b"a", b"a ")
 
 
-def test_a_recording_of_a_history_says_where_rows_were_written_behind_an_exchange_of_partitions(tmp_path: Path) -> None:
-    upstream = History(random.Random(0), [each for each in FEATURES if each not in {"routes", "merged"}]).grow(25)
+def test_a_recording_of_a_history_says_where_rows_were_written_behind_an_exchange_of_partitions(
+    tmp_path: Path,
+) -> None:
+    upstream = History(
+        random.Random(0), [each for each in FEATURES if each not in {"routes", "merged"}]
+    ).grow(25)
     recording.write(upstream, tmp_path / "recording")
     written = {key: Mvcc(None, tuple(writes)) for key, writes in upstream.writes.items()}
     assert written and asked_of(tmp_path / "recording")(written) == written

@@ -1,4 +1,6 @@
-"""Lets the pipeline work on a history, killing it now and then, and compares the downstream with the model."""
+"""Lets the pipeline work on a history, killing it now and then, and compares the downstream with
+the model.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True)
 class Verdict:
-    """`differences`: what the downstream holds otherwise though the pipeline said it was done. `stopped`: the error
-    with which the pipeline refused to go on, "" if it didn't. `untold`: the error of a takeover that had to stop, as
-    nothing told how far the Drainer had come. `ts`: the moment compared.
+    """`differences`: what the downstream holds otherwise though the pipeline said it was done.
+
+    `stopped`: the error with which the pipeline refused to go on, "" if it didn't. `untold`: the
+    error of a takeover that had to stop, as nothing told how far the Drainer had come. `ts`: the
+    moment compared.
     """
 
     differences: tuple[str, ...] = ()
@@ -69,10 +73,11 @@ def judge(
     kills: float = 0.0,
     drainer: float = 0.0,
 ) -> Verdict:
-    """Land the history, of one pump or several, in windows of a random size and apply it in `mode` to each noted
-    moment. `kills`: how likely an attempt is to be killed, to lose a connection, or to stand still while another one
-    takes over; after a kill the other mode may go on. Nothing may be refused, but what a Drainer left untold
-    (`may_stop`): a second attempt that goes well excuses nothing.
+    """Land the history, of one pump or several, in windows of a random size and apply it in `mode`
+    to each noted moment. `kills`: how likely an attempt is to be killed, to lose a connection, or
+    to stand still while another one takes over; after a kill the other mode may go on. Nothing may
+    be refused, but what a Drainer left untold (`may_stop`): a second attempt that goes well excuses
+    nothing.
     """
     recording.write(upstream, folder / "recording")
     url = f"file://{folder}/relay"
@@ -99,11 +104,17 @@ def judge(
             continue
         while True:
             harm = (
-                Harm(rng.randint(1, 90), rng.choice(("killed", "killed", "cut", "stopped")), rng.choice(_WAKES_S))
+                Harm(
+                    rng.randint(1, 90),
+                    rng.choice(("killed", "killed", "cut", "stopped")),
+                    rng.choice(_WAKES_S),
+                )
                 if rng.random() < kills
                 else Harm()
             )
-            error = _attempt(Plan(url, server.port, ts, mode, max_rows, upstream.routes(), harm, cut_tables))
+            error = _attempt(
+                Plan(url, server.port, ts, mode, max_rows, upstream.routes(), harm, cut_tables)
+            )
             if error is None:
                 killed += 1
                 mode = rng.choice(("atomic", "parallel")) if rng.random() < 0.3 else mode
@@ -126,9 +137,17 @@ def _attempt(plan: Plan) -> str | None:
     process.start()
     theirs.close()
     try:
-        if plan.harm.how == "stopped" and process.pid is not None and _stands_still(process.pid, ours):
+        if (
+            plan.harm.how == "stopped"
+            and process.pid is not None
+            and _stands_still(process.pid, ours)
+        ):
             return _taken_over(plan, process.pid, ours)
-        return str(ours.recv()) if ours.poll(_PATIENCE_S) else f"nothing was heard of it for {_PATIENCE_S} s"
+        return (
+            str(ours.recv())
+            if ours.poll(_PATIENCE_S)
+            else f"nothing was heard of it for {_PATIENCE_S} s"
+        )
     except EOFError:
         process.join(_PATIENCE_S)
         return (
@@ -153,9 +172,10 @@ def _stands_still(pid: int, ours: Connection) -> bool:
 
 
 def _taken_over(plan: Plan, pid: int, ours: Connection) -> str | None:
-    """What becomes of another attempt while a process stands still, which wakes in the end at the latest. One of the
-    two goes on, mostly the other one: a process that stood still before it claimed the checkpoint may do so when it
-    wakes. The one that lost it has to say that, and nothing else.
+    """What becomes of another attempt while a process stands still, which wakes in the end at the
+    latest. One of the two goes on, mostly the other one: a process that stood still before it
+    claimed the checkpoint may do so when it wakes. The one that lost it has to say that, and
+    nothing else.
     """
     wakes = threading.Timer(plan.harm.wakes_s, _wake, (pid,))
     wakes.start()
@@ -166,7 +186,9 @@ def _taken_over(plan: Plan, pid: int, ours: Connection) -> str | None:
         _wake(pid)
     try:
         own = (
-            str(ours.recv()) if ours.poll(_PATIENCE_S) else f"it stood still, and was not heard of for {_PATIENCE_S} s"
+            str(ours.recv())
+            if ours.poll(_PATIENCE_S)
+            else f"it stood still, and was not heard of for {_PATIENCE_S} s"
         )
     except EOFError:
         own = "it stood still, and ended without a word"
@@ -177,7 +199,10 @@ def _taken_over(plan: Plan, pid: int, ours: Connection) -> str | None:
 
 
 def _has_moved(error: str) -> bool:
-    return error.startswith(f"{CheckpointMovedError.__name__}: ") and "has taken over from this one" in error
+    return (
+        error.startswith(f"{CheckpointMovedError.__name__}: ")
+        and "has taken over from this one" in error
+    )
 
 
 def _wake(pid: int) -> None:
@@ -191,14 +216,18 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
     connection = server.connect(conv={}, use_unicode=False, init_command="SET time_zone='+00:00'")
     with connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE TABLE' AND"
-            f" TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS})"
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE='BASE"
+            f" TABLE' AND TABLE_SCHEMA NOT IN ({SYSTEM_SCHEMAS})"
         )
         there = {(schema.decode(), name.decode()) for schema, name in cursor.fetchall()}
         cursor.execute("SELECT @@lower_case_table_names")
         if cursor.fetchone() == (b"1",):
-            state = {(schema.lower(), table.lower()): found for (schema, table), found in state.items()}
-        found += [f"{'.'.join(map(quoted, pair))}: not upstream" for pair in sorted(there - state.keys())]
+            state = {
+                (schema.lower(), table.lower()): found for (schema, table), found in state.items()
+            }
+        found += [
+            f"{'.'.join(map(quoted, pair))}: not upstream" for pair in sorted(there - state.keys())
+        ]
         for pair, (columns, rows) in state.items():
             name = ".".join(map(quoted, pair))
             if pair not in there:
@@ -209,20 +238,26 @@ def compare(state: State, server: MariaDBServer) -> list[str]:
                 found.append(f"{name}: {got}")
             elif got != rows:
                 found.append(
-                    f"{name}: missing {list((rows - got).items())[:3]}, too many {list((got - rows).items())[:3]}"
+                    f"{name}: missing {list((rows - got).items())[:3]}, too many"
+                    f" {list((got - rows).items())[:3]}"
                 )
     return found
 
 
 def _read(cursor: Any, name: Name, columns: dict[str, Kind]) -> Counter[tuple[Any, ...]] | str:
     cursor.execute(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s ORDER BY"
-        " ORDINAL_POSITION",
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s"
+        " ORDER BY ORDINAL_POSITION",
         name,
     )
     there = [column.decode() for (column,) in cursor.fetchall()]
     if there != list(columns):
         return f"columns {there}, {list(columns)} upstream"
-    select = ", ".join(f"{quoted(c)}+0e0" if k.family == "float" else quoted(c) for c, k in columns.items())
+    select = ", ".join(
+        f"{quoted(c)}+0e0" if k.family == "float" else quoted(c) for c, k in columns.items()
+    )
     cursor.execute(f"SELECT {select} FROM {'.'.join(map(quoted, name))}".encode())
-    return Counter(tuple(kind.read(value) for kind, value in zip(columns.values(), row)) for row in cursor.fetchall())
+    return Counter(
+        tuple(kind.read(value) for kind, value in zip(columns.values(), row))
+        for row in cursor.fetchall()
+    )

@@ -1,6 +1,7 @@
 """TiDB's formats, written only: protobuf messages, datums, decimals, packed times, binary JSON.
 
-Formats as in TiDB's `util/codec`, `types` and the binlog's proto files; each function gives the bytes that TiDB would.
+Formats as in TiDB's `util/codec`, `types` and the binlog's proto files; each function gives the
+bytes that TiDB would.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def packed_time(text: str) -> int:
     clock, _, fraction = clock.partition(".")
     hour, minute, second = (int(part) for part in clock.split(":")) if clock else (0, 0, 0)
     ymd = (year * 13 + month) << 5 | date
-    return (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | int((fraction or "0").ljust(6, "0"))
+    return (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | int(
+        (fraction or "0").ljust(6, "0")
+    )
 
 
 def nanoseconds(text: str) -> int:

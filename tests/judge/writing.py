@@ -14,8 +14,15 @@ from tests.judge.tables import Column, Table
 
 _CHAR = 254
 _LARGE = {0xFC: (6_000, 20_000, 65_000), 0xFB: (20_000, 70_000, 600_000)}
-"""Bytes of large values by column type: rows for a statement, for a file that is sent ahead, and too large for that."""
-_ZEROS = {"date": "0000-00-00", "datetime": "0000-00-00 00:00:00", "timestamp": "0000-00-00 00:00:00", "enum": ""}
+"""Bytes of large values by column type: rows for a statement, for a file that is sent ahead, and
+too large for that.
+"""
+_ZEROS = {
+    "date": "0000-00-00",
+    "datetime": "0000-00-00 00:00:00",
+    "timestamp": "0000-00-00 00:00:00",
+    "enum": "",
+}
 """By family, what sessions that aren't strict write."""
 _CROWDS = (20, 70, 150)
 _MANY_ROWS = 60
@@ -27,7 +34,9 @@ class Writing:
     def __init__(self, rng: random.Random, features: Collection[str]) -> None:
         self.rng = rng
         self.features = frozenset(features)
-        self.upstream = Upstream(rng, new_collation=not (self.has("old collations") and rng.random() < 0.4))
+        self.upstream = Upstream(
+            rng, new_collation=not (self.has("old collations") and rng.random() < 0.4)
+        )
         self._alike: list[Table] = []
         """Tables that were made alike."""
 
@@ -54,7 +63,9 @@ class Writing:
     def _write_crowd(self) -> None:
         """One transaction changes many rows of a table."""
         transaction, table = self.upstream.transaction(), self._table()
-        kinds = self.rng.choice((("insert",), ("update",), ("delete",), ("insert", "update", "delete", "swap")))
+        kinds = self.rng.choice(
+            (("insert",), ("update",), ("delete",), ("insert", "update", "delete", "swap"))
+        )
         if len(table.rows) > _MANY_ROWS:
             kinds = self.rng.choice((kinds, ("delete",)))
         for _ in range(self.rng.choice(_CROWDS)):
@@ -70,7 +81,9 @@ class Writing:
         transaction.commit()
 
     def _write_merged(self) -> None:
-        """One transaction changes rows of tables that are one downstream: a row may also go from one to another."""
+        """One transaction changes rows of tables that are one downstream: a row may also go from
+        one to another.
+        """
         transaction, tables = self.upstream.transaction(), self.upstream.merged
         for _ in range(self.rng.choice((3, 8, 40))):
             table = self.rng.choice(tables)
@@ -79,7 +92,8 @@ class Writing:
                 transaction.delete(table, row)
                 values = table.named_values(row)
                 transaction.insert(
-                    self.rng.choice(tables), {c.name: values[c.name] for c in table.columns if c.generated is None}
+                    self.rng.choice(tables),
+                    {c.name: values[c.name] for c in table.columns if c.generated is None},
                 )
             else:
                 self._change(transaction, table)
@@ -128,7 +142,12 @@ class Writing:
 
     def _new_row(self, table: Table, *, wide: bool) -> dict[str, Any]:
         """`wide`: its key is mostly one that no row has."""
-        if self.has("duplicates") and table.handle_kind == "heap" and table.rows and self.rng.random() < 0.4:
+        if (
+            self.has("duplicates")
+            and table.handle_kind == "heap"
+            and table.rows
+            and self.rng.random() < 0.4
+        ):
             values = table.named_values(self.rng.choice(table.rows))
             return {c.name: values[c.name] for c in table.columns if c.generated is None}
         values = self._values(table)
@@ -164,7 +183,10 @@ class Writing:
 
 
 def without_odd_bytes(value: bytes, kind: Kind) -> bytes:
-    """Return a text without what needs escapes. A CHAR loses the blanks that come to its end by that, as in TiDB."""
+    """Return a text without what needs escapes.
+
+    A CHAR loses the blanks that come to its end by that, as in TiDB.
+    """
     if not value.isascii():
         return value
     kept = bytes(byte for byte in value if byte not in b"'\"\\%\0\x1a\n\t`")

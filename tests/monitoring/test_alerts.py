@@ -28,8 +28,9 @@ WRITES = 'binlog_pump_rpc_duration_seconds_bucket{instance="p1", method="WriteBi
 
 
 class Case(NamedTuple):
-    """A series whose value is `well`, then `ill`, then `well` again; None: the series isn't there. `grows`: what is
-    given is how much a counter grows in a minute.
+    """A series whose value is `well`, then `ill`, then `well` again; None: the series isn't there.
+
+    `grows`: what is given is how much a counter grows in a minute.
     """
 
     series: str
@@ -45,10 +46,14 @@ CASES: dict[str, list[Case]] = {
     "SluiceNoTask": [Case(f'sluice_silent_seconds{{{SHOP}, task="land"}}', 9, 900)],
     "SluiceNoAnswer": [Case(f'sluice_answers{{{SHOP}, party="downstream"}}', 1, 0)],
     "SluiceUnreadable": [Case(f"sluice_pipeline_readable{{{SHOP}}}", 1, 0)],
-    "SluicePausedLong": [Case(f'sluice_part_state{{{SHOP}, part="landing", state="paused"}}', 0, 1)],
+    "SluicePausedLong": [
+        Case(f'sluice_part_state{{{SHOP}, part="landing", state="paused"}}', 0, 1)
+    ],
     "SluiceRetries": [Case(f'sluice_retries_total{{{SHOP}, stage="applied"}}', 0, 6, grows=True)],
     "SluiceOtherWriters": [Case(f"sluice_other_writers_total{{{SHOP}}}", 0, 1, grows=True)],
-    "SluiceRowsWithoutBinlog": [Case(f"sluice_jobs_without_binlog_total{{{SHOP}}}", 0, 1, grows=True)],
+    "SluiceRowsWithoutBinlog": [
+        Case(f"sluice_jobs_without_binlog_total{{{SHOP}}}", 0, 1, grows=True)
+    ],
     "SluiceDecisionWaits": [Case(f"sluice_decisions_waiting{{{SHOP}}}", 0, 1)],
     "SluiceDifferences": [Case(f"sluice_verification_differences{{{SHOP}}}", 0, 2)],
     "SluiceNotVerified": [Case(f"sluice_verification_age_seconds{{{SHOP}}}", 86_400, 800_000)],
@@ -65,8 +70,12 @@ CASES: dict[str, list[Case]] = {
     "PumpDown": [Case('up{job="pump", instance="p1"}', 1, 0)],
     "PumpFailed": [Case('binlog_pump_storage_failed{instance="p1"}', 0, 1)],
     "PumpNotWritable": [Case('binlog_pump_storage_writable{instance="p1"}', 1, 0)],
-    "PumpDiskLow": [Case('binlog_pump_storage_storage_size_bytes{instance="p1", type="available"}', 9e11, 1e9)],
-    "PumpErrors": [Case('binlog_pump_storage_error_count{instance="p1", type="read_value"}', 0, 1, grows=True)],
+    "PumpDiskLow": [
+        Case('binlog_pump_storage_storage_size_bytes{instance="p1", type="available"}', 9e11, 1e9)
+    ],
+    "PumpErrors": [
+        Case('binlog_pump_storage_error_count{instance="p1", type="read_value"}', 0, 1, grows=True)
+    ],
     "PumpWriteSlow": [
         Case(f'{WRITES}, le="1"}}', 60, 0, grows=True),
         Case(f'{WRITES}, le="2"}}', 60, 60, grows=True),
@@ -74,7 +83,12 @@ CASES: dict[str, list[Case]] = {
     ],
     "PumpVerdictMissing": [Case('binlog_pump_storage_oldest_pending_ts{instance="p1"}', 0, 1)],
     "PumpReaderBehind": [
-        Case('binlog_pump_detected_drainer_binlog_purge_count{instance="p1", id="drainer-1"}', 0, 1, grows=True)
+        Case(
+            'binlog_pump_detected_drainer_binlog_purge_count{instance="p1", id="drainer-1"}',
+            0,
+            1,
+            grows=True,
+        )
     ],
     "PumpBinlogsRefused": [Case('binlog_pump_loss_binlog_count{instance="p1"}', 0, 1, grows=True)],
     "PumpCallsFail": [
@@ -86,17 +100,26 @@ CASES: dict[str, list[Case]] = {
         Case(f'{BATCHES}, le="2"}}', 60, 60, grows=True),
         Case(f'{BATCHES}, le="+Inf"}}', 60, 60, grows=True),
     ],
-    "PumpCommitTsStands": [Case('binlog_pump_storage_max_commit_ts{instance="p1"}', 60_000, 0, grows=True)],
-    "PumpGcLate": [Case('binlog_pump_storage_gc_ts{instance="p1"}', 0, -1e9)],  # promtool's clock begins with 0
-    "PumpAsksTikv": [Case('binlog_pump_storage_query_tikv_count{instance="p1"}', 6, 600, grows=True)],
+    "PumpCommitTsStands": [
+        Case('binlog_pump_storage_max_commit_ts{instance="p1"}', 60_000, 0, grows=True)
+    ],
+    # promtool's clock begins with 0
+    "PumpGcLate": [Case('binlog_pump_storage_gc_ts{instance="p1"}', 0, -1e9)],
+    "PumpAsksTikv": [
+        Case('binlog_pump_storage_query_tikv_count{instance="p1"}', 6, 600, grows=True)
+    ],
     "PumpIndexSlow": [
         Case('binlog_pump_storage_slow_chaser_count{instance="p1", type="turned_on"}', 3, 4),
         Case('binlog_pump_storage_slow_chaser_count{instance="p1", type="turned_off"}', 3, 3),
         Case('binlog_pump_storage_slow_chaser_count{instance="p1", type="catch_up"}', 9, 9),
     ],
-    "PumpBytesSkipped": [Case('binlog_pump_storage_skipped_bytes_total{instance="p1"}', 0, 9, grows=True)],
-    "PumpLateCommits": [Case('binlog_pump_storage_late_commits_total{instance="p1"}', 0, 1, grows=True)],
-}  # fmt: skip
+    "PumpBytesSkipped": [
+        Case('binlog_pump_storage_skipped_bytes_total{instance="p1"}', 0, 9, grows=True)
+    ],
+    "PumpLateCommits": [
+        Case('binlog_pump_storage_late_commits_total{instance="p1"}', 0, 1, grows=True)
+    ],
+}
 APART = {
     "SluiceLagLong": [Case(f"sluice_lag_seconds{{{SHOP}}}", 3, 4000)],
     "SluiceMetricsGone": [Case('sluice_pipeline_readable{pipeline="a"}', 1, None)],
@@ -107,7 +130,9 @@ THEN_TOO = "SluiceLag"
 
 
 def rules() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
 
 
 def values(case: Case) -> str:
@@ -118,14 +143,24 @@ def values(case: Case) -> str:
         for _ in range(MINUTES):
             level += phase or 0.0 if case.grows else 0.0
             found.append(level if case.grows else phase)
-    return " ".join("_" if value is None else f"{value:g}" if value < 1e6 else f"{value:.0f}" for value in found)
+    return " ".join(
+        "_" if value is None else f"{value:g}" if value < 1e6 else f"{value:.0f}" for value in found
+    )
 
 
 def promtool_test(cases: dict[str, list[Case]], *more: str) -> dict[str, Any]:
-    """Nothing at the end of the first phase, all alerts at the end of the second, nothing at the end of the third."""
-    series = [{"series": each.series, "values": values(each)} for every in cases.values() for each in every]
+    """Nothing at the end of the first phase, all alerts at the end of the second, nothing at the
+    end of the third.
+    """
+    series = [
+        {"series": each.series, "values": values(each)}
+        for every in cases.values()
+        for each in every
+    ]
     firing = "count by (alertname) (ALERTS{alertstate='firing'})"
-    expected = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted({*cases, *more})]
+    expected = [
+        {"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted({*cases, *more})
+    ]
     return {
         "interval": "1m",
         "input_series": series,
@@ -154,9 +189,15 @@ def test_every_alert_is_tried() -> None:
 
 
 def pump_metrics() -> list[tuple[set[str], set[str]]]:
-    """Return what each row of the table "Metrics of a pump" names: metrics without prefix, and alerts."""
+    """Return what each row of the table "Metrics of a pump" names: metrics without prefix, and
+    alerts.
+    """
     table = PUMP.read_text().split("## Metrics of a pump\n", 1)[1].split("\n## ", 1)[0]
-    rows = [re.split(r" ?\| ?", line.strip("| ")) for line in table.splitlines() if line.startswith("| `")]
+    rows = [
+        re.split(r" ?\| ?", line.strip("| "))
+        for line in table.splitlines()
+        if line.startswith("| `")
+    ]
     found = []
     for metric, *_, alert in (row if len(row) == 3 else [*row, ""] for row in rows):
         alerts = set(re.findall(r"`(Pump\w+)`", alert))
@@ -165,22 +206,30 @@ def pump_metrics() -> list[tuple[set[str], set[str]]]:
     return found
 
 
-def test_every_alert_on_a_pump_that_the_operators_table_names_is_a_rule_on_a_metric_of_its_row() -> None:
+def test_every_alert_on_a_pump_that_the_operators_table_names_is_a_rule_on_a_metric_of_its_row() -> (
+    None
+):
     """And every rule on pumps is in the table; that a pump doesn't answer is no metric of its."""
     expressions = {rule["alert"]: rule["expr"] for rule in rules()}
     named = set()
     for metrics, alerts in pump_metrics():
         for alert in alerts:
             expression = expressions[alert]
-            assert any(re.search(rf"\b(binlog_pump_storage_)?{each}", expression) for each in metrics), alert
+            assert any(
+                re.search(rf"\b(binlog_pump_storage_)?{each}", expression) for each in metrics
+            ), alert
         named |= alerts
     assert named == {alert for alert in expressions if alert.startswith("Pump")} - {"PumpDown"}
 
 
-def test_each_alert_fires_when_what_it_is_about_happens_and_stops_when_it_is_over(tmp_path: Path) -> None:
+def test_each_alert_fires_when_what_it_is_about_happens_and_stops_when_it_is_over(
+    tmp_path: Path,
+) -> None:
     tests = [promtool_test(CASES), promtool_test(APART, THEN_TOO)]
     file = tmp_path / "tests.yml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    file.write_text(
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests})
+    )
     assert "SUCCESS" in promtool("test", "rules", str(file))
 
 
@@ -196,7 +245,9 @@ def test_each_alert_says_how_grave_it_is_and_has_an_entry_in_the_runbook_that_sa
     alert = rule["alert"]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"]["runbook"] == f"how-to/runbook/alerts.md#{alert.lower()}"
-    entry = re.search(rf"^### {alert}\n(.*?)(?=^#|\Z)", RUNBOOK.read_text(), re.DOTALL | re.MULTILINE)
+    entry = re.search(
+        rf"^### {alert}\n(.*?)(?=^#|\Z)", RUNBOOK.read_text(), re.DOTALL | re.MULTILINE
+    )
     assert entry, f"docs/how-to/runbook/alerts.md has no entry {alert}"
     assert "`" in entry[1], "it says nothing to type"
 
@@ -223,7 +274,10 @@ def test_every_command_that_the_runbook_has_one_type_is_there() -> None:
 def test_what_silences_other_alerts_names_alerts_that_there_are() -> None:
     document = yaml.safe_load((ROOT / "monitoring" / "alertmanager.yml").read_text())
     receivers = {receiver["name"] for receiver in document["receivers"]}
-    assert {document["route"]["receiver"], *(route["receiver"] for route in document["route"]["routes"])} <= receivers
+    assert {
+        document["route"]["receiver"],
+        *(route["receiver"] for route in document["route"]["routes"]),
+    } <= receivers
     known = {rule["alert"] for rule in rules()}
     for rule in document["inhibit_rules"]:
         for matcher in (*rule["source_matchers"], *rule["target_matchers"]):

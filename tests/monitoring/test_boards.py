@@ -35,7 +35,9 @@ def served(metrics: Iterable[Metric]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """All series of a pipeline's endpoint and of a pump."""
-    store = Store.open(tmp_path_factory.mktemp("pump"), StoreOptions(stop_write_at_available_space=0))
+    store = Store.open(
+        tmp_path_factory.mktemp("pump"), StoreOptions(stop_write_at_available_space=0)
+    )
     try:
         pump = PumpMetrics()
         pump.watch_store(store)

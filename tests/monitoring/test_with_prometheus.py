@@ -1,4 +1,7 @@
-"""A real Prometheus scrapes a live endpoint; an alert fires when a task stops, and resolves when it goes on."""
+"""A real Prometheus scrapes a live endpoint.
+
+An alert fires when a task stops, and resolves when it goes on.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,19 @@ DEADLINE_S = 180.0
 @pytest.fixture
 def endpoint(files_config: Path) -> Iterator[MetricsEndpoint]:
     pipelines = Pipelines({"shop": NamedPipeline("shop", files_config)})
-    served = MetricsEndpoint(PipelineCollector(pipelines, fresh_s=0.0, patience_s=60.0), "127.0.0.1", 0)
+    served = MetricsEndpoint(
+        PipelineCollector(pipelines, fresh_s=0.0, patience_s=60.0), "127.0.0.1", 0
+    )
     yield served
     served.close()
 
 
 @pytest.fixture
 def prometheus(endpoint: MetricsEndpoint, tmp_path: Path) -> Iterator[str]:
-    """Its URL. The alerts are those of monitoring/, but nothing has to last longer than a second."""
+    """Its URL.
+
+    The alerts are those of monitoring/, but nothing has to last longer than a second.
+    """
     program = shutil.which("prometheus")
     assert program, "prometheus is missing: bin/setup installs Debian's package"
     (tmp_path / "rules.yml").write_text(re.sub(r"for: \w+", "for: 1s", RULES.read_text()))
@@ -45,7 +53,9 @@ def prometheus(endpoint: MetricsEndpoint, tmp_path: Path) -> Iterator[str]:
     document = {
         "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
         "rule_files": [str(tmp_path / "rules.yml")],
-        "scrape_configs": [{"job_name": "sluice", "static_configs": [{"targets": [f"{host}:{port}"]}]}],
+        "scrape_configs": [
+            {"job_name": "sluice", "static_configs": [{"targets": [f"{host}:{port}"]}]}
+        ],
     }
     (tmp_path / "prometheus.yml").write_text(json.dumps(document))
     log = tmp_path / "prometheus.log"
@@ -67,7 +77,8 @@ def prometheus(endpoint: MetricsEndpoint, tmp_path: Path) -> Iterator[str]:
             assert process.poll() is None, log.read_text()
             said = log.read_text()
             found[:] = re.findall(r'msg="Listening on" address=(\S+)', said)
-            return bool(found) and "ready to receive web requests" in said  # until then it answers 503
+            # until then it answers 503
+            return bool(found) and "ready to receive web requests" in said
 
         eventually(listens, "Prometheus is ready")
         yield f"http://{found[0]}"
@@ -84,13 +95,17 @@ def eventually(is_so: Callable[[], bool], what: str) -> None:
 
 
 def ask(url: str, path: str, **query: str) -> Any:
-    with urllib.request.urlopen(f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=60) as answer:
+    with urllib.request.urlopen(
+        f"{url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=60
+    ) as answer:
         return json.load(answer)["data"]
 
 
 def firing(url: str) -> dict[str, dict[str, Any]]:
     """Alerts that fire, by name."""
-    return {a["labels"]["alertname"]: a for a in ask(url, "alerts")["alerts"] if a["state"] == "firing"}
+    return {
+        a["labels"]["alertname"]: a for a in ask(url, "alerts")["alerts"] if a["state"] == "firing"
+    }
 
 
 def test_an_alert_fires_when_a_task_has_stopped_and_resolves_when_it_goes_on(
@@ -110,7 +125,10 @@ def test_an_alert_fires_when_a_task_has_stopped_and_resolves_when_it_goes_on(
     assert "SluiceTaskStopped" not in firing(prometheus)
     relay.failures.note(Failure("apply", "table a.b: a row is missing", "copy it again", 1))
     seen: dict[str, dict[str, Any]] = {}
-    eventually(lambda: "SluiceTaskStopped" in seen or seen.update(firing(prometheus)) is not None, "the alert fires")
+    eventually(
+        lambda: "SluiceTaskStopped" in seen or seen.update(firing(prometheus)) is not None,
+        "the alert fires",
+    )
     alert = seen["SluiceTaskStopped"]
     assert alert["labels"]["pipeline"] == "shop"
     assert alert["labels"]["severity"] == "critical"

@@ -1,4 +1,5 @@
-"""Azure Blob Storage as Azurite, Microsoft's emulator, speaks it: in the place of the S3 server of the tests.
+"""Azure Blob Storage as Azurite, Microsoft's emulator, speaks it: in the place of the S3 server of
+the tests.
 
     npm install --prefix /tmp/azurite azurite
     SLUICE_TEST_AZURITE=/tmp/azurite/node_modules/.bin/azurite-blob .venv/bin/python -m pytest -n0 tests/relay/test_…
@@ -39,10 +40,22 @@ class AzureProcess:
         self.port = port
         self._log = (folder / "azurite.log").open("wb")
         self._process = subprocess.Popen(
-            ["node", os.environ[VARIABLE], "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck",
-             "--silent", "--blobHost", "127.0.0.1", "--blobPort", str(port)],
-            cwd=folder, stdout=self._log, stderr=self._log,
-        )  # fmt: skip
+            [
+                "node",
+                os.environ[VARIABLE],
+                "--inMemoryPersistence",
+                "--disableTelemetry",
+                "--skipApiVersionCheck",
+                "--silent",
+                "--blobHost",
+                "127.0.0.1",
+                "--blobPort",
+                str(port),
+            ],
+            cwd=folder,
+            stdout=self._log,
+            stderr=self._log,
+        )
         until = time.monotonic() + 120
         while True:
             try:
@@ -50,15 +63,21 @@ class AzureProcess:
                 return
             except OSError as error:
                 assert not isinstance(error, urllib.error.HTTPError), error.read()
-                assert self._process.poll() is None and time.monotonic() < until, (folder / "azurite.log").read_text()
+                assert self._process.poll() is None and time.monotonic() < until, (
+                    folder / "azurite.log"
+                ).read_text()
                 time.sleep(0.1)
 
     def _make_container(self) -> None:
         """Signed as Azure's "Authorize with Shared Key" says."""
         date = formatdate(usegmt=True)
         headers = f"x-ms-date:{date}\nx-ms-version:{_VERSION}"
-        asked = "PUT" + "\n" * 12 + f"{headers}\n/{_ACCOUNT}/{_ACCOUNT}/{_CONTAINER}\nrestype:container"
-        signature = base64.b64encode(hmac.digest(base64.b64decode(_KEY), asked.encode(), hashlib.sha256)).decode()
+        asked = (
+            "PUT" + "\n" * 12 + f"{headers}\n/{_ACCOUNT}/{_ACCOUNT}/{_CONTAINER}\nrestype:container"
+        )
+        signature = base64.b64encode(
+            hmac.digest(base64.b64decode(_KEY), asked.encode(), hashlib.sha256)
+        ).decode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/{_ACCOUNT}/{_CONTAINER}?restype=container",
             method="PUT",

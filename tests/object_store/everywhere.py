@@ -1,13 +1,15 @@
-"""Runs tests that were written for folders with an S3 server in the folders' place, and faults on the way to it.
+"""Runs tests that were written for folders with an S3 server in the folders' place, and faults on
+the way to it.
 
     make test-stores
     .venv/bin/python -m pytest -p tests.object_store.everywhere -n0 tests/relay/test_relay_crash.py …
     .venv/bin/python -m tests.object_store.everywhere tests.judge --minutes 10
 
-Whatever opens a relay log or an archive in a folder, in the tests' process or in one that they start, has it in the S3
-server instead, under the folder's path: `LocalStorage` does what `ObjectStorage` does. A folder that is there already
-when it is opened, such as a dump, stays what it is. ``SLUICE_TEST_FAULTS`` has the faults, by default `FAULTS`; their
-generators begin at ``SLUICE_TEST_SEED``. At the end it is said how often each fault has happened.
+Whatever opens a relay log or an archive in a folder, in the tests' process or in one that they
+start, has it in the S3 server instead, under the folder's path: `LocalStorage` does what
+`ObjectStorage` does. A folder that is there already when it is opened, such as a dump, stays what
+it is. ``SLUICE_TEST_FAULTS`` has the faults, by default `FAULTS`; their generators begin at
+``SLUICE_TEST_SEED``. At the end it is said how often each fault has happened.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ from tests.object_store.moved import DIRECTLY, LISTS_LAG, VARIABLE, move, url_of
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import BUCKET, S3Process, S3Server
 
-FAULTS = "slow:0.02:0.05 busy:0.01 failed:0.01 failed_after:0.02 lost:0.02 reset:0.01 cut:0.01 flipped:0.01"
-"""Lists that lag, as ``lag:0.5:1.0``, aren't among them: tests are slow with them. They lag for processes that a test
-starts; the test itself lists what it has just written.
+FAULTS = (
+    "slow:0.02:0.05 busy:0.01 failed:0.01 failed_after:0.02 lost:0.02 reset:0.01 cut:0.01"
+    " flipped:0.01"
+)
+"""Lists that lag, as ``lag:0.5:1.0``, aren't among them: tests are slow with them. They lag for
+processes that a test starts; the test itself lists what it has just written.
 """
 IN_CHILDREN = [str(Path(__file__).with_name("in_children")), str(Path(__file__).parents[2])]
 _COPYTREE, _RMTREE = shutil.copytree, shutil.rmtree
@@ -48,7 +53,12 @@ def faults(text: str, seed: int) -> list[Fault]:
         methods = {"lag": "LIST", "cut": "GET", "flipped": "GET"}.get(kind, "")
         found += [
             Fault(
-                kind.replace("_", " "), methods, path, chance=float(chance), seed=seed + number, seconds=float(seconds)
+                kind.replace("_", " "),
+                methods,
+                path,
+                chance=float(chance),
+                seed=seed + number,
+                seconds=float(seconds),
             )
             for path in paths
         ]
@@ -77,8 +87,13 @@ class Everywhere:
 
     @property
     def happened(self) -> str:
-        """What was asked of the server since it was last said, and how often each fault has happened."""
-        found = [f"{fault.kind} {fault.path} {fault.happened}".replace("  ", " ") for fault in self._faults]
+        """What was asked of the server since it was last said, and how often each fault has
+        happened.
+        """
+        found = [
+            f"{fault.kind} {fault.path} {fault.happened}".replace("  ", " ")
+            for fault in self._faults
+        ]
         asked = self._server.counted() + self._childrens.counted()
         return f"requests to {BUCKET}: {dict(asked)}; faults: {', '.join(found)}"
 
@@ -96,14 +111,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _move_here() -> None:
-    """In this process; a test that copies or removes a folder does so with what is in the server, without faults."""
+    """In this process.
+
+    A test that copies or removes a folder does so with what is in the server, without faults.
+    """
     from sluice.relay.storage import open_storage
     from sluice.relay.storage._local import LocalStorage
 
     move(LocalStorage)
 
     def removed(folder: Any, *args: Any, **options: Any) -> None:
-        if DIRECTLY not in os.environ:  # who took this function while the server was there calls it now
+        # who took this function while the server was there calls it now
+        if DIRECTLY not in os.environ:
             return _RMTREE(folder, *args, **options)
         store = open_storage(url_of(Path(folder), os.environ[DIRECTLY])).store  # type: ignore[attr-defined]
         for found in obstore.list(store).collect():
@@ -125,17 +144,24 @@ def _move_here() -> None:
 
 
 def _move_in_children(pattern: str) -> None:
-    """In each Python that a test starts, whatever environment it gets; `pattern` is where folders are there.
-    multiprocessing starts one in its own way.
+    """In each Python that a test starts, whatever environment it gets.
+
+    `pattern` is where folders are there. multiprocessing starts one in its own way.
     """
     start = subprocess.Popen.__init__
-    os.environ["PYTHONPATH"] = os.pathsep.join([*IN_CHILDREN, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [*IN_CHILDREN, *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
 
     def started(process: Any, *args: Any, **options: Any) -> None:
         env = dict(os.environ if options.get("env") is None else options["env"])
         paths = [*IN_CHILDREN, *filter(None, [env.get("PYTHONPATH")])]
         told = (VARIABLE, DIRECTLY, LISTS_LAG, PATIENCE)
-        kept = {name: value for name, value in os.environ.items() if name in told or name.startswith("AWS_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in told or name.startswith("AWS_")
+        }
         env |= kept | {VARIABLE: pattern, "PYTHONPATH": os.pathsep.join(paths)}
         start(process, *args, **options | {"env": env})
 

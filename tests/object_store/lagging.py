@@ -1,4 +1,6 @@
-"""Lists that lag, as those of stores that aren't consistent: they answer as the store was some seconds before."""
+"""Lists that lag, as those of stores that aren't consistent: they answer as the store was some
+seconds before.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +56,25 @@ class Listed:
         with self._lock:
             young = {key for key, at in self._created.items() if at > since}
             old = {key for key, at in self._created.items() if at <= since}
-            gone = [key for key, at in self._removed.items() if at > since and key.startswith(prefix)]
-        body = _CONTENTS.sub(lambda found: b"" if _text(_KEY, found[0]) in young else found[0], body)
+            gone = [
+                key for key, at in self._removed.items() if at > since and key.startswith(prefix)
+            ]
+        body = _CONTENTS.sub(
+            lambda found: b"" if _text(_KEY, found[0]) in young else found[0], body
+        )
 
         def is_old(folder: str) -> bool:
-            return any(key.startswith(folder) for key in old) or not any(key.startswith(folder) for key in young)
+            return any(key.startswith(folder) for key in old) or not any(
+                key.startswith(folder) for key in young
+            )
 
-        body = _PREFIXES.sub(lambda found: found[0] if is_old(_text(_PREFIX, found[0])) else b"", body)
+        body = _PREFIXES.sub(
+            lambda found: found[0] if is_old(_text(_PREFIX, found[0])) else b"", body
+        )
         again = "".join(
-            _GONE.format(key=key) for key in sorted(gone) if not (delimiter and delimiter in key[len(prefix) :])
+            _GONE.format(key=key)
+            for key in sorted(gone)
+            if not (delimiter and delimiter in key[len(prefix) :])
         )
         at = body.rfind(b"</ListBucketResult>")
         return body[:at] + again.encode() + body[at:]

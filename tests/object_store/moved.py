@@ -1,4 +1,6 @@
-"""What a relay log or an archive has in a folder is in an S3 server instead, see `tests.object_store.everywhere`."""
+"""What a relay log or an archive has in a folder is in an S3 server instead, see
+`tests.object_store.everywhere`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,19 @@ DIRECTLY = "SLUICE_TEST_FOLDERS_ARE_DIRECTLY_IN"
 LISTS_LAG = "SLUICE_TEST_LISTS_LAG"
 """The environment's: not empty if lists lag. Otherwise it is a store as Amazon's is."""
 _METHODS = (
-    "new_file", "new_whole_file", "new_temp_file", "create", "replace", "read", "open", "names", "sizes", "remove",
-    "remove_empty_directory", "sweep",
-)  # fmt: skip
+    "new_file",
+    "new_whole_file",
+    "new_temp_file",
+    "create",
+    "replace",
+    "read",
+    "open",
+    "names",
+    "sizes",
+    "remove",
+    "remove_empty_directory",
+    "sweep",
+)
 
 
 def url_of(folder: Path, pattern: str = "") -> str:
@@ -24,8 +36,9 @@ def url_of(folder: Path, pattern: str = "") -> str:
 
 
 def move(local: Any) -> None:
-    """`local` is LocalStorage, which does from now on what ObjectStorage does; but for folders that hold something, and
-    nothing of which is in the server, such as a dump.
+    """`local` is LocalStorage, which does from now on what ObjectStorage does.
+
+    But for folders that hold something, and nothing of which is in the server, such as a dump.
     """
     plain = {name: getattr(local, name) for name in _METHODS}
 
@@ -43,7 +56,11 @@ def move(local: Any) -> None:
     def moved(name: str) -> Any:
         def call(storage: Any, *args: Any) -> Any:
             elsewhere = place(storage)
-            return plain[name](storage, *args) if elsewhere is None else getattr(elsewhere, name)(*args)
+            return (
+                plain[name](storage, *args)
+                if elsewhere is None
+                else getattr(elsewhere, name)(*args)
+            )
 
         return call
 

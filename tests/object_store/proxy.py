@@ -1,4 +1,6 @@
-"""An HTTP proxy in front of an object store that injects faults, and counts requests as stores charge for them."""
+"""An HTTP proxy in front of an object store that injects faults, and counts requests as stores
+charge for them.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,27 @@ from typing import Any
 
 from tests.object_store.lagging import Listed
 
-KINDS = ("slow", "busy", "failed", "denied", "failed after", "reset", "lost", "held", "held after", "lag", "cut",
-         "flipped", "without", "unknown condition")  # fmt: skip
-_REFUSALS = {"busy": (503, "SlowDown"), "failed": (500, "InternalError"), "denied": (403, "ExpiredToken")}
+KINDS = (
+    "slow",
+    "busy",
+    "failed",
+    "denied",
+    "failed after",
+    "reset",
+    "lost",
+    "held",
+    "held after",
+    "lag",
+    "cut",
+    "flipped",
+    "without",
+    "unknown condition",
+)
+_REFUSALS = {
+    "busy": (503, "SlowDown"),
+    "failed": (500, "InternalError"),
+    "denied": (403, "ExpiredToken"),
+}
 _NOT_PASSED_ON = ("transfer-encoding", "content-length", "connection", "date", "server")
 _WAIT_S = 120.0
 _SIGNED_BY = re.compile(r"(?:Credential=|SharedKey )([^/:,]+)")
@@ -26,18 +46,25 @@ _SIGNED_BY = re.compile(r"(?:Credential=|SharedKey )([^/:,]+)")
 
 @dataclass
 class Fault:
-    """Something that happens to requests. `kind`:
+    """Something that happens to requests.
+
+    `kind`:
 
     - ``slow``: it waits `seconds` before it reaches the server
-    - ``busy``: 503 SlowDown, ``failed``: 500 InternalError, ``denied``: 403 ExpiredToken; it never reaches the server
+    - ``busy``: 503 SlowDown, ``failed``: 500 InternalError, ``denied``: 403 ExpiredToken; it never
+      reaches the server
     - ``failed after``: it has reached the server, and the answer is a 500
     - ``reset``: the connection breaks before it reaches the server
     - ``lost``: it has reached the server, and the connection breaks before the answer
-    - ``held``: it reaches the server when the fault is over (`release`, `heal`), though its client may have left
+    - ``held``: it reaches the server when the fault is over (`release`, `heal`), though its client
+      may have left
     - ``held after``: it has reached the server, and the answer goes back when the fault is over
-    - ``lag``: a list doesn't know of what was created in the last `seconds`, and knows what was removed in them
-    - ``cut``: half of the body, then the connection breaks; ``flipped``: a bit of the body is another one
-    - ``without``: the header `header` isn't passed on; ``unknown condition``: 501 for requests that have it
+    - ``lag``: a list doesn't know of what was created in the last `seconds`, and knows what was
+      removed in them
+    - ``cut``: half of the body, then the connection breaks; ``flipped``: a bit of the body is
+      another one
+    - ``without``: the header `header` isn't passed on; ``unknown condition``: 501 for requests that
+      have it
     """
 
     kind: str
@@ -70,7 +97,11 @@ class Fault:
         if (self.methods and what not in self.methods.split()) or self.path not in path:
             return False
         with self._lock:
-            if self._over.is_set() or self.times == self.happened or self._random.random() >= self.chance:
+            if (
+                self._over.is_set()
+                or self.times == self.happened
+                or self._random.random() >= self.chance
+            ):
                 return False
             self.happened += 1
             self._waiting += self.kind.startswith("held")
@@ -119,7 +150,9 @@ class FaultyProxy:
 
     def __init__(self, port: int) -> None:
         self.keys_seen: list[str] = []
-        """The access keys that S3 requests were signed with, or Azure's accounts, in order, each once."""
+        """The access keys that S3 requests were signed with, or Azure's accounts, in order, each
+        once.
+        """
         self._faults: list[Fault] = []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -129,7 +162,8 @@ class FaultyProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            wbufsize = 1 << 16  # an answer's head and body go together, else the second waits for an acknowledgement
+            # an answer's head and body go together, else the second waits for an acknowledgement
+            wbufsize = 1 << 16
 
             def setup(self) -> None:
                 super().setup()
@@ -223,11 +257,16 @@ class FaultyProxy:
         self._answer(handler, answer, kinds)
 
     def _ask(self, handler: Any, body: bytes, dropped: set[str]) -> _Answer:
-        headers = {key: value for key, value in handler.headers.items() if key.lower() not in dropped}
+        headers = {
+            key: value for key, value in handler.headers.items() if key.lower() not in dropped
+        }
         try:
             handler.onward.request(handler.command, handler.path, body, headers)
             answer = handler.onward.getresponse()
-        except (OSError, http.client.HTTPException):  # the server has closed a connection that was idle
+        except (
+            OSError,
+            http.client.HTTPException,
+        ):  # the server has closed a connection that was idle
             handler.onward.close()
             handler.onward.request(handler.command, handler.path, body, headers)
             answer = handler.onward.getresponse()
@@ -260,7 +299,10 @@ def _send(handler: Any, answer: _Answer) -> None:
 
 
 def _error(status: int, code: str) -> _Answer:
-    body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>injected</Message></Error>'
+    body = (
+        '<?xml version="1.0"'
+        f' encoding="UTF-8"?><Error><Code>{code}</Code><Message>injected</Message></Error>'
+    )
     return _Answer(status, [("Content-Type", "application/xml")], body.encode(), str(len(body)))
 
 

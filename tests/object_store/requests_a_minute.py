@@ -2,9 +2,10 @@
 
     .venv/bin/python -m tests.object_store.requests_a_minute [--seconds 20] [--every-ms 1000] [--idle]
 
-What landing and applying ask of the relay log runs as it does in their loops, against an S3-protocol server: the same
-looks at orders, windows, parts, claims, decisions and appointments, at the same intervals; Spark, pumps and the
-downstream are left away, as they ask nothing of the store. `--idle`: only empty windows.
+What landing and applying ask of the relay log runs as it does in their loops, against an
+S3-protocol server: the same looks at orders, windows, parts, claims, decisions and appointments, at
+the same intervals; Spark, pumps and the downstream are left away, as they ask nothing of the store.
+`--idle`: only empty windows.
 """
 
 from __future__ import annotations
@@ -79,7 +80,11 @@ def _land(relay: RelayLog, stop: threading.Event, every_ms: int, idle: bool) -> 
             part = None if idle else relay.write_part(lo, hi, f"t{number}", 0, [_changes(lo + 1)])
             claim.check()
             count = 0 if part is None else part.rows
-            relay.commit(WindowRecord(lo, hi, 1, f"t{number}", 0, count, count, 1, () if part is None else (part,)))
+            relay.commit(
+                WindowRecord(
+                    lo, hi, 1, f"t{number}", 0, count, count, 1, () if part is None else (part,)
+                )
+            )
             measured.count({"changes": count})
             measured.at(hi)
             lo = hi
@@ -90,7 +95,8 @@ def _land(relay: RelayLog, stop: threading.Event, every_ms: int, idle: bool) -> 
 def _changes(commit_ts: int) -> pa.RecordBatch:
     columns = [[commit_ts], [commit_ts - 1], [0], [7], [1], [0], [b"row"]]
     return pa.record_batch(
-        [pa.array(values, field.type) for values, field in zip(columns, PART_SCHEMA, strict=True)], schema=PART_SCHEMA
+        [pa.array(values, field.type) for values, field in zip(columns, PART_SCHEMA, strict=True)],
+        schema=PART_SCHEMA,
     )
 
 

@@ -7,11 +7,12 @@
         s3_server.heal()
         assert s3_server.counted()["PUT"] == 3
 
-`url(folder)` is a relay URL with a folder of the test's own. The fixture puts credentials into this process's
-environment, where obstore, and every process that the test starts, finds them; `environment` has them for a process
-that gets one of its own, with the endpoint in obstore's own variables (``AWS_ENDPOINT`` …), so that ``s3://bucket/dir``
-without options is understood there. Spark's workers have the environment of the Spark server: give them the
-credentials when it is started. Without the fixture: `with started_s3(folder) as server`.
+`url(folder)` is a relay URL with a folder of the test's own. The fixture puts credentials into this
+process's environment, where obstore, and every process that the test starts, finds them;
+`environment` has them for a process that gets one of its own, with the endpoint in obstore's own
+variables (``AWS_ENDPOINT`` …), so that ``s3://bucket/dir`` without options is understood there.
+Spark's workers have the environment of the Spark server: give them the credentials when it is
+started. Without the fixture: `with started_s3(folder) as server`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def free_port() -> int:
 
 
 class StoreProcess(Protocol):
-    """A store as a child process, on a port of this machine, and how one gets at it by way of a proxy."""
+    """A store as a child process, on a port of this machine, and how one gets at it by way of a
+    proxy.
+    """
 
     port: int
 
@@ -91,15 +94,21 @@ class S3Process:
         until = time.monotonic() + 120
         while True:
             try:
-                request = urllib.request.Request(f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT")
+                request = urllib.request.Request(
+                    f"http://127.0.0.1:{self.port}/{BUCKET}", method="PUT"
+                )
                 urllib.request.urlopen(request, timeout=5).close()
                 return
             except OSError:
-                assert self._process.poll() is None and time.monotonic() < until, (folder / "s3.log").read_text()
+                assert self._process.poll() is None and time.monotonic() < until, (
+                    folder / "s3.log"
+                ).read_text()
                 time.sleep(0.1)
 
     def url(self, path: str, port: int) -> str:
-        return f"s3://{BUCKET}/{path}?region={REGION}&endpoint_override=127.0.0.1:{port}&scheme=http"
+        return (
+            f"s3://{BUCKET}/{path}?region={REGION}&endpoint_override=127.0.0.1:{port}&scheme=http"
+        )
 
     def plain_url(self, path: str) -> str:
         return f"s3://{BUCKET}/{path}"
@@ -115,7 +124,10 @@ class S3Process:
 
 
 class S3Server:
-    """A server with a proxy in front of it. `folder`: what the URLs begin with, so that tests share a server."""
+    """A server with a proxy in front of it.
+
+    `folder`: what the URLs begin with, so that tests share a server.
+    """
 
     def __init__(self, process: StoreProcess, folder: str = "") -> None:
         self._process = process
@@ -157,8 +169,9 @@ class S3Server:
         self.proxy.heal()
 
     def counted(self) -> Counter[str]:
-        """Requests since the last call, by what stores charge for: PUT, GET, HEAD, LIST, DELETE. Uploads in parts are
-        PUTs, each part one, and the beginning and the end.
+        """Requests since the last call, by what stores charge for: PUT, GET, HEAD, LIST, DELETE.
+
+        Uploads in parts are PUTs, each part one, and the beginning and the end.
         """
         return self.proxy.counted()
 

@@ -1,4 +1,6 @@
-"""Crash and freeze tests can run on an S3 server (`tests.object_store.everywhere`), and so do processes they start."""
+"""Crash and freeze tests can run on an S3 server (`tests.object_store.everywhere`), and so do
+processes they start.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,15 @@ print(storage.names(""), storage.is_remote)
 """
 
 
-def test_a_process_that_a_test_starts_has_its_folders_in_the_server(s3_server: S3Server, tmp_path: Path) -> None:
+def test_a_process_that_a_test_starts_has_its_folders_in_the_server(
+    s3_server: S3Server, tmp_path: Path
+) -> None:
     pattern = s3_server.url("FOLDER")
-    env = os.environ | {VARIABLE: pattern, DIRECTLY: pattern, "PYTHONPATH": os.pathsep.join(IN_CHILDREN)}
+    env = os.environ | {
+        VARIABLE: pattern,
+        DIRECTLY: pattern,
+        "PYTHONPATH": os.pathsep.join(IN_CHILDREN),
+    }
     folder = tmp_path / "relay"
     command = [sys.executable, "-c", CHILD, str(folder)]
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout

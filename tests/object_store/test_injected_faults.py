@@ -13,7 +13,9 @@ from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
 
 
-def ask(server: S3Server, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+def ask(
+    server: S3Server, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
     folder = urlsplit(server.plain_url("")).path
     url = f"http://127.0.0.1:{server.proxy.port}/bucket{folder}{path}"
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -42,14 +44,18 @@ def test_conditions_are_kept(s3_server: S3Server) -> None:
 
 
 @pytest.mark.parametrize(("kind", "status"), [("busy", 503), ("failed", 500)])
-def test_a_request_that_is_refused_has_not_reached_the_server(s3_server: S3Server, kind: str, status: int) -> None:
+def test_a_request_that_is_refused_has_not_reached_the_server(
+    s3_server: S3Server, kind: str, status: int
+) -> None:
     s3_server.inject(Fault(kind, "PUT", times=1))
     assert ask(s3_server, "PUT", "a", b"one")[0] == status
     assert ask(s3_server, "GET", "a")[0] == 404
 
 
 def test_a_request_whose_answer_fails_has_reached_the_server(s3_server: S3Server) -> None:
-    s3_server.inject(Fault("failed after", "PUT", times=1), Fault("lost", "PUT", path="/lost", times=1))
+    s3_server.inject(
+        Fault("failed after", "PUT", times=1), Fault("lost", "PUT", path="/lost", times=1)
+    )
     assert ask(s3_server, "PUT", "a", b"one")[0] == 500
     with pytest.raises((OSError, http.client.HTTPException)):
         ask(s3_server, "PUT", "lost", b"two")
@@ -73,7 +79,9 @@ def test_bodies_are_cut_and_flipped(s3_server: S3Server) -> None:
     assert caught.value.partial == b"1234"
 
 
-def test_lists_that_lag_know_nothing_of_what_is_new_and_know_what_is_gone(s3_server: S3Server) -> None:
+def test_lists_that_lag_know_nothing_of_what_is_new_and_know_what_is_gone(
+    s3_server: S3Server,
+) -> None:
     ask(s3_server, "PUT", "was", b"1")
     ask(s3_server, "PUT", "new/a", b"1")
     assert b"was" in listed(s3_server) and b"new/" in listed(s3_server)

@@ -26,7 +26,9 @@ class Server:
     def log_in(self):
         for name in PEOPLE:
             body = json.dumps({"username": name, "password": name}).encode()
-            _, answer, _ = self.call("POST", "/auth/token", body, {"Content-Type": "application/json"})
+            _, answer, _ = self.call(
+                "POST", "/auth/token", body, {"Content-Type": "application/json"}
+            )
             self.tokens[name] = json.loads(answer)["access_token"]
 
     def call(self, method, path, body=None, headers=None):
@@ -49,7 +51,10 @@ class Server:
         return json.loads(body)
 
     def order(self, path, who, body=b"{}", **headers):
-        """(status, JSON) of an order as the pages send it; `headers` change it, None takes one out."""
+        """(status, JSON) of an order as the pages send it.
+
+        `headers` change it, None takes one out.
+        """
         usual = {
             "Content-Type": "application/json",
             "X-Sluice": "1",
@@ -78,7 +83,13 @@ def pages(tmp_path_factory):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     env = environment(folder / "airflow", port) | {"SLUICE_CONFIG": str(pipeline.config)}
-    command = [sys.executable, "-m", "tests.plugins.pages_server", str(folder / "airflow"), str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.plugins.pages_server",
+        str(folder / "airflow"),
+        str(port),
+    ]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     try:

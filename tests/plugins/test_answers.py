@@ -108,9 +108,13 @@ def test_an_error_is_told_with_its_way_out_and_not_kept():
 
 def test_timestamps_keep_all_their_digits_and_what_is_the_same_comes_without_a_body():
     async def story():
-        found = await answer(Asked(), ("tso", "shop"), lambda: {"ts": [470614793860415502], "ms": 1_790_000_000_000})
+        found = await answer(
+            Asked(), ("tso", "shop"), lambda: {"ts": [470614793860415502], "ms": 1_790_000_000_000}
+        )
         assert json.loads(found.body) == {"ts": ["470614793860415502"], "ms": 1_790_000_000_000}
-        again = await answer(Asked(**{"if-none-match": found.headers["etag"]}), ("tso", "shop"), dict)
+        again = await answer(
+            Asked(**{"if-none-match": found.headers["etag"]}), ("tso", "shop"), dict
+        )
         assert again.status_code == 304
 
     asyncio.run(story())
@@ -120,18 +124,22 @@ def test_timestamps_keep_all_their_digits_and_what_is_the_same_comes_without_a_b
 def pipeline(tmp_path):
     config = tmp_path / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\nhost ='
-        ' "127.0.0.1"\nport = 1\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{tmp_path}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = 1\n'
     )
     return NamedPipeline("", config)
 
 
-def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_once(pipeline, monkeypatch):
+def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_once(
+    pipeline, monkeypatch
+):
     jobs = Jobs.for_pipeline(pipeline.settings.open_relay())
     for number in range(MAX_JOBS_SHOWN + 5):
         job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "somebody")
         with job.run(Runner("a test")) as run:
-            run.set_totals({f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(50)})
+            run.set_totals(
+                {f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(50)}
+            )
             run.end(DONE)
     found = jobs_document(pipeline)
     assert (len(found["jobs"]), found["more"]) == (MAX_JOBS_SHOWN, 5)
@@ -140,24 +148,34 @@ def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_
     reads = []
     storage = type(pipeline.settings.open_relay().storage)
     read = storage.read
-    monkeypatch.setattr(storage, "read", lambda self, path: (reads.append(path), read(self, path))[1])
+    monkeypatch.setattr(
+        storage, "read", lambda self, path: (reads.append(path), read(self, path))[1]
+    )
     jobs_document(pipeline)
     assert [path for path in reads if path.startswith("jobs/backfill")] == []
 
 
 def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pipeline):
-    job = Jobs.for_pipeline(pipeline.settings.open_relay()).create("base", {}, WriteScope("", ()), "somebody")
+    job = Jobs.for_pipeline(pipeline.settings.open_relay()).create(
+        "base", {}, WriteScope("", ()), "somebody"
+    )
     with job.run(Runner("a test")) as run:
-        run.set_totals({f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(10_000)})
+        run.set_totals(
+            {f"shop.t{n}": TableProgress(JobCounts(), 100, 10, 100) for n in range(10_000)}
+        )
         run.did("shop.t0", JobCounts(100, 100, 10))
         run.end(CANCELLED)
     found = job_document(pipeline, job.id, "")
     assert (len(found["tables"]), found["more"]) == (500, 9_500)
     assert "shop.t0" not in [table["name"] for table in found["tables"]]
-    assert [table["name"] for table in job_document(pipeline, job.id, "T777")["tables"]][:1] == ["shop.t777"]
+    assert [table["name"] for table in job_document(pipeline, job.id, "T777")["tables"]][:1] == [
+        "shop.t777"
+    ]
 
 
-def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_oldest_goes(tmp_path, monkeypatch):
+def test_what_was_ordered_is_kept_in_its_order_with_what_came_of_it_and_the_oldest_goes(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("sluice.relay.audit.MAX_ENTRIES", 3)
     audit = AuditLog(RelayLog.open(f"file://{tmp_path}").storage)
     deeds = [audit.begin("ann", "pause-job", f"job-{n}") for n in range(5)]

@@ -9,5 +9,7 @@ _HEAVY = ("pandas", "pyspark", "duckdb", "great_expectations")
 def test_the_pages_are_there_without_pandas_and_spark():
     code = "import sys; from sluice.plugins.app import create_app; create_app()"
     code += f"; print([m for m in {_HEAVY} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"

@@ -12,9 +12,15 @@ from starlette.requests import Request
 from sluice.plugins.action_body import CSRF_HEADER, parse_action
 
 
-@pytest.mark.parametrize("body", [b"[" * 60_000, b"{", b"[]", b"\xff"], ids=["brackets", "cut", "list", "no text"])
+@pytest.mark.parametrize(
+    "body", [b"[" * 60_000, b"{", b"[]", b"\xff"], ids=["brackets", "cut", "list", "no text"]
+)
 def test_a_body_that_is_no_object_is_422(body: bytes) -> None:
-    headers = [(CSRF_HEADER.encode(), b"1"), (b"content-type", b"application/json"), (b"authorization", b"Bearer x")]
+    headers = [
+        (CSRF_HEADER.encode(), b"1"),
+        (b"content-type", b"application/json"),
+        (b"authorization", b"Bearer x"),
+    ]
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
 
     async def receive() -> dict[str, Any]:

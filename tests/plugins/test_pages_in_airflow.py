@@ -1,5 +1,7 @@
-"""Every route asks Airflow who comes; orders are Airflow's roles' and come from the pages alone; who ordered what is
-kept. And the pages as a person sees them: in Chromium, in Airflow's frame, behind a prefix.
+"""Every route asks Airflow who comes.
+
+Orders are Airflow's roles' and come from the pages alone; who ordered what is kept. And the pages
+as a person sees them: in Chromium, in Airflow's frame, behind a prefix.
 
 In one module, so that the api-server is started once.
 """
@@ -26,11 +28,19 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backg
 PAGES = ("overview", "tables", "transactions", "jobs", "quality", "time")
 PATIENCE_MS = 120_000
 expect.set_options(timeout=PATIENCE_MS)
-EXAMPLES = {"name": "overview.js", "what": "pause", "rest": "no/such/page", "commit_ts": "1", "path": "index.html"}
+EXAMPLES = {
+    "name": "overview.js",
+    "what": "pause",
+    "rest": "no/such/page",
+    "commit_ts": "1",
+    "path": "index.html",
+}
 
 
 def routes():
-    """(method, path) of everything that the application answers, with something in the place of each parameter."""
+    """(method, path) of everything that the application answers, with something in the place of
+    each parameter.
+    """
     from sluice.plugins.app import create_app
 
     for route in create_app().routes:
@@ -44,11 +54,16 @@ def all_routes():
 
 
 def test_anonymous_gets_401_on_every_route_also_on_those_that_are_not_there(pages, all_routes):
-    beyond = [("GET", path) for path in ("", "/", "/docs", "/redoc", "/openapi.json", "/static/", "/static/../app.py")]
+    beyond = [
+        ("GET", path)
+        for path in ("", "/", "/docs", "/redoc", "/openapi.json", "/static/", "/static/../app.py")
+    ]
     assert len(all_routes) > 15
     for method, path in [*all_routes, *beyond]:
         body = b"{no json" if method in ("POST", "PUT", "PATCH") else None
-        status, _, _ = pages.call(method, f"/sluice{path}", body, {"Content-Type": "application/json"})
+        status, _, _ = pages.call(
+            method, f"/sluice{path}", body, {"Content-Type": "application/json"}
+        )
         # what is "/sluice" itself is Airflow's: it leads to the pages, or shows Airflow's own page
         assert status in ((401,) if path else (200, 307, 401)), (method, path, status)
 
@@ -88,19 +103,34 @@ def test_a_pipeline_whose_dag_a_person_may_not_see_is_closed_to_that_person(page
 
 def test_what_rows_hold_needs_a_right_of_its_own(pages):
     one = f"transactions/{pages.pipeline.inserted}"
-    for path in (one, f"{one}/undo", f"{one}/value?position=0&column=id&side=new", "quality/docs/-/index.html"):
+    for path in (
+        one,
+        f"{one}/undo",
+        f"{one}/value?position=0&column=id&side=new",
+        "quality/docs/-/index.html",
+    ):
         status, body, _ = pages.call("GET", f"/sluice/api/{path}", None, pages.cookie("val"))
         assert (status, b"Sluice row values" in body) == (403, True), path
     for search in ("where=id%3D1", "key=1"):
-        assert pages.call("GET", f"/sluice/api/transactions?{search}", None, pages.cookie("val"))[0] == 403
+        assert (
+            pages.call("GET", f"/sluice/api/transactions?{search}", None, pages.cookie("val"))[0]
+            == 403
+        )
     found = pages.get("transactions", "val")["found"]
-    assert found and not any(rows["keys"] for each in found for rows in each["tables"] if isinstance(rows, dict))
+    assert found and not any(
+        rows["keys"] for each in found for rows in each["tables"] if isinstance(rows, dict)
+    )
     assert any(
-        rows["keys"] for each in pages.get("transactions")["found"] for rows in each["tables"] if isinstance(rows, dict)
+        rows["keys"]
+        for each in pages.get("transactions")["found"]
+        for rows in each["tables"]
+        if isinstance(rows, dict)
     )
     assert pages.get(f"{one}/state", "val")["decision"] is None
     assert not any(
-        failure["observed"] for suite in pages.get("quality", "val")["suites"] for failure in suite["failures"]
+        failure["observed"]
+        for suite in pages.get("quality", "val")["suites"]
+        for failure in suite["failures"]
     )
 
 
@@ -120,7 +150,11 @@ def test_every_answer_forbids_scripts_in_the_page_and_frames_of_others(pages):
     for path in ("/overview", "/static/style.css", "/api/jobs", "/no/such/page"):
         _, _, headers = pages.call("GET", f"/sluice{path}", None, pages.cookie("vic"))
         policy = headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+        assert (
+            "default-src 'none'" in policy
+            and "script-src 'self'" in policy
+            and "unsafe" not in policy
+        )
         assert "frame-ancestors 'self'" in policy and "base-uri 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
 
@@ -140,7 +174,11 @@ def test_who_may_not_trigger_the_dag_gets_no_order_through(pages):
     job = pages.pipeline.failed
     before = job.entry()
     transaction = f"transactions/{pages.pipeline.inserted}"
-    decisions = (f"{transaction}/skip-txn", f"{transaction}/skip-ddl", f"{transaction}/remove-decision")
+    decisions = (
+        f"{transaction}/skip-txn",
+        f"{transaction}/skip-ddl",
+        f"{transaction}/remove-decision",
+    )
     for path in (f"jobs/{job.id}/cancel", "tasks/pause", *decisions):
         status, said = pages.order(path, "vic")
         assert (status, "operate" in said["detail"]) == (403, True)
@@ -174,7 +212,10 @@ def test_an_order_that_another_site_could_send_is_refused(pages, change):
     status, _ = pages.order(f"jobs/{pages.pipeline.failed.id}/cancel", "ann", **change)
     assert status in (403, 415)
     assert pages.pipeline.failed.entry() == before
-    assert pages.order(f"transactions/{pages.pipeline.inserted}/skip-txn", "ann", **change)[0] in (403, 415)
+    assert pages.order(f"transactions/{pages.pipeline.inserted}/skip-txn", "ann", **change)[0] in (
+        403,
+        415,
+    )
     assert pages.get(f"transactions/{pages.pipeline.inserted}/state")["decision"] is None
 
 
@@ -208,20 +249,31 @@ def test_a_running_job_is_paused_goes_on_and_is_given_up_and_it_is_kept_who_said
         status, said = pages.order(f"jobs/{job.id}/pause", "uma")
         assert status == 409 and "cancelled" in said["error"]
     kept = [(deed["by"], deed["what"], deed["about"]) for deed in pages.get("jobs")["deeds"]]
-    wanted = [("uma", "pause-job"), ("ann", "cancel-job"), ("ann", "resume-job"), ("uma", "pause-job")]
+    wanted = [
+        ("uma", "pause-job"),
+        ("ann", "cancel-job"),
+        ("ann", "resume-job"),
+        ("uma", "pause-job"),
+    ]
     assert kept[:4] == [(who, what, job.id) for who, what in wanted]
     assert pages.get("jobs")["deeds"][0]["said"].startswith("refused: ")
 
 
-def test_a_job_whose_run_airflow_has_removed_is_given_the_commands_that_go_on_with_it_or_give_it_up(pages):
+def test_a_job_whose_run_airflow_has_removed_is_given_the_commands_that_go_on_with_it_or_give_it_up(
+    pages,
+):
     jobs = Jobs.for_pipeline(load_settings(pages.pipeline.config).open_relay())
-    job = jobs.create("base", {"source": "tidb"}, WriteScope("nowhere", ()), "airflow manual__of_last_year")
+    job = jobs.create(
+        "base", {"source": "tidb"}, WriteScope("nowhere", ()), "airflow manual__of_last_year"
+    )
     status, said = pages.order(f"jobs/{job.id}/resume", "ann")
     assert (status, f"`sluice jobs resume {job.id}`" in said["way_out"]) == (409, True), said
     assert "has the run manual__of_last_year of the DAG base no longer" in said["error"]
     status, said = pages.order(f"jobs/{job.id}/cancel", "ann")
     assert (status, job.entry().state) == (200, CANCELLING)
-    assert f"`sluice jobs cancel {job.id}`" in said["said"] and "manual__of_last_year" in said["said"]
+    assert (
+        f"`sluice jobs cancel {job.id}`" in said["said"] and "manual__of_last_year" in said["said"]
+    )
     assert [deed["about"] for deed in pages.get("jobs")["deeds"]][:2] == [job.id, job.id]
 
 
@@ -230,7 +282,10 @@ def test_a_restore_is_planned_by_a_run_of_its_dag_with_the_values_of_the_form(pa
     status, said = pages.order("time/restore", "uma", json.dumps(order).encode())
     assert status == 200, said
     _, body, _ = pages.call(
-        "GET", "/api/v2/dags/restore/dagRuns", None, {"Authorization": f"Bearer {pages.tokens['ann']}"}
+        "GET",
+        "/api/v2/dags/restore/dagRuns",
+        None,
+        {"Authorization": f"Bearer {pages.tokens['ann']}"},
     )
     [run] = json.loads(body)["dag_runs"]
     assert run["dag_run_id"] in said["said"] and run["triggering_user_name"] == "uma"
@@ -252,24 +307,46 @@ def test_who_does_not_answer_is_named_and_the_page_is_there_all_the_same(pages):
     _until(lambda: {"upstream", "downstream"} <= pages.get("overview")["errors"].keys())
     found = pages.get("overview")
     assert any("PD" in text for text in found["held_back"])
-    assert (found["downstream"]["state"], found["landing"]["at_ts"]) == ("unknown", str(pages.pipeline.updated))
+    assert (found["downstream"]["state"], found["landing"]["at_ts"]) == (
+        "unknown",
+        str(pages.pipeline.updated),
+    )
 
 
-def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_taken_back_only_when_its_use_is_known(pages):
+def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_taken_back_only_when_its_use_is_known(
+    pages,
+):
     at = pages.pipeline.updated
-    assert pages.order(f"transactions/{at}/skip-txn", "uma", json.dumps({"why": TRAP.format("why")}).encode())[0] == 200
+    assert (
+        pages.order(
+            f"transactions/{at}/skip-txn", "uma", json.dumps({"why": TRAP.format("why")}).encode()
+        )[0]
+        == 200
+    )
     decision = pages.get(f"transactions/{at}/state")["decision"]
-    assert (decision["by"], decision["why"], decision["action"]) == ("airflow uma", TRAP.format("why"), "skip")
+    assert (decision["by"], decision["why"], decision["action"]) == (
+        "airflow uma",
+        TRAP.format("why"),
+        "skip",
+    )
     status, said = pages.order(f"transactions/{at}/skip-txn", "ann")
     assert status == 409 and "decision" in said["error"]
     status, said = pages.order(f"transactions/{at}/remove-decision", "ann")
-    assert status == 503 and said["transient"], "the downstream, which knows whether it was used, is away"
+    assert status == 503 and said["transient"], (
+        "the downstream, which knows whether it was used, is away"
+    )
     assert pages.get(f"transactions/{at}/state")["decision"] is not None
     load_settings(pages.pipeline.config).open_relay().decisions.remove(at)
     deeds = [
-        (deed["by"], deed["what"], deed["about"]) for deed in pages.get("jobs")["deeds"] if deed["about"] == str(at)
+        (deed["by"], deed["what"], deed["about"])
+        for deed in pages.get("jobs")["deeds"]
+        if deed["about"] == str(at)
     ]
-    assert deeds == [("ann", "remove-decision", str(at)), ("ann", "skip-txn", str(at)), ("uma", "skip-txn", str(at))]
+    assert deeds == [
+        ("ann", "remove-decision", str(at)),
+        ("ann", "skip-txn", str(at)),
+        ("uma", "skip-txn", str(at)),
+    ]
     assert pages.order(f"transactions/{at}/skip-txn", "ann", b'{"why": 7}')[0] == 422
 
 
@@ -291,11 +368,16 @@ def _until(true):
 
 def test_what_cannot_be_searched_for_is_said_with_the_way_out(pages):
     for wrong in ("where=id+%3D", "since=yesterday", "until=7", "where=nothing(1)"):
-        status, body, _ = pages.call("GET", f"/sluice/api/transactions?{wrong}", None, pages.cookie("vic"))
+        status, body, _ = pages.call(
+            "GET", f"/sluice/api/transactions?{wrong}", None, pages.cookie("vic")
+        )
         assert status == 409 and json.loads(body)["way_out"], wrong
     assert pages.get("transactions?where=no_such_column+%3D+1")["unknown"] == ["no_such_column"]
     for path in ("7", "1" * 19, f"{pages.pipeline.inserted}/value?position=9&column=v&side=new"):
-        assert pages.call("GET", f"/sluice/api/transactions/{path}", None, pages.cookie("vic"))[0] == 409, path
+        assert (
+            pages.call("GET", f"/sluice/api/transactions/{path}", None, pages.cookie("vic"))[0]
+            == 409
+        ), path
     assert pages.call("GET", "/sluice/api/transactions/1x", None, pages.cookie("vic"))[0] == 422
 
 
@@ -303,7 +385,9 @@ def test_a_value_comes_whole_as_a_file_that_no_browser_takes_for_a_page(pages):
     path = f"/sluice/api/transactions/{pages.pipeline.inserted}/value?position=1&column=v&side=new"
     status, body, headers = pages.call("GET", path, None, pages.cookie("vic"))
     assert (status, body) == (200, b"x" * MANY)
-    assert headers["content-disposition"].startswith("attachment") and headers["content-type"].startswith("text/plain")
+    assert headers["content-disposition"].startswith("attachment") and headers[
+        "content-type"
+    ].startswith("text/plain")
     column = quote(TRAP.format("column"))
     path = f"/sluice/api/transactions/{pages.pipeline.inserted}/value?position=0&column={column}&side=new"
     status, body, headers = pages.call("GET", path, None, pages.cookie("vic"))
@@ -334,30 +418,41 @@ def test_the_data_docs_are_served_without_scripts_and_nothing_beside_them(pages)
 @pytest.fixture(scope="module")
 def chromium():
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=list(ARGUMENTS)
+        )
         yield browser
         browser.close()
 
 
 @pytest.fixture
 def look(pages, chromium):
-    """Opens a tab as somebody; when the test is over, nothing may have gone wrong in any of them."""
+    """Opens a tab as somebody.
+
+    When the test is over, nothing may have gone wrong in any of them.
+    """
     wrong = []
     with contextlib.ExitStack() as closing:
 
         def open_tab(path, who="ann", **options):
             context = closing.enter_context(chromium.new_context(**options))
             context.set_default_timeout(PATIENCE_MS)
-            context.add_cookies([{"name": "_token", "value": pages.tokens[who], "url": f"{pages.base}/"}])
+            context.add_cookies(
+                [{"name": "_token", "value": pages.tokens[who], "url": f"{pages.base}/"}]
+            )
             tab = context.new_page()
             tab.on("pageerror", lambda error: wrong.append(str(error)))
             tab.on("dialog", lambda dialog: wrong.append(dialog.message))
-            tab.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+            tab.on(
+                "console", lambda said: wrong.append(said.text) if said.type == "error" else None
+            )
             tab.goto(f"{pages.base}{path}")
             return tab
 
         yield open_tab
-    assert [text for text in wrong if "/airflow/sluice/" in text or "Content Security" in text] == []
+    assert [
+        text for text in wrong if "/airflow/sluice/" in text or "Content Security" in text
+    ] == []
 
 
 def drawn(place):
@@ -373,7 +468,9 @@ def test_a_page_is_drawn_on_a_phone_too_and_in_light_and_dark(look, page):
         drawn(tab)
         expect(tab.locator("nav a[aria-current]")).to_have_text(page.capitalize())
         assert tab.evaluate("document.documentElement.dataset.theme") == scheme
-        assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width
+        assert tab.evaluate(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        ), width
 
 
 def test_names_and_values_of_attackers_are_shown_as_they_are_and_do_nothing(look, pages):
@@ -422,7 +519,9 @@ def test_a_long_value_is_cut_and_shown_whole_when_one_asks(look, pages):
     tab = look(f"/sluice/transactions?at={pages.pipeline.inserted}")
     tab.get_by_role("button", name="all 1,000,000 characters").click()
     expect(tab.locator("pre.whole")).to_contain_text("x" * 5000)
-    assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert tab.evaluate(
+        "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    )
 
 
 def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
@@ -452,7 +551,9 @@ def test_the_way_out_of_a_transaction_is_the_roles(look, pages):
 def test_the_data_docs_stand_in_a_frame_and_none_of_their_scripts_runs(chromium, pages):
     with chromium.new_context() as context:  # the browser says aloud what it does not run
         context.set_default_timeout(PATIENCE_MS)
-        context.add_cookies([{"name": "_token", "value": pages.tokens["ann"], "url": f"{pages.base}/"}])
+        context.add_cookies(
+            [{"name": "_token", "value": pages.tokens["ann"], "url": f"{pages.base}/"}]
+        )
         tab = context.new_page()
         tab.goto(f"{pages.base}/sluice/quality")
         tab.get_by_role("link", name="Data Docs").click()
@@ -519,7 +620,12 @@ def test_a_login_that_has_ended_is_said_and_what_was_there_stays(look, pages):
 
 def test_the_role_op_sees_every_page_and_may_order_what_the_role_user_may(pages):
     for path in (*PAGES, "api/jobs", "api/tables", "api/quality"):
-        assert pages.call("GET", f"/sluice/{path.lstrip('/')}", None, pages.cookie("oli"))[0] in (200, 202), path
+        assert pages.call("GET", f"/sluice/{path.lstrip('/')}", None, pages.cookie("oli"))[0] in (
+            200,
+            202,
+        ), path
     assert pages.get("context", "oli")["dags"] == pages.get("context", "uma")["dags"]
     status, said = pages.order("time/restore", "oli", b'{"until": "yesterday"}')
-    assert status == 409 and "yesterday" in said["error"], "it is understood, and not refused for the role"
+    assert status == 409 and "yesterday" in said["error"], (
+        "it is understood, and not refused for the role"
+    )

@@ -18,7 +18,9 @@ class Authority:
         self.folder = folder
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test CA")])
-        self.path = self._write("ca.pem", self._certificate(self.name, self.key.public_key(), ca=True))
+        self.path = self._write(
+            "ca.pem", self._certificate(self.name, self.key.public_key(), ca=True)
+        )
 
     def _certificate(self, name, public_key, *, ca=False):
         now = datetime.datetime.now(datetime.UTC)
@@ -27,7 +29,9 @@ class Authority:
         )
         builder = builder.add_extension(x509.BasicConstraints(ca, None), critical=True)
         address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-        return builder.add_extension(x509.SubjectAlternativeName([address]), False).sign(self.key, hashes.SHA256())
+        return builder.add_extension(x509.SubjectAlternativeName([address]), False).sign(
+            self.key, hashes.SHA256()
+        )
 
     def _write(self, name, certificate):
         path = self.folder / name
@@ -41,7 +45,9 @@ class Authority:
         path = self.folder / f"{file}.key"
         path.write_bytes(
             key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
             )
         )
         return certificate, path

@@ -1,8 +1,10 @@
-"""Lives of a store, for test_store_crash: each is a process, which writes transactions, tells the number of each one
-once it is acknowledged ("12") and what a live reader was given ("r<commit_ts>"), and purges.
+"""Lives of a store, for test_store_crash: each is a process, which writes transactions, tells the
+number of each one once it is acknowledged ("12") and what a live reader was given ("r<commit_ts>"),
+and purges.
 
-`python -m tests.pump_service.crashing_store` forks them, so that none needs a start of its own: a line of its input is
-the arguments of `_live`, as JSON; the answer to it, once that life is over, its exit code.
+`python -m tests.pump_service.crashing_store` forks them, so that none needs a start of its own: a
+line of its input is the arguments of `_live`, as JSON; the answer to it, once that life is over,
+its exit code.
 """
 
 from __future__ import annotations
@@ -24,11 +26,16 @@ _PATIENCE_S = 60
 
 
 def _live(data: str, after: int, failpoint: str, told: str) -> None:
-    """Live on the store in `data`, with a reader from `after` on; what is to be told goes to the file `told`."""
+    """Live on the store in `data`, with a reader from `after` on.
+
+    What is to be told goes to the file `told`.
+    """
     failpoints.configure(failpoint)
     segment._STEADY = 2
     telling = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
-    options = dataclasses.replace(OPTIONS, segment_limit=2000, save_interval_s=0.01, sync_interval_s=0.02)
+    options = dataclasses.replace(
+        OPTIONS, segment_limit=2000, save_interval_s=0.01, sync_interval_s=0.02
+    )
     store = Store.open(data, options)
     slots = threading.Semaphore(4)
 
@@ -69,7 +76,9 @@ def _begin(request: str) -> NoReturn:
 
 def _main() -> None:
     for request in sys.stdin:
-        assert threading.active_count() == 1, "others' locks would never be given back in a process that is forked"
+        assert threading.active_count() == 1, (
+            "others' locks would never be given back in a process that is forked"
+        )
         pid = os.fork()
         if not pid:
             _begin(request)

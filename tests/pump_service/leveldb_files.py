@@ -1,8 +1,8 @@
-"""Reads a LevelDB database by its files alone, as strictly as goleveldb does: what the pump writes must pass, and what
-goleveldb wrote must be understood in the same way.
+"""Reads a LevelDB database by its files alone, as strictly as goleveldb does: what the pump writes
+must pass, and what goleveldb wrote must be understood in the same way.
 
-CURRENT names the manifest; manifest and journal are logs of 32 KiB blocks; tables end in a 48-byte footer. Integers are
-little-endian, varints LEB128, checksums masked CRC-32C.
+CURRENT names the manifest; manifest and journal are logs of 32 KiB blocks; tables end in a 48-byte
+footer. Integers are little-endian, varints LEB128, checksums masked CRC-32C.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ class Database:
 
 
 def read_database(path: Path) -> Database:
-    """Every entry that is not deleted. AssertionError or IndexError where a rule of the format is broken."""
+    """Every entry that is not deleted.
+
+    AssertionError or IndexError where a rule of the format is broken.
+    """
     current = (path / "CURRENT").read_text()
     assert re.fullmatch(r"MANIFEST-\d{6,}\n", current)
     found = Database({})
@@ -108,7 +111,9 @@ def uvarint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def log_records(data: bytes) -> list[bytes]:
-    """The log format: u32 masked CRC-32C of kind and data, u16 length, u8 kind (1 full, 2 first, 3 middle, 4 last)."""
+    """The log format: u32 masked CRC-32C of kind and data, u16 length, u8 kind (1 full, 2 first, 3
+    middle, 4 last).
+    """
     records: list[bytes] = []
     parts: list[bytes] = []
     pos = 0

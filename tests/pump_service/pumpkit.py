@@ -1,5 +1,5 @@
-"""A real etcd, a PD in front of it (members, timestamps), and pumps as child processes, for the tests of
-this folder.
+"""A real etcd, a PD in front of it (members, timestamps), and pumps as child processes, for the
+tests of this folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def free_port() -> int:
 
 
 class Etcd:
-    """An etcd child process; `stop` and `start` keep its data and address, `start(fresh=True)` loses the data."""
+    """An etcd child process.
+
+    `stop` and `start` keep its data and address, `start(fresh=True)` loses the data.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -93,9 +96,14 @@ class Etcd:
 
 
 class PD:
-    """PD as a pump sees it: GetMembers and Tso, and etcd's KV on the same address. `start` and `stop` at will."""
+    """PD as a pump sees it: GetMembers and Tso, and etcd's KV on the same address.
 
-    def __init__(self, etcd_port: int, cluster_id: int = CLUSTER, credentials: grpc.ServerCredentials = None) -> None:
+    `start` and `stop` at will.
+    """
+
+    def __init__(
+        self, etcd_port: int, cluster_id: int = CLUSTER, credentials: grpc.ServerCredentials = None
+    ) -> None:
         self.cluster_id = cluster_id
         self.credentials = credentials  # TLS if given; counts from the next `start` on
         self.port = free_port()
@@ -113,7 +121,9 @@ class PD:
             return
         handlers = {
             "GetMembers": grpc.unary_unary_rpc_method_handler(
-                self._members, pb.pd.GetMembersRequest.FromString, pb.pd.GetMembersResponse.SerializeToString
+                self._members,
+                pb.pd.GetMembersRequest.FromString,
+                pb.pd.GetMembersResponse.SerializeToString,
             ),
             "Tso": grpc.stream_stream_rpc_method_handler(
                 self._tso, pb.pd.TsoRequest.FromString, pb.pd.TsoResponse.SerializeToString
@@ -121,7 +131,11 @@ class PD:
         }
         for name, request, response in (
             ("GetGCSafePoint", pb.pd.GetGCSafePointRequest, pb.pd.GetGCSafePointResponse),
-            ("UpdateServiceGCSafePoint", pb.pd.UpdateServiceGCSafePointRequest, pb.pd.UpdateServiceGCSafePointResponse),
+            (
+                "UpdateServiceGCSafePoint",
+                pb.pd.UpdateServiceGCSafePointRequest,
+                pb.pd.UpdateServiceGCSafePointResponse,
+            ),
         ):
             handlers[name] = grpc.unary_unary_rpc_method_handler(
                 lambda _request, _context, response=response: response(
@@ -133,11 +147,15 @@ class PD:
         handlers |= self.more
         forwarded = {
             name: grpc.unary_unary_rpc_method_handler(
-                lambda request, _, call=self._etcd.unary_unary(f"/etcdserverpb.KV/{name}"): call(request, timeout=30)
+                lambda request, _, call=self._etcd.unary_unary(f"/etcdserverpb.KV/{name}"): call(
+                    request, timeout=30
+                )
             )
             for name in ("Range", "Put", "DeleteRange", "Txn")
         }
-        self._server = grpc.server(ThreadPoolExecutor(32), options=[("grpc.http2.max_ping_strikes", 0)])
+        self._server = grpc.server(
+            ThreadPoolExecutor(32), options=[("grpc.http2.max_ping_strikes", 0)]
+        )
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler("pdpb.PD", handlers),
@@ -162,12 +180,16 @@ class PD:
             self._last = max(self._last + count, int(time.time() * 1000) << 18)
             return self._last
 
-    def _members(self, _request: pb.pd.GetMembersRequest, _context: grpc.ServicerContext) -> pb.pd.GetMembersResponse:
+    def _members(
+        self, _request: pb.pd.GetMembersRequest, _context: grpc.ServicerContext
+    ) -> pb.pd.GetMembersResponse:
         member = pb.pd.Member(name="pd", member_id=1, client_urls=[self.url])
         header = pb.pd.ResponseHeader(cluster_id=self.cluster_id)
         return pb.pd.GetMembersResponse(header=header, members=[member], leader=member)
 
-    def _tso(self, requests: Iterator[pb.pd.TsoRequest], _context: object) -> Iterator[pb.pd.TsoResponse]:
+    def _tso(
+        self, requests: Iterator[pb.pd.TsoRequest], _context: object
+    ) -> Iterator[pb.pd.TsoResponse]:
         for request in requests:
             ts = self.ts(request.count)
             yield pb.pd.TsoResponse(
@@ -192,14 +214,25 @@ def no_origins() -> ClientLiveness:
 class PumpProcess:
     """`python -m pump_service` with a data directory and a fixed address."""
 
-    def __init__(self, pd: PD, data_dir: Path, *flags: str, node_id: str = "", port: int = 0) -> None:
+    def __init__(
+        self, pd: PD, data_dir: Path, *flags: str, node_id: str = "", port: int = 0
+    ) -> None:
         self.pd = pd
         self.data_dir = data_dir
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.node_id = node_id or f"pump-{self.port}"
         self._flags = [
-            *("-addr", self.address, "-pd-urls", pd.url, "-data-dir", str(data_dir), "-node-id", self.node_id),
+            *(
+                "-addr",
+                self.address,
+                "-pd-urls",
+                pd.url,
+                "-data-dir",
+                str(data_dir),
+                "-node-id",
+                self.node_id,
+            ),
             *flags,
         ]
         self.env: dict[str, str] = {}
@@ -208,10 +241,16 @@ class PumpProcess:
 
     def launch(self) -> None:
         """Start without waiting."""
-        env = {key: value for key, value in os.environ.items() if not key.startswith("PUMP_")} | self.env
+        env = {
+            key: value for key, value in os.environ.items() if not key.startswith("PUMP_")
+        } | self.env
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sluice.pump_service", *self._flags], cwd=ROOT, stdout=log, stderr=log, env=env
+                [sys.executable, "-m", "sluice.pump_service", *self._flags],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env=env,
             )
 
     def start(self) -> PumpProcess:
@@ -262,7 +301,10 @@ class Site:
         return found
 
     def reset(self, folder: Path) -> None:
-        """End the pumps, bring etcd and PD back if they are away, empty the registry; go on in another folder."""
+        """End the pumps, bring etcd and PD back if they are away, empty the registry.
+
+        Go on in another folder.
+        """
         for pump in self.pumps:
             with contextlib.suppress(AttributeError):
                 pump.kill()
@@ -296,7 +338,10 @@ def request(payload: bytes, cluster_id: int = CLUSTER) -> bytes:
 
 
 class Client:
-    """A gRPC client of a pump, as TiDB and a Drainer are; each instance has a connection of its own."""
+    """A gRPC client of a pump, as TiDB and a Drainer are.
+
+    Each instance has a connection of its own.
+    """
 
     def __init__(self, address: str) -> None:
         options = [

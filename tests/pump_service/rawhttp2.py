@@ -1,4 +1,6 @@
-"""A raw HTTP/2 client: sends what the test says, right or wrong, and collects the frames that come back."""
+"""A raw HTTP/2 client: sends what the test says, right or wrong, and collects the frames that come
+back.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Answer:
 
 
 class RawClient:
-    def __init__(self, address: str, settings: bytes | None = None, preface: bytes = f.PREFACE) -> None:
+    def __init__(
+        self, address: str, settings: bytes | None = None, preface: bytes = f.PREFACE
+    ) -> None:
         host, port = address.rsplit(":", 1)
         self.sock = socket.create_connection((host, int(port)), 10)
         self.frames: list[tuple[int, int, int, bytes]] = []
@@ -64,7 +68,9 @@ class RawClient:
     def body(self, stream: int, body: bytes, end: bool = True) -> None:
         parts = [body[i : i + f.MAX_FRAME] for i in range(0, len(body), f.MAX_FRAME)] or [b""]
         for i, part in enumerate(parts):
-            self.send(f.frame(f.DATA, f.END_STREAM if end and i == len(parts) - 1 else 0, stream, part))
+            self.send(
+                f.frame(f.DATA, f.END_STREAM if end and i == len(parts) - 1 else 0, stream, part)
+            )
 
     def read(self, seconds: float) -> bool:
         """Read once; False if nothing came or the connection ended."""
@@ -113,7 +119,9 @@ class RawClient:
             if answer is not None and (answer.ended or answer.reset is not None):
                 return answer
             self.read(max(until - time.monotonic(), 0.01))
-        raise AssertionError(f"no answer on stream {stream}: {self.frames} goaway {self.goaway} closed {self.closed}")
+        raise AssertionError(
+            f"no answer on stream {stream}: {self.frames} goaway {self.goaway} closed {self.closed}"
+        )
 
     def wait_closed(self, seconds: float = 60) -> None:
         until = time.monotonic() + seconds

@@ -22,11 +22,16 @@ class ServedLane:
         self.store = Store.open(folder, StoreOptions(stop_write_at_available_space=0))
         self.state = "online"
         ingest = BinlogIngest(
-            AdmissionRules(CLUSTER, lambda: self.state, time_limit()), self.store, PumpMetrics(), no_origins()
+            AdmissionRules(CLUSTER, lambda: self.state, time_limit()),
+            self.store,
+            PumpMetrics(),
+            no_origins(),
         )
         self.loop = asyncio.new_event_loop()
         self.front = Listener(lambda _: pytest.fail("no HTTP/1 here"), Security())
-        self.context = FastPathServer(self.loop, ingest, limits, lambda *_: pytest.fail("no bridge"))
+        self.context = FastPathServer(
+            self.loop, ingest, limits, lambda *_: pytest.fail("no bridge")
+        )
         self.front.use(self.context)
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()

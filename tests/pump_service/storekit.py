@@ -1,4 +1,6 @@
-"""What the store's tests share: making binlogs, waiting for the disk, and the right answer for a list of records."""
+"""What the store's tests share: making binlogs, waiting for the disk, and the right answer for a
+list of records.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ OPTIONS = StoreOptions(stop_write_at_available_space=0, kv=IndexOptions(write_bu
 def prewrite(start: int, value: bytes = b"value", key: bytes = b"key") -> Record:
     """A Prewrite as TiDB's encoder writes it."""
     message = pb.binlog.Binlog(
-        tp=0, start_ts=start, commit_ts=0, prewrite_key=key, prewrite_value=value, ddl_job_id=0, ddl_schema_state=0
+        tp=0,
+        start_ts=start,
+        commit_ts=0,
+        prewrite_key=key,
+        prewrite_value=value,
+        ddl_job_id=0,
+        ddl_schema_state=0,
     )
     return Record(0, start, 0, message.SerializeToString())
 
@@ -38,7 +46,12 @@ def prewrite(start: int, value: bytes = b"value", key: bytes = b"key") -> Record
 def commit(start: int, commit_ts: int, key: bytes = b"key") -> Record:
     """A Commit as TiDB's encoder writes it."""
     message = pb.binlog.Binlog(
-        tp=1, start_ts=start, commit_ts=commit_ts, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
+        tp=1,
+        start_ts=start,
+        commit_ts=commit_ts,
+        prewrite_key=key,
+        ddl_job_id=0,
+        ddl_schema_state=0,
     )
     return Record(1, start, commit_ts, message.SerializeToString())
 
@@ -54,7 +67,10 @@ def fake(ts: int) -> Record:
 
 
 def write(store: Store, *records: Record, timeout: float = 60) -> None:
-    """Submits the records together and waits until they are durable; raises what the store answers."""
+    """Submits the records together and waits until they are durable.
+
+    Raises what the store answers.
+    """
     answer = Answer()
     # By turns by way of the writer's thread and, as a sole caller's are, in this one.
     store.submit(records, answer, here=next(_TURN) % 2 == 0)
@@ -85,9 +101,13 @@ class MemoryStore:
         self.records: list[Record] = []
         self.max_commit_ts = max_commit_ts
 
-    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
+    def submit(
+        self, records: Sequence[Record], done: Callable[[BaseException | None], None]
+    ) -> None:
         self.records += records
-        self.max_commit_ts = max([self.max_commit_ts, *(r.commit_ts for r in records if r.start_ts == r.commit_ts)])
+        self.max_commit_ts = max(
+            [self.max_commit_ts, *(r.commit_ts for r in records if r.start_ts == r.commit_ts)]
+        )
         done(None)
 
 
@@ -138,7 +158,9 @@ def window(store: Store, lo: int = 0, hi: int | None = None) -> list[tuple[int, 
     rows = []
     for batch in store.read_window(lo, store.max_commit_ts if hi is None else hi):
         columns = batch.to_pydict()
-        rows += list(zip(columns["commit_ts"], columns["start_ts"], columns["payload"], strict=True))
+        rows += list(
+            zip(columns["commit_ts"], columns["start_ts"], columns["payload"], strict=True)
+        )
     return rows
 
 
@@ -158,7 +180,11 @@ def paired(records: Iterable[Record]) -> list[tuple[int, int, bytes]]:
     records = list(records)
     prewrites = {r.start_ts: r.payload for r in records if r.tp == 0}
     commits = {r.commit_ts: r.start_ts for r in records if r.tp == 1 and r.commit_ts != r.start_ts}
-    return [(ts, commits[ts], prewrites[commits[ts]]) for ts in sorted(commits) if commits[ts] in prewrites]
+    return [
+        (ts, commits[ts], prewrites[commits[ts]])
+        for ts in sorted(commits)
+        if commits[ts] in prewrites
+    ]
 
 
 def recorded(name: str) -> Iterator[Record]:
@@ -196,7 +222,9 @@ def restore(name: str, tmp_path: Path) -> Path:
 
 
 def vlog_records(data_dir: Path) -> list[Record]:
-    """Every record of a data directory in the order of its value log, read as the format says and without the store."""
+    """Every record of a data directory in the order of its value log, read as the format says and
+    without the store.
+    """
     records = []
     for path in sorted((data_dir / "value").glob("*.vlog")):
         data = path.read_bytes()

@@ -49,7 +49,9 @@ def another(stage: Stage) -> tuple[int, int]:
 
 
 def received(stage: Stage, after: int, last_start: int, last_commit: int) -> list[tuple[int, int]]:
-    """(start_ts, commit_ts) of what a reader gets behind `after` and before the transaction `last_start`."""
+    """(start_ts, commit_ts) of what a reader gets behind `after` and before the transaction
+    `last_start`.
+    """
     count, found = 0, [(0, 0)]
     while found[-1] != (last_start, last_commit):
         count += 1
@@ -57,7 +59,9 @@ def received(stage: Stage, after: int, last_start: int, last_commit: int) -> lis
     return found[:-1]
 
 
-def test_a_second_commit_at_another_timestamp_is_not_believed(stage: Stage, hostile: Client) -> None:
+def test_a_second_commit_at_another_timestamp_is_not_believed(
+    stage: Stage, hostile: Client
+) -> None:
     start_ts = begin(stage, "twice")
     commit_ts = commit(stage, start_ts)
     hostile.write(binlog(_COMMIT, start_ts, stage.pd.tso(), key=b"twice"))
@@ -85,7 +89,9 @@ def test_a_rollback_hides_no_transaction_that_committed(stage: Stage, hostile: C
 
 
 @pytest.mark.parametrize("what", ["a fake binlog", "a rollback with a commit_ts"])
-def test_what_would_take_a_transactions_place_in_the_index_is_refused(stage: Stage, hostile: Client, what: str) -> None:
+def test_what_would_take_a_transactions_place_in_the_index_is_refused(
+    stage: Stage, hostile: Client, what: str
+) -> None:
     start_ts = begin(stage, "replaced")
     commit_ts = commit(stage, start_ts)
     start = commit_ts if what == "a fake binlog" else commit_ts - 1

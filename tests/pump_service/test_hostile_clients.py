@@ -1,5 +1,5 @@
-"""All hostile clients of the benchmark side by side: an ordinary writer is served, /status answers, memory stays where
-it is.
+"""All hostile clients of the benchmark side by side: an ordinary writer is served, /status answers,
+memory stays where it is.
 """
 
 from __future__ import annotations

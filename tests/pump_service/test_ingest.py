@@ -18,7 +18,9 @@ _START = 400_000_000_000_000_000
 
 
 def _ingest() -> BinlogIngest:
-    ingest = BinlogIngest(AdmissionRules(CLUSTER, lambda: "online", time_limit()), None, PumpMetrics(), no_origins())  # type: ignore[arg-type]
+    ingest = BinlogIngest(
+        AdmissionRules(CLUSTER, lambda: "online", time_limit()), None, PumpMetrics(), no_origins()
+    )  # type: ignore[arg-type]
     ingest._check_space = lambda: None  # type: ignore[method-assign] # there is no store: nothing is written here
     return ingest
 
@@ -28,12 +30,15 @@ def _answer(ingest: BinlogIngest, request: bytes) -> Record | str | None:
     try:
         return ingest.admit(b"before" + request + b"behind", 6, 6 + len(request))
     except WriteRejected as refused:
-        return re.sub(r"lies [\d.]+ s ahead", "lies ahead", refused.text)  # the clock goes on between two of them
+        # the clock goes on between two of them
+        return re.sub(r"lies [\d.]+ s ahead", "lies ahead", refused.text)
 
 
 def _request(tp: int, start: int, commit: int, value: bytes, cluster: int) -> bytes:
     binlog = pb.binlog.Binlog(tp=tp, start_ts=start, commit_ts=commit, prewrite_value=value)  # type: ignore[arg-type]
-    return pb.pump.WriteBinlogReq(clusterID=cluster, payload=binlog.SerializeToString()).SerializeToString()
+    return pb.pump.WriteBinlogReq(
+        clusterID=cluster, payload=binlog.SerializeToString()
+    ).SerializeToString()
 
 
 _REQUESTS = st.builds(

@@ -1,4 +1,6 @@
-"""Transactions up to the protocol's limit of 2 GiB go through a pump's port and come out as they went in."""
+"""Transactions up to the protocol's limit of 2 GiB go through a pump's port and come out as they
+went in.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.pump_service.storekit import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 GIB = 1 << 30
 TAKING, HANDING_OUT, PULLING = 2.2, 3.2, 3.2
-"""Peaks of the pump's memory, as shares of the transaction's size: docs/how-to/size-a-deployment.md."""
+"""Peaks of the pump's memory, as shares of the transaction's size:
+docs/how-to/size-a-deployment.md.
+"""
 BESIDE = 400 << 20
 """Bytes that the pump takes in any case."""
 
@@ -43,7 +47,12 @@ def peak(pump: PumpProcess) -> int:
 
 def a_prewrite(start_ts: int, size: int) -> bytes:
     """A request with a Prewrite of `size` bytes, without the copies that protobuf would make."""
-    head = b"\x08\x00\x10" + encode_uvarint(start_ts) + b"\x18\x00\x22\x03key\x2a" + encode_uvarint(size)
+    head = (
+        b"\x08\x00\x10"
+        + encode_uvarint(start_ts)
+        + b"\x18\x00\x22\x03key\x2a"
+        + encode_uvarint(size)
+    )
     end = b"\x38\x00\x40\x00"
     length = len(head) + size + len(end)
     request = b"\x08" + encode_uvarint(CLUSTER) + b"\x12" + encode_uvarint(length)
@@ -54,16 +63,22 @@ def a_prewrite(start_ts: int, size: int) -> bytes:
 
 def a_commit(start_ts: int, commit_ts: int) -> bytes:
     binlog = pb.binlog.Binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"key")
-    return pb.pump.WriteBinlogReq(clusterID=CLUSTER, payload=binlog.SerializeToString()).SerializeToString()
+    return pb.pump.WriteBinlogReq(
+        clusterID=CLUSTER, payload=binlog.SerializeToString()
+    ).SerializeToString()
 
 
 @pytest.mark.parametrize("size", [GIB, int(1.9 * GIB)], ids=["1 GiB", "1.9 GiB"])
-def test_a_transaction_of_this_size_is_taken_and_handed_out_within_the_documented_memory(site: Site, size: int) -> None:
+def test_a_transaction_of_this_size_is_taken_and_handed_out_within_the_documented_memory(
+    site: Site, size: int
+) -> None:
     pump = site.pump(f"large-{size}")
     start = site.pd.ts()
     with grpc.insecure_channel(pump.address, options=CHANNEL_OPTIONS) as channel:
         write = channel.unary_unary(
-            "/binlog.Pump/WriteBinlog", None, response_deserializer=pb.pump.WriteBinlogResp.FromString
+            "/binlog.Pump/WriteBinlog",
+            None,
+            response_deserializer=pb.pump.WriteBinlogResp.FromString,
         )
         peak(pump)
         assert not write(a_prewrite(start, size), timeout=300).errmsg
@@ -74,7 +89,10 @@ def test_a_transaction_of_this_size_is_taken_and_handed_out_within_the_documente
     try:
         eventually(lambda: reader.bounds(start, site.pd.ts(), 1000).hi >= commit_ts)
         peak(pump)
-        [found] = [(each["commit_ts"][0].as_py(), each["payload"].nbytes) for each in reader.read(start, commit_ts)]
+        [found] = [
+            (each["commit_ts"][0].as_py(), each["payload"].nbytes)
+            for each in reader.read(start, commit_ts)
+        ]
         handing_out = peak(pump)
     finally:
         reader.close()

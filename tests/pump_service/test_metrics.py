@@ -23,7 +23,10 @@ _HOUR = 3_600_000 << 18
 
 # Name, type and labels of every metric of the original's pump.
 _ORIGINALS = {
-    "binlog_pump_rpc_duration_seconds": ("histogram", {"method": {"WriteBinlog"}, "label": {"succ", "fail"}}),
+    "binlog_pump_rpc_duration_seconds": (
+        "histogram",
+        {"method": {"WriteBinlog"}, "label": {"succ", "fail"}},
+    ),
     "binlog_pump_loss_binlog_count": ("counter", {}),
     "binlog_pump_storage_gc_ts": ("gauge", {}),
     "binlog_pump_storage_done_gc_ts": ("gauge", {}),
@@ -33,14 +36,25 @@ _ORIGINALS = {
     "binlog_pump_storage_query_tikv_count": ("counter", {}),
     "binlog_pump_storage_error_count": (
         "counter",
-        {"type": {"write_binlog", "write_binlog_batch", "read_value", "feed_pre_write_value", "batch_write_kv"}},
+        {
+            "type": {
+                "write_binlog",
+                "write_binlog_batch",
+                "read_value",
+                "feed_pre_write_value",
+                "batch_write_kv",
+            }
+        },
     ),
     "binlog_pump_storage_write_binlog_size": ("histogram", {"type": {"single", "batch"}}),
     "binlog_pump_storage_write_binlog_duration_time": (
         "histogram",
         {"type": {"single", "batch", "to_disk", "rotate", "fsync"}},
     ),
-    "binlog_pump_storage_slow_chaser_count": ("counter", {"type": {"turned_on", "turned_off", "recovery", "catch_up"}}),
+    "binlog_pump_storage_slow_chaser_count": (
+        "counter",
+        {"type": {"turned_on", "turned_off", "recovery", "catch_up"}},
+    ),
     "binlog_drainer_slow_chaser_catchup_time_seconds": ("histogram", {}),
 }
 _BUCKETS = {
@@ -52,8 +66,9 @@ _BUCKETS = {
 
 
 def _parse(text):
-    """Sample -> value as it stands there: `name{a="b",c="d"}`. The library's parser would make other
-    names of counters.
+    """Sample -> value as it stands there: `name{a="b",c="d"}`.
+
+    The library's parser would make other names of counters.
     """
     lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     return {sample: float(value) for sample, value in lines}
@@ -75,20 +90,29 @@ def pump(site):
     return site.pump("metrics", "-gc", "1h", "-fake-binlog-interval", "3600")
 
 
-def test_every_metric_of_the_original_is_there_under_its_name_with_its_type_labels_and_buckets(site, pump):
+def test_every_metric_of_the_original_is_there_under_its_name_with_its_type_labels_and_buckets(
+    site, pump
+):
     client = Client(pump.address)
     client.transaction(site.pd, b"x")
     with pytest.raises(grpc.RpcError):
         client.write(b"garbage")
     text = httpx.get(f"http://{pump.address}/metrics", timeout=60).text
-    types = dict(line.split(" ")[2:] for line in text.splitlines() if line.startswith("# TYPE binlog_"))
+    types = dict(
+        line.split(" ")[2:] for line in text.splitlines() if line.startswith("# TYPE binlog_")
+    )
     samples = _parse(text)
     for name, (kind, labels) in _ORIGINALS.items():
         assert types[name] == kind, name
-        own = {key for key in samples if key == name or key.startswith((name + "{", name + "_count"))}
+        own = {
+            key for key in samples if key == name or key.startswith((name + "{", name + "_count"))
+        }
         assert own, f"{name} has no samples"
         for label, values in labels.items():
-            assert all(any(f'{label}="{value}"' in key for key in own) for value in values), (name, label)
+            assert all(any(f'{label}="{value}"' in key for key in own) for value in values), (
+                name,
+                label,
+            )
     for name, bounds in _BUCKETS.items():
         found = [key for key in samples if key.startswith(f"{name}_bucket")]
         shown = {float(key.split('le="')[1].split('"')[0]) for key in found}
@@ -98,7 +122,9 @@ def test_every_metric_of_the_original_is_there_under_its_name_with_its_type_labe
 def test_histograms_count_every_record_and_its_size(site, pump):
     def figures():
         found = _scrape(pump)
-        size, seconds = (f"binlog_pump_storage_write_binlog_{name}" for name in ("size", "duration_time"))
+        size, seconds = (
+            f"binlog_pump_storage_write_binlog_{name}" for name in ("size", "duration_time")
+        )
         return {
             "records": found[f'{size}_count{{type="single"}}'],
             "bytes": found[f'{size}_sum{{type="single"}}'],
@@ -138,12 +164,21 @@ def test_gc_moves_gc_ts_and_done_gc_ts_in_ms_up_to_the_slowest_drainer_and_repor
     client.write(binlog(1, now - 3 * _HOUR, now - 3 * _HOUR + 1))
     client.transaction(site.pd, b"young")
     position = now - 2 * _HOUR
-    site.registry.update_drainer(NodeStatus("slow", "127.0.0.1:1", state="paused", max_commit_ts=position))
-    site.registry.update_drainer(NodeStatus("fine", "127.0.0.1:1", state="paused", max_commit_ts=now))
-    site.registry.update_drainer(NodeStatus("gone", "127.0.0.1:1", state="offline", max_commit_ts=5))
+    site.registry.update_drainer(
+        NodeStatus("slow", "127.0.0.1:1", state="paused", max_commit_ts=position)
+    )
+    site.registry.update_drainer(
+        NodeStatus("fine", "127.0.0.1:1", state="paused", max_commit_ts=now)
+    )
+    site.registry.update_drainer(
+        NodeStatus("gone", "127.0.0.1:1", state="offline", max_commit_ts=5)
+    )
 
     def triggered(gc_ms):
-        assert httpx.post(f"http://{pump.address}/debug/gc/trigger", timeout=60).text == "trigger gc success\n"
+        assert (
+            httpx.post(f"http://{pump.address}/debug/gc/trigger", timeout=60).text
+            == "trigger gc success\n"
+        )
         end = time.monotonic() + 60
         while (found := _scrape(pump))["binlog_pump_storage_done_gc_ts"] < gc_ms:
             assert time.monotonic() < end, pump.text()
@@ -151,7 +186,11 @@ def test_gc_moves_gc_ts_and_done_gc_ts_in_ms_up_to_the_slowest_drainer_and_repor
         return found
 
     found = triggered(position >> 18)
-    assert found["binlog_pump_storage_gc_ts"] == found["binlog_pump_storage_done_gc_ts"] == position >> 18
+    assert (
+        found["binlog_pump_storage_gc_ts"]
+        == found["binlog_pump_storage_done_gc_ts"]
+        == position >> 18
+    )
     purge = "binlog_pump_detected_drainer_binlog_purge_count"
     end = time.monotonic() + 60
     while f'{purge}{{id="slow"}}' not in found:  # checked just after the round
@@ -160,7 +199,9 @@ def test_gc_moves_gc_ts_and_done_gc_ts_in_ms_up_to_the_slowest_drainer_and_repor
     assert {key for key in found if key.startswith(purge)} == {f'{purge}{{id="slow"}}'}
     assert "drainer slow (paused) is at commit ts" in pump.text()
 
-    site.registry.update_drainer(NodeStatus("slow", "127.0.0.1:1", state="offline", max_commit_ts=position))
+    site.registry.update_drainer(
+        NodeStatus("slow", "127.0.0.1:1", state="offline", max_commit_ts=position)
+    )
     hour_ago = (now >> 18) - 3_600_000
     found = triggered(hour_ago)
     assert hour_ago <= found["binlog_pump_storage_gc_ts"] < hour_ago + 60_000
@@ -169,7 +210,9 @@ def test_gc_moves_gc_ts_and_done_gc_ts_in_ms_up_to_the_slowest_drainer_and_repor
         client.pull_commits(now - 3 * _HOUR, 1)
 
 
-def test_a_nearly_full_disk_refuses_transactions_and_probes_in_the_originals_words_but_takes_fakes(site, tmp_path):
+def test_a_nearly_full_disk_refuses_transactions_and_probes_in_the_originals_words_but_takes_fakes(
+    site, tmp_path
+):
     settings = tmp_path / "pump.toml"
     settings.write_text('[storage]\nstop-write-at-available-space = "8000 pib"\n')
     pump = site.pump("full", "-config", str(settings), "-fake-binlog-interval", "0.3")
@@ -178,10 +221,13 @@ def test_a_nearly_full_disk_refuses_transactions_and_probes_in_the_originals_wor
         with pytest.raises(grpc.RpcError) as caught:
             client.write(refused)
         assert caught.value.code() is grpc.StatusCode.UNKNOWN
-        available = caught.value.details().removeprefix("no available space, available: ").split(",")[0]
+        available = (
+            caught.value.details().removeprefix("no available space, available: ").split(",")[0]
+        )
         limit = 8000 << 50
         assert (
-            caught.value.details() == f"no available space, available: {available}, StopWriteAtAvailableSpace: {limit}"
+            caught.value.details()
+            == f"no available space, available: {available}, StopWriteAtAvailableSpace: {limit}"
         )
     found = _scrape(pump)
     assert found["binlog_pump_storage_writable"] == 0
@@ -246,7 +292,10 @@ def test_a_stalled_index_counts_its_turns_and_times_the_catching_up(tmp_path):
     def shown():
         found = _parse(exposition(metrics.registry).decode())
         chaser = "binlog_pump_storage_slow_chaser_count"
-        turns = {kind: found[f'{chaser}{{type="{kind}"}}'] for kind in ("turned_on", "turned_off", "recovery")}
+        turns = {
+            kind: found[f'{chaser}{{type="{kind}"}}']
+            for kind in ("turned_on", "turned_off", "recovery")
+        }
         passes = found[f'{chaser}{{type="catch_up"}}']
         return turns, passes, found["binlog_drainer_slow_chaser_catchup_time_seconds_count"]
 

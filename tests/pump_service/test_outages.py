@@ -95,11 +95,26 @@ def test_a_pump_does_not_start_while_etcd_is_away_and_says_so(site: Site) -> Non
 
 
 class _Frozen:
-    """The stand-in cluster (PD, etcd's door and TiKV behind one port) as a process that can be stopped."""
+    """The stand-in cluster (PD, etcd's door and TiKV behind one port) as a process that can be
+    stopped.
+    """
 
     def __init__(self, etcd_port: int) -> None:
-        command = [sys.executable, "-m", "sluice.devstack.tidb", "--etcd", f"http://127.0.0.1:{etcd_port}"]
-        command += ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--cluster-id", str(CLUSTER)]
+        command = [
+            sys.executable,
+            "-m",
+            "sluice.devstack.tidb",
+            "--etcd",
+            f"http://127.0.0.1:{etcd_port}",
+        ]
+        command += [
+            "--listen",
+            "127.0.0.1:0",
+            "--control",
+            "127.0.0.1:0",
+            "--cluster-id",
+            str(CLUSTER),
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
         *_, port, _sql, _control = re.findall(r"\d+", self.process.stdout.readline())
@@ -129,7 +144,9 @@ def cluster(site: Site) -> Iterator[_Frozen]:
 
 
 @pytest.mark.slow
-def test_while_pd_hangs_writes_and_readers_go_on_without_fakes(site: Site, cluster: _Frozen) -> None:
+def test_while_pd_hangs_writes_and_readers_go_on_without_fakes(
+    site: Site, cluster: _Frozen
+) -> None:
     pump = PumpProcess(cluster, site.folder / "one", *_FAST)  # type: ignore[arg-type]
     site.pumps.append(pump)
     pump.start()
@@ -159,7 +176,9 @@ def tikv(site: Site, cluster: _Frozen) -> _Frozen:
     def forward(name: str) -> grpc.RpcMethodHandler:
         def answer(request: bytes, _context: object) -> bytes:
             if (name, request) not in known:
-                known[name, request] = cluster.channel.unary_unary(f"/pdpb.PD/{name}")(request, timeout=60)
+                known[name, request] = cluster.channel.unary_unary(f"/pdpb.PD/{name}")(
+                    request, timeout=60
+                )
             return known[name, request]
 
         return grpc.unary_unary_rpc_method_handler(answer)
@@ -172,14 +191,16 @@ def tikv(site: Site, cluster: _Frozen) -> _Frozen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["hangs", "is killed"])
-def test_while_tikv_is_away_an_open_prewrite_waits_and_is_never_guessed(site: Site, tikv: _Frozen, way: str) -> None:
+def test_while_tikv_is_away_an_open_prewrite_waits_and_is_never_guessed(
+    site: Site, tikv: _Frozen, way: str
+) -> None:
     pump = site.pump("one", *_FAST)
     client = Client(pump.address)
     lo = site.pd.ts() - (3_600_000 << 18)
     first = client.transaction(site.pd, b"before")[1]
     tikv.stop()
-    # TiDB died 11 minutes ago between its Prewrite and its Commit, and TiKV was never reached: it will say "rolled
-    # back".
+    # TiDB died 11 minutes ago between its Prewrite and its Commit, and TiKV was never reached: it
+    # will say "rolled back".
     orphan = site.pd.ts() - (660_000 << 18)
     client.write(binlog(0, orphan, value=b"orphan", key=b"t-primary"))
     later = [client.transaction(site.pd, b"behind %d" % number)[1] for number in range(5)]
@@ -189,7 +210,10 @@ def test_while_tikv_is_away_an_open_prewrite_waits_and_is_never_guessed(site: Si
     time.sleep(1.5)
     waiting = metrics(pump)
     assert waiting["storage_pending_prewrites"] == 1
-    assert waiting["storage_max_commit_ts"] < later[0] >> 18 or waiting["storage_max_commit_ts"] == first >> 18
+    assert (
+        waiting["storage_max_commit_ts"] < later[0] >> 18
+        or waiting["storage_max_commit_ts"] == first >> 18
+    )
     got = [b.commit_ts for b in client.pull_commits(lo, 1)]
     assert got == [first]  # what lies before the open one is read
     stream = client.pull(first, timeout=1)
@@ -227,10 +251,13 @@ def test_after_a_failed_fsync_the_pump_takes_nothing_more_and_readers_go_on(site
     for tp in (0, 1):
         text = refusal(client, binlog(tp, site.pd.ts(), tp * site.pd.ts()))
         assert "the store accepts nothing until the pump is started again" in text
-    assert "the store accepts nothing" in refusal(client, binlog(2, site.pd.ts()))  # not even a Rollback
+    # not even a Rollback
+    assert "the store accepts nothing" in refusal(client, binlog(2, site.pd.ts()))
     found = metrics(pump)
     assert (found["storage_failed"], found["storage_writable"]) == (1, 0)
-    assert sum(value for name, value in found.items() if name.startswith("storage_error_count")) >= 3
+    assert (
+        sum(value for name, value in found.items() if name.startswith("storage_error_count")) >= 3
+    )
     assert pump.text().count("writing the value log failed") == 1
     assert [b.commit_ts for b in client.pull_commits(lo, 2)] == done
     client.close()
@@ -246,7 +273,9 @@ def test_after_a_failed_fsync_the_pump_takes_nothing_more_and_readers_go_on(site
 
 
 def _unfinished(pump: PumpProcess) -> int:
-    """start_ts of the Prewrite whose fsync failed: it may be on the disk, and TiDB would have rolled it back."""
+    """start_ts of the Prewrite whose fsync failed: it may be on the disk, and TiDB would have
+    rolled it back.
+    """
     data = (pump.data_dir / "value" / "000000.vlog").read_bytes()
     begins = [m.end() for m in re.finditer(rb"\x08\x00\x10", data)]
     starts = []
@@ -279,11 +308,14 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "-l", str(path)], check=path.is_mount(), capture_output=True)
 
 
-def test_on_a_full_disk_writes_are_refused_until_there_is_room(site: Site, disk: Callable[[int], Path]) -> None:
+def test_on_a_full_disk_writes_are_refused_until_there_is_room(
+    site: Site, disk: Callable[[int], Path]
+) -> None:
     path = disk(12)
     (path / "ballast").write_bytes(bytes(6 << 20))
     settings = configured(
-        site.folder, '[storage]\nstop-write-at-available-space = "1 b"\n[storage.kv]\nwrite-buffer = 262144'
+        site.folder,
+        '[storage]\nstop-write-at-available-space = "1 b"\n[storage.kv]\nwrite-buffer = 262144',
     )
     pump = PumpProcess(site.pd, path / "pump", *settings)
     pump.log = site.folder / "full.log"
@@ -302,7 +334,9 @@ def test_on_a_full_disk_writes_are_refused_until_there_is_room(site: Site, disk:
         except grpc.RpcError as error:
             text = str(error.details())  # type: ignore[attr-defined]
             break
-    assert re.fullmatch(r"no available space, available: \d+, StopWriteAtAvailableSpace: 1", text), text
+    assert re.fullmatch(
+        r"no available space, available: \d+, StopWriteAtAvailableSpace: 1", text
+    ), text
     assert number >= 10
     assert metrics(pump)["storage_failed"] == 0
     (path / "ballast").unlink()
@@ -337,11 +371,15 @@ def test_below_the_limit_of_free_space_only_what_moves_readers_is_taken(
     (path / "ballast").write_bytes(bytes(12 << 20))
     eventually(lambda: metrics(pump)["storage_writable"] == 0)
     text = refusal(client, binlog(0, site.pd.ts(), value=b"x"))
-    assert re.fullmatch(r"no available space, available: \d+, StopWriteAtAvailableSpace: 15728640", text)
-    assert refusal(client, b"") == text or "no available space" in refusal(client, b"")  # a probe fails too
+    assert re.fullmatch(
+        r"no available space, available: \d+, StopWriteAtAvailableSpace: 15728640", text
+    )
+    # a probe fails too
+    assert refusal(client, b"") == text or "no available space" in refusal(client, b"")
     found = metrics(pump)
     assert found['storage_storage_size_bytes{type="available"}'] <= 15 << 20
-    eventually(lambda: metrics(pump)["storage_max_commit_ts"] > found["storage_max_commit_ts"])  # fakes go on
+    # fakes go on
+    eventually(lambda: metrics(pump)["storage_max_commit_ts"] > found["storage_max_commit_ts"])
     (path / "ballast").unlink()
     eventually(lambda: metrics(pump)["storage_writable"] == 1)
     client.transaction(site.pd, b"room again")
@@ -349,7 +387,9 @@ def test_below_the_limit_of_free_space_only_what_moves_readers_is_taken(
     pump.kill()
 
 
-def test_a_read_only_data_directory_is_refused_with_one_line(site: Site, disk: Callable[[int], Path]) -> None:
+def test_a_read_only_data_directory_is_refused_with_one_line(
+    site: Site, disk: Callable[[int], Path]
+) -> None:
     path = disk(2)
     subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
     pump = PumpProcess(site.pd, path / "pump")

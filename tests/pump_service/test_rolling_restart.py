@@ -1,4 +1,6 @@
-"""Pumps are started again one at a time under a steady writer: no WriteBinlog fails, and nothing is lost or doubled."""
+"""Pumps are started again one at a time under a steady writer: no WriteBinlog fails, and nothing is
+lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 class SteadyWriter:
-    """Transactions one behind the other on some threads, as TiDB writes them: a Prewrite that a pump refuses goes to
-    another, the Commit goes where the Prewrite went.
+    """Transactions one behind the other on some threads, as TiDB writes them: a Prewrite that a
+    pump refuses goes to another, the Commit goes where the Prewrite went.
     """
 
     def __init__(self, site: Site) -> None:
@@ -43,7 +45,9 @@ class SteadyWriter:
         """start_ts by commit_ts."""
         self.by_pump: Counter[str] = Counter()
         self.failed: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._write, args=(number,)) for number in range(WRITERS)]
+        self._threads = [
+            threading.Thread(target=self._write, args=(number,)) for number in range(WRITERS)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -108,25 +112,40 @@ def test_a_rolling_restart_fails_no_write_and_loses_and_doubles_nothing(site: Si
     found = readable(site, after)
     lasts = {commit: start for commit, start in found if commit not in writer.committed}
     assert len(lasts) < PUMPS, "only what tells the end"
-    assert sorted(pair for pair in found if pair[0] in writer.committed) == sorted(writer.committed.items())
+    assert sorted(pair for pair in found if pair[0] in writer.committed) == sorted(
+        writer.committed.items()
+    )
 
 
-def test_a_pump_that_leaves_takes_prewrites_until_writers_had_time_to_hear_of_it(site: Site) -> None:
+def test_a_pump_that_leaves_takes_prewrites_until_writers_had_time_to_hear_of_it(
+    site: Site,
+) -> None:
     address = f"127.0.0.1:{free_port()}"
     options = StoreOptions(stop_write_at_available_space=0)
-    config = Config(addr=address, advertise_addr=address, pd_urls=site.pd.url, node_id="one", storage=options,
-                    data_dir=str(site.folder / "pump"))  # fmt: skip
+    config = Config(
+        addr=address,
+        advertise_addr=address,
+        pd_urls=site.pd.url,
+        node_id="one",
+        storage=options,
+        data_dir=str(site.folder / "pump"),
+    )
     pump = PumpServer(config)
     pump.notice_s = 3600
     pump.start()
     client = Client(address)
     pump.leave("pause")
-    eventually(lambda: (found := site.registry.get_pump("one")) is not None and found.state == "pausing")
+    eventually(
+        lambda: (found := site.registry.get_pump("one")) is not None and found.state == "pausing"
+    )
     start = site.pd.ts()
     client.write(binlog(0, start, value=b"of a TiDB that hasn't heard of it yet"))
     client.write(binlog(1, start, site.pd.ts()))
     client.write(b"")  # a probe
-    assert httpx.get(f"http://{address}/status", timeout=60).json()["status"]["one"]["state"] == "pausing"
+    assert (
+        httpx.get(f"http://{address}/status", timeout=60).json()["status"]["one"]["state"]
+        == "pausing"
+    )
     pump.hurry()
     eventually(lambda: pump.wait(0.01))
     with pytest.raises(grpc.RpcError):

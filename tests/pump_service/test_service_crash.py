@@ -1,4 +1,6 @@
-"""Kill -9 in the middle of writing: what was acknowledged is there after a restart, once, and a reader sees no gap."""
+"""Kill -9 in the middle of writing: what was acknowledged is there after a restart, once, and a
+reader sees no gap.
+"""
 
 import os
 import signal
@@ -50,8 +52,8 @@ def test_acknowledged_transactions_survive_kill_9_once_each(site):
         for writer in writers:
             writer.join()
         pump.start()
-    # A Prewrite whose Commit was lost holds everything behind it back until TiKV tells its fate; here it is rolled
-    # back.
+    # A Prewrite whose Commit was lost holds everything behind it back until TiKV tells its fate;
+    # here it is rolled back.
     client = Client(pump.address)
     for start in unsure:
         client.write(binlog(2, start))
@@ -72,7 +74,9 @@ def answered(client, *payloads):
     """Sends one after the other, a moment apart as in calm traffic, and waits for all answers."""
     streams = []
     for payload in payloads:
-        streams += client.send([pb.pump.WriteBinlogReq(clusterID=CLUSTER, payload=payload).SerializeToString()])
+        streams += client.send(
+            [pb.pump.WriteBinlogReq(clusterID=CLUSTER, payload=payload).SerializeToString()]
+        )
         time.sleep(0.005)
     answers = []
     while len(answers) < len(streams):
@@ -93,7 +97,9 @@ def test_commits_that_were_answered_with_the_next_prewrite_survive_kill_9_and_a_
                 if turn == 6:
                     os.kill(pump.process.pid, signal.SIGSTOP)
                     threading.Timer(0.2, os.kill, (pump.process.pid, signal.SIGCONT)).start()
-                answered(client, binlog(1, *reversed(expected[-1])), binlog(0, following, value=b"v"))
+                answered(
+                    client, binlog(1, *reversed(expected[-1])), binlog(0, following, value=b"v")
+                )
                 start = following
             else:
                 start = site.pd.ts()

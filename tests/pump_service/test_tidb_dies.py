@@ -1,5 +1,6 @@
-"""A TiDB that dies between its Prewrite binlog and its prewrite holds readers up for seconds; one that lives isn't
-touched.
+"""A TiDB that dies between its Prewrite binlog and its prewrite holds readers up for seconds.
+
+One that lives isn't touched.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def stage(etcd: Etcd, tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
-def test_after_a_tidb_died_before_its_prewrite_the_next_transactions_are_served_within_seconds(stage: Stage) -> None:
+def test_after_a_tidb_died_before_its_prewrite_the_next_transactions_are_served_within_seconds(
+    stage: Stage,
+) -> None:
     start_ts = stage.begin("k")
     stage.tidb("kill")
     stage.work()
@@ -76,7 +79,8 @@ def test_a_tidb_that_only_lost_its_connection_is_not_rolled_back(stage: Stage) -
 @pytest.mark.slow
 def test_a_dead_tidb_beside_a_living_one_at_the_same_address_waits_in_doubt(stage: Stage) -> None:
     start_ts = stage.begin("k")
-    stage.begin("other", "127.0.0.1:4001", ttl_s=6)  # so long it may come too late to keep its lease
+    # so long it may come too late to keep its lease
+    stage.begin("other", "127.0.0.1:4001", ttl_s=6)
     stage.tidb("kill")
     time.sleep(LEASE_S + DISCONNECT_GRACE_S + 3)
     assert not stage.is_rolled_back("k", start_ts)
@@ -84,7 +88,9 @@ def test_a_dead_tidb_beside_a_living_one_at_the_same_address_waits_in_doubt(stag
     until(lambda: stage.is_rolled_back("k", start_ts))
 
 
-def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_client(stage: Stage) -> None:
+def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_client(
+    stage: Stage,
+) -> None:
     start_ts = stage.begin("k")
     stage.tidb("isolate")  # from etcd and the pumps; TiKV is still there
     until(lambda: stage.is_rolled_back("k", start_ts))
@@ -95,7 +101,9 @@ def test_a_tidb_that_was_taken_for_dead_has_its_prewrite_refused_and_tells_its_c
     stage.readers_get(start_ts)
 
 
-def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_decide_it(stage: Stage) -> None:
+def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_decide_it(
+    stage: Stage,
+) -> None:
     stage.tidb("start", ttl_s=45)
     start_ts = stage.tidb("begin", key="k")["start_ts"]
     stage.pump.kill()
@@ -103,8 +111,12 @@ def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_dec
     until(lambda: stage.pd.update_service_gc_safe_point("probe", 60, stage.pd.tso()) == start_ts)
     base = f"http://{stage.pump.address}/verdict"
     assert httpx.put(f"{base}/{start_ts + 1}/rollback", timeout=60).status_code == 404
-    assert httpx.put(f"{base}/{start_ts}/{start_ts}", timeout=60).status_code == 409  # before it began
-    assert httpx.put(f"{base}/{start_ts}/{stage.pd.tso() + (60_000 << 18)}", timeout=60).status_code == 409
+    # before it began
+    assert httpx.put(f"{base}/{start_ts}/{start_ts}", timeout=60).status_code == 409
+    assert (
+        httpx.put(f"{base}/{start_ts}/{stage.pd.tso() + (60_000 << 18)}", timeout=60).status_code
+        == 409
+    )
     assert httpx.put(f"{base}/{start_ts}/never", timeout=60).status_code == 400
     commit_ts = stage.pd.tso()
     assert httpx.put(f"{base}/{start_ts}/{commit_ts}", timeout=60).status_code == 200
@@ -117,7 +129,11 @@ def test_tikv_keeps_what_an_unfinished_transaction_needs_and_an_operator_may_dec
 @pytest.mark.slow
 def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> None:
     """In doubt, as for a client that etcd doesn't know, only time decides."""
-    with fresh_cluster(etcd) as site, PDClient(site.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:
+    with (
+        fresh_cluster(etcd) as site,
+        PDClient(site.url, timeout_s=60) as pd,
+        TiKVClient(pd) as tikv,
+    ):
         pump = PumpProcess(SimpleNamespace(url=site.url), tmp_path / "p", "-prewrite-timeout", "2")  # type: ignore[arg-type]
         pump.start()
         site.post("/tidb", address=HERE, do="start", ttl_s=45)
@@ -126,7 +142,9 @@ def test_the_time_a_prewrite_is_given_can_be_set(etcd: Etcd, tmp_path: Path) -> 
         pump.kill()
 
 
-def test_a_pump_that_stops_with_nothing_unfinished_holds_up_no_garbage_collection(stage: Stage) -> None:
+def test_a_pump_that_stops_with_nothing_unfinished_holds_up_no_garbage_collection(
+    stage: Stage,
+) -> None:
     def registered() -> int:
         now = stage.pd.tso()
         return stage.pd.update_service_gc_safe_point("probe", 60, now) - now

@@ -1,4 +1,6 @@
-"""A cluster that speaks TLS throughout: PD, pump, drainer and clients, and all certificates replaced while it runs."""
+"""A cluster that speaks TLS throughout: PD, pump, drainer and clients, and all certificates
+replaced while it runs.
+"""
 
 import ssl
 import threading
@@ -80,7 +82,9 @@ def _pump(site, pki, folder, *flags):
         f'[security]\nssl-ca = "{pki.ca}"\nssl-cert = "{pki.pump}"\nssl-key = "{pki.pump_key}"\n'
         'cert-allowed-cn = ["TiDB", "sluice"]\n'
     )
-    pump = site.pump("secure", "-config", str(settings), "-heartbeat-interval", "0.2", *flags, start=False)
+    pump = site.pump(
+        "secure", "-config", str(settings), "-heartbeat-interval", "0.2", *flags, start=False
+    )
     pump.launch()
     _until(lambda: "serves cluster" in pump.text() or pump.process.poll() is not None)
     assert pump.process.poll() is None, pump.text()
@@ -111,7 +115,11 @@ def _planned_and_read(upstream, after_ts):
         planner = WindowPlanner(CLUSTER, Window(), pd.tso, Registry(etcd).pumps, tls)
         plan = planner.plan(after_ts)
         planner.close()
-    batches = [batch for part in plan.ranges for batch in read_range(part.host, CLUSTER, part.lo, part.hi, tls)]
+    batches = [
+        batch
+        for part in plan.ranges
+        for batch in read_range(part.host, CLUSTER, part.lo, part.hi, tls)
+    ]
     return [ts for batch in batches for ts in batch.column("commit_ts").to_pylist()]
 
 
@@ -130,10 +138,18 @@ def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp
         batches = list(reader.read(commit - 1, commit))
     assert [batch.column("commit_ts").to_pylist() for batch in batches] == [[commit]]
     assert _planned_and_read(
-        Upstream(site.pd.url, ssl_ca=str(pipeline.ca), ssl_cert=str(pipeline.cert), ssl_key=str(pipeline.key)),
+        Upstream(
+            site.pd.url,
+            ssl_ca=str(pipeline.ca),
+            ssl_cert=str(pipeline.cert),
+            ssl_key=str(pipeline.key),
+        ),
         commit - 1,
     ) == [commit]
-    with grpc.secure_channel(pump.address, pki.tls("nobody").credentials()) as channel, pytest.raises(grpc.RpcError):
+    with (
+        grpc.secure_channel(pump.address, pki.tls("nobody").credentials()) as channel,
+        pytest.raises(grpc.RpcError),
+    ):
         channel.unary_unary("/binlog.Pump/WriteBinlog")(b"", timeout=3)
     Client(f"unix:{local}").transaction(site.pd, b"names are asked for on the port only")
 
@@ -149,7 +165,8 @@ def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp
     _until(lambda: site.entry(pump).update_ts > beaten)
     assert _write(site.pd, tidb) > commit
     context = ssl.create_default_context(cafile=str(new.ca))
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the certificates are as simple as many are: no key identifiers
+    # the certificates are as simple as many are: no key identifiers
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.load_cert_chain(tidb.cert, tidb.key)
     assert httpx.get(f"https://{pump.address}/status", verify=context).json()["ErrMsg"] == ""
     drainer.server.stop(0).wait()
@@ -157,8 +174,12 @@ def test_everything_goes_over_tls_and_new_certificates_need_no_restart(site, tmp
     assert site.entry(pump).state == "paused"
 
 
-@pytest.mark.parametrize(("missing", "named"), [("ca", "ca.pem"), ("key", "pump.key"), ("broken", "can't be used")])
-def test_certificates_that_can_t_be_read_stop_the_start_and_are_named(site, tmp_path, missing, named):
+@pytest.mark.parametrize(
+    ("missing", "named"), [("ca", "ca.pem"), ("key", "pump.key"), ("broken", "can't be used")]
+)
+def test_certificates_that_can_t_be_read_stop_the_start_and_are_named(
+    site, tmp_path, missing, named
+):
     pki = _Pki(tmp_path / "pki")
     if missing == "ca":
         pki.ca.unlink()
@@ -167,7 +188,8 @@ def test_certificates_that_can_t_be_read_stop_the_start_and_are_named(site, tmp_
     else:
         Path(pki.pump).write_text("no certificate")
     settings = tmp_path / "pump.toml"
-    ca = f'ssl-ca = "{pki.ca}"\n' if missing == "ca" else ""  # else PD would be asked over TLS first
+    # else PD would be asked over TLS first
+    ca = f'ssl-ca = "{pki.ca}"\n' if missing == "ca" else ""
     settings.write_text(f'[security]\n{ca}ssl-cert = "{pki.pump}"\nssl-key = "{pki.pump_key}"\n')
     pump = site.pump("insecure", "-config", str(settings), start=False)
     pump.launch()

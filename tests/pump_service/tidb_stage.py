@@ -42,7 +42,10 @@ class Stage:
         return answer
 
     def begin(self, key: str, address: str = HERE, ttl_s: int = LEASE_S) -> int:
-        """A TiDB whose transaction is in the pump and not in TiKV; the pump knows where it came from."""
+        """A TiDB whose transaction is in the pump and not in TiKV.
+
+        The pump knows where it came from.
+        """
         self.tidb("start", address, ttl_s=ttl_s)
         start_ts = self.tidb("begin", address, key=key)["start_ts"]
         until(lambda: f"a TiDB there is {address}" in self.pump.text())
@@ -58,7 +61,11 @@ class Stage:
         assert all(binlog.commit_ts > start_ts for binlog in found)
 
     def work(self) -> None:
-        assert self.site.post("/workload", transactions=5, rate="max")["state"] in ("preparing", "running", "done")
+        assert self.site.post("/workload", transactions=5, rate="max")["state"] in (
+            "preparing",
+            "running",
+            "done",
+        )
         self.worked = True
 
     def close(self) -> None:

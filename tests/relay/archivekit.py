@@ -10,15 +10,22 @@ from sluice.relay.archive.window_merging import MergeLimits
 
 
 def archive_all(
-    relay: RelayLog, archive: Archive, sizes: Sequence[int] = (1000,), limits: MergeLimits | None = None
+    relay: RelayLog,
+    archive: Archive,
+    sizes: Sequence[int] = (1000,),
+    limits: MergeLimits | None = None,
 ) -> None:
-    """Put the windows that are landed behind the archive's end into volumes of so many windows each, over and over."""
+    """Put the windows that are landed behind the archive's end into volumes of so many windows
+    each, over and over.
+    """
     last = archive.last()
     windows = list(relay.windows(last.hi if last else 0))
     at = n = 0
     while at < len(windows):
         size = max(1, sizes[n % len(sizes)])
-        written = write_log(relay.storage, archive.storage, windows[at : at + size], f"t{at}", limits=limits)
+        written = write_log(
+            relay.storage, archive.storage, windows[at : at + size], f"t{at}", limits=limits
+        )
         archive.append(written.volume())
         at, n = at + size, n + 1
 

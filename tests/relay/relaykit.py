@@ -41,7 +41,9 @@ def window(lo, hi, parts=(), **more):
 
 def land(log: RelayLog, lo: int, hi: int, *commits: int, token="t", n=0):
     """Write and commit a window with one change a commit."""
-    part = log.write_part(lo, hi, token, n, [batch([(commit, 0) for commit in commits])] if commits else [])
+    part = log.write_part(
+        lo, hi, token, n, [batch([(commit, 0) for commit in commits])] if commits else []
+    )
     made = window(lo, hi, [part] if part else [], transactions=len(commits), changes=len(commits))
     log.commit(made)
     return made

@@ -29,7 +29,9 @@ def appointment(at_ts: int, job: str = "b1") -> AlignedChunk:
     return AlignedChunk(at_ts, job, 3, 107, "shop", "órders", "replace", "`id` >= 5", ("id",))
 
 
-def test_what_is_made_is_on_every_processs_agenda_in_order_until_it_is_removed(relay: RelayLog) -> None:
+def test_what_is_made_is_on_every_processs_agenda_in_order_until_it_is_removed(
+    relay: RelayLog,
+) -> None:
     other = RelayLog.open(relay.url)
     assert other.aligned_chunks.agenda(0).pending == ()
     relay.aligned_chunks.make(appointment(C + 9))
@@ -59,7 +61,11 @@ def test_a_second_appointment_at_the_same_timestamp_is_refused(relay: RelayLog) 
 
 def test_who_settles_first_decides_and_a_void_one_is_on_no_agenda(relay: RelayLog) -> None:
     other = RelayLog.open(relay.url)
-    ready = ChunkReady({"id": 107}, C, (LoadFile("jobs/b1/x", {"columns": ["a"], "bits": [], "hex": []}, 5, 0, 99, 7),))
+    ready = ChunkReady(
+        {"id": 107},
+        C,
+        (LoadFile("jobs/b1/x", {"columns": ["a"], "bits": [], "hex": []}, 5, 0, 99, 7),),
+    )
     void = ChunkCancelled("it took too long", "apply")
     for at_ts, first, second in ((C, ready, void), (C + 1, void, ready)):
         relay.aligned_chunks.make(appointment(at_ts))
@@ -112,10 +118,15 @@ def test_what_is_made_and_settled_while_the_sweep_lists_names_stays(
     with monkeypatch.context() as listing:
         listing.setattr(type(relay.storage), "names", lambda self, path: listed)
         relay.aligned_chunks.sweep(lambda job: False)
-    assert relay.storage.names("appointments") == [f"{C + 1:020d}.json", f"{C + 1:020d}.outcome.json"]
+    assert relay.storage.names("appointments") == [
+        f"{C + 1:020d}.json",
+        f"{C + 1:020d}.outcome.json",
+    ]
 
 
-def test_who_settles_what_was_removed_is_told_that_it_is_void_and_leaves_nothing(relay: RelayLog) -> None:
+def test_who_settles_what_was_removed_is_told_that_it_is_void_and_leaves_nothing(
+    relay: RelayLog,
+) -> None:
     for outcome in (ChunkCancelled("it took too long", "apply"), ChunkReady({"id": 107}, C)):
         relay.aligned_chunks.make(appointment(C))
         assert relay.aligned_chunks.agenda(0).pending

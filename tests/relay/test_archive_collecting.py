@@ -83,7 +83,9 @@ def test_a_file_that_was_replaced_while_the_clock_stood_far_back_stays_as_long(s
     assert site.collect() == 0
 
 
-def test_what_retention_has_let_go_of_goes_at_once_though_something_else_is_read(site: Site) -> None:
+def test_what_retention_has_let_go_of_goes_at_once_though_something_else_is_read(
+    site: Site,
+) -> None:
     site.holds.note("r1", Pin("a restore", BASE + HOUR // 2, (), "r1"))
     assert len(site.archive.remove(BASE + HOUR // 4)) == 1
     assert site.collect() > 0

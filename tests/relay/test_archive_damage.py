@@ -1,4 +1,7 @@
-"""What is wrong with an archive's files is said, with the place and the way out; wrong rows are never served."""
+"""What is wrong with an archive's files is said, with the place and the way out.
+
+Wrong rows are never served.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,12 @@ def test_a_flipped_byte_anywhere_is_found_with_the_file_named_or_makes_no_differ
     whole = path.read_bytes()
     harmless = 0
     for at in range(0, len(whole), STEPS[kind]):
-        said = spoiled(path, archive, whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :], expected)
+        said = spoiled(
+            path,
+            archive,
+            whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :],
+            expected,
+        )
         harmless += not said
         assert not said or path.name in said
     assert harmless <= (4 if kind == "log" else 0)  # the magic word at its beginning
@@ -83,7 +91,9 @@ def test_a_missing_file_is_named_and_what_doesn_t_need_it_can_be_read(archive, k
     path = a_file(archive, kind)
     first, spoiled_one, last = archive.volumes()
     path.unlink()
-    with pytest.raises(RelayCorruptError, match=f"{path.name}.*the file is missing.*restore the file from a copy"):
+    with pytest.raises(
+        RelayCorruptError, match=f"{path.name}.*the file is missing.*restore the file from a copy"
+    ):
         everything(archive.url)
     log = archive.log
     assert log.read(log.windows(first.lo, first.hi)).num_rows == 4
@@ -98,7 +108,8 @@ def test_a_day_whose_documents_are_gone_is_a_hole_that_is_named(archive):
     shutil.rmtree(Path(archive.url.removeprefix("file://")) / "days" / gone.day)
     found = []
     with pytest.raises(
-        RelayGapError, match=f"no volume begins at {gone.lo}.*{last.day} one begins at {last.lo}.*restore"
+        RelayGapError,
+        match=f"no volume begins at {gone.lo}.*{last.day} one begins at {last.lo}.*restore",
     ):
         found.extend(archive.volumes())
     assert found == [first]
@@ -116,22 +127,31 @@ def test_that_the_first_day_is_gone_is_told_unless_it_was_removed_as_it_should_b
     archive.sweep(0)
     assert (archive.first(), archive.missing_before()) == (volumes[1], "")
     shutil.rmtree(Path(archive.url.removeprefix("file://")) / "days" / volumes[1].day)
-    assert f"days/{volumes[2].day}: the archive begins at {volumes[2].lo}" in archive.missing_before()
+    assert (
+        f"days/{volumes[2].day}: the archive begins at {volumes[2].lo}" in archive.missing_before()
+    )
 
 
 def test_who_asks_for_a_moment_before_the_first_volume_is_told_so(archive):
     first = archive.first()
-    with pytest.raises(RelayGapError, match=f"the archive begins at {first.lo}, .* after {first.lo - 1} isn't in it"):
+    with pytest.raises(
+        RelayGapError,
+        match=f"the archive begins at {first.lo}, .* after {first.lo - 1} isn't in it",
+    ):
         list(archive.volumes(first.lo - 1))
 
 
-def test_the_newest_document_of_a_day_gone_leaves_what_was_before_the_last_change(archive, tmp_path):
+def test_the_newest_document_of_a_day_gone_leaves_what_was_before_the_last_change(
+    archive, tmp_path
+):
     relay = RelayLog.open(f"{tmp_path.as_uri()}/relay")
     lo = relay.last().hi
     land(relay, lo, lo + 20, lo + 7)
     newest = list(archive.volumes())[-1]
     expected = everything(archive.url)
-    for number in sorted((Path(archive.url.removeprefix("file://")) / "days" / newest.day).iterdir())[-1:]:
+    for number in sorted(
+        (Path(archive.url.removeprefix("file://")) / "days" / newest.day).iterdir()
+    )[-1:]:
         number.unlink()
     assert archive.last().hi == newest.lo
     shutil.rmtree(tmp_path / "archive/log" / newest.day)

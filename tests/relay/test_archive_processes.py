@@ -57,7 +57,8 @@ def test_archivers_and_compactors_at_once_make_one_chain_of_everything(tmp_path:
     relay = filled(tmp_path, 24)
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, tmp_path.as_uri(), role, str(seed), *FOLDERS], stdout=subprocess.PIPE
+            [sys.executable, "-c", WORKER, tmp_path.as_uri(), role, str(seed), *FOLDERS],
+            stdout=subprocess.PIPE,
         )
         for seed, role in enumerate(("archive", "archive", "compact"))
     ]
@@ -80,7 +81,11 @@ def test_a_volume_that_comes_too_late_is_refused_and_changes_nothing(tmp_path):
         archive.append(late)
     other = write_log(relay.storage, archive.storage, windows, "other").volume()
     with pytest.raises(RelayError, match=r"of cluster 1, and .* of 2.*\[archive\] url"):
-        archive.append(type(other)(**{name: getattr(other, name) for name in other.__slots__} | {"cluster_id": 2}))
+        archive.append(
+            type(other)(
+                **{name: getattr(other, name) for name in other.__slots__} | {"cluster_id": 2}
+            )
+        )
     assert is_whole(relay, archive)
 
 
@@ -92,7 +97,9 @@ def days_of_windows(tmp_path: Path, count: int) -> tuple[RelayLog, int]:
     return relay, day
 
 
-def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(tmp_path, monkeypatch):
+def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(
+    tmp_path, monkeypatch
+):
     relay, day = days_of_windows(tmp_path, 5)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     windows = list(relay.windows(0))
@@ -115,7 +122,10 @@ def test_who_stood_still_until_the_end_that_he_saw_was_removed_appends_nothing(t
 
 def test_of_two_who_begin_an_archive_on_different_days_one_gives_way(tmp_path, monkeypatch):
     relay, _ = days_of_windows(tmp_path, 3)
-    archive, other = Archive.open(f"{tmp_path.as_uri()}/archive"), Archive.open(f"{tmp_path.as_uri()}/archive")
+    archive, other = (
+        Archive.open(f"{tmp_path.as_uri()}/archive"),
+        Archive.open(f"{tmp_path.as_uri()}/archive"),
+    )
     windows = list(relay.windows(0))
     change = other.catalogue.change
 
@@ -147,7 +157,9 @@ def test_a_compaction_that_another_one_overtook_is_refused(tmp_path):
     assert is_whole(relay, archive)
 
 
-def test_who_reads_goes_on_through_a_compaction_and_finds_his_place_when_the_old_files_are_gone(tmp_path):
+def test_who_reads_goes_on_through_a_compaction_and_finds_his_place_when_the_old_files_are_gone(
+    tmp_path,
+):
     relay = filled(tmp_path, 8)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     archive_all(relay, archive, [2])
@@ -213,10 +225,15 @@ print(limit)
 """
 
 
-def test_a_disk_full_at_any_byte_leaves_the_archive_as_it_was_and_the_next_attempt_finds_room(tmp_path):
+def test_a_disk_full_at_any_byte_leaves_the_archive_as_it_was_and_the_next_attempt_finds_room(
+    tmp_path,
+):
     relay = filled(tmp_path, 5)
     told = subprocess.run(
-        [sys.executable, "-c", FULL, tmp_path.as_uri(), *FOLDERS], capture_output=True, text=True, check=True
+        [sys.executable, "-c", FULL, tmp_path.as_uri(), *FOLDERS],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert int(told.stdout) > 1_000
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")

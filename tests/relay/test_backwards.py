@@ -33,16 +33,32 @@ def archive(relay: RelayLog, tmp_path: Path) -> ArchiveLog:
 
 
 @pytest.mark.parametrize("kind", ["relay", "archive"])
-def test_backwards_gives_the_same_windows_as_forwards(kind: str, request: pytest.FixtureRequest) -> None:
+def test_backwards_gives_the_same_windows_as_forwards(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     log: WindowLog = request.getfixturevalue(kind)
-    moments = [0, ENDS[0], ENDS[0] + 1, ENDS[7], ENDS[7] - 1, ENDS[30] + 9, ENDS[-1], ENDS[-1] + HOUR, 1 << 62]
+    moments = [
+        0,
+        ENDS[0],
+        ENDS[0] + 1,
+        ENDS[7],
+        ENDS[7] - 1,
+        ENDS[30] + 9,
+        ENDS[-1],
+        ENDS[-1] + HOUR,
+        1 << 62,
+    ]
     for after in moments:
         for through in moments:
             if after < through:
-                assert list(log.backwards(through, after)) == list(log.windows(after, through))[::-1]
+                assert (
+                    list(log.backwards(through, after)) == list(log.windows(after, through))[::-1]
+                )
 
 
-def test_a_record_that_is_missing_in_the_middle_is_named_and_those_that_were_purged_are_not(relay: RelayLog) -> None:
+def test_a_record_that_is_missing_in_the_middle_is_named_and_those_that_were_purged_are_not(
+    relay: RelayLog,
+) -> None:
     relay.purge(ENDS[4])
     assert [window.lo for window in relay.backwards(1 << 62)] == ENDS[4:-1][::-1]
     relay.storage.remove(window_path(ENDS[20]))

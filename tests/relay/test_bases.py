@@ -40,11 +40,20 @@ def file_of(storage: Storage, folder: str, name: str = "1.parquet") -> SnapshotF
 def base_of(ts: int, token: str, *files: SnapshotFile) -> ArchiveSnapshot:
     table = SnapshotTable("shop", "orders", {"id": 7, "name": "orders"}, files)
     return ArchiveSnapshot(
-        snapshot_id(ts, token), ts, 12, 99, 1_700_000_000_000, "a test", ({"id": 1, "name": "shop"},), (table,)
+        snapshot_id(ts, token),
+        ts,
+        12,
+        99,
+        1_700_000_000_000,
+        "a test",
+        ({"id": 1, "name": "shop"},),
+        (table,),
     )
 
 
-def made(bases: SnapshotStore, storage: Storage, ts: int, token: str, *older: SnapshotFile) -> ArchiveSnapshot:
+def made(
+    bases: SnapshotStore, storage: Storage, ts: int, token: str, *older: SnapshotFile
+) -> ArchiveSnapshot:
     name = snapshot_id(ts, token)
     bases.begin(name, PendingSnapshot("base", tuple({file.path.split("/")[1] for file in older})))
     return bases.publish(base_of(ts, token, *older, file_of(storage, name)))
@@ -80,7 +89,9 @@ def test_the_latest_base_is_the_youngest_that_is_not_later(storage: Storage) -> 
     assert [bases.latest(ts) for ts in (99, 100, 8_999, 9_000)] == [None, old, old, young]
 
 
-def test_what_lies_in_its_folder_and_is_not_named_goes_when_a_base_is_published(storage: Storage) -> None:
+def test_what_lies_in_its_folder_and_is_not_named_goes_when_a_base_is_published(
+    storage: Storage,
+) -> None:
     bases = SnapshotStore(storage)
     name = snapshot_id(400, "a1")
     bases.begin(name, PendingSnapshot("base"))
@@ -112,7 +123,9 @@ def test_files_that_a_younger_base_refers_to_outlive_their_own_base(storage: Sto
     assert not exists(storage, shared)
 
 
-def test_files_that_a_base_in_the_making_may_refer_to_stay_until_it_is_made(storage: Storage) -> None:
+def test_files_that_a_base_in_the_making_may_refer_to_stay_until_it_is_made(
+    storage: Storage,
+) -> None:
     bases = SnapshotStore(storage)
     old = made(bases, storage, 100, "a")
     (shared,) = old.tables[0].files
@@ -125,13 +138,17 @@ def test_files_that_a_base_in_the_making_may_refer_to_stay_until_it_is_made(stor
     assert not exists(storage, shared)
 
 
-def test_files_of_a_forgotten_base_may_be_referred_to_by_way_of_one_that_has_them(storage: Storage) -> None:
+def test_files_of_a_forgotten_base_may_be_referred_to_by_way_of_one_that_has_them(
+    storage: Storage,
+) -> None:
     bases = SnapshotStore(storage)
     old = made(bases, storage, 100, "a")
     (shared,) = old.tables[0].files
     young = made(bases, storage, 200, "b", shared)
     bases.forget(old.id)
-    assert bases.begin(snapshot_id(300, "c"), PendingSnapshot("base", (old.id, young.id))) == [young.id]
+    assert bases.begin(snapshot_id(300, "c"), PendingSnapshot("base", (old.id, young.id))) == [
+        young.id
+    ]
     bases.forget(young.id)
     assert exists(storage, shared)
     bases.publish(base_of(300, "c", shared))
@@ -139,7 +156,9 @@ def test_files_of_a_forgotten_base_may_be_referred_to_by_way_of_one_that_has_the
     assert exists(storage, shared)
 
 
-def test_who_goes_on_with_a_base_still_has_the_files_that_it_was_to_refer_to(storage: Storage) -> None:
+def test_who_goes_on_with_a_base_still_has_the_files_that_it_was_to_refer_to(
+    storage: Storage,
+) -> None:
     bases = SnapshotStore(storage)
     old = made(bases, storage, 100, "a")
     (shared,) = old.tables[0].files

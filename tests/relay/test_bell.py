@@ -17,7 +17,9 @@ _LONG_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     found = tmp_path_factory.mktemp("b")
     monkeypatch.setattr(bell.tempfile, "gettempdir", lambda: str(found))
     yield found / f"sluice-{os.getuid()}"

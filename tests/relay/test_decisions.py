@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from sluice.relay import REPLACE, SKIP, Override, OverrideExistsError, RelayCorruptError, RelayLog, WindowRecord
+from sluice.relay import (
+    REPLACE,
+    SKIP,
+    Override,
+    OverrideExistsError,
+    RelayCorruptError,
+    RelayLog,
+    WindowRecord,
+)
 
 TS = 470614793860415502
 
@@ -18,7 +26,9 @@ def relay(tmp_path: Path) -> RelayLog:
 
 
 def test_a_decision_is_read_back_by_every_reader_and_can_be_taken_back(relay: RelayLog) -> None:
-    replaced = Override(TS + 1, REPLACE, ("ALTER TABLE `x` ADD `y;` int", "SELECT 'é;'"), "ann", "why not", 5)
+    replaced = Override(
+        TS + 1, REPLACE, ("ALTER TABLE `x` ADD `y;` int", "SELECT 'é;'"), "ann", "why not", 5
+    )
     relay.decisions.add(replaced)
     relay.decisions.add(Override(TS, SKIP))
     other = RelayLog.open(relay.url)
@@ -30,7 +40,9 @@ def test_a_decision_is_read_back_by_every_reader_and_can_be_taken_back(relay: Re
     assert relay.decisions.list() == [replaced]
 
 
-def test_a_second_decision_about_the_same_commit_is_refused_and_the_first_stays(relay: RelayLog) -> None:
+def test_a_second_decision_about_the_same_commit_is_refused_and_the_first_stays(
+    relay: RelayLog,
+) -> None:
     relay.decisions.add(Override(TS, SKIP))
     with pytest.raises(OverrideExistsError, match=f"sluice decisions remove {TS}"):
         relay.decisions.add(Override(TS, REPLACE, ("SELECT 1",)))
@@ -53,7 +65,14 @@ def test_the_first_use_is_noted_and_forgotten_with_the_decision(relay: RelayLog)
 
 @pytest.mark.parametrize(
     "change",
-    [{"action": "perhaps"}, {"commit_ts": TS + 1}, {"sql": "DROP"}, {"sql": [1]}, {"more": 1}, {"commit_ts": True}],
+    [
+        {"action": "perhaps"},
+        {"commit_ts": TS + 1},
+        {"sql": "DROP"},
+        {"sql": [1]},
+        {"more": 1},
+        {"commit_ts": True},
+    ],
 )
 def test_a_damaged_decision_is_an_error_that_names_its_file(
     relay: RelayLog, tmp_path: Path, change: dict[str, object]
@@ -63,14 +82,25 @@ def test_a_damaged_decision_is_an_error_that_names_its_file(
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(RelayCorruptError, match=file.name):
         relay.decisions.list()
-    assert relay.decisions.remove(TS)  # the way out that the error names works on a damaged file too
+    # the way out that the error names works on a damaged file too
+    assert relay.decisions.remove(TS)
     assert relay.decisions.list() == []
 
 
-def test_a_window_record_tells_what_landing_was_told_to_leave_out_and_is_as_before_without(relay: RelayLog) -> None:
+def test_a_window_record_tells_what_landing_was_told_to_leave_out_and_is_as_before_without(
+    relay: RelayLog,
+) -> None:
     plain = WindowRecord(TS - 2, TS - 1, 7, "t", 0, 0, 0, 1)
     left_out = WindowRecord(
-        TS - 1, TS, 7, "t", 0, 1, 0, 1, skipped=({"commit_ts": TS, "start_ts": TS - 1, "why": "no Prewrite"},)
+        TS - 1,
+        TS,
+        7,
+        "t",
+        0,
+        1,
+        0,
+        1,
+        skipped=({"commit_ts": TS, "start_ts": TS - 1, "why": "no Prewrite"},),
     )
     assert b"skipped" not in plain.to_json()
     for window in (plain, left_out):

@@ -22,7 +22,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def land(log: RelayLog, lo: int) -> int:
     """A window with a change of 100 kB; where it ends."""
-    part = log.write_part(lo, lo + 10, "t", 0, [batch([(lo + 1, 0)], row=os.urandom(100_000).hex().encode())])
+    part = log.write_part(
+        lo, lo + 10, "t", 0, [batch([(lo + 1, 0)], row=os.urandom(100_000).hex().encode())]
+    )
     assert part is not None
     log.commit(window(lo, lo + 10, [part], transactions=1, changes=1))
     return lo + 10
@@ -47,5 +49,7 @@ def test_a_window_that_does_not_fit_is_not_landed_and_fits_once_there_is_room(di
     assert last is not None and last.hi == end
     assert log.read([last]).num_rows == 1
     log.clean_unreferenced()
-    there = {str(path.relative_to(disk / "relay")) for path in (disk / "relay/parts").rglob("*.arrow")}
+    there = {
+        str(path.relative_to(disk / "relay")) for path in (disk / "relay/parts").rglob("*.arrow")
+    }
     assert there == {part.path for each in log.windows(0) for part in each.parts}

@@ -15,11 +15,19 @@ from sluice.relay.format_version import NewerFormatError
 from sluice.relay.json_cache import JsonMemberCache, to_text
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(['","tables":{', "}", '\\"']),
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=4), inside, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from(['","tables":{', "}", '\\"']),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=4), inside, max_size=3)
+    ),
     max_leaves=8,
 )
-documents = st.dictionaries(st.integers(1, 6).map(str), st.dictionaries(st.text(max_size=6), values) | st.none())
+documents = st.dictionaries(
+    st.integers(1, 6).map(str), st.dictionaries(st.text(max_size=6), values) | st.none()
+)
 others = st.dictionaries(st.sampled_from(["parts", "ddls", "moved", "lo"]), values)
 
 
@@ -44,7 +52,11 @@ def test_text_that_is_anything_means_what_json_says(before, tables, after, data)
         known.read(to_text(tables), 1)
     for _ in range(data.draw(st.integers(0, 2))):
         at = data.draw(st.integers(0, len(text)))
-        put = data.draw(st.sampled_from(["", " ", ",", "}", "{", '"', ":", "1", "null", '"tables":{', ',"tables":{}']))
+        put = data.draw(
+            st.sampled_from(
+                ["", " ", ",", "}", "{", '"', ":", "1", "null", '"tables":{', ',"tables":{}']
+            )
+        )
         text = text[:at] + put + text[at + data.draw(st.integers(0, 1)) :]
     body = text.encode()
     sealed = body + b',"crc32c":%d}\n' % google_crc32c.value(body + b"}")
@@ -68,7 +80,9 @@ def test_what_was_changed_is_told_from_what_was_known():
     assert found["1"] is again["1"] and again["2"] == {"name": "v"} and end == 34
 
 
-@pytest.mark.parametrize("text", ['"1":{}', '"1" :{}}', '"a":{}}', "1:{}}", '"1":{},"1":{}}', '"1":{};', "", '"1":'])
+@pytest.mark.parametrize(
+    "text", ['"1":{}', '"1" :{}}', '"a":{}}', "1:{}}", '"1":{},"1":{}}', '"1":{};', "", '"1":']
+)
 def test_what_is_written_otherwise_is_left_to_json(text):
     with pytest.raises(ValueError):
         JsonMemberCache().read(text, 0)

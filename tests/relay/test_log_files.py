@@ -1,4 +1,6 @@
-"""A log file gives back what was written, in order, whatever the changes are and however they are cut."""
+"""A log file gives back what was written, in order, whatever the changes are and however they are
+cut.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def changes(rows: list[tuple[int, int, int, bytes]], from_ts: int) -> pa.RecordB
     found: dict[str, list[object]] = {name: [] for name in PART_SCHEMA.names}
     commit_ts, position = from_ts, -1
     for step, table_id, kind, row in rows:
-        commit_ts, position = (commit_ts, position + 1) if step == 6 and position >= 0 else (commit_ts + step, 0)
+        commit_ts, position = (
+            (commit_ts, position + 1) if step == 6 and position >= 0 else (commit_ts + step, 0)
+        )
         values = (commit_ts, commit_ts - 1, position, table_id, 40 + kind, kind, row)
         for name, value in zip(PART_SCHEMA.names, values, strict=True):
             found[name].append(value)
@@ -46,23 +50,37 @@ def landed(url: str, windows: list[list[tuple[int, int, int, bytes]]]) -> RelayL
         hi = (batch["commit_ts"][-1].as_py() if rows else lo) + 5
         part = log.write_part(lo, hi, "t", 0, [batch] if rows else [])
         log.commit(
-            window(lo, hi, [part] if part else [], changes=len(rows), transactions=part.transactions if part else 0)
+            window(
+                lo,
+                hi,
+                [part] if part else [],
+                changes=len(rows),
+                transactions=part.transactions if part else 0,
+            )
         )
         lo = hi
     return log
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
     st.lists(st.lists(ROWS, max_size=30), min_size=1, max_size=6),
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    st.sampled_from([MergeLimits(), MergeLimits(7), MergeLimits(50, 5_000), MergeLimits(joins=False)]),
+    st.sampled_from(
+        [MergeLimits(), MergeLimits(7), MergeLimits(50, 5_000), MergeLimits(joins=False)]
+    ),
     st.sets(st.sampled_from([3, 7, 8, 2**40, 99])),
 )
 def test_the_archive_gives_back_every_change_in_order_whole_and_by_table(
-    tmp_path_factory: pytest.TempPathFactory, windows: list, sizes: list[int], limits: MergeLimits, tables: set[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    windows: list,
+    sizes: list[int],
+    limits: MergeLimits,
+    tables: set[int],
 ) -> None:
     folder = tmp_path_factory.mktemp("log")
     relay = landed(f"{folder.as_uri()}/relay", windows)
@@ -78,7 +96,9 @@ def test_the_archive_gives_back_every_change_in_order_whole_and_by_table(
     assert read.filter(pc.is_in(read["table_id"], wanted)).equals(
         expected.filter(pc.is_in(expected["table_id"], wanted))
     )
-    assert [(w.lo, w.hi, w.ddls) for w in some.windows(BASE)] == [(w.lo, w.hi, w.ddls) for w in log.windows(BASE)]
+    assert [(w.lo, w.hi, w.ddls) for w in some.windows(BASE)] == [
+        (w.lo, w.hi, w.ddls) for w in log.windows(BASE)
+    ]
     for volume in archive.volumes():
         assert ArchiveSegment.from_json(volume.to_json()) == volume
     assert sum(volume.changes for volume in archive.volumes()) == expected.num_rows
@@ -133,7 +153,10 @@ print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 102
 def test_a_transaction_larger_than_memory_may_hold_is_archived_and_read_in_stretches(tmp_path):
     folders = [str(Path(__file__).parent), str(Path.cwd())]
     told = subprocess.run(
-        [sys.executable, "-c", GIANT, tmp_path.as_uri(), *folders], capture_output=True, text=True, check=True
+        [sys.executable, "-c", GIANT, tmp_path.as_uri(), *folders],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     rows, grown = map(int, told.stdout.split())
     assert rows == 24 * 64

@@ -1,4 +1,6 @@
-"""What tasks count lives through the processes that count, once each, and never stands in replication's way."""
+"""What tasks count lives through the processes that count, once each, and never stands in
+replication's way.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_what_many_processes_count_at_a_time_is_counted_once_each(
     assert CounterStore(relay).tables()["a.b"].inserts == 30
 
 
-def test_an_addition_whose_answer_was_lost_counts_once_when_it_is_tried_again(relay: RelayLog) -> None:
+def test_an_addition_whose_answer_was_lost_counts_once_when_it_is_tried_again(
+    relay: RelayLog,
+) -> None:
     measures = CounterStore(relay)
     for number in (1, 1, 2, 2, 1):
         measures.note(LAND, CounterDocument({"windows": 1}), "process", number)
@@ -87,7 +91,9 @@ def test_an_addition_whose_answer_was_lost_counts_once_when_it_is_tried_again(re
 
 
 class Unwritable(CounterStore):
-    """A place that takes nothing until `broken` is over, though the first thing it was given did arrive."""
+    """A place that takes nothing until `broken` is over, though the first thing it was given did
+    arrive.
+    """
 
     broken = True
     tries = 0
@@ -132,7 +138,9 @@ def test_a_process_that_ends_does_not_wait_for_measures_that_nobody_takes_and_sa
     assert "counted last may be missing from the measures in the relay log" in caplog.text
 
 
-def test_each_downstream_has_its_own_measures_and_all_together_are_their_sum(relay: RelayLog) -> None:
+def test_each_downstream_has_its_own_measures_and_all_together_are_their_sum(
+    relay: RelayLog,
+) -> None:
     for where, changes in ((DOWNSTREAM, 3), ("files in /there", 4)):
         process = recorder(relay, source_of(where))
         process.count({"changes": changes})
@@ -172,13 +180,21 @@ def test_points_of_an_hour_and_a_day_are_few_and_lose_no_change_and_no_peak() ->
 
 def test_points_say_together_what_landing_and_applying_said_of_the_same_moment() -> None:
     at = 1_800_000_000_000
-    land, applied = [LagStep(at + 1000, 10_000, 40.0, 0, 0)], [LagStep(at + 9000, 10_000, 200.0, 1000, 10)]
+    land, applied = (
+        [LagStep(at + 1000, 10_000, 40.0, 0, 0)],
+        [LagStep(at + 9000, 10_000, 200.0, 1000, 10)],
+    )
     assert merge_series(land, applied, HOUR) == [LagPoint(at + 10_000, 200.0, 40.0, 100.0, 1.0)]
 
 
 def test_more_tables_than_are_kept_are_counted_together_the_oldest_first() -> None:
     tables = {f"a.t{n}": TableCount(1, 0, 0, n + 1) for n in range(MAX_TABLES + 5)}
-    kept = TableCounters().plus(tables, "process", 1).plus({"a.new": TableCount(1, 0, 0, 10**9)}, "process", 2).tables
+    kept = (
+        TableCounters()
+        .plus(tables, "process", 1)
+        .plus({"a.new": TableCount(1, 0, 0, 10**9)}, "process", 2)
+        .tables
+    )
     assert len(kept) == MAX_TABLES
     assert "a.new" in kept
     assert "a.t0" not in kept

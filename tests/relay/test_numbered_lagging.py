@@ -11,12 +11,16 @@ from sluice.relay import versioned_document as numbered
 from sluice.relay.storage import LocalStorage
 from sluice.relay.versioned_document import DocumentFormat, VersionedDocument
 
-TEXT = DocumentFormat(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
+TEXT = DocumentFormat(
+    lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, ""
+)
 KEPT = 3
 
 
 class Lagging(LocalStorage):
-    """A folder of which one process's lists may be older than what is there, and whose steps can be come between."""
+    """A folder of which one process's lists may be older than what is there, and whose steps can be
+    come between.
+    """
 
     lists_may_lag = True
 
@@ -70,7 +74,9 @@ def test_a_file_whose_name_was_free_again_is_not_taken_for_the_newest(
     for word in "abc":
         add(quick, word)
     behind.listed = [quick._storage.names("words")]
-    slow.before_create = [lambda: [add(quick, word) for word in "defgh"] and None]  # 1 to 5 are gone
-    slow.after_create = [lambda: add(other, "other")]  # looks before `slow` sees that its name was free again
+    # 1 to 5 are gone
+    slow.before_create = [lambda: [add(quick, word) for word in "defgh"] and None]
+    # looks before `slow` sees that its name was free again
+    slow.after_create = [lambda: add(other, "other")]
     add(late, "slow")
     assert sorted(quick.load()) == [*"abcdefgh", "other", "slow"]

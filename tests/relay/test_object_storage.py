@@ -1,4 +1,6 @@
-"""A relay log in S3: what is landed stays what it is, whatever becomes of uploads that were given up."""
+"""A relay log in S3: what is landed stays what it is, whatever becomes of uploads that were given
+up.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +45,25 @@ def _another(log):
     return RelayLog(open_object_storage(parse_url(log.url), log.url))
 
 
-def test_an_upload_that_was_given_up_never_replaces_the_window_that_was_landed_meanwhile(log, s3_server):
+def test_an_upload_that_was_given_up_never_replaces_the_window_that_was_landed_meanwhile(
+    log, s3_server
+):
     held = Fault("held", "PUT", f"{BASE}.json", times=1)
     s3_server.inject(held)
     with pytest.raises(TimeoutError):
         _impatient(log).commit(window(BASE, BASE + 20))
-    chain = [land(log, BASE, BASE + 30, BASE + 25, token="again"), land(log, BASE + 30, BASE + 40, BASE + 35)]
+    chain = [
+        land(log, BASE, BASE + 30, BASE + 25, token="again"),
+        land(log, BASE + 30, BASE + 40, BASE + 35),
+    ]
     assert held.release() == [412]
     assert list(log.windows(BASE)) == chain
     assert log.read(chain)["commit_ts"].to_pylist() == [BASE + 25, BASE + 35]
 
 
-def test_a_given_up_upload_that_arrives_first_is_a_landed_window_and_the_next_attempt_is_told(log, s3_server):
+def test_a_given_up_upload_that_arrives_first_is_a_landed_window_and_the_next_attempt_is_told(
+    log, s3_server
+):
     held = Fault("held", "PUT", f"{BASE}.json", times=1)
     s3_server.inject(held)
     with pytest.raises(TimeoutError):
@@ -113,7 +122,9 @@ def test_claims_control_purge_and_cleaning_work(log):
     assert list(log.windows(BASE + 20)) == windows[2:]
 
 
-def test_the_environment_says_where_the_store_is_and_that_it_speaks_plain_http(s3_server, monkeypatch):
+def test_the_environment_says_where_the_store_is_and_that_it_speaks_plain_http(
+    s3_server, monkeypatch
+):
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     RelayLog.open(s3_server.plain_url()).claim("land").check()

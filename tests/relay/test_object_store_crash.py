@@ -1,5 +1,5 @@
-"""Writers that are killed, stopped and woken while the object store, and the way to it, fails them: every window that
-one of them says is landed stays what that one landed, and the chain is whole.
+"""Writers that are killed, stopped and woken while the object store, and the way to it, fails them:
+every window that one of them says is landed stays what that one landed, and the chain is whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ try:
 except WindowConflictError:
     print("conflict")
 """
-FAULTS = "slow:0.05:0.02 busy:0.02 failed:0.02 failed_after:0.05 lost:0.05 reset:0.02 lag:0.5:0.2 cut:0.02 flipped:0.02"
+FAULTS = (
+    "slow:0.05:0.02 busy:0.02 failed:0.02 failed_after:0.05 lost:0.05 reset:0.02 lag:0.5:0.2"
+    " cut:0.02 flipped:0.02"
+)
 _ENOUGH = 14
 _WRITERS = 3
 
@@ -65,17 +68,23 @@ def _start(url: str, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
 
 
-@pytest.mark.parametrize(("kind", "said", "expected"), [("held", "conflict", [412]), ("held after", "landed", [200])])
+@pytest.mark.parametrize(
+    ("kind", "said", "expected"), [("held", "conflict", [412]), ("held after", "landed", [200])]
+)
 def test_who_stands_still_between_a_put_and_its_answer_wakes_up_to_what_is_there(
     s3_server: S3Server, kind: str, said: str, expected: list[int]
 ) -> None:
-    """The request of a stopped process is on its way, or done, while another one lands the same window."""
+    """The request of a stopped process is on its way, or done, while another one lands the same
+    window.
+    """
     log = RelayLog.open(s3_server.url())
     log.claim("land")
     held = Fault(kind, "PUT", f"{BASE:020d}.json", times=1)
     s3_server.inject(held)
     first = subprocess.Popen(
-        [sys.executable, "-c", COMMIT, log.url, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", COMMIT, log.url, str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert held.is_held.wait(120)
     first.send_signal(signal.SIGSTOP)
@@ -92,7 +101,9 @@ def test_who_stands_still_between_a_put_and_its_answer_wakes_up_to_what_is_there
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_whoever_dies_or_sleeps_what_was_said_to_be_landed_is_what_is_there(s3_server: S3Server, seed: int) -> None:
+def test_whoever_dies_or_sleeps_what_was_said_to_be_landed_is_what_is_there(
+    s3_server: S3Server, seed: int
+) -> None:
     rng = random.Random(seed)
     url = s3_server.url()
     s3_server.inject(*faults(FAULTS, seed))
@@ -118,15 +129,21 @@ def test_whoever_dies_or_sleeps_what_was_said_to_be_landed_is_what_is_there(s3_s
             ended.append(one.stdout.read())
             one.wait()
     s3_server.heal()
-    announced = [tuple(line.split()) for text in ended for line in text.splitlines() if line.count(" ") == 1]
+    announced = [
+        tuple(line.split()) for text in ended for line in text.splitlines() if line.count(" ") == 1
+    ]
     windows = {str(found.lo): found for found in log.windows(log_begin(log))}
     assert len(announced) >= _ENOUGH // 2
     assert [told for told in announced if windows[told[0]].token != told[1]] == []
-    assert len({lo for lo, _ in announced}) == len(announced)  # no two were told that they had landed the same
+    # no two were told that they had landed the same
+    assert len({lo for lo, _ in announced}) == len(announced)
     for found in windows.values():
         rows = log.read([found])
         assert rows["commit_ts"].to_pylist() == [found.lo + 1, found.lo + 2]
-        assert all(row.startswith(found.token.encode()) for row in rows.column(rows.num_columns - 1).to_pylist())
+        assert all(
+            row.startswith(found.token.encode())
+            for row in rows.column(rows.num_columns - 1).to_pylist()
+        )
 
 
 def log_begin(log: RelayLog) -> int:

@@ -1,4 +1,6 @@
-"""A worker is told of many records in a text that names each distinct table once, and reads what was written."""
+"""A worker is told of many records in a text that names each distinct table once, and reads what
+was written.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,14 @@ from sluice.relay import RecordEncoder, read_records, to_text
 from tests.relay.relaykit import BASE, window
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(['","moved":[', "]}", '\\"']),
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=4), inside, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from(['","moved":[', "]}", '\\"']),
+    lambda inside: (
+        st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=4), inside, max_size=3)
+    ),
     max_leaves=8,
 )
 documents = st.dictionaries(st.text(max_size=6), values, max_size=3) | st.none()
@@ -33,7 +41,9 @@ def text_of(found, rest=None):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(records, max_size=5), values)
-def test_records_are_read_as_they_were_written_also_where_the_text_is_laid_out_otherwise(found, rest):
+def test_records_are_read_as_they_were_written_also_where_the_text_is_laid_out_otherwise(
+    found, rest
+):
     text = text_of(found, rest)
     assert read_records(text) == (found, rest)
     assert read_records(json.dumps(json.loads(text), indent=1)) == (found, rest)
@@ -45,7 +55,9 @@ def test_a_text_that_was_damaged_is_read_as_json_says_or_refused(found, data):
     text = text_of(found)
     for _ in range(data.draw(st.integers(1, 2))):
         at = data.draw(st.integers(0, len(text)))
-        put = data.draw(st.sampled_from(["", " ", ",", "}", "{", "]", "[", '"', ":", "1", "null", ',{"1":{}}']))
+        put = data.draw(
+            st.sampled_from(["", " ", ",", "}", "{", "]", "[", '"', ":", "1", "null", ',{"1":{}}'])
+        )
         text = text[:at] + put + text[at + data.draw(st.integers(0, 1)) :]
 
     def read(given):
@@ -64,10 +76,14 @@ def test_a_text_that_was_damaged_is_read_as_json_says_or_refused(found, data):
 def test_a_table_that_windows_repeat_stands_in_the_text_once_and_each_of_its_versions():
     layout = {"name": "x" * 100_000}
     changed = {**layout, "version": 2}
-    one = text_of([{"lo": 1, "tables": {"7": layout}, "moved": [{"job_id": 3, "before": {"7": layout}}]}])
+    one = text_of(
+        [{"lo": 1, "tables": {"7": layout}, "moved": [{"job_id": 3, "before": {"7": layout}}]}]
+    )
     found = [{"lo": n, "tables": {"7": layout}} for n in range(100)]
     found += [{"lo": n, "tables": {"7": dict(changed)}} for n in range(100)]
-    found += [{"lo": n, "moved": [{"job_id": 3, "before": {"7": dict(layout)}}]} for n in range(100)]
+    found += [
+        {"lo": n, "moved": [{"job_id": 3, "before": {"7": dict(layout)}}]} for n in range(100)
+    ]
     text = text_of(found)
     assert len(text) < len(one) + 100_000 + 300 * 40
     assert read_records(text)[0] == found
@@ -98,10 +114,19 @@ def test_what_isn_t_such_a_text_is_refused(text):
 def test_the_windows_of_a_volume_reach_a_worker_as_they_are_and_damage_on_the_way_is_refused():
     layout = {"id": 7, "name": "t"}
     first = window(
-        BASE, BASE + 10, tables={"7": layout, "8": None}, skipped=({"commit_ts": BASE + 1, "why": "x"},),
-        moved=({"job_id": 3, "before": {"7": layout}},), relaxed={"7": [1]}, ddls=({"commit_ts": BASE + 5},),
-    )  # fmt: skip
-    chain = [first, replace(first, lo=BASE + 10, hi=BASE + 20, ddls=()), window(BASE + 20, BASE + 30)]
+        BASE,
+        BASE + 10,
+        tables={"7": layout, "8": None},
+        skipped=({"commit_ts": BASE + 1, "why": "x"},),
+        moved=({"job_id": 3, "before": {"7": layout}},),
+        relaxed={"7": [1]},
+        ddls=({"commit_ts": BASE + 5},),
+    )
+    chain = [
+        first,
+        replace(first, lo=BASE + 10, hi=BASE + 20, ddls=()),
+        window(BASE + 20, BASE + 30),
+    ]
     told = SegmentPlan.from_windows(chain, 0).records
     read = windows_of(told)
     assert read == chain and [each.to_json() for each in read] == [each.to_json() for each in chain]

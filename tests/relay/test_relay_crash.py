@@ -1,4 +1,6 @@
-"""A writer killed with -9 at any moment: what it said is committed is there, what it had not committed is not."""
+"""A writer killed with -9 at any moment: what it said is committed is there, what it had not
+committed is not.
+"""
 
 import random
 import signal
@@ -53,5 +55,11 @@ def test_after_kill_9_every_announced_window_is_readable_and_the_chain_is_whole(
     assert log.read(windows).num_rows == 2 * len(windows)
     log.clean_unreferenced()
     hours = log.storage.names("parts")
-    parts = [name for hour in hours for name in log.storage.names(f"parts/{hour}") if name.endswith(".arrow")]
-    assert len(parts) - len(windows) in (0, 1)  # the last writer's, which may still be running for all we know
+    parts = [
+        name
+        for hour in hours
+        for name in log.storage.names(f"parts/{hour}")
+        if name.endswith(".arrow")
+    ]
+    # the last writer's, which may still be running for all we know
+    assert len(parts) - len(windows) in (0, 1)

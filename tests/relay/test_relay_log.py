@@ -44,9 +44,16 @@ def test_files_are_where_the_architecture_says(log, tmp_path):
 def test_a_committed_window_is_read_back_as_it_was(log):
     part = log.write_part(5, 10, "t", 0, [batch([(6, 0), (6, 1)]), batch([(6, 2), (9, 0)])])
     made = window(
-        5, 10, [part], transactions=2, changes=4, tables={"7": {"name": "t"}}, ddls=({"commit_ts": 8, "query": "ß"},),
-        truncated_tables=(3,), timings_ms={"plan": 1.5},
-    )  # fmt: skip
+        5,
+        10,
+        [part],
+        transactions=2,
+        changes=4,
+        tables={"7": {"name": "t"}},
+        ddls=({"commit_ts": 8, "query": "ß"},),
+        truncated_tables=(3,),
+        timings_ms={"plan": 1.5},
+    )
     log.commit(made)
     assert log.next(5) == made
     assert (part.rows, part.transactions, part.min_commit_ts, part.max_commit_ts) == (4, 2, 6, 9)
@@ -68,7 +75,9 @@ def test_an_uncommitted_part_is_never_seen(log):
 
 def test_only_one_of_two_writers_commits_a_window(log):
     first = land(log, 5, 10, 6)
-    with pytest.raises(WindowConflictError, match="another process landed the window that begins at 5"):
+    with pytest.raises(
+        WindowConflictError, match="another process landed the window that begins at 5"
+    ):
         land(log, 5, 12, 6, 11, token="other")
     assert log.next(5) == first
 
@@ -131,7 +140,9 @@ def test_a_damaged_part_is_an_error_that_names_file_and_commits(log, tmp_path):
     whole = file.read_bytes()
     for damaged in (whole[:-1], whole[:100] + bytes([whole[100] ^ 1]) + whole[101:], b""):
         file.write_bytes(damaged)
-        with pytest.raises(RelayCorruptError, match=rf"{made.parts[0].path}.*commit_ts 6 to 8.*restore the file"):
+        with pytest.raises(
+            RelayCorruptError, match=rf"{made.parts[0].path}.*commit_ts 6 to 8.*restore the file"
+        ):
             log.read([made])
     file.unlink()
     with pytest.raises(RelayCorruptError, match="the file is missing; restore"):
@@ -194,7 +205,9 @@ def test_a_control_file_of_an_earlier_version_counts_until_something_is_asked_fo
 
 @pytest.mark.parametrize("others", [1, 5, 90])
 @pytest.mark.parametrize("before", [0, 3])
-def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wakes(log, before, others):
+def test_an_order_that_was_given_meanwhile_is_kept_however_late_the_other_one_wakes(
+    log, before, others
+):
     for n in range(before):
         log.change_control(lambda _: Control(apply_until_ts=n + 1))
     calls = []
@@ -215,7 +228,9 @@ def test_many_orders_at_a_time_all_count(log):
     def count(number):
         for n in range(10):
             log.change_control(
-                lambda now: replace(now, apply_until_ts=(now.apply_until_ts or 0) + 1, accepted=f"{number}-{n}")
+                lambda now: replace(
+                    now, apply_until_ts=(now.apply_until_ts or 0) + 1, accepted=f"{number}-{n}"
+                )
             )
 
     threads = [threading.Thread(target=count, args=(number,)) for number in range(4)]
@@ -227,7 +242,15 @@ def test_many_orders_at_a_time_all_count(log):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"paused": true}', '{"land_paused": 1}', '{"apply_until_ts": "now"}', '{"apply_until_ts": -1}']
+    "text",
+    [
+        "",
+        "[]",
+        '{"paused": true}',
+        '{"land_paused": 1}',
+        '{"apply_until_ts": "now"}',
+        '{"apply_until_ts": -1}',
+    ],
 )
 def test_a_control_file_that_makes_no_sense_is_refused_by_name(log, tmp_path, text):
     (tmp_path / "control.json").write_text(text)
@@ -293,7 +316,10 @@ def test_a_disk_that_takes_no_more_is_told_with_the_file_that_was_written(tmp_pa
     try:
         with pytest.raises(OSError, match=r"jobs/big\.json"):
             storage.create("jobs/big.json", bytes(2_000_000))
-        with pytest.raises(OSError, match=r"parts/one\.arrow"), storage.new_file("parts/one.arrow") as sink:
+        with (
+            pytest.raises(OSError, match=r"parts/one\.arrow"),
+            storage.new_file("parts/one.arrow") as sink,
+        ):
             sink.write(bytes(2_000_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,4 +1,6 @@
-"""Looking all the time at what changes seldom costs one small read in an object store, and misses no change."""
+"""Looking all the time at what changes seldom costs one small read in an object store, and misses
+no change.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def test_what_another_process_orders_is_seen_at_the_next_look(s3_server: S3Serve
 
 
 @pytest.mark.usefixtures("settled")
-def test_what_nobody_told_of_is_seen_after_a_while(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_told_of_is_seen_after_a_while(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = RelayLog.open(s3_server.url())
     assert not log.control().apply_paused
     former = RelayLog.open(s3_server.url())

@@ -23,8 +23,12 @@ def _starts(log):
     return [(window.lo - BASE) // HOUR for window in log.windows(log.first().lo)]
 
 
-@pytest.mark.parametrize("look", [lambda log: log.first(), lambda log: log.find(BASE + 1)], ids=["first", "find"])
-def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_missed(log, monkeypatch, look):
+@pytest.mark.parametrize(
+    "look", [lambda log: log.first(), lambda log: log.find(BASE + 1)], ids=["first", "find"]
+)
+def test_a_window_that_is_removed_between_a_listing_and_the_look_at_it_is_not_missed(
+    log, monkeypatch, look
+):
     real, purged, other = log.next, [], RelayLog.open(log.url)
 
     def next_window(lo):
@@ -72,4 +76,9 @@ def test_a_time_to_keep_without_a_unit_or_too_short_is_refused(text):
 
 
 def test_spans():
-    assert (keep_ms("7d"), keep_ms("36h"), keep_ms("90m"), keep_ms("")) == (604_800_000, 129_600_000, 5_400_000, 0)
+    assert (keep_ms("7d"), keep_ms("36h"), keep_ms("90m"), keep_ms("")) == (
+        604_800_000,
+        129_600_000,
+        5_400_000,
+        0,
+    )

@@ -19,7 +19,9 @@ from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
 
 UNCLEAR = ["failed after", "lost", "busy", "failed", "reset"]
-TEXT = DocumentFormat(lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, "")
+TEXT = DocumentFormat(
+    lambda words: " ".join(words).encode(), lambda data: data.decode().split(), list, ""
+)
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def storage(s3_server: S3Server) -> ObjectStorage:
 
 
 @pytest.mark.parametrize("kind", UNCLEAR)
-def test_what_may_have_been_done_is_done_once(storage: ObjectStorage, s3_server: S3Server, kind: str) -> None:
+def test_what_may_have_been_done_is_done_once(
+    storage: ObjectStorage, s3_server: S3Server, kind: str
+) -> None:
     storage.replace("told", b"before")
     faults = [Fault(kind, "PUT", path=name, times=1) for name in ("/created", "/told", "/part")]
     s3_server.inject(*faults)
@@ -39,14 +43,20 @@ def test_what_may_have_been_done_is_done_once(storage: ObjectStorage, s3_server:
     storage.replace("told", b"after")
     with storage.new_file("part") as sink:
         sink.write(b"rows")
-    assert [storage.read(name) for name in ("created", "told", "part")] == [b"one", b"after", b"rows"]
+    assert [storage.read(name) for name in ("created", "told", "part")] == [
+        b"one",
+        b"after",
+        b"rows",
+    ]
     assert [fault.happened for fault in faults] == [1, 1, 1]
     with pytest.raises(FileExistsError):
         storage.create("created", b"another one's")
     assert storage.read("created") == b"one"
 
 
-def test_of_replacements_one_that_arrives_late_undoes_nothing(storage: ObjectStorage, s3_server: S3Server) -> None:
+def test_of_replacements_one_that_arrives_late_undoes_nothing(
+    storage: ObjectStorage, s3_server: S3Server
+) -> None:
     storage.replace("owner", b"nobody")
     held = Fault("held", "PUT", "/owner", times=1)
     s3_server.inject(held)
@@ -59,15 +69,21 @@ def test_of_replacements_one_that_arrives_late_undoes_nothing(storage: ObjectSto
     assert storage.read("owner") == b"the new one"
 
 
-def test_a_store_without_if_match_replaces_all_the_same(storage: ObjectStorage, s3_server: S3Server) -> None:
+def test_a_store_without_if_match_replaces_all_the_same(
+    storage: ObjectStorage, s3_server: S3Server
+) -> None:
     storage.replace("owner", b"nobody")
     s3_server.inject(Fault("unknown condition", "PUT", header="If-Match"))
     storage.replace("owner", b"somebody")
     assert storage.read("owner") == b"somebody"
 
 
-def test_a_writer_knows_its_own_file_though_it_comes_back_damaged(storage: ObjectStorage, s3_server: S3Server) -> None:
-    s3_server.inject(Fault("lost", "PUT", "/created", times=1), Fault("flipped", "GET", "/created", times=1))
+def test_a_writer_knows_its_own_file_though_it_comes_back_damaged(
+    storage: ObjectStorage, s3_server: S3Server
+) -> None:
+    s3_server.inject(
+        Fault("lost", "PUT", "/created", times=1), Fault("flipped", "GET", "/created", times=1)
+    )
     storage.create("created", b"one")
 
 
@@ -92,7 +108,10 @@ def test_a_large_part_that_the_store_refuses_is_an_error_that_names_file_and_rea
     storage: ObjectStorage, s3_server: S3Server
 ) -> None:
     s3_server.inject(Fault("denied", "PUT", path=s3_server.pieces[0]))
-    with pytest.raises(PermissionError, match=r"writing large: .*403"), storage.new_file("large") as sink:
+    with (
+        pytest.raises(PermissionError, match=r"writing large: .*403"),
+        storage.new_file("large") as sink,
+    ):
         sink.write(bytes(9 << 20))
     assert storage.size("large") is None
 
@@ -109,7 +128,9 @@ def test_a_large_part_whose_last_answer_is_lost_is_there(
     assert storage.size("large") == 9 << 20
 
 
-def test_a_large_part_that_is_given_up_leaves_nothing_in_the_store(storage: ObjectStorage, s3_server: S3Server) -> None:
+def test_a_large_part_that_is_given_up_leaves_nothing_in_the_store(
+    storage: ObjectStorage, s3_server: S3Server
+) -> None:
     with pytest.raises(RuntimeError), storage.new_file("large") as sink:
         for _ in range(20):
             sink.write(bytes(1 << 20))
@@ -133,7 +154,9 @@ def test_what_is_damaged_on_the_way_is_read_once_more(s3_server: S3Server) -> No
     relay = RelayLog.open(s3_server.url())
     landed = land(relay, BASE, BASE + 20, BASE + 5, BASE + 6)
     for kind in ("flipped", "cut"):
-        s3_server.inject(Fault(kind, "GET", "/windows/", times=1), Fault(kind, "GET", "/parts/", times=1))
+        s3_server.inject(
+            Fault(kind, "GET", "/windows/", times=1), Fault(kind, "GET", "/parts/", times=1)
+        )
         assert relay.next(BASE) == landed
         assert relay.read([landed])["commit_ts"].to_pylist() == [BASE + 5, BASE + 6]
         s3_server.heal()
@@ -162,14 +185,21 @@ def test_lists_that_lag_hide_no_window_and_no_change(s3_server: S3Server) -> Non
     assert relay.find(BASE) == chain[-1]
 
 
-def test_an_error_says_which_store_what_how_often_and_what_to_do(storage: ObjectStorage, s3_server: S3Server) -> None:
+def test_an_error_says_which_store_what_how_often_and_what_to_do(
+    storage: ObjectStorage, s3_server: S3Server
+) -> None:
     s3_server.inject(Fault("busy", "PUT"))
     storage.store = _impatient(storage.url)
     with pytest.raises(OSError) as caught:
         storage.create("windows/x.json", b"1")
     said = str(caught.value)
     assert said.startswith(f"{storage.url}: creating windows/x.json: ")
-    assert "503" in said and "SlowDown" in said and re.search(r"\b3 attempts", said) and "put-every" in said
+    assert (
+        "503" in said
+        and "SlowDown" in said
+        and re.search(r"\b3 attempts", said)
+        and "put-every" in said
+    )
     assert "<" not in said and "\n" not in said
 
 

@@ -1,5 +1,5 @@
-"""Credentials of an object store from the machine's role: where they come from, that new ones count, and that none of
-them is said anywhere.
+"""Credentials of an object store from the machine's role: where they come from, that new ones
+count, and that none of them is said anywhere.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _ROLE = "/latest/meta-data/iam/security-credentials/"
 
 
 class Metadata:
-    """What a machine, or a container's agent, is asked for credentials; they last a minute, so that new ones are
-    asked for all the time.
+    """What a machine, or a container's agent, is asked for credentials.
+
+    They last a minute, so that new ones are asked for all the time.
     """
 
     def __init__(self) -> None:
@@ -60,7 +61,13 @@ class Metadata:
     def _credentials(self) -> str:
         until = (datetime.now(UTC) + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
         return json.dumps(
-            {"Code": "Success", "AccessKeyId": self.key, "SecretAccessKey": SECRET, "Token": TOKEN, "Expiration": until}
+            {
+                "Code": "Success",
+                "AccessKeyId": self.key,
+                "SecretAccessKey": SECRET,
+                "Token": TOKEN,
+                "Expiration": until,
+            }
         )
 
 

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from sluice.relay import RelayCorruptError, RelayLog
-from sluice.relay.verification_log import MAX_RUNS, TableVerified, Verifications, VerifiedRun, VerifierStatus
+from sluice.relay.verification_log import (
+    MAX_RUNS,
+    TableVerified,
+    Verifications,
+    VerifiedRun,
+    VerifierStatus,
+)
 
 
 @pytest.fixture
@@ -14,7 +20,14 @@ def relay(tmp_path: Path) -> RelayLog:
 
 
 def table(name: str = "shop.orders", at_ms: int = 5, **values: object) -> TableVerified:
-    known = {"ts": 7, "rows": 10, "bytes": 100, "differences": 0, "how": "upstream", "job": "v-1"} | values
+    known = {
+        "ts": 7,
+        "rows": 10,
+        "bytes": 100,
+        "differences": 0,
+        "how": "upstream",
+        "job": "v-1",
+    } | values
     return TableVerified(name=name, at_ms=at_ms, **known)  # type: ignore[arg-type]
 
 
@@ -28,7 +41,10 @@ def test_a_tables_last_verification_is_known_and_runs_come_newest_first(relay):
     notes.note(run(5, table(), table("shop.items")))
     notes.note(run(9, table(at_ms=9, differences=2), job="v-2"))
     again = Verifications(RelayLog.open(relay.url))
-    assert again.last() == {"shop.orders": table(at_ms=9, differences=2), "shop.items": table("shop.items")}
+    assert again.last() == {
+        "shop.orders": table(at_ms=9, differences=2),
+        "shop.items": table("shop.items"),
+    }
     assert [one.job for one in again.runs(10)] == ["v-2", "v-1"]
     assert again.runs(1) == [run(9, table(at_ms=9, differences=2), job="v-2")]
 
@@ -56,7 +72,9 @@ def test_a_table_that_is_gone_is_forgotten(relay):
     assert list(notes.last()) == ["shop.orders"]
 
 
-def test_whether_verification_gets_on_is_known_and_a_look_that_can_not_be_read_is_none(relay, tmp_path):
+def test_whether_verification_gets_on_is_known_and_a_look_that_can_not_be_read_is_none(
+    relay, tmp_path
+):
     notes = Verifications(relay)
     assert notes.look() == VerifierStatus()
     notes.save_status(VerifierStatus(9, 5, 100, "TiDB doesn't answer"))
@@ -74,7 +92,9 @@ def test_only_so_many_runs_are_kept_and_ten_thousand_tables_are_one_document(rel
         (folder / f"{number + 10:014d}-x.json").write_text("{}")
     notes.note(run(2000))
     assert len(list(folder.iterdir())) == MAX_RUNS
-    assert [one.at_ms for one in notes.runs(3)] == [2000], "files that can't be read are passed over"
+    assert [one.at_ms for one in notes.runs(3)] == [2000], (
+        "files that can't be read are passed over"
+    )
 
 
 def test_a_document_that_can_not_be_read_is_named(relay, tmp_path):

@@ -1,5 +1,5 @@
-"""A relay log that has just been begun: of two who begin one is refused, and a store whose lists know nothing of it yet
-doesn't hide it.
+"""A relay log that has just been begun: of two who begin one is refused, and a store whose lists
+know nothing of it yet doesn't hide it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from sluice.relay import SKIP, Override, RelayCorruptError, RelayLog, WindowConflictError, WindowRecord
+from sluice.relay import (
+    SKIP,
+    Override,
+    RelayCorruptError,
+    RelayLog,
+    WindowConflictError,
+    WindowRecord,
+)
 from sluice.relay.storage import LocalStorage
 from tests.object_store.proxy import Fault
 from tests.object_store.s3_server import S3Server
@@ -33,14 +40,22 @@ def begun(log: RelayLog, lo: int, hi: int, token: str = "t") -> WindowRecord:
 def test_a_second_process_finds_what_no_list_knows_of(unlisted: Callable[[], RelayLog]) -> None:
     one = unlisted()
     landed = [begun(one, BASE, BASE + 10)]
-    for lo, hi in ((BASE + 10, BASE + 20), (BASE + 20, BASE + HOUR), (BASE + HOUR, BASE + HOUR + 5)):
+    for lo, hi in (
+        (BASE + 10, BASE + 20),
+        (BASE + 20, BASE + HOUR),
+        (BASE + HOUR, BASE + HOUR + 5),
+    ):
         one.commit(window(lo, hi))
         landed.append(window(lo, hi))
     other = unlisted()
     assert other.storage.names("windows") == []
     assert (other.first(), other.last()) == (landed[0], landed[-1])
     assert list(other.windows(0)) == landed
-    assert [other.find(ts) for ts in (BASE - 1, BASE + 15, BASE + HOUR + 1)] == [landed[0], landed[1], landed[3]]
+    assert [other.find(ts) for ts in (BASE - 1, BASE + 15, BASE + HOUR + 1)] == [
+        landed[0],
+        landed[1],
+        landed[3],
+    ]
     assert other.find(BASE + HOUR + 5) is None
 
 
@@ -48,7 +63,11 @@ def test_a_second_process_finds_what_no_list_knows_of(unlisted: Callable[[], Rel
 def test_of_many_who_begin_at_a_time_each_somewhere_else_one_lands(
     store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    reopened = request.getfixturevalue("unlisted") if store == "unlisted" else lambda: RelayLog.open(tmp_path.as_uri())
+    reopened = (
+        request.getfixturevalue("unlisted")
+        if store == "unlisted"
+        else lambda: RelayLog.open(tmp_path.as_uri())
+    )
 
     def begin(number: int) -> bool:
         try:
@@ -88,7 +107,9 @@ def test_windows_that_somebody_removed_do_not_come_back_without_their_parts(tmp_
     begun(log, BASE + 50, BASE + 60, "later")
 
 
-def test_a_decision_that_no_list_knows_of_can_be_taken_back(unlisted: Callable[[], RelayLog]) -> None:
+def test_a_decision_that_no_list_knows_of_can_be_taken_back(
+    unlisted: Callable[[], RelayLog],
+) -> None:
     unlisted().decisions.add(Override(5, SKIP))
     assert unlisted().decisions.remove(5)
     assert not unlisted().decisions.remove(5)

@@ -34,7 +34,9 @@ def without_fsync() -> tuple[str, ...]:
 
 
 class EtcdProcess:
-    """An etcd child process that can be killed and started again on the same address, with its data or without."""
+    """An etcd child process that can be killed and started again on the same address, with its data
+    or without.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -44,7 +46,15 @@ class EtcdProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        arguments = ["etcd", "--name", "one", "--data-dir", str(self._folder / "data"), "--log-level", "error"]
+        arguments = [
+            "etcd",
+            "--name",
+            "one",
+            "--data-dir",
+            str(self._folder / "data"),
+            "--log-level",
+            "error",
+        ]
         arguments += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         arguments += ["--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer]
         arguments += ["--initial-cluster", f"one={self._peer}", *without_fsync()]
@@ -59,7 +69,9 @@ class EtcdProcess:
                 except EtcdError:
                     if time.monotonic() > until or self._process.poll() is not None:
                         self.kill()
-                        raise AssertionError((self._folder / "etcd.log").read_text()[-2000:]) from None
+                        raise AssertionError(
+                            (self._folder / "etcd.log").read_text()[-2000:]
+                        ) from None
 
     def kill(self) -> None:
         if self._process is not None:

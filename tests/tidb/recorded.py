@@ -1,5 +1,6 @@
-"""The recordings under tests/recordings, for the tests of this folder: jobs and schemas as TiDB stored them, and the
-committed transactions in commit order."""
+"""The recordings under tests/recordings, for the tests of this folder: jobs and schemas as TiDB
+stored them, and the committed transactions in commit order.
+"""
 
 import gzip
 import json

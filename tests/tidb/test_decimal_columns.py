@@ -27,7 +27,9 @@ def _value(rng: random.Random, precision: int, fraction: int) -> str | None:
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 2, 4, 6, 7, 10, 30])
-def test_decimals_of_every_precision_are_shown_as_the_row_by_row_decoder_shows_them(fraction: int) -> None:
+def test_decimals_of_every_precision_are_shown_as_the_row_by_row_decoder_shows_them(
+    fraction: int,
+) -> None:
     rng = random.Random(fraction)
     for precision in range(max(1, fraction), 66):
         column = Column(2, "m", 1, column_types.DECIMAL, flen=precision, decimal=fraction)
@@ -35,5 +37,7 @@ def test_decimals_of_every_precision_are_shown_as_the_row_by_row_decoder_shows_t
         values = [_value(rng, precision, fraction) for _ in range(_ROWS)]
         rows = [encode_insert(table, {"id": n, "m": value}) for n, value in enumerate(values)]
         array = pa.array(rows, pa.large_binary())
-        at_once, one_by_one = (decode_inserts(table, array, small_batch=limit)["m"] for limit in (0, _ROWS))
+        at_once, one_by_one = (
+            decode_inserts(table, array, small_batch=limit)["m"] for limit in (0, _ROWS)
+        )
         assert at_once.to_pylist() == one_by_one.to_pylist(), precision

@@ -1,4 +1,6 @@
-"""The schema through time: replaying the jobs of a real cluster gives the schema it stored, and the cases it lacks."""
+"""The schema through time: replaying the jobs of a real cluster gives the schema it stored, and the
+cases it lacks.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +27,9 @@ def test_all_jobs_give_exactly_the_stored_schema(name: str) -> None:
     want = {i: Schema.from_tidb(d) for i, d in schemas.items()}
     assert history.schemas == want
     internal = 0xFFFFFFFFFFFF - 1000
-    stored = {t: Table.from_tidb(d, s, want[s].name) for (s, t), d in infos.items() if t <= internal}
+    stored = {
+        t: Table.from_tidb(d, s, want[s].name) for (s, t), d in infos.items() if t <= internal
+    }
     assert history.tables == stored
 
 
@@ -51,7 +55,10 @@ def test_recorded_renames_exchange_truncate_and_drop() -> None:
     assert 101 not in history.truncated
 
     rename = history.apply(by_version[86])  # goods to g2, tmp_a to goods
-    assert {i: t and t.full_name for i, t in rename.tables.items()} == {86: "shop.g2", 101: "shop.goods"}
+    assert {i: t and t.full_name for i, t in rename.tables.items()} == {
+        86: "shop.g2",
+        101: "shop.goods",
+    }
 
     history = SchemaHistory.from_jobs(jobs("ddl"), 87)
     across = history.apply(by_version[88])  # rename table shop.g2 to other.g2
@@ -74,9 +81,20 @@ def test_recorded_renames_exchange_truncate_and_drop() -> None:
 
 
 def document(number: int, kind: int, **more: Any) -> dict[str, Any]:
-    binlog = {"SchemaVersion": number, "DBInfo": more.pop("db", None), "TableInfo": more.pop("table", None)}
+    binlog = {
+        "SchemaVersion": number,
+        "DBInfo": more.pop("db", None),
+        "TableInfo": more.pop("table", None),
+    }
     binlog["MultipleTableInfos"] = more.pop("tables", None)
-    return {"id": 1000 + number, "type": kind, "state": 6, "schema_state": 5, "binlog": binlog, **more}
+    return {
+        "id": 1000 + number,
+        "type": kind,
+        "state": 6,
+        "schema_state": 5,
+        "binlog": binlog,
+        **more,
+    }
 
 
 def info(table_id: int, name: str, **more: Any) -> dict[str, Any]:
@@ -102,10 +120,15 @@ def apply(history: SchemaHistory, doc: dict[str, Any]) -> DdlEffect:
         "rename table`a`.`t10`to`b`.`to`,b.t20\nto\ta . t21 -- , c to d",
     ],
 )
-def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_statement(text: str) -> None:
+def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_statement(
+    text: str,
+) -> None:
     history = seeded()
     effect = apply(
-        history, document(6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")])
+        history,
+        document(
+            6, 47, schema_id=3, table_id=20, query=text, tables=[info(10, "x"), info(20, "t21")]
+        ),
     )
     assert {i: t and t.full_name for i, t in effect.tables.items()} == {10: "B.x", 20: "a.t21"}
 
@@ -113,19 +136,30 @@ def test_rename_of_several_tables_across_schemas_without_arguments_follows_the_s
 def test_rename_of_several_tables_believes_the_arguments_first() -> None:
     history = seeded()
     args = [[2, 3], [3, 2], [], [10, 20]]
-    doc = document(6, 47, query="rename table t10 to x, t20 to y", raw_args=args, tables=[info(10, "x"), info(20, "y")])
+    doc = document(
+        6,
+        47,
+        query="rename table t10 to x, t20 to y",
+        raw_args=args,
+        tables=[info(10, "x"), info(20, "y")],
+    )
     assert {i: t and t.schema_id for i, t in apply(history, doc).tables.items()} == {10: 3, 20: 2}
 
 
 def test_batch_creation_leaves_out_internal_tables() -> None:
     effect = apply(
-        seeded(), document(6, 60, schema_id=2, tables=[info(30, "x"), info(0xFFFFFFFFFFFF - 5, "y"), info(31, "z")])
+        seeded(),
+        document(
+            6, 60, schema_id=2, tables=[info(30, "x"), info(0xFFFFFFFFFFFF - 5, "y"), info(31, "z")]
+        ),
     )
     assert set(effect.tables) == {30, 31}
 
 
 def test_replacing_a_view_removes_the_old_id() -> None:
-    effect = apply(seeded(), document(6, 21, schema_id=2, table_id=40, table=info(40, "T10", view={})))
+    effect = apply(
+        seeded(), document(6, 21, schema_id=2, table_id=40, table=info(40, "T10", view={}))
+    )
     assert effect.tables[10] is None
     assert effect.tables[40] is not None
     assert effect.tables[40].is_view
@@ -133,7 +167,10 @@ def test_replacing_a_view_removes_the_old_id() -> None:
 
 def test_repartitioning_gives_the_table_a_new_id() -> None:
     history = seeded()
-    effect = apply(history, document(6, 71, schema_id=2, table_id=10, table=info(50, "t10", partition={"type": 2})))
+    effect = apply(
+        history,
+        document(6, 71, schema_id=2, table_id=10, table=info(50, "t10", partition={"type": 2})),
+    )
     assert effect.tables[10] is None
     assert history.table(50) is not None
     assert 10 not in history.truncated
@@ -144,7 +181,9 @@ def test_a_recovered_schema_has_its_tables_again() -> None:
     before = dict(history.tables)
     apply(history, document(6, 2, schema_id=2, db={"id": 2, "db_name": "a"}))
     assert set(history.tables) == {20}
-    effect = apply(history, document(7, 63, schema_id=2, db={"id": 2, "db_name": "a", "charset": None}))
+    effect = apply(
+        history, document(7, 63, schema_id=2, db={"id": 2, "db_name": "a", "charset": None})
+    )
     assert set(effect.tables) == {10, 11}
     assert history.tables == before
 
@@ -160,7 +199,9 @@ def test_the_extra_event_of_drop_column_marks_the_table_and_changes_nothing() ->
     assert history.dropping_columns == set()
 
 
-@pytest.mark.parametrize("change", [{"state": 3}, {"state": 5}, {"binlog": None}, {"binlog": {"SchemaVersion": 0}}])
+@pytest.mark.parametrize(
+    "change", [{"state": 3}, {"state": 5}, {"binlog": None}, {"binlog": {"SchemaVersion": 0}}]
+)
 def test_jobs_that_failed_change_nothing(change: dict[str, Any]) -> None:
     history = seeded()
     job = DdlHistoryJob.from_json(document(6, 4, schema_id=2, table_id=10) | change)
@@ -175,10 +216,14 @@ def test_a_job_that_is_not_newer_than_its_table_changes_nothing() -> None:
 
 
 def test_a_job_whose_version_is_below_that_of_another_tables_ddl_is_applied() -> None:
-    """TiDB takes a multi-schema change's version in one transaction and writes its binlog in a later one."""
+    """TiDB takes a multi-schema change's version in one transaction and writes its binlog in a
+    later one.
+    """
     history = seeded()
     apply(history, document(9, 3, schema_id=2, table_id=30, table=info(30, "other")))
-    changed = apply(history, document(8, 61, schema_id=2, table_id=10, table=info(10, "t10", comment="new")))
+    changed = apply(
+        history, document(8, 61, schema_id=2, table_id=10, table=info(10, "t10", comment="new"))
+    )
     assert changed.tables.keys() == {10}
     assert history.schema_version == 9
 
@@ -186,7 +231,9 @@ def test_a_job_whose_version_is_below_that_of_another_tables_ddl_is_applied() ->
 @pytest.mark.parametrize("kind", sorted(IGNORED_ACTIONS))
 def test_ignored_types_move_the_version_only(kind: int) -> None:
     history = seeded()
-    job = DdlHistoryJob.from_json(document(6, kind, schema_id=2, table_id=10, table=info(10, "other")))
+    job = DdlHistoryJob.from_json(
+        document(6, kind, schema_id=2, table_id=10, table=info(10, "other"))
+    )
     assert history.apply(job) == DdlEffect()
     assert history.schema_version == 6
 
@@ -206,9 +253,16 @@ def test_a_job_without_its_table_names_itself() -> None:
         (None, ""),
     ],
 )  # fmt: skip
-def test_an_offset_is_the_zone_whatever_name_stands_beside_it(location: dict[str, Any] | None, zone: str) -> None:
-    """TiDB's GetTimeZone gives a zone that has no name the name UTC, and a zone with a name the offset 0."""
-    assert DdlHistoryJob.from_json(document(1, 12, reorg_meta={"location": location})).time_zone == zone
+def test_an_offset_is_the_zone_whatever_name_stands_beside_it(
+    location: dict[str, Any] | None, zone: str
+) -> None:
+    """TiDB's GetTimeZone gives a zone that has no name the name UTC, and a zone with a name the
+    offset 0.
+    """
+    assert (
+        DdlHistoryJob.from_json(document(1, 12, reorg_meta={"location": location})).time_zone
+        == zone
+    )
 
 
 class Watched(LiveTables):
@@ -227,7 +281,10 @@ def test_one_table_more_costs_the_same_however_many_there_are() -> None:
     watched.update(history.tables)
     history.tables = watched
     for n in range(1, 50):
-        apply(history, document(10 + n, 3, schema_id=2, table_id=100 + n, table=info(100 + n, f"n{n}")))
+        apply(
+            history,
+            document(10 + n, 3, schema_id=2, table_id=100 + n, table=info(100 + n, f"n{n}")),
+        )
     apply(history, document(70, 21, schema_id=2, table_id=200, table=info(200, "n7", view={})))
     effect = apply(history, document(71, 2, schema_id=3, table_id=0))
     assert Watched.looks == 0

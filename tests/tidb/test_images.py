@@ -27,7 +27,11 @@ from sluice.tidb.rows import (
 from sluice.tidb.schema import Table
 from tests.tidb.test_rows import batches, binary, calm, raw
 
-_DECODE: dict[str, Any] = {"insert": decode_inserts, "delete": decode_deletes, "update": decode_updates}
+_DECODE: dict[str, Any] = {
+    "insert": decode_inserts,
+    "delete": decode_deletes,
+    "update": decode_updates,
+}
 
 
 def encoded(what: str, table: Table, rows: list[dict[str, Any]]) -> list[bytes]:
@@ -75,7 +79,10 @@ def test_any_rows_of_any_column_are_what_decoding_everything_gives(
     found = images_of(what, table, sent, counted)
     assert (counted.rows, counted.absent) == (wanted.rows, wanted.absent)
     some = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)), np.int64)
-    again = np.array(data.draw(st.lists(st.integers(0, max(0, len(some) - 1)), max_size=9 if len(some) else 0)), int)
+    again = np.array(
+        data.draw(st.lists(st.integers(0, max(0, len(some) - 1)), max_size=9 if len(some) else 0)),
+        int,
+    )
     for images, want in zip(found, whole, strict=True):
         asked = data.draw(st.sampled_from([*images]))
         taken = images.take(some)
@@ -84,7 +91,8 @@ def test_any_rows_of_any_column_are_what_decoding_everything_gives(
         same(taken, want, pa.array(some))
         same(images, want, pa.array(np.arange(len(rows))))
         marks = images.marks(asked)
-        assert marks is None or len(np.unique(np.reshape(marks, (9, -1)), axis=0)) == 1  # the same rows nine times
+        # the same rows nine times
+        assert marks is None or len(np.unique(np.reshape(marks, (9, -1)), axis=0)) == 1
         order = np.random.default_rng(len(some)).permutation(2 * len(rows))
         joined = JoinedImages([found[0], images], order)
         double = pa.concat_batches([whole[0], want])

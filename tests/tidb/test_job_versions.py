@@ -22,7 +22,13 @@ DIFFS: dict[int, dict[str, Any]] = {
 
 def job(kind: int, version: int, table_id: int = 7) -> DdlHistoryJob:
     return DdlHistoryJob.from_json(
-        {"id": 1, "type": kind, "state": 6, "table_id": table_id, "binlog": {"SchemaVersion": version}}
+        {
+            "id": 1,
+            "type": kind,
+            "state": 6,
+            "table_id": table_id,
+            "binlog": {"SchemaVersion": version},
+        }
     )
 
 

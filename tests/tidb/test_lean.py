@@ -15,7 +15,12 @@ import pytest
 from sluice.tidb import grpc_lite as lean
 from sluice.tidb.grpc_lite import UnaryConnection, UnaryEndpoint, UseFullGrpc
 
-ECHO, STREAM, FAIL, PATIENT = "/test.Echo/Echo", "/test.Echo/Stream", "/test.Echo/Fail", "/test.Echo/Patient"
+ECHO, STREAM, FAIL, PATIENT = (
+    "/test.Echo/Echo",
+    "/test.Echo/Stream",
+    "/test.Echo/Fail",
+    "/test.Echo/Patient",
+)
 
 
 def _fail(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -34,7 +39,9 @@ def server() -> Iterator[str]:
 
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request[::-1]),
-        "Stream": grpc.stream_stream_rpc_method_handler(lambda requests, context: (each * 2 for each in requests)),
+        "Stream": grpc.stream_stream_rpc_method_handler(
+            lambda requests, context: (each * 2 for each in requests)
+        ),
         "Fail": grpc.unary_unary_rpc_method_handler(_fail),
         "Patient": grpc.unary_unary_rpc_method_handler(patient),
     }
@@ -94,7 +101,12 @@ def test_an_answer_in_one_piece_is_taken_only_if_it_is_not_compressed() -> None:
             place = UnaryEndpoint(f"127.0.0.1:{listener.getsockname()[1]}", 30.0)
             assert place.connection() is not None
             accepted, _ = listener.accept()
-            frames = (4, 0, b""), (1, 4, b"\x88"), (0, 0, bytes((flag, 0, 0, 0, 2)) + b"ab"), (1, 5, ok)
+            frames = (
+                (4, 0, b""),
+                (1, 4, b"\x88"),
+                (0, 0, bytes((flag, 0, 0, 0, 2)) + b"ab"),
+                (1, 5, ok),
+            )
             answer = b""
             for kind, flags, content in frames:
                 answer += len(content).to_bytes(3, "big") + bytes((kind, flags))
@@ -129,7 +141,9 @@ def test_who_closes_a_place_in_another_thread_ends_what_waits(server: str) -> No
     assert seen
 
 
-def test_after_a_failure_it_is_tried_again_later(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failure_it_is_tried_again_later(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = UnaryEndpoint(server, 30.0)
     place.failed()
     assert place.call(ECHO, b"ab") is None
@@ -149,7 +163,8 @@ def test_an_address_with_tls_is_left_to_grpcio(server: str) -> None:
         ("20" + "40889acac8b21234da8f0130", True),  # behind the table's new size
         ("000b677270632d7374617475730130", True),  # plain
         ("100b677270632d737461747573" + "8107", True),  # the 0 by Huffman's code
-        ("885f8b1d75d0620d263d4c4d656440889acac8b21234da8f013540899acac8b5254207317f00", False),  # status 5
+        # status 5
+        ("885f8b1d75d0620d263d4c4d656440889acac8b21234da8f013540899acac8b5254207317f00", False),
         ("000b677270632d737461747573023130", False),  # 10
         ("885f8b1d75d0620d263d4c4d6564", False),  # no status
         ("be", False),  # of a table that isn't kept

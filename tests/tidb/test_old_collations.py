@@ -49,11 +49,14 @@ _COMMENT = b"If the new collations are enabled. Do not edit it."
             False,
         ),
         ([(b"\x01" + encode_bytes(b"new_collation_enabled"), b"..True" + _COMMENT)], True),
-        ([(b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag")], False),  # from before TiDB 4.0
+        # from before TiDB 4.0
+        ([(b"\x80" + bytes(7), b"..bootstrappedTrueBootstrap flag")], False),
         ([], None),
     ],
 )
-def test_the_row_of_mysql_tidb_says_so_clustered_or_not(rows: list[tuple[bytes, bytes]], expected: bool | None) -> None:
+def test_the_row_of_mysql_tidb_says_so_clustered_or_not(
+    rows: list[tuple[bytes, bytes]], expected: bool | None
+) -> None:
     tikv: Any = Rows(*rows)
     assert read_new_collations(tikv, 21, 1) is expected
 
@@ -61,11 +64,19 @@ def test_the_row_of_mysql_tidb_says_so_clustered_or_not(rows: list[tuple[bytes, 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("utf8mb4_general_ci", "utf8mb4_nopad_bin"), ("utf8mb4_bin", "utf8mb4_nopad_bin"), ("utf8_unicode_ci", "utf8mb4_nopad_bin"), ("utf8", "utf8mb4_nopad_bin"),  # noqa: E501
-        ("latin1_bin", "latin1_nopad_bin"), ("gbk_chinese_ci", "gbk_nopad_bin"), ("binary", "binary"), ("", ""),
+        ("utf8mb4_general_ci", "utf8mb4_nopad_bin"),
+        ("utf8mb4_bin", "utf8mb4_nopad_bin"),
+        ("utf8_unicode_ci", "utf8mb4_nopad_bin"),
+        ("utf8", "utf8mb4_nopad_bin"),
+        ("latin1_bin", "latin1_nopad_bin"),
+        ("gbk_chinese_ci", "gbk_nopad_bin"),
+        ("binary", "binary"),
+        ("", ""),
     ],
-)  # fmt: skip
-def test_every_collation_but_binary_becomes_one_of_bytes_without_padding(name: str, expected: str) -> None:
+)
+def test_every_collation_but_binary_becomes_one_of_bytes_without_padding(
+    name: str, expected: str
+) -> None:
     assert binary_collation(name) == expected
 
 
@@ -119,10 +130,13 @@ def clustered(kind: int, collate: str, version: int = 1, length: int = -1) -> Ta
         for i, name, tp, c in ((1, "k", kind, collate), (2, "v", 15, "utf8mb4_bin"))
     )
     index = Index(1, "PRIMARY", (("k", 0, length),), unique=True, primary=True)
-    return Table(9, 1, "d", "t", columns, (index,), is_common_handle=True, common_handle_version=version)
+    return Table(
+        9, 1, "d", "t", columns, (index,), is_common_handle=True, common_handle_version=version
+    )
 
 
-HELD = bytes.fromhex("0202410802020241") + bytes.fromhex("0804020242")  # handle "A", {1: "A", 2: "B"}
+# handle "A", {1: "A", 2: "B"}
+HELD = bytes.fromhex("0202410802020241") + bytes.fromhex("0804020242")
 LACKED = bytes.fromhex("020241") + bytes.fromhex("0804020242")  # handle "A", {2: "B"}
 
 
@@ -130,7 +144,8 @@ LACKED = bytes.fromhex("020241") + bytes.fromhex("0804020242")  # handle "A", {2
     ("table", "held", "lacked"),
     [
         (clustered(15, "utf8mb4_general_ci"), True, False), (clustered(254, "utf8mb4_unicode_ci"), True, False), (clustered(15, "utf8mb4_bin"), True, False),  # noqa: E501
-        (clustered(15, "utf8mb4_nopad_bin"), True, False),  # noted as a cluster without new collations
+        # noted as a cluster without new collations
+        (clustered(15, "utf8mb4_nopad_bin"), True, False),
         (clustered(254, "utf8mb4_bin"), None, None), (clustered(15, "utf8mb4_0900_bin"), None, None), (clustered(15, "utf8mb4_bin", version=0), None, None),  # noqa: E501
         (clustered(15, "utf8mb4_general_ci", length=10), None, None),  # the row has it in any case
     ],
@@ -152,12 +167,17 @@ def test_a_row_of_a_clustered_text_key_shows_whether_collations_mean_anything(
         (
             clustered(15, "utf8mb4_nopad_bin"),
             HELD,
-            r'has new collations.*landed as one without them: set \[upstream\] new-collations = "true" and land again',
+            (
+                r"has new collations.*landed as one without them: set \[upstream\] new-collations ="
+                r' "true" and land again'
+            ),
         ),
     ],
 )
 @pytest.mark.parametrize("count", [1, 100])
-def test_rows_of_the_other_kind_of_cluster_are_not_misread(table: Table, row: bytes, says: str, count: int) -> None:
+def test_rows_of_the_other_kind_of_cluster_are_not_misread(
+    table: Table, row: bytes, says: str, count: int
+) -> None:
     other = LACKED if row is HELD else HELD
     assert decode_inserts(table, pa.array([other] * count, pa.large_binary())).num_rows == count
     with pytest.raises(RowDecodeError, match=says):

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from sluice.tidb.partition_bounds import string_value
 
-_GO = {7: r"\a", 8: r"\b", 12: r"\f", 10: r"\n", 13: r"\r", 9: r"\t", 11: r"\v", 92: r"\\", 34: r"\""}
+_GO = {
+    7: r"\a",
+    8: r"\b",
+    12: r"\f",
+    10: r"\n",
+    13: r"\r",
+    9: r"\t",
+    11: r"\v",
+    92: r"\\",
+    34: r"\"",
+}
 
 
 def quoted_by_go(text: str) -> str:
@@ -54,5 +64,7 @@ def test_a_text_is_read_from_either_spelling(text: str) -> None:
         ("'a'+'b'", None),
     ],
 )
-def test_other_literals_are_read_and_what_is_no_string_is_none(text: str, value: bytes | None) -> None:
+def test_other_literals_are_read_and_what_is_no_string_is_none(
+    text: str, value: bytes | None
+) -> None:
     assert string_value(text) == value

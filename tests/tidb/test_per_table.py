@@ -1,4 +1,6 @@
-"""What follows from a table's definition is made once for each definition, and never taken for another one's."""
+"""What follows from a table's definition is made once for each definition, and never taken for
+another one's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from sluice.tidb.id_maps import tables_by_id
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.table_cache import TableCache
 
-TABLE = Table(7, 1, "shop", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "v", 1, 3)), (), "", "", True, False)
+TABLE = Table(
+    7,
+    1,
+    "shop",
+    "t",
+    (Column(1, "id", 0, 3, flag=3), Column(2, "v", 1, 3)),
+    (),
+    "",
+    "",
+    True,
+    False,
+)
 
 
 def names_of(table: Table, asked: list[str]) -> tuple[str, ...]:
@@ -39,7 +52,12 @@ def test_alike_tables_have_one_answer_and_others_their_own() -> None:
 
     def told(table: Table) -> tuple[object, ...]:
         asked.append(table)
-        return table.primary_key, table.is_partitioned, table.collate, [column.name for column in table.columns]
+        return (
+            table.primary_key,
+            table.is_partitioned,
+            table.collate,
+            [column.name for column in table.columns],
+        )
 
     answers = TableCache(told)
     document = TABLE.to_json()
@@ -47,10 +65,18 @@ def test_alike_tables_have_one_answer_and_others_their_own() -> None:
     others = [
         {**document, "pk_is_handle": False},
         {**document, "collate": "utf8mb4_bin"},
-        {**document, "columns": [{**column, "name": column["name"].upper()} for column in document["columns"]]},
+        {
+            **document,
+            "columns": [
+                {**column, "name": column["name"].upper()} for column in document["columns"]
+            ],
+        },
         {**document, "partition": partition},
     ]
-    made = [Table.from_json({**json.loads(json.dumps(document)), "id": n, "name": f"t{n}"}) for n in range(5)]
+    made = [
+        Table.from_json({**json.loads(json.dumps(document)), "id": n, "name": f"t{n}"})
+        for n in range(5)
+    ]
     assert all(table.columns is made[0].columns for table in made)
     assert [answers(table) for table in made] == [told(table) for table in made]
     assert len(asked) == 1 + 5

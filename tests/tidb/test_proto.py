@@ -23,8 +23,10 @@ VECTORS = [
     (
         "P08",
         pb.binlog.Binlog,
-        "08001064180022137480000000000000005f7280000000000000002a18080012140800120e0800080402087465737408060902"
-        "380038004000",
+        (
+            "08001064180022137480000000000000005f7280000000000000002a18080012140800120e0800080402087465737408060902"
+            "380038004000"
+        ),
     ),
     (
         "P09",
@@ -38,8 +40,12 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "message", "wire"), VECTORS, ids=[vector[0] for vector in VECTORS])
-def test_a_parsed_vector_serialises_to_the_same_bytes_and_has_no_unknown_fields(name, message, wire):
+@pytest.mark.parametrize(
+    ("name", "message", "wire"), VECTORS, ids=[vector[0] for vector in VECTORS]
+)
+def test_a_parsed_vector_serialises_to_the_same_bytes_and_has_no_unknown_fields(
+    name, message, wire
+):
     parsed = message.FromString(bytes.fromhex(wire))
     assert parsed.SerializeToString().hex() == wire
     before = parsed.ByteSize()
@@ -64,13 +70,17 @@ def test_binlogs_built_field_by_field_come_out_as_tidb_writes_them():
         ddl_schema_state=0,
     )
     assert prewrite.SerializeToString().hex() == wire["P08"]
-    commit = pb.binlog.Binlog(tp=pb.binlog.Commit, start_ts=100, commit_ts=200, ddl_job_id=0, ddl_schema_state=0)
+    commit = pb.binlog.Binlog(
+        tp=pb.binlog.Commit, start_ts=100, commit_ts=200, ddl_job_id=0, ddl_schema_state=0
+    )
     assert commit.SerializeToString().hex() == wire["P03"]
     pull = pb.pump.PullBinlogReq(clusterID=1, startFrom=pb.pump.Pos(offset=100))
     assert pull.SerializeToString().hex() == wire["P12"]
     answer = pb.pump.PullBinlogResp(
         entity=pb.pump.Entity(
-            pos=pb.pump.Pos(), payload=commit.SerializeToString(), meta=pb.pump.Meta(startTs=100, commitTs=200)
+            pos=pb.pump.Pos(),
+            payload=commit.SerializeToString(),
+            meta=pb.pump.Meta(startTs=100, commitTs=200),
         )
     )
     assert answer.SerializeToString().hex() == wire["P13"]
@@ -97,14 +107,20 @@ def test_the_generated_modules_belong_to_the_proto_files_here(tmp_path: Path):
     package.mkdir()
     (package / "proto").symlink_to(Path(genproto.__file__).parent / "proto")
     fresh = {path.name: path.read_text() for path in genproto.generate(package)}
-    present = {path.name: path.read_text() for path in (Path(genproto.__file__).parent / "_pb").glob("*_pb2.py")}
+    present = {
+        path.name: path.read_text()
+        for path in (Path(genproto.__file__).parent / "_pb").glob("*_pb2.py")
+    }
     assert present == {name: text for name, text in fresh.items() if name.endswith("_pb2.py")}, (
         "run python -m sluice.tidb.genproto"
     )
 
 
 def test_reading_a_message_loads_no_grpc():
-    code = "import sys; from sluice.tidb import pb, tso; assert pb.binlog.Binlog(); print('grpc' in sys.modules)"
+    code = (
+        "import sys; from sluice.tidb import pb, tso; assert pb.binlog.Binlog(); print('grpc' in"
+        " sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

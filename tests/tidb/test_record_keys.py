@@ -13,19 +13,34 @@ NOT_NULL, PRIMARY, UNSIGNED = 1, 2, 32
 
 
 def clustered(*columns: Column, prefix: int = -1) -> Table:
-    key = Index(1, "PRIMARY", tuple((c.name, n, prefix) for n, c in enumerate(columns)), unique=True, primary=True)
-    return Table(5, 1, "d", "t", (*columns, Column(9, "v", len(columns), 3)), (key,), is_common_handle=True)
+    key = Index(
+        1,
+        "PRIMARY",
+        tuple((c.name, n, prefix) for n, c in enumerate(columns)),
+        unique=True,
+        primary=True,
+    )
+    return Table(
+        5, 1, "d", "t", (*columns, Column(9, "v", len(columns), 3)), (key,), is_common_handle=True
+    )
 
 
 def text(collate: str, number: int = 1, name: str = "s") -> Column:
-    return Column(number, name, number - 1, 15, NOT_NULL | PRIMARY, charset="utf8mb4", collate=collate)
+    return Column(
+        number, name, number - 1, 15, NOT_NULL | PRIMARY, charset="utf8mb4", collate=collate
+    )
 
 
 def test_an_insert_has_the_handle_that_tidb_makes_of_a_clustered_key() -> None:
-    columns = (text("utf8mb4_bin"), Column(2, "n", 1, 8, NOT_NULL | PRIMARY), Column(3, "d", 2, 10, NOT_NULL | PRIMARY))
+    columns = (
+        text("utf8mb4_bin"),
+        Column(2, "n", 1, 8, NOT_NULL | PRIMARY),
+        Column(3, "d", 2, 10, NOT_NULL | PRIMARY),
+    )
     row = bytes.fromhex("0208626262620814098080808080c0d0d219")
     assert (
-        handle_of_insert(clustered(*columns), row).hex() == "016262626200000000fb03800000000000000a0419a5420000000000"
+        handle_of_insert(clustered(*columns), row).hex()
+        == "016262626200000000fb03800000000000000a0419a5420000000000"
     )
 
 
@@ -39,7 +54,11 @@ def test_a_record_key_names_the_table_or_partition_and_the_handle() -> None:
         (text("utf8mb4_bin"), "b ", "c"),
         (text("utf8mb4_general_ci"), "bC ", "A"),
         (text("utf8mb4_nopad_bin"), "b ", "c"),
-        (Column(1, "s", 0, 15, NOT_NULL | PRIMARY, charset="binary", collate="binary"), b"12345678", b"\0"),
+        (
+            Column(1, "s", 0, 15, NOT_NULL | PRIMARY, charset="binary", collate="binary"),
+            b"12345678",
+            b"\0",
+        ),
         (Column(1, "s", 0, 8, NOT_NULL | PRIMARY | UNSIGNED), 2**64 - 1, 1),
         (Column(1, "s", 0, 11, NOT_NULL | PRIMARY), "-10:00:00", "01:00:00"),
         (Column(1, "s", 0, 246, NOT_NULL | PRIMARY, flen=10, decimal=2), "-12.50", "3.00"),
@@ -47,7 +66,9 @@ def test_a_record_key_names_the_table_or_partition_and_the_handle() -> None:
         (Column(1, "s", 0, 12, NOT_NULL | PRIMARY), "2020-01-01 10:00:00", "2021-01-01 00:00:00"),
     ],
 )
-def test_a_row_has_the_same_handle_however_it_is_changed(column: Column, value: object, other: object) -> None:
+def test_a_row_has_the_same_handle_however_it_is_changed(
+    column: Column, value: object, other: object
+) -> None:
     table, image = clustered(column), {"s": value, "v": 1}
     (handle,) = handles_of_images(table, codec.encode_delete(table, image), 1)
     old, new = handles_of_images(table, codec.encode_update(table, image, {"s": other, "v": 2}), 2)
@@ -59,7 +80,12 @@ def test_a_row_has_the_same_handle_however_it_is_changed(column: Column, value: 
 @pytest.mark.parametrize(("value", "handle"), [(7, 7), (2**64 - 2, -2)])
 def test_an_integer_key_is_the_handle_and_an_unsigned_one_wraps(value: int, handle: int) -> None:
     table = Table(
-        5, 1, "d", "t", (Column(1, "k", 0, 8, NOT_NULL | PRIMARY | UNSIGNED), Column(2, "v", 1, 3)), pk_is_handle=True
+        5,
+        1,
+        "d",
+        "t",
+        (Column(1, "k", 0, 8, NOT_NULL | PRIMARY | UNSIGNED), Column(2, "v", 1, 3)),
+        pk_is_handle=True,
     )
     image = {"k": value, "v": 1}
     assert handle_of_insert(table, codec.encode_insert(table, image)) == encode_int(handle)

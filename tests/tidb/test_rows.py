@@ -1,4 +1,7 @@
-"""Batch decoding against generated rows: every type, every key, every row shape; and refusal of anything corrupt."""
+"""Batch decoding against generated rows: every type, every key, every row shape.
+
+And refusal of anything corrupt.
+"""
 
 import string
 import struct
@@ -69,27 +72,48 @@ def values_of(column: Column) -> st.SearchStrategy[Any]:
         case "decimal":
             top, scale = 10**column.flen - 1, column.decimal
             whole = st.integers(-top, top) | st.sampled_from([0, 1, -1, top, -top])
-            return whole.map(lambda n: f"{'-' if n < 0 else ''}{abs(n) // 10**scale}.{abs(n) % 10**scale:0{scale}}")
+            return whole.map(
+                lambda n: (
+                    f"{'-' if n < 0 else ''}{abs(n) // 10**scale}.{abs(n) % 10**scale:0{scale}}"
+                )
+            )
         case "text":
-            return st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.encode) | st.just(b"\xff\xc3")
+            return st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(
+                str.encode
+            ) | st.just(b"\xff\xc3")
         case "binary":
             return st.binary(max_size=20) | st.just(bytes(300))
         case "date":
             return st.sampled_from(["0000-00-00", "2007-00-01", "9999-12-31", "2024-02-29"])
         case "datetime" | "timestamp":
-            tail = st.integers(0, 10**column.fsp - 1).map(lambda f: f".{f:0{column.fsp}}" if column.fsp else "")
+            tail = st.integers(0, 10**column.fsp - 1).map(
+                lambda f: f".{f:0{column.fsp}}" if column.fsp else ""
+            )
             heads = ["0000-00-00 00:00:00", "2017-01-00 23:59:59", "9999-12-31 12:34:56"]
             return st.tuples(st.sampled_from(heads), tail).map("".join)
         case "time":
-            return st.integers(-30203999999, 30203999999).map(lambda t: format_duration(t * 100_000, column.fsp))
+            return st.integers(-30203999999, 30203999999).map(
+                lambda t: format_duration(t * 100_000, column.fsp)
+            )
         case "bit":
             return st.integers(0, (1 << 64) - 1)
         case "enum":
             return st.sampled_from(["", *column.elems])
         case "set":
-            return st.sets(st.integers(0, 51)).map(lambda s: ",".join(column.elems[i] for i in sorted(s)))
+            return st.sets(st.integers(0, 51)).map(
+                lambda s: ",".join(column.elems[i] for i in sorted(s))
+            )
         case _:
-            documents = ["null", "[]", '{"a": [1, "x", {}]}', "true", '"é"', "-1.5", str((1 << 64) - 1), "0"]
+            documents = [
+                "null",
+                "[]",
+                '{"a": [1, "x", {}]}',
+                "true",
+                '"é"',
+                "-1.5",
+                str((1 << 64) - 1),
+                "0",
+            ]
             return st.sampled_from(documents).map(lambda t: decode_json(encode_json(t))[0])
 
 
@@ -99,17 +123,30 @@ def make_table(kind: str, picks: list[int], null_defaults: bool = True) -> Table
     if kind in ("int", "uint"):
         columns.append(Column(1, "id", 0, 8, flag=3 | (32 if kind == "uint" else 0)))
     if kind == "common":
-        columns.append(Column(1, "k1", 0, 15, flag=3, charset="utf8mb4", collate="utf8mb4_general_ci"))
+        columns.append(
+            Column(1, "k1", 0, 15, flag=3, charset="utf8mb4", collate="utf8mb4_general_ci")
+        )
         columns.append(Column(2, "k2", 1, 11, flag=3, decimal=6))
         columns.append(Column(3, "k3", 2, 0xF6, flag=3, flen=10, decimal=2))
     for pick in picks:
         name, more = COLUMNS[pick]
         default = None if null_defaults else "1"
         columns.append(Column(100 - pick * 3, name, len(columns), default=default, **more))  # type: ignore[arg-type]
-    index = Index(1, "PRIMARY", (("k2", 1, -1), ("k1", 0, -1), ("k3", 2, -1)), unique=True, primary=True)
+    index = Index(
+        1, "PRIMARY", (("k2", 1, -1), ("k1", 0, -1), ("k3", 2, -1)), unique=True, primary=True
+    )
     common = kind == "common"
     return Table(
-        7, 2, "shop", "odd`name", tuple(columns), (index,) if common else (), "", "", kind in ("int", "uint"), common
+        7,
+        2,
+        "shop",
+        "odd`name",
+        tuple(columns),
+        (index,) if common else (),
+        "",
+        "",
+        kind in ("int", "uint"),
+        common,
     )
 
 
@@ -144,19 +181,27 @@ def binary(rows: list[bytes]) -> pa.LargeBinaryArray:
 
 
 calm = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
 @calm
 @given(batches(), st.sampled_from([0, 1000]))
-def test_encoded_rows_decode_to_the_same_values(batch: tuple[Table, list[dict[str, Any]]], small: int) -> None:
+def test_encoded_rows_decode_to_the_same_values(
+    batch: tuple[Table, list[dict[str, Any]]], small: int
+) -> None:
     table, rows = batch
     stats = DecodeStats()
-    inserted = decode_inserts(table, binary([encode_insert(table, r) for r in rows]), stats, small_batch=small)
+    inserted = decode_inserts(
+        table, binary([encode_insert(table, r) for r in rows]), stats, small_batch=small
+    )
     assert raw(inserted) == as_bytes(rows)
     assert inserted.schema == arrow_schema(table)
-    deleted = decode_deletes(table, binary([encode_delete(table, r) for r in rows]), stats, small_batch=small)
+    deleted = decode_deletes(
+        table, binary([encode_delete(table, r) for r in rows]), stats, small_batch=small
+    )
     assert raw(deleted) == as_bytes(rows)
     updates = binary([encode_update(table, o, n) for o, n in zip(rows, rows[::-1], strict=True)])
     old, new = decode_updates(table, updates, stats, small_batch=small)
@@ -172,8 +217,9 @@ def test_encoded_rows_decode_to_the_same_values(batch: tuple[Table, list[dict[st
 def test_corrupt_rows_give_what_the_reference_gives(
     batch: tuple[Table, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
-    """Bytes cut off or changed anywhere: the batch decoder returns the reference's values or raises at its row, never
-    anything else, and the good rows around don't hide it."""
+    """Bytes cut off or changed anywhere: the batch decoder returns the reference's values or raises
+    at its row, never anything else, and the good rows around don't hide it.
+    """
     table, rows = batch
     what = data.draw(st.sampled_from(["insert", "delete", "update"]))
     encode = {
@@ -189,9 +235,11 @@ def test_corrupt_rows_give_what_the_reference_gives(
     else:
         broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     encoded[victim] = bytes(broken)
-    one = {"insert": reference.decode_insert, "delete": reference.decode_delete, "update": reference.decode_update}[
-        what
-    ]
+    one = {
+        "insert": reference.decode_insert,
+        "delete": reference.decode_delete,
+        "update": reference.decode_update,
+    }[what]
     many: Any = {"insert": decode_inserts, "delete": decode_deletes, "update": decode_updates}[what]
     try:
         want: Any = one(table, encoded[victim])
@@ -204,7 +252,8 @@ def test_corrupt_rows_give_what_the_reference_gives(
     got = many(table, binary(encoded), small_batch=0)
     for batch_of, values in zip(got, want, strict=True) if what == "update" else [(got, want)]:
         row = list(raw(batch_of)[victim].values())
-        assert repr(row) == repr([v.encode() if isinstance(v, str) else v for v in values])  # NaN equals itself
+        # NaN equals itself
+        assert repr(row) == repr([v.encode() if isinstance(v, str) else v for v in values])
 
 
 def pair(column_id: int, datum: Datum) -> bytes:
@@ -223,24 +272,36 @@ def simple(**more: Any) -> Table:
 def test_rows_of_many_shapes_are_decoded_together_and_in_order() -> None:
     table, rows = simple(), []
     for i in range(300):
-        pairs = [pair(2, Datum(COMPACT, b"v%d" % i)), pair(3, Datum(VARINT, i)), pair(77, Datum(COMPACT, b"dropped"))]
+        pairs = [
+            pair(2, Datum(COMPACT, b"v%d" % i)),
+            pair(3, Datum(VARINT, i)),
+            pair(77, Datum(COMPACT, b"dropped")),
+        ]
         chosen = [p for bit, p in enumerate(pairs) if i >> bit & 1]
         if i % 5 == 0:
             chosen.reverse()
         rows.append(encode_datum(Datum(VARINT, i)) + (b"".join(chosen) or b"\0"))
     stats = DecodeStats()
     got = decode_inserts(table, binary(rows), stats).to_pylist()
-    assert got == [{"id": i, "a": f"v{i}" if i & 1 else None, "b": i if i & 2 else None} for i in range(300)]
+    assert got == [
+        {"id": i, "a": f"v{i}" if i & 1 else None, "b": i if i & 2 else None} for i in range(300)
+    ]
     assert stats.fallback == 0
 
 
 def test_rows_with_more_orders_than_are_tried_are_counted_as_fallback_and_still_right() -> None:
-    columns = (Column(1, "id", 0, 3, flag=3), *(Column(i + 2, f"c{i}", i + 1, 3) for i in range(30)))
+    columns = (
+        Column(1, "id", 0, 3, flag=3),
+        *(Column(i + 2, f"c{i}", i + 1, 3) for i in range(30)),
+    )
     table = Table(9, 2, "s", "t", columns, pk_is_handle=True)
     rows = []
     for i in range(60):
         order = [(j * 7 + i) % 30 for j in range(30)]
-        rows.append(encode_datum(Datum(VARINT, i)) + b"".join(pair(c + 2, Datum(VARINT, c * i)) for c in order))
+        rows.append(
+            encode_datum(Datum(VARINT, i))
+            + b"".join(pair(c + 2, Datum(VARINT, c * i)) for c in order)
+        )
     stats = DecodeStats()
     got = decode_inserts(table, binary(rows), stats).to_pylist()
     assert got == [{"id": i, **{f"c{c}": c * i for c in range(30)}} for i in range(60)]
@@ -263,7 +324,10 @@ def test_rows_with_more_orders_than_are_tried_are_counted_as_fallback_and_still_
         ({"tp": 0xF6, "flen": 8, "decimal": 2, "origin_default": "1.5"}, "1.50"),
         ({"tp": 4, "origin_default": "0.1"}, struct.unpack("f", struct.pack("f", 0.1))[0]),
         ({"tp": 12, "decimal": 3, "flag": 1}, "0000-00-00 00:00:00.000"),
-        ({"tp": 7, "decimal": 3, "origin_default": "2024-01-02 03:04:05"}, "2024-01-02 03:04:05.000"),
+        (
+            {"tp": 7, "decimal": 3, "origin_default": "2024-01-02 03:04:05"},
+            "2024-01-02 03:04:05.000",
+        ),
         ({"tp": 10, "origin_default": "2024-01-02"}, "2024-01-02"),
         ({"tp": 11, "decimal": 2, "flag": 1}, "00:00:00.00"),
         ({"tp": 0xF7, "elems": ("x", "y"), "flag": 1}, "x"),
@@ -276,7 +340,14 @@ def test_a_column_the_row_does_not_have_gets_its_origin_default_or_null_or_zero(
     column: dict[str, Any], value: Any, small: int
 ) -> None:
     added = Column(2, "added", 1, **column)
-    table = Table(9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), added, Column(3, "b", 2, 3)), pk_is_handle=True)
+    table = Table(
+        9,
+        2,
+        "s",
+        "t",
+        (Column(1, "id", 0, 3, flag=3), added, Column(3, "b", 2, 3)),
+        pk_is_handle=True,
+    )
     have = pair(1, Datum(VARINT, 5)) + pair(3, Datum(VARINT, 6))
     want = {"id": 5, "added": value, "b": 6}
     inserts = binary([encode_datum(Datum(VARINT, 5)) + pair(3, Datum(VARINT, 6))] * 10)
@@ -307,7 +378,9 @@ def test_rows_with_and_without_a_column_mix() -> None:
         (lambda good: b"\x0b" + good, "0x0b"),
     ],
 )
-def test_a_corrupt_update_names_table_row_place_and_reason(make: Any, says: str, small: int) -> None:
+def test_a_corrupt_update_names_table_row_place_and_reason(
+    make: Any, says: str, small: int
+) -> None:
     good = pair(1, Datum(VARINT, 1)) + pair(2, Datum(COMPACT, b"abc"))
     rows = [good + good] * 20
     rows[13] = make(good + good)
@@ -331,15 +404,29 @@ def test_a_corrupt_update_names_table_row_place_and_reason(make: Any, says: str,
     ],
 )
 def test_values_a_column_can_not_have_are_refused(column: dict[str, Any], datum: Datum) -> None:
-    table = Table(9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "c", 1, **column)), pk_is_handle=True)
+    table = Table(
+        9,
+        2,
+        "s",
+        "t",
+        (Column(1, "id", 0, 3, flag=3), Column(2, "c", 1, **column)),
+        pk_is_handle=True,
+    )
     good = encode_datum(Datum(VARINT, 1)) + pair(2, Datum(NIL, None))
     with pytest.raises(RowDecodeError, match=r"row 11.*(c'|no packed|no TIME)"):
-        decode_inserts(table, binary([good] * 11 + [encode_datum(Datum(VARINT, 1)) + pair(2, datum)]))
+        decode_inserts(
+            table, binary([good] * 11 + [encode_datum(Datum(VARINT, 1)) + pair(2, datum)])
+        )
 
 
 def test_decimals_of_mixed_precision_decode_together() -> None:
     table = Table(
-        9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=20, decimal=4)), pk_is_handle=True
+        9,
+        2,
+        "s",
+        "t",
+        (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=20, decimal=4)),
+        pk_is_handle=True,
     )
     numbers = [str(Decimal(n * 7919).scaleb(-(n % 5))) for n in range(-40, 40)]
     plain = [f"{Decimal(n):f}" for n in numbers]
@@ -376,11 +463,19 @@ def test_hidden_virtual_and_unfinished_columns_are_left_out() -> None:
 
 
 def test_a_row_that_ends_early_does_not_take_the_next_rows_first_column() -> None:
-    one, two, three = pair(1, Datum(VARINT, 1)), pair(2, Datum(COMPACT, b"x")), pair(3, Datum(VARINT, 9))
+    one, two, three = (
+        pair(1, Datum(VARINT, 1)),
+        pair(2, Datum(COMPACT, b"x")),
+        pair(3, Datum(VARINT, 9)),
+    )
     rows = [one + two, three, one + three]
     stats = DecodeStats()
     got = decode_deletes(simple(flag=1), binary(rows * 10), stats).to_pylist()
-    assert got == [{"id": 1, "a": "x", "b": None}, {"id": 0, "a": "", "b": 9}, {"id": 1, "a": "", "b": 9}] * 10
+    assert (
+        got
+        == [{"id": 1, "a": "x", "b": None}, {"id": 0, "a": "", "b": 9}, {"id": 1, "a": "", "b": 9}]
+        * 10
+    )
     assert stats.fallback == 0
 
 
@@ -395,8 +490,20 @@ def test_a_row_without_its_hidden_row_id_is_refused() -> None:
 
 def test_negative_zero_decimals_lose_their_sign() -> None:
     table = Table(
-        9, 2, "s", "t", (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=4, decimal=2)), pk_is_handle=True
+        9,
+        2,
+        "s",
+        "t",
+        (Column(1, "id", 0, 3, flag=3), Column(2, "n", 1, 0xF6, flen=4, decimal=2)),
+        pk_is_handle=True,
     )
-    row = encode_datum(Datum(VARINT, 1)) + encode_datum(Datum(VARINT, 2)) + bytes.fromhex("0604027fff")
+    row = (
+        encode_datum(Datum(VARINT, 1))
+        + encode_datum(Datum(VARINT, 2))
+        + bytes.fromhex("0604027fff")
+    )
     for small in (0, 100):
-        assert decode_inserts(table, binary([row] * 9), small_batch=small)["n"].to_pylist() == ["0.00"] * 9
+        assert (
+            decode_inserts(table, binary([row] * 9), small_batch=small)["n"].to_pylist()
+            == ["0.00"] * 9
+        )

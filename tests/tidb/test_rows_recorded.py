@@ -1,4 +1,6 @@
-"""Batch decoding on what a real TiDB wrote: equal to the row-by-row reference, and right by the recorded snapshots."""
+"""Batch decoding on what a real TiDB wrote: equal to the row-by-row reference, and right by the
+recorded snapshots.
+"""
 
 import collections
 import gzip
@@ -39,7 +41,9 @@ def walk(name: str) -> Any:
         if message.ddl_job_id:
             if message.ddl_job_id in jobs:
                 history.apply(
-                    DdlHistoryJob.from_json(recorded.meta(name)[0][message.ddl_job_id], message.ddl_schema_state)
+                    DdlHistoryJob.from_json(
+                        recorded.meta(name)[0][message.ddl_job_id], message.ddl_schema_state
+                    )
                 )
             continue
         for mutation in recorded.value_of(message).mutations:
@@ -69,8 +73,14 @@ def text(value: Any) -> Any:
 
 
 def plain(batch: pa.RecordBatch) -> list[list[Any]]:
-    columns = [c.cast(pa.large_binary()) if c.type == pa.large_string() else c for c in batch.columns]
-    return [list(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)] if columns else []
+    columns = [
+        c.cast(pa.large_binary()) if c.type == pa.large_string() else c for c in batch.columns
+    ]
+    return (
+        [list(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
+        if columns
+        else []
+    )
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans", "shop"])
@@ -114,11 +124,15 @@ def test_encoding_decoded_rows_gives_rows_that_decode_alike(name: str) -> None:
                 assert reference.decode_delete(table, encode_delete(table, named(values))) == values
             else:
                 old, new = reference.decode_update(table, data)
-                assert reference.decode_update(table, encode_update(table, named(old), named(new))) == (old, new)
+                assert reference.decode_update(
+                    table, encode_update(table, named(old), named(new))
+                ) == (old, new)
 
 
 def canonical(value: Any, kind: str) -> Any:
-    """Values by meaning: decimals as numbers, FLOAT as float32, JSON as documents, anything else byte for byte."""
+    """Values by meaning: decimals as numbers, FLOAT as float32, JSON as documents, anything else
+    byte for byte.
+    """
     if value is None:
         return None
     if isinstance(value, dict):
@@ -126,7 +140,9 @@ def canonical(value: Any, kind: str) -> Any:
     if kind == "decimal":
         return Decimal(str(value)).normalize() + 0
     if kind == "float":  # the snapshot's text has 6 digits for the largest and smallest values
-        return struct.pack("<f", float(value if isinstance(value, str) else format_float(value)) + 0.0)
+        return struct.pack(
+            "<f", float(value if isinstance(value, str) else format_float(value)) + 0.0
+        )
     if kind == "double":
         return struct.pack("<d", float(value) + 0.0)
     if kind == "json":
@@ -200,7 +216,10 @@ def test_replaying_every_type_and_key_gives_the_recorded_snapshot() -> None:
         virtual = {c.name for c in table.columns if c.virtual and not c.hidden}
         assert set(columns) - set(kinds) == virtual
         got = collections.Counter(
-            tuple(canonical(row[name], kinds[name]) for _, name in stored) for row in state[table.id].values()
+            tuple(canonical(row[name], kinds[name]) for _, name in stored)
+            for row in state[table.id].values()
         )
-        want = collections.Counter(tuple(canonical(row[i], kinds[name]) for i, name in stored) for row in want_rows)
+        want = collections.Counter(
+            tuple(canonical(row[i], kinds[name]) for i, name in stored) for row in want_rows
+        )
         assert got == want, full

@@ -1,4 +1,6 @@
-"""Table descriptions: everything kept survives the window record's JSON, and keys and columns are told right."""
+"""Table descriptions: everything kept survives the window record's JSON, and keys and columns are
+told right.
+"""
 
 import json
 
@@ -45,7 +47,8 @@ def test_keys_of_every_kind_of_table() -> None:
     assert kinds["types.uq_nn"] == ("heap", [("a",), ("b", "a")])
     assert kinds["types.uq_null"] == ("heap", [("a", "b")])
     assert kinds["types.churn"] == ("int", [("id",), ("u",)])
-    assert kinds["types.expr"] == ("int", [("id",)])  # keys over expressions can't be computed from a row
+    # keys over expressions can't be computed from a row
+    assert kinds["types.expr"] == ("int", [("id",)])
 
 
 def test_stored_and_writable_columns_leave_out_generated_ones() -> None:
@@ -58,7 +61,9 @@ def test_views_sequences_and_temporary_tables_hold_no_rows() -> None:
     found = tables("ddl")
     assert found["shop.sq"].is_sequence
     assert found["shop.gt"].temp_table_type
-    assert [n for n in ("shop.sq", "shop.gt", "shop.goods") if found[n].is_base_table] == ["shop.goods"]
+    assert [n for n in ("shop.sq", "shop.gt", "shop.goods") if found[n].is_base_table] == [
+        "shop.goods"
+    ]
 
 
 def test_a_document_without_a_type_names_table_and_column() -> None:

@@ -15,7 +15,12 @@ from sluice.tidb.codec.datum import decode_datum, skip_datum
 from sluice.tidb.codec.memcomparable import encode_int
 from sluice.tidb.codec.row import HANDLE_ID, ROWID_NAME, encode_delete, encode_insert, encode_update
 from sluice.tidb.old_collations import binary_table
-from sluice.tidb.record_keys import handle_of_insert, handles_of_images, record_key, split_record_key
+from sluice.tidb.record_keys import (
+    handle_of_insert,
+    handles_of_images,
+    record_key,
+    split_record_key,
+)
 from sluice.tidb.schema import Column, Table
 from sluice.tidb.stored_rows import StoredRowConverter
 from tests.tidb.test_rows import batches
@@ -105,16 +110,24 @@ def test_a_stored_row_of_any_type_gives_the_bytes_of_the_binlog(
 
 def prefix_of(table: Table, inserted: bytes) -> int:
     pos = 0
-    for _ in table.primary_index.columns if table.handle_kind == "common" and table.primary_index else (0,):
+    for _ in (
+        table.primary_index.columns
+        if table.handle_kind == "common" and table.primary_index
+        else (0,)
+    ):
         pos = skip_datum(inserted, pos)
     return pos
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", ["types", "ddl", "shop", "edges", "oldcoll"])
-def test_changes_of_a_recorded_tidb_come_out_of_its_rows_byte_for_byte(name: str, form: str) -> None:
-    """The state of TiKV is kept as the recorded changes make it. A row that one transaction changes twice has no
-    counterpart, since TiKV knows the net effect only.
+def test_changes_of_a_recorded_tidb_come_out_of_its_rows_byte_for_byte(
+    name: str, form: str
+) -> None:
+    """The state of TiKV is kept as the recorded changes make it.
+
+    A row that one transaction changes twice has no counterpart, since TiKV knows the net effect
+    only.
     """
     stored = FORMATS[form]
     state: dict[tuple[int, bytes], bytes] = {}
@@ -130,7 +143,13 @@ def test_changes_of_a_recorded_tidb_come_out_of_its_rows_byte_for_byte(name: str
             if converter is not None and replaces_a_column(converter.table, table):
                 state = {place: value for place, value in state.items() if place[0] != table.id}
             converter = converters[table.id] = StoredRowConverter(table)
-        lists = [iter(mutation.inserted_rows), iter(mutation.updated_rows), None, None, iter(mutation.deleted_rows)]
+        lists = [
+            iter(mutation.inserted_rows),
+            iter(mutation.updated_rows),
+            None,
+            None,
+            iter(mutation.deleted_rows),
+        ]
         for kind in mutation.sequence:
             rows = lists[kind]
             assert rows is not None
@@ -147,7 +166,8 @@ def test_changes_of_a_recorded_tidb_come_out_of_its_rows_byte_for_byte(name: str
             images, pairs = (2 if kind == 1 else 1), pairs_of(row)
             handles = handles_of_images(table, row, images)
             if None in handles or (table.is_partitioned and table.handle_kind == "heap"):
-                continue  # only TiDB knows the key, or partitions count their row ids for themselves
+                # only TiDB knows the key, or partitions count their row ids for themselves
+                continue
             place = table.id, handles[0] or b""
             old = state.pop(place, None)
             new = stored({i: d for i, d in pairs[len(pairs) // 2 :] if i != HANDLE_ID})
@@ -159,7 +179,11 @@ def test_changes_of_a_recorded_tidb_come_out_of_its_rows_byte_for_byte(name: str
                 defined.append(HANDLE_ID)
             if old is None or set(ids) - virtual_of(table) != set(defined):
                 continue  # the row is ahead of the DDL that the test knows, or behind it
-            found = converter.update(place[1], old, new) if kind == 1 else converter.delete(place[1], old)
+            found = (
+                converter.update(place[1], old, new)
+                if kind == 1
+                else converter.delete(place[1], old)
+            )
             if ids == defined:
                 assert found == row, (table.full_name, row.hex())
                 compared["update" if kind == 1 else "delete"] += 1
@@ -198,7 +222,9 @@ def test_a_column_that_the_row_is_older_than_has_its_first_default_in_updates_an
     )
 
 
-def test_columns_that_come_or_go_are_in_both_images_of_an_update_and_a_deleted_one_in_none() -> None:
+def test_columns_that_come_or_go_are_in_both_images_of_an_update_and_a_deleted_one_in_none() -> (
+    None
+):
     columns = (
         Column(1, "id", 0, 8, flag=3),
         Column(2, "coming", 1, 3, state=2, origin_default="9"),
@@ -206,19 +232,31 @@ def test_columns_that_come_or_go_are_in_both_images_of_an_update_and_a_deleted_o
         Column(4, "virtual", 3, 3, generated="id+1"),
     )
     converter = StoredRowConverter(Table(7, 2, "shop", "t", columns, pk_is_handle=True))
-    found = pairs_of(converter.update(encode_int(5), version_2({3: b"\x08\x02"}), version_2({2: b"\x08\x04"})))
+    found = pairs_of(
+        converter.update(encode_int(5), version_2({3: b"\x08\x02"}), version_2({2: b"\x08\x04"}))
+    )
     assert found == [(1, b"\x08\x0a"), (2, b"\x08\x12"), (1, b"\x08\x0a"), (2, b"\x08\x04")]
 
 
 def test_ids_above_255_large_values_and_checksums_are_read() -> None:
-    columns = (Column(1, "id", 0, 8, flag=3), Column(300, "v", 1, 15, charset="utf8mb4", collate="utf8mb4_bin"))
+    columns = (
+        Column(1, "id", 0, 8, flag=3),
+        Column(300, "v", 1, 15, charset="utf8mb4", collate="utf8mb4_bin"),
+    )
     converter = StoredRowConverter(Table(7, 2, "shop", "t", columns, pk_is_handle=True))
     text = b"x" * 70_000
-    row = converter.insert(encode_int(-3), version_2({300: b"\x02" + zigzag(len(text)) + text}, checksum=b"\x01abcd"))
-    assert pairs_of(row[2:]) == [(300, b"\x02" + zigzag(len(text)) + text)] and row[:2] == b"\x08\x05"
+    row = converter.insert(
+        encode_int(-3), version_2({300: b"\x02" + zigzag(len(text)) + text}, checksum=b"\x01abcd")
+    )
+    assert (
+        pairs_of(row[2:]) == [(300, b"\x02" + zigzag(len(text)) + text)] and row[:2] == b"\x08\x05"
+    )
 
 
-@given(pairs=st.dictionaries(st.integers(1, 300), st.just(b"\x08\x02"), min_size=1, max_size=5), data=st.data())
+@given(
+    pairs=st.dictionaries(st.integers(1, 300), st.just(b"\x08\x02"), min_size=1, max_size=5),
+    data=st.data(),
+)
 def test_a_row_that_is_cut_off_is_an_error(pairs: Pairs, data: st.DataObject) -> None:
     table = Table(7, 2, "shop", "t", tuple(Column(i, f"c{i}", n, 3) for n, i in enumerate(pairs)))
     whole = version_2(pairs)
@@ -228,7 +266,9 @@ def test_a_row_that_is_cut_off_is_an_error(pairs: Pairs, data: st.DataObject) ->
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.binary(min_size=1, max_size=12))
-def test_a_rows_key_gives_back_table_and_handle_and_other_keys_nothing(table_id: int, handle: bytes) -> None:
+def test_a_rows_key_gives_back_table_and_handle_and_other_keys_nothing(
+    table_id: int, handle: bytes
+) -> None:
     key = record_key(table_id, handle)
     assert split_record_key(key) == (table_id, handle)
     assert split_record_key(key.replace(b"_r", b"_i", 1)) is None or b"_r" in key[:9]

@@ -1,4 +1,6 @@
-"""A table's name is a pair: one text stands for it, and no code takes names apart or puts them together by itself."""
+"""A table's name is a pair: one text stands for it, and no code takes names apart or puts them
+together by itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from sluice.tidb.table_name import TableName, TableNameError, exactly, fits, ful
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("cli", "dags", "etl", "expectations", "plugins", "relay", "tidb")
-PARTS = st.text(st.sampled_from("ab.`*?[]'\" %ÄΣ🙂"), min_size=1, max_size=6) | st.text(min_size=1, max_size=12)
+PARTS = st.text(st.sampled_from("ab.`*?[]'\" %ÄΣ🙂"), min_size=1, max_size=6) | st.text(
+    min_size=1, max_size=12
+)
 NAMES = st.builds(TableName, PARTS, PARTS)
 
 
@@ -29,7 +33,9 @@ def test_the_text_of_a_name_is_read_back_as_the_same_pair(name: TableName) -> No
 @given(NAMES, NAMES)
 @example(TableName("a.b", "c"), TableName("a", "b.c"))
 @example(TableName("a*", "c"), TableName("ab", "c"))
-def test_two_names_have_two_texts_and_none_is_taken_for_the_other(one: TableName, other: TableName) -> None:
+def test_two_names_have_two_texts_and_none_is_taken_for_the_other(
+    one: TableName, other: TableName
+) -> None:
     assert (str(one) == str(other)) == (one == other)
     assert fits(str(one), exactly(str(other))) == (one == other)
 
@@ -49,7 +55,9 @@ def test_names_are_read_as_people_write_them(text: str, name: tuple[str, str]) -
     assert TableName.parse(text) == name
 
 
-@pytest.mark.parametrize("text", ["orders", "my.db.orders", ".orders", "shop.", "`shop.orders", "`a`b.c.d", ""])
+@pytest.mark.parametrize(
+    "text", ["orders", "my.db.orders", ".orders", "shop.", "`shop.orders", "`a`b.c.d", ""]
+)
 def test_what_may_be_read_in_two_ways_or_none_is_refused(text: str) -> None:
     with pytest.raises(TableNameError, match="names no table"):
         TableName.parse(text)
@@ -70,13 +78,20 @@ def test_what_may_be_read_in_two_ways_or_none_is_refused(text: str) -> None:
         (("shop", "orders"), "shop.order", False),
     ],
 )
-def test_a_glob_is_of_the_schema_and_of_the_table(name: tuple[str, str], glob: str, expected: bool) -> None:
+def test_a_glob_is_of_the_schema_and_of_the_table(
+    name: tuple[str, str], glob: str, expected: bool
+) -> None:
     assert fits(full_name(*name), glob) is expected
     assert schema_fits(name[0], glob) or not expected
 
 
 def _modules() -> list[Path]:
-    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if path.name != "table_name.py"]
+    return [
+        path
+        for room in ROOMS
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if path.name != "table_name.py"
+    ]
 
 
 def test_no_code_takes_a_name_apart_as_text() -> None:
@@ -84,12 +99,18 @@ def test_no_code_takes_a_name_apart_as_text() -> None:
         r"/codec/|/conversion/|_row_images|_dump_fi|store_connection|version_check|files_folder|iceberg"
     )
     parting = re.compile(r"""\.r?(split|partition)\(\s*["']\.["']""")
-    found = [str(path) for path in _modules() if not others.search(str(path)) and parting.search(path.read_text())]
+    found = [
+        str(path)
+        for path in _modules()
+        if not others.search(str(path)) and parting.search(path.read_text())
+    ]
     assert not found, "TableName.parse reads a table's name"
 
 
 def test_no_code_puts_a_name_together_as_text() -> None:
-    joined = re.compile(r"\{[^{}]*(schema|database)[^{}(]*\}\.\{(?!self\.checkpoint|quote)[^{}(]*(name|table)[^{}(]*\}")
+    joined = re.compile(
+        r"\{[^{}]*(schema|database)[^{}(]*\}\.\{(?!self\.checkpoint|quote)[^{}(]*(name|table)[^{}(]*\}"
+    )
     allowed = {
         "etl/settings/pipelines.py",
         "etl/settings/sections.py",

@@ -44,7 +44,9 @@ def test_zones_are_converted_and_none_means_utc():
     assert tso.parse_timestamp("2026-11-21 09:00") == tso.from_datetime(east)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-5", "1553751330", "1553751330920", "9" * 30, "2026-13-01"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "-5", "1553751330", "1553751330920", "9" * 30, "2026-13-01"]
+)
 def test_what_is_no_timestamp_is_refused(text):
     with pytest.raises(ValueError, match="TSO"):
         tso.parse_timestamp(text)
@@ -74,13 +76,17 @@ def test_right_before_a_commit_is_a_moment_that_leaves_it_out(text):
     assert tso.parse_moment(text) == 407306588892692485
 
 
-@pytest.mark.parametrize("text", ["before", "before:", "before:2019-03-28T05:35:30", "before:12345"])
+@pytest.mark.parametrize(
+    "text", ["before", "before:", "before:2019-03-28T05:35:30", "before:12345"]
+)
 def test_before_something_else_than_a_commit_is_no_moment(text):
     with pytest.raises(tso.MomentError):
         tso.parse_moment(text)
 
 
-@given(st.integers(0, (1 << 44) - 1), st.integers(0, (1 << 18) - 1), st.integers(-(1 << 40), 1 << 40))
+@given(
+    st.integers(0, (1 << 44) - 1), st.integers(0, (1 << 18) - 1), st.integers(-(1 << 40), 1 << 40)
+)
 def test_a_span_moves_the_time_and_leaves_the_counter(physical, logical, ms):
     ts = tso.compose(physical, logical)
     moved = ts + tso.span(ms)

@@ -1,5 +1,6 @@
-"""A small PD and TiKV on real gRPC servers: members and stores that check every request as the real ones do, and can be
-told to change leaders, split regions, lock keys, hang and die."""
+"""A small PD and TiKV on real gRPC servers: members and stores that check every request as the real
+ones do, and can be told to change leaders, split regions, lock keys, hang and die.
+"""
 
 import threading
 import time
@@ -64,9 +65,13 @@ class Cluster:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self):
-        self.members = [Server(self, _PD(self, index), pb_grpc.pd.add_PDServicer_to_server) for index in range(2)]
+        self.members = [
+            Server(self, _PD(self, index), pb_grpc.pd.add_PDServicer_to_server)
+            for index in range(2)
+        ]
         self.stores = {
-            store: Server(self, _TiKV(self, store), pb_grpc.tikv.add_TikvServicer_to_server) for store in (1, 2)
+            store: Server(self, _TiKV(self, store), pb_grpc.tikv.add_TikvServicer_to_server)
+            for store in (1, 2)
         }
 
     @property
@@ -117,7 +122,10 @@ class _PD(pb_grpc.pd.PDServicer):
             )
 
     def GetMembers(self, request, context):
-        members = [pb.pd.Member(name=f"pd{index}", client_urls=[url]) for index, url in enumerate(self._cluster.urls)]
+        members = [
+            pb.pd.Member(name=f"pd{index}", client_urls=[url])
+            for index, url in enumerate(self._cluster.urls)
+        ]
         leader = members[self._cluster.leader] if self._cluster.leader >= 0 else None
         return pb.pd.GetMembersResponse(header=self._head(), members=members, leader=leader)
 
@@ -125,7 +133,9 @@ class _PD(pb_grpc.pd.PDServicer):
         for request in requests:
             cluster = self._cluster
             if cluster.leader != self._index:
-                context.abort(grpc.StatusCode.UNKNOWN, f"requested pd{self._index} is not leader of cluster")
+                context.abort(
+                    grpc.StatusCode.UNKNOWN, f"requested pd{self._index} is not leader of cluster"
+                )
             with cluster.lock:
                 hang = cluster.tso_hangs > 0
                 cluster.tso_hangs -= hang
@@ -145,15 +155,21 @@ class _PD(pb_grpc.pd.PDServicer):
         key = decode_bytes(request.region_key, 0)[0]
         region = next(one for one in cluster.pd_regions or cluster.regions if one.covers(key))
         return pb.pd.GetRegionResponse(
-            header=self._head(), region=region.message(cluster.stores), leader=region.peer(region.store)
+            header=self._head(),
+            region=region.message(cluster.stores),
+            leader=region.peer(region.store),
         )
 
     def GetStore(self, request, context):
         self._check(request, context)
         if request.store_id not in self._cluster.stores:
-            context.abort(grpc.StatusCode.UNKNOWN, f"invalid store ID {request.store_id}, not found")
+            context.abort(
+                grpc.StatusCode.UNKNOWN, f"invalid store ID {request.store_id}, not found"
+            )
         address = self._cluster.stores[request.store_id].address
-        return pb.pd.GetStoreResponse(header=self._head(), store=pb.metapb.Store(id=request.store_id, address=address))
+        return pb.pd.GetStoreResponse(
+            header=self._head(), store=pb.metapb.Store(id=request.store_id, address=address)
+        )
 
     def GetGCSafePoint(self, request, context):
         self._check(request, context)
@@ -162,7 +178,9 @@ class _PD(pb_grpc.pd.PDServicer):
     def UpdateServiceGCSafePoint(self, request, context):
         self._check(request, context)
         return pb.pd.UpdateServiceGCSafePointResponse(
-            header=self._head(), service_id=request.service_id, min_safe_point=max(42, request.safe_point)
+            header=self._head(),
+            service_id=request.service_id,
+            min_safe_point=max(42, request.safe_point),
         )
 
 
@@ -185,8 +203,13 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
         elif region.store != self._store:
             error.not_leader.region_id = region.id
             error.not_leader.leader.CopyFrom(region.peer(region.store))
-        elif (ask.region_epoch.version, ask.region_epoch.conf_ver) != (region.version, region.conf_ver):
-            error.epoch_not_match.current_regions.extend(one.message(cluster.stores) for one in cluster.regions)
+        elif (ask.region_epoch.version, ask.region_epoch.conf_ver) != (
+            region.version,
+            region.conf_ver,
+        ):
+            error.epoch_not_match.current_regions.extend(
+                one.message(cluster.stores) for one in cluster.regions
+            )
         elif not region.covers(key):
             error.key_not_in_region.key = key
         elif ask.peer.id != region.peer(self._store).id:
@@ -196,7 +219,11 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
         return error
 
     def _locked(self, key):
-        return pb.tikv.KeyError(locked=self._cluster.locks[key]) if key in self._cluster.locks else None
+        return (
+            pb.tikv.KeyError(locked=self._cluster.locks[key])
+            if key in self._cluster.locks
+            else None
+        )
 
     def KvGet(self, request, context):
         if problem := self._problem(request, request.key):
@@ -204,20 +231,27 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
         if locked := self._locked(request.key):
             return pb.tikv.GetResponse(error=locked)
         value = self._cluster.data.get(request.key)
-        return pb.tikv.GetResponse(value=value, not_found=value is None and self._cluster.says_not_found)
+        return pb.tikv.GetResponse(
+            value=value, not_found=value is None and self._cluster.says_not_found
+        )
 
     def KvScan(self, request, context):
         if problem := self._problem(request, request.start_key):
             return pb.tikv.ScanResponse(region_error=problem)
         region = next(one for one in self._cluster.regions if one.id == request.context.region_id)
-        assert not region.end or (request.end_key and request.end_key <= region.end), "scan past the region"
+        assert not region.end or (request.end_key and request.end_key <= region.end), (
+            "scan past the region"
+        )
         keys = sorted(
             key
             for key in {*self._cluster.data, *self._cluster.locks}
             if request.start_key <= key and (not request.end_key or key < request.end_key)
         )[: request.limit]
         return pb.tikv.ScanResponse(
-            pairs=[pb.tikv.KvPair(key=key, value=self._cluster.data.get(key), error=self._locked(key)) for key in keys]
+            pairs=[
+                pb.tikv.KvPair(key=key, value=self._cluster.data.get(key), error=self._locked(key))
+                for key in keys
+            ]
         )
 
     def KvScanLock(self, request, context):
@@ -227,7 +261,9 @@ class _TiKV(pb_grpc.tikv.TikvServicer):
         found = [
             lock
             for key, lock in sorted(self._cluster.locks.items())
-            if region.covers(key) and request.start_key <= key and lock.lock_version <= request.max_version
+            if region.covers(key)
+            and request.start_key <= key
+            and lock.lock_version <= request.max_version
         ]
         return pb.tikv.ScanLockResponse(locks=found[: request.limit])
 

@@ -1,5 +1,5 @@
-"""A pump on a real gRPC server that keeps what it is sent in memory, and can be told to fail, hang, die
-and come back.
+"""A pump on a real gRPC server that keeps what it is sent in memory, and can be told to fail, hang,
+die and come back.
 """
 
 import threading
@@ -15,7 +15,8 @@ from sluice.tidb.etcd import NodeStatus
 CLUSTER_ID = 4242
 
 
-# A grpc server forgives a ping every five minutes unless told otherwise, and hangs up on who pings more often.
+# A grpc server forgives a ping every five minutes unless told otherwise, and hangs up on who pings
+# more often.
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -25,7 +26,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def binlog(tp, start_ts, commit_ts=0, **more):
-    message = pb.binlog.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0, **more)
+    message = pb.binlog.Binlog(
+        tp=tp, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0, **more
+    )
     return message.SerializeToString()
 
 
@@ -58,7 +61,9 @@ class Pump(pb_grpc.pump.PumpServicer, pb_grpc.window.WindowServicer):
         self._server = grpc.server(ThreadPoolExecutor(32), options=SERVER_OPTIONS)
         pb_grpc.pump.add_PumpServicer_to_server(self, self._server)
         pb_grpc.window.add_WindowServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port if port is None else port}")
+        self.port = self._server.add_insecure_port(
+            f"127.0.0.1:{self.port if port is None else port}"
+        )
         self._server.start()
 
     def stop(self):
@@ -74,7 +79,9 @@ class Pump(pb_grpc.pump.PumpServicer, pb_grpc.window.WindowServicer):
 
     def _check(self, cluster_id, context):
         if cluster_id != CLUSTER_ID:
-            context.abort(grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {CLUSTER_ID} vs {cluster_id}")
+            context.abort(
+                grpc.StatusCode.UNKNOWN, f"cluster ID are mismatch, {CLUSTER_ID} vs {cluster_id}"
+            )
 
     def WriteBinlog(self, request, context):
         self._check(request.clusterID, context)

@@ -1,9 +1,10 @@
-"""Makes a small folder with one of everything that this version writes durably, by the program's own code.
+"""Makes a small folder with one of everything that this version writes durably, by the program's
+own code.
 
     .venv/bin/python -m tests.upgrade.record tests/upgrade/release_1.tar.gz
 
-The recorded one, `release_1.tar.gz`, is what the first release writes: it is made anew only as long as that one isn't
-released. A release with another format records one of its own beside it.
+The recorded one, `release_1.tar.gz`, is what the first release writes: it is made anew only as long
+as that one isn't released. A release with another format records one of its own beside it.
 
     relay/        three windows, applied through the first one; orders, a decision, a job, an appointment
     archive/      the same windows in a volume, a base
@@ -60,7 +61,10 @@ SEED, TRANSACTIONS, A_WINDOW = 15, 30, 10
 def settings_of(folder: Path, server: MariaDBServer, mode: str = "atomic") -> Settings:
     """A pipeline from the relay log in `folder` to a server."""
     return Settings(
-        Upstream("unused"), Relay(f"file://{folder}/relay"), server.downstream, apply=Apply(mode, 2, 10_000)
+        Upstream("unused"),
+        Relay(f"file://{folder}/relay"),
+        server.downstream,
+        apply=Apply(mode, 2, 10_000),
     )
 
 
@@ -81,12 +85,16 @@ def record(folder: Path, server: MariaDBServer) -> None:
     expected["hi"] = [window.hi for window in windows]
     _orders(relay, windows[-1].hi)
     _archive(folder, relay)
-    SavepointFile(folder / "savepoint", 7).save(Checkpoint(windows[0].hi, 1), "binlog-0000000000000000", 100)
+    SavepointFile(folder / "savepoint", 7).save(
+        Checkpoint(windows[0].hi, 1), "binlog-0000000000000000", 100
+    )
     expected["pump"] = _pump(folder / "pump")
     (folder / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, indent=1) + "\n")
 
 
-def _apply_first(folder: Path, server: MariaDBServer, relay: RelayLog, expected: dict[str, Any]) -> None:
+def _apply_first(
+    folder: Path, server: MariaDBServer, relay: RelayLog, expected: dict[str, Any]
+) -> None:
     settings = settings_of(folder, server)
     first = relay.first()
     assert first is not None
@@ -95,7 +103,9 @@ def _apply_first(folder: Path, server: MariaDBServer, relay: RelayLog, expected:
         cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
         expected["checkpoint"] = cursor.fetchall()[0][0]
     # A flight of which nothing was written: the row alone tells of it.
-    sink = ParallelMySQLSink.open(settings.downstream, ChangeOrigin.from_upstream(settings.upstream, settings.rules), 7)
+    sink = ParallelMySQLSink.open(
+        settings.downstream, ChangeOrigin.from_upstream(settings.upstream, settings.rules), 7
+    )
     sink.set_guard(_Keeper(json.loads(expected["checkpoint"])["sluice"]["owner"]))
     sink.recover()
     second = relay.next(first.hi)
@@ -122,7 +132,9 @@ def _orders(relay: RelayLog, hi: int) -> None:
     relay.change_control(lambda control: replace(control, land_paused=True))
     relay.decisions.add(Override(hi + 1000, SKIP, (), "ann", "too large", 1))
     Consumers(relay).note("other", hi, "another pipeline")
-    job = Jobs(relay.storage).create("backfill", {"of": ["rnd.plain"]}, WriteScope("db:3306", ("rnd.plain",)), "ann")
+    job = Jobs(relay.storage).create(
+        "backfill", {"of": ["rnd.plain"]}, WriteScope("db:3306", ("rnd.plain",)), "ann"
+    )
     job.save_plan({"tables": ["rnd.plain"]})
     relay.aligned_chunks.make(AlignedChunk(hi + 2000, job.id, 1, 102, "rnd", "plain", made_ms=1))
 
@@ -136,9 +148,14 @@ def _archive(folder: Path, relay: RelayLog) -> None:
     with archive.storage.new_file(path) as file:
         file.write(rows)
     table = SnapshotTable(
-        "rnd", "plain", TABLES["plain"].to_json(), (SnapshotFile(path, 3, len(rows), google_crc32c.value(rows), 90),)
+        "rnd",
+        "plain",
+        TABLES["plain"].to_json(),
+        (SnapshotFile(path, 3, len(rows), google_crc32c.value(rows), 90),),
     )
-    bases.publish(ArchiveSnapshot(name, 400, 1, 7, 1, "a test", ({"id": 1, "name": "rnd"},), (table,)))
+    bases.publish(
+        ArchiveSnapshot(name, 400, 1, 7, 1, "a test", ({"id": 1, "name": "rnd"},), (table,))
+    )
     Pins(archive.storage).note("restore-1", Pin("a restore", 400, (name,), "restore-1", 500))
 
 
@@ -149,7 +166,9 @@ def _pump(folder: Path) -> list[list[int]]:
     for n in range(1, 6):
         storekit.write(store, storekit.prewrite(base + 10 * n, b"value %d" % n))
         storekit.write(store, storekit.commit(base + 10 * n, base + 10 * n + 5))
-    storekit.write(store, storekit.prewrite(base + 61), storekit.rollback(base + 61), storekit.fake(base + 70))
+    storekit.write(
+        store, storekit.prewrite(base + 61), storekit.rollback(base + 61), storekit.fake(base + 70)
+    )
     storekit.write(store, storekit.prewrite(base + 80, b"undecided"))
     storekit.eventually(lambda: store.max_commit_ts >= base + 70)
     store.close()

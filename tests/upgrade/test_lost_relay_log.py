@@ -30,7 +30,9 @@ def test_a_lost_relay_log_is_landed_again_from_the_checkpoint_on(
     folder = tmp_path / "relay"
     before = history.land(f"file://{folder}", [10])
     fresh(mariadb).close()
-    settings = Settings(Upstream("unused"), Relay(before.url), mariadb.downstream, apply=Apply(mode, 2, 1))
+    settings = Settings(
+        Upstream("unused"), Relay(before.url), mariadb.downstream, apply=Apply(mode, 2, 1)
+    )
     seen: list[BatchReport] = []
     last = before.last()
     assert last is not None
@@ -42,13 +44,20 @@ def test_a_lost_relay_log_is_landed_again_from_the_checkpoint_on(
             raise _Lost
 
     with pytest.raises(_Lost):
-        run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings), on_batch=lose)
+        run_apply(
+            settings,
+            until_ts=last.hi,
+            run_seconds=240,
+            prepare=local_preparer(settings),
+            on_batch=lose,
+        )
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT JSON_VALUE(checkPoint, '$.commitTS') FROM tidb_binlog.checkpoint")
         checkpoint = int(cursor.fetchall()[0][0])
     assert before.first() is None
 
-    again = history.land(f"file://{folder}", [7], after=checkpoint)  # as landing does: it begins at the checkpoint
+    # as landing does: it begins at the checkpoint
+    again = history.land(f"file://{folder}", [7], after=checkpoint)
     first = again.first()
     assert first is not None and first.lo == checkpoint
     with pytest.raises(OtherWriterError, match="sluice takeover"):
@@ -56,7 +65,9 @@ def test_a_lost_relay_log_is_landed_again_from_the_checkpoint_on(
     # Nobody else writes: the registry, which isn't there, would say so.
     monkeypatch.setattr(handover, "_require_no_other_writer", lambda *_: 7)
     monkeypatch.setattr(handover, "_CHECKPOINT_WATCH_S", 0.0)
-    assert "is this pipeline's now; applying goes on from" in handover.take_over(settings, lambda _: None)
+    assert "is this pipeline's now; applying goes on from" in handover.take_over(
+        settings, lambda _: None
+    )
     run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
     with mariadb.connect() as connection:
         for name in TABLES:

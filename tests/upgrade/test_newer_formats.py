@@ -73,22 +73,50 @@ def archive_of(folder: Path) -> Archive:
 DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]]] = {
     "window record": ("relay/windows/*/*.json", newer_sealed, lambda f: relay_of(f).last()),
     "orders": ("relay/control/*.json", newer_json, lambda f: relay_of(f).control()),
-    "whose downstream it is": ("relay/downstream.json", newer_json, lambda f: relay_of(f).ownership()),
+    "whose downstream it is": (
+        "relay/downstream.json",
+        newer_json,
+        lambda f: relay_of(f).ownership(),
+    ),
     "decision": ("relay/decisions/*.json", newer_json, lambda f: relay_of(f).decisions.list()),
     "position of a consumer": (
-        "relay/consumers/other.json", newer_json, lambda f: Consumers(relay_of(f)).positions(),
+        "relay/consumers/other.json",
+        newer_json,
+        lambda f: Consumers(relay_of(f)).positions(),
     ),
-    "appointment": ("relay/appointments/*.json", newer_json, lambda f: relay_of(f).aligned_chunks.of_job("backfill")),
-    "list of open jobs": ("relay/open-jobs/*.json", newer_json, lambda f: Jobs(relay_of(f).storage).unfinished()),
-    "specification of a job": ("relay/jobs/*/spec.json", newer_json, lambda f: Jobs(relay_of(f).storage).list()),
+    "appointment": (
+        "relay/appointments/*.json",
+        newer_json,
+        lambda f: relay_of(f).aligned_chunks.of_job("backfill"),
+    ),
+    "list of open jobs": (
+        "relay/open-jobs/*.json",
+        newer_json,
+        lambda f: Jobs(relay_of(f).storage).unfinished(),
+    ),
+    "specification of a job": (
+        "relay/jobs/*/spec.json",
+        newer_json,
+        lambda f: Jobs(relay_of(f).storage).list(),
+    ),
     "plan of a job": (
-        "relay/jobs/*/plan.json", newer_json, lambda f: Jobs(relay_of(f).storage).get("backfill").plan(),
+        "relay/jobs/*/plan.json",
+        newer_json,
+        lambda f: Jobs(relay_of(f).storage).get("backfill").plan(),
     ),
     "catalogue": ("archive/days/*/*.json", newer_sealed, lambda f: archive_of(f).last()),
-    "index of a volume": ("archive/log/*/*.windows", newer_index, lambda f: archive_of(f).log.last()),
-    "base": ("archive/bases/*/base.json", newer_sealed, lambda f: SnapshotStore(archive_of(f).storage).latest(500)),
+    "index of a volume": (
+        "archive/log/*/*.windows",
+        newer_index,
+        lambda f: archive_of(f).log.last(),
+    ),
+    "base": (
+        "archive/bases/*/base.json",
+        newer_sealed,
+        lambda f: SnapshotStore(archive_of(f).storage).latest(500),
+    ),
     "hold": ("archive/holds/*.json", newer_json, lambda f: Pins(archive_of(f).storage).all()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
@@ -145,8 +173,16 @@ def test_a_newer_checkpoint_row_is_refused_before_anything_is_written(
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (json.dumps(row),))
     settings = settings_of(folder, mariadb, mode)
-    with pytest.raises(CheckpointError, match="checkpoint of cluster 7 has format 2, this version of Sluice reads 1"):
-        run_apply(settings, until_ts=expected_of(folder)["hi"][-1], run_seconds=60, prepare=local_preparer(settings))
+    with pytest.raises(
+        CheckpointError,
+        match="checkpoint of cluster 7 has format 2, this version of Sluice reads 1",
+    ):
+        run_apply(
+            settings,
+            until_ts=expected_of(folder)["hi"][-1],
+            run_seconds=60,
+            prepare=local_preparer(settings),
+        )
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
         assert json.loads(cursor.fetchall()[0][0]) == row

@@ -1,5 +1,6 @@
-"""What release 1 wrote, recorded by `tests.upgrade.record`, is read and gone on from; what is written today release 1
-can read.
+"""What release 1 wrote, recorded by `tests.upgrade.record`, is read and gone on from.
+
+What is written today release 1 can read.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def as_it_was(folder: Path, server: MariaDBServer, checkpoint: str) -> None:
                 cursor.execute(f"INSERT INTO rnd.`{name}` VALUES ({values})", row)
         cursor.execute("CREATE DATABASE tidb_binlog")
         cursor.execute(
-            "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)"
+            "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint"
+            " MEDIUMTEXT)"
         )
         cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (7, %s)", (expected[checkpoint],))
     owned = folder / "relay/downstream.json"
@@ -75,7 +77,9 @@ def test_applying_goes_on_from_the_relay_log_and_the_checkpoint_of_release_1(
     as_it_was(release_1, mariadb, checkpoint)
     expected = expected_of(release_1)
     settings = settings_of(release_1, mariadb, mode)
-    run_apply(settings, until_ts=expected["hi"][-1], run_seconds=240, prepare=local_preparer(settings))
+    run_apply(
+        settings, until_ts=expected["hi"][-1], run_seconds=240, prepare=local_preparer(settings)
+    )
     with mariadb.connect() as connection:
         for name in TABLES:
             assert [list(row) for row in rows_of(connection, name)] == expected["rows"][name], name
@@ -91,13 +95,19 @@ def test_a_pump_goes_on_with_the_data_directory_of_release_1(release_1: Path) ->
         assert store.is_open(undecided)
         storekit.write(store, storekit.commit(undecided, undecided + 5))
         storekit.eventually(lambda: store.max_commit_ts >= undecided + 5)
-        assert [found[:2] for found in storekit.window(store)] == [*expected, (undecided + 5, undecided)]
+        assert [found[:2] for found in storekit.window(store)] == [
+            *expected,
+            (undecided + 5, undecided),
+        ]
     finally:
         store.close()
 
 
 def test_the_archive_of_release_1_holds_what_its_relay_log_does(release_1: Path) -> None:
-    relay, archive = RelayLog.open(f"file://{release_1}/relay"), Archive.open(f"file://{release_1}/archive")
+    relay, archive = (
+        RelayLog.open(f"file://{release_1}/relay"),
+        Archive.open(f"file://{release_1}/archive"),
+    )
     changes = archive.log
     read = pa.concat_tables(relay.read([window]) for window in relay.windows(0))
     archived = [part for window in changes.windows(0) for part in window.parts]
@@ -113,7 +123,11 @@ def test_orders_decisions_jobs_and_positions_of_release_1_are_known(release_1: P
     assert [decision.by for decision in relay.decisions.list()] == ["ann"]
     assert Consumers(relay).positions()["other"] == hi
     (job,) = Jobs(relay.storage).list()
-    assert (job.id, job.entry().state, job.plan()) == ("backfill", "planned", {"tables": ["rnd.plain"]})
+    assert (job.id, job.entry().state, job.plan()) == (
+        "backfill",
+        "planned",
+        {"tables": ["rnd.plain"]},
+    )
     assert [one.job for one in relay.aligned_chunks.of_job("backfill")] == ["backfill"]
     savepoint = SavepointFile(release_1 / "savepoint", 7).load()
     assert savepoint is not None and (savepoint.checkpoint.commit_ts, savepoint.offset) == (
@@ -123,13 +137,16 @@ def test_orders_decisions_jobs_and_positions_of_release_1_are_known(release_1: P
 
 
 def form_of(document: Any) -> Any:
-    """What a document is made of: its keys, and the kinds of its values; numbers and texts don't count, but a format's
-    does.
+    """What a document is made of: its keys, and the kinds of its values.
+
+    Numbers and texts don't count, but a format's does.
     """
     if isinstance(document, dict):
         # Names of tables and processes are no keys of a format.
         free = any(re.search(r"[\d./]", key) for key in document)
-        kept = {key: value if key == "format" else form_of(value) for key, value in document.items()}
+        kept = {
+            key: value if key == "format" else form_of(value) for key, value in document.items()
+        }
         return ["any name", *{json.dumps(form) for form in kept.values()}] if free else kept
     if isinstance(document, list):
         return sorted({json.dumps(form_of(item), sort_keys=True) for item in document})
@@ -161,8 +178,9 @@ def forms(folder: Path) -> dict[str, Any]:
 def test_what_is_written_today_has_the_form_that_release_1_reads(
     mariadb: MariaDBServer, release_1: Path, tmp_path: Path
 ) -> None:
-    """If this fails, an older Sluice refuses or misreads what this one writes: raise the document's ``format`` (see
-    `sluice.relay.format_version`), keep reading the former one, and record a folder for the new one beside this.
+    """If this fails, an older Sluice refuses or misreads what this one writes: raise the document's
+    ``format`` (see `sluice.relay.format_version`), keep reading the former one, and record a folder
+    for the new one beside this.
     """
     today = tmp_path / "today"
     today.mkdir()

@@ -2,7 +2,14 @@
 
 from sluice.tidb.codec.datum import Datum, decode_datum, encode_datum, skip_datum
 from sluice.tidb.codec.errors import CodecError
-from sluice.tidb.codec.memcomparable import decode_bytes, decode_int, decode_uint, encode_bytes, encode_int, encode_uint
+from sluice.tidb.codec.memcomparable import (
+    decode_bytes,
+    decode_int,
+    decode_uint,
+    encode_bytes,
+    encode_int,
+    encode_uint,
+)
 
 __all__ = [
     "CodecError",

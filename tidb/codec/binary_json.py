@@ -9,10 +9,11 @@ Layout: one type byte, then the body, everything little-endian.
     0d opaque             MySQL type byte, uvarint length, bytes
     11 time               int64 nanoseconds, u32 fraction digits
 
-An array has a value entry of 5 bytes an element: type, then the offset of its body (for literals the literal itself in
-the first byte). An object has a key entry of 6 bytes each (u32 offset, u16 length), sorted by key bytes, then the value
-entries. Offsets count from the container's own count field. Dates are core times: from the top 14 bits year, 4 month, 5
-day, 5 hour, 6 minute, 6 second, 20 microsecond, 4 fraction digits and kind.
+An array has a value entry of 5 bytes an element: type, then the offset of its body (for literals
+the literal itself in the first byte). An object has a key entry of 6 bytes each (u32 offset, u16
+length), sorted by key bytes, then the value entries. Offsets count from the container's own count
+field. Dates are core times: from the top 14 bits year, 4 month, 5 day, 5 hour, 6 minute, 6 second,
+20 microsecond, 4 fraction digits and kind.
 
 `decode_json` gives the text TiDB prints, which is what a downstream stores.
 """
@@ -30,7 +31,16 @@ from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.float import format_double
 from sluice.tidb.codec.varint import decode_uvarint, encode_uvarint
 
-OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
+OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = (
+    0x01,
+    0x03,
+    0x04,
+    0x09,
+    0x0A,
+    0x0B,
+    0x0C,
+    0x0D,
+)
 DATE, DATETIME, TIMESTAMP, TIME = 0x0E, 0x0F, 0x10, 0x11
 
 _FIXED = {LITERAL: 1, INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, TIME: 12}
@@ -43,7 +53,10 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def json_size(data: bytes | memoryview, pos: int) -> int:
-    """Bytes of the JSON value (type byte included) at `pos`; raises CodecError when it doesn't fit into `data`."""
+    """Bytes of the JSON value (type byte included) at `pos`.
+
+    Raises CodecError when it doesn't fit into `data`.
+    """
     if pos >= len(data):
         raise CodecError("JSON without a type", pos)
     kind = data[pos]
@@ -126,7 +139,9 @@ def _container_text(kind: int, data: bytes, at: int, limit: int, depth: int) -> 
     values = at + 8 + (6 * count if kind == OBJECT else 0)
     after = values + 5 * count
     if end > limit or after > end:
-        raise CodecError(f"JSON container of {size} bytes with {count} elements in {limit - at} bytes")
+        raise CodecError(
+            f"JSON container of {size} bytes with {count} elements in {limit - at} bytes"
+        )
     parts = []
     for entry, (element, offset) in enumerate(_ENTRY.iter_unpack(data[values:after])):
         if element == LITERAL:
@@ -164,13 +179,20 @@ def _core_time(bits: int, kind: int) -> str:
     date = f"{year:04}-{month:02}-{day:02}"
     if kind == DATE:
         return date
-    hour, minute, second, micro = bits >> 36 & 31, bits >> 30 & 63, bits >> 24 & 63, bits >> 4 & 0xFFFFF
+    hour, minute, second, micro = (
+        bits >> 36 & 31,
+        bits >> 30 & 63,
+        bits >> 24 & 63,
+        bits >> 4 & 0xFFFFF,
+    )
     return f"{date} {hour:02}:{minute:02}:{second:02}.{micro:06}"
 
 
 def encode_json(text: str) -> bytes:
-    """Type and body of a JSON text. Integers become int64 or uint64 where they fit, else doubles; of a doubled key the
-    last value counts.
+    """Type and body of a JSON text.
+
+    Integers become int64 or uint64 where they fit, else doubles; of a doubled key the last value
+    counts.
     """
     try:
         return bytes(_encode(json.loads(text)))
@@ -215,4 +237,10 @@ def _container(kind: int, keys: list[bytes], values: list[bytearray]) -> bytearr
             value_entries += struct.pack("<BI", value[0], at + len(data))
             data += value[1:]
     size = at + len(data)
-    return bytearray((kind,)) + struct.pack("<II", len(values), size) + key_entries + value_entries + data
+    return (
+        bytearray((kind,))
+        + struct.pack("<II", len(values), size)
+        + key_entries
+        + value_entries
+        + data
+    )

@@ -64,13 +64,19 @@ FLAGS: dict[str, tuple[int, ...]] = {
 
 
 def from_datum(column: Column, datum: Datum) -> Any:
-    """The value of a datum in `column`. Raises CodecError when the flag or the value can't be one of its type."""
+    """The value of a datum in `column`.
+
+    Raises CodecError when the flag or the value can't be one of its type.
+    """
     flag, value = datum
     if flag == NIL:
         return None
     kind = column.kind
     if flag not in FLAGS.get(kind, ()):
-        raise CodecError(f"column {column.name!r} ({kind or f'type {column.tp}'}) has a datum with flag 0x{flag:02x}")
+        raise CodecError(
+            f"column {column.name!r} ({kind or f'type {column.tp}'}) has a datum with flag"
+            f" 0x{flag:02x}"
+        )
     if isinstance(value, int):
         return _from_int(column, kind, value)
     if kind == "float" and isinstance(value, float):
@@ -82,7 +88,9 @@ def _to_float32(column: Column, value: float) -> float:
     try:
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError as error:
-        raise CodecError(f"column {column.name!r} is a FLOAT and has the value {value!r}") from error
+        raise CodecError(
+            f"column {column.name!r} is a FLOAT and has the value {value!r}"
+        ) from error
     return rounded
 
 
@@ -97,7 +105,9 @@ def _from_int(column: Column, kind: str, value: int) -> int | str:
         return value
     if kind == "enum":
         if value > len(column.elems):
-            raise CodecError(f"column {column.name!r} has {len(column.elems)} elements and the index {value}")
+            raise CodecError(
+                f"column {column.name!r} has {len(column.elems)} elements and the index {value}"
+            )
         return column.elems[value - 1] if value else ""
     if kind == "set":
         return set_text(column, value)
@@ -107,14 +117,22 @@ def _from_int(column: Column, kind: str, value: int) -> int | str:
 
 
 def set_text(column: Column, bits: int) -> str:
-    """The names of a SET's bits, in order, with commas; raises CodecError for a bit without a name."""
+    """The names of a SET's bits, in order, with commas.
+
+    Raises CodecError for a bit without a name.
+    """
     if bits >> len(column.elems):
-        raise CodecError(f"column {column.name!r} has {len(column.elems)} elements and the bits {bits:#x}")
+        raise CodecError(
+            f"column {column.name!r} has {len(column.elems)} elements and the bits {bits:#x}"
+        )
     return ",".join(name for i, name in enumerate(column.elems) if bits >> i & 1)
 
 
 def to_datum(column: Column, value: Any, *, in_handle: bool = False) -> bytes:
-    """The bytes of the datum TiDB writes for `value` in `column`; text columns take str or bytes."""
+    """The bytes of the datum TiDB writes for `value` in `column`.
+
+    Text columns take str or bytes.
+    """
     if value is None:
         return bytes((NIL,))
     kind = column.kind
@@ -149,15 +167,18 @@ def to_datum(column: Column, value: Any, *, in_handle: bool = False) -> bytes:
 
 
 def missing_value(column: Column) -> Any:
-    """The value of a column that a row doesn't hold: its origin default, else NULL if it may be, else the type's zero.
-    Text and binary come as bytes."""
+    """The value of a column that a row doesn't hold: its origin default, else NULL if it may be,
+    else the type's zero. Text and binary come as bytes.
+    """
     default = column.origin_default
     if default is None:
         return _zero(column) if column.not_null else None
     try:
         return _parse_default(column, default)
     except (ValueError, InvalidOperation, CodecError) as error:
-        raise CodecError(f"column {column.name!r} has the origin default {default!r}: {error}") from error
+        raise CodecError(
+            f"column {column.name!r} has the origin default {default!r}: {error}"
+        ) from error
 
 
 def _parse_default(column: Column, default: bytes | str) -> Any:
@@ -177,14 +198,20 @@ def _parse_default(column: Column, default: bytes | str) -> Any:
     if kind == "decimal":
         return f"{Decimal(text):.{max(0, column.decimal)}f}"
     if kind in ("date", "datetime", "timestamp"):
-        return format_time(pack_time(spelled.parse_moment(text)), None if kind == "date" else column.fsp)
+        return format_time(
+            pack_time(spelled.parse_moment(text)), None if kind == "date" else column.fsp
+        )
     if kind == "time":
         return format_duration(parse_duration(spelled.parse_duration(text)), column.fsp)
     return decode_json(encode_json(text))[0] if kind == "json" else text
 
 
 def _padded(column: Column, raw: bytes) -> bytes:
-    return raw.ljust(column.flen, b"\0") if column.tp == column_types.CHAR and column.kind == "binary" else raw
+    return (
+        raw.ljust(column.flen, b"\0")
+        if column.tp == column_types.CHAR and column.kind == "binary"
+        else raw
+    )
 
 
 def _zero(column: Column) -> Any:

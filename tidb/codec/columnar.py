@@ -1,8 +1,8 @@
-"""Cells of many rows into one Arrow column, a kernel for each kind of value (`sluice.tidb.codec.column_value` lists
-them).
+"""Cells of many rows into one Arrow column, a kernel for each kind of value
+(`sluice.tidb.codec.column_value` lists them).
 
-Kernels never raise on bad values: they set the row in `bad`, put anything in its place, and the scalar decoder reports
-it.
+Kernels never raise on bad values: they set the row in `bad`, put anything in its place, and the
+scalar decoder reports it.
 """
 
 from collections.abc import Callable
@@ -43,8 +43,13 @@ def arrow_type(column: Column) -> pa.DataType:
     return _TYPES.get(column.kind, pa.large_string())
 
 
-def to_arrow(column: Column, buffer: Buffer, cells: Cells | None, count: int, bad: Mask) -> pa.Array:
-    """An Arrow array of `count` values. `cells` None: no row has the column. Rows without it get `missing_value`."""
+def to_arrow(
+    column: Column, buffer: Buffer, cells: Cells | None, count: int, bad: Mask
+) -> pa.Array:
+    """An Arrow array of `count` values.
+
+    `cells` None: no row has the column. Rows without it get `missing_value`.
+    """
     kind, array_type = column.kind, arrow_type(column)
     if cells is None:
         return constant(missing_value(column), array_type, count)
@@ -78,7 +83,9 @@ def from_values(values: list[Any], array_type: pa.DataType) -> pa.Array:
 
 def _as_text(array: pa.Array) -> pa.Array:
     """large_binary as large_string, unchecked and without a copy."""
-    return pa.LargeStringArray.from_buffers(len(array), *array.buffers()[1:], array.buffers()[0], -1, array.offset)
+    return pa.LargeStringArray.from_buffers(
+        len(array), *array.buffers()[1:], array.buffers()[0], -1, array.offset
+    )
 
 
 def _validity(null: Mask | None) -> pa.Buffer | None:
@@ -126,7 +133,9 @@ def _floats(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array
 
 
 def _bytes(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
-    """One pass of Arrow's own copy: the buffer seen as gap, value, gap, value, ... of which the values are taken."""
+    """One pass of Arrow's own copy: the buffer seen as gap, value, gap, value, ... of which the
+    values are taken.
+    """
     count = len(cells.start)
     offsets = np.empty(2 * count + 1, np.int64)
     if count:
@@ -158,12 +167,30 @@ def _times(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
     wrong = (year > 9999) | (hour > 23) | (minute > 59) | (second > 59) | (micro > 999_999)
     if wrong.any():
         bad |= wrong
-        year, hour, minute = np.where(wrong, 0, year), np.where(wrong, 0, hour), np.where(wrong, 0, minute)
+        year, hour, minute = (
+            np.where(wrong, 0, year),
+            np.where(wrong, 0, hour),
+            np.where(wrong, 0, minute),
+        )
         second, micro = np.where(wrong, 0, second), np.where(wrong, 0, micro)
-    fields = [("century", "u2"), ("year", "u2"), ("s1", "u1"), ("month", "u2"), ("s2", "u1"), ("day", "u2")]
+    fields = [
+        ("century", "u2"),
+        ("year", "u2"),
+        ("s1", "u1"),
+        ("month", "u2"),
+        ("s2", "u1"),
+        ("day", "u2"),
+    ]
     fsp = 0 if column.kind == "date" else column.fsp
     if column.kind != "date":
-        fields += [("s3", "u1"), ("hour", "u2"), ("s4", "u1"), ("minute", "u2"), ("s5", "u1"), ("second", "u2")]
+        fields += [
+            ("s3", "u1"),
+            ("hour", "u2"),
+            ("s4", "u1"),
+            ("minute", "u2"),
+            ("s5", "u1"),
+            ("second", "u2"),
+        ]
         if fsp:
             fields += [("s6", "u1"), ("f", "u1" if fsp == 1 else f"{fsp}u1")]
     text = np.empty(count, fields)
@@ -177,7 +204,9 @@ def _times(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
             text["s6"] = ord(".")
             text["f"] = _six_digits(micro)[:, :fsp] if fsp > 1 else _six_digits(micro)[:, 0]
     width = text.dtype.itemsize
-    return _text(text.view(np.uint8), np.arange(0, count * width + 1, width, dtype=np.int64), cells.null)
+    return _text(
+        text.view(np.uint8), np.arange(0, count * width + 1, width, dtype=np.int64), cells.null
+    )
 
 
 def _six_digits(values: Ints) -> Bytes:
@@ -228,7 +257,11 @@ def _decimals(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Arr
     order = np.full(count, -1, np.int64)
     chunks, done = [], 0
     for one in distinct:
-        rows = np.flatnonzero(prefix == one) if there is None else np.flatnonzero((prefix == one) & there)
+        rows = (
+            np.flatnonzero(prefix == one)
+            if there is None
+            else np.flatnonzero((prefix == one) & there)
+        )
         chunks.append(_decimals_alike(buffer, cells.start[rows], int(one), bad, rows))
         order[rows] = np.arange(done, done + len(rows))
         done += len(rows)
@@ -237,7 +270,9 @@ def _decimals(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Arr
     return pa.concat_arrays(chunks).take(pa.array(order, mask=order < 0))
 
 
-def _decimals_alike(buffer: Buffer, start: Ints, prefix: int, bad: Mask, rows: Ints | None) -> pa.Array:
+def _decimals_alike(
+    buffer: Buffer, start: Ints, prefix: int, bad: Mask, rows: Ints | None
+) -> pa.Array:
     precision, fraction = prefix & 0xFF, prefix >> 8
     negative = buffer.bytes[start + 2] < 0x80
     wrong = np.zeros(len(start), np.bool_)
@@ -294,7 +329,9 @@ def _decimals_by_arrow(groups: list[tuple[int, Ints]], negative: Mask, fraction:
     words ^= (np.uint64(0) - one)[:, np.newaxis]  # all ones where it is negative
     words[:, 0] += one
     words[:, 1] += negative & (words[:, 0] == 0)
-    decimals = pa.Array.from_buffers(pa.decimal128(38, fraction), count, [None, pa.py_buffer(words)])
+    decimals = pa.Array.from_buffers(
+        pa.decimal128(38, fraction), count, [None, pa.py_buffer(words)]
+    )
     return decimals.cast(pa.large_string())
 
 
@@ -308,9 +345,12 @@ def _product(values: Words, factor: int) -> tuple[Words, Words]:
     return values * np.uint64(factor), v1 * f1 + (middle >> half) + (other >> half)
 
 
-def _decimals_by_digits(groups: list[tuple[int, Ints]], negative: Mask, precision: int, fraction: int) -> pa.Array:
+def _decimals_by_digits(
+    groups: list[tuple[int, Ints]], negative: Mask, precision: int, fraction: int
+) -> pa.Array:
     whole = precision - fraction
-    # columns: sign, one zero when there are no integer digits, integer digits, point, fraction digits
+    # columns: sign, one zero when there are no integer digits, integer digits, point, fraction
+    # digits
     lead = max(whole, 1)
     grid = np.full((len(negative), 1 + lead + (1 + fraction if fraction else 0)), _ZERO, np.uint8)
     grid[:, 0] = ord("-")
@@ -321,7 +361,11 @@ def _decimals_by_digits(groups: list[tuple[int, Ints]], negative: Mask, precisio
     taken = 0
     for digits, value in groups:
         nine = np.empty((len(negative), 9), np.uint8)
-        nine[:, 0:3], nine[:, 3:6], nine[:, 6:9] = _D3[value // 1_000_000], _D3[value // 1000 % 1000], _D3[value % 1000]
+        nine[:, 0:3], nine[:, 3:6], nine[:, 6:9] = (
+            _D3[value // 1_000_000],
+            _D3[value // 1000 % 1000],
+            _D3[value % 1000],
+        )
         grid[:, column : column + digits] = nine[:, 9 - digits :]
         column, taken = column + digits, taken + digits
         if taken == whole and fraction:
@@ -370,7 +414,9 @@ def _jsons(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
         size = np.zeros(len(start), np.int64)
         size[there] = np.diff(found)
         offsets = np.concatenate((found[:1], found[0] + np.cumsum(size)))
-    return pa.LargeStringArray.from_buffers(len(start), pa.py_buffer(offsets), data, _validity(cells.null), -1, 0)
+    return pa.LargeStringArray.from_buffers(
+        len(start), pa.py_buffer(offsets), data, _validity(cells.null), -1, 0
+    )
 
 
 _KERNELS: dict[str, Callable[[Column, Buffer, Cells, Mask], pa.Array]] = {

@@ -17,7 +17,14 @@ from sluice.tidb.codec.binary_json import decode_json, encode_json, json_size
 from sluice.tidb.codec.decimal import decode_decimal, encode_decimal
 from sluice.tidb.codec.errors import CodecError
 from sluice.tidb.codec.float import decode_float, encode_float
-from sluice.tidb.codec.memcomparable import decode_bytes, decode_int, decode_uint, encode_bytes, encode_int, encode_uint
+from sluice.tidb.codec.memcomparable import (
+    decode_bytes,
+    decode_int,
+    decode_uint,
+    encode_bytes,
+    encode_int,
+    encode_uint,
+)
 from sluice.tidb.codec.varint import decode_uvarint, decode_varint, encode_uvarint, encode_varint
 
 NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT, JSON = range(11)
@@ -27,15 +34,21 @@ DatumValue = int | float | bytes | str | None
 
 
 class Datum(NamedTuple):
-    """A decoded datum. `value` is None, int (03 04 07 08 09), float (05), bytes (01 02; 14: its raw body), or text
-    (06 decimal digits, 0a JSON)."""
+    """A decoded datum.
+
+    `value` is None, int (03 04 07 08 09), float (05), bytes (01 02; 14: its raw body), or text (06
+    decimal digits, 0a JSON).
+    """
 
     flag: int
     value: DatumValue
 
 
 def decode_datum(data: bytes | memoryview, pos: int = 0) -> tuple[Datum, int]:
-    """Read one datum at `pos`; returns `(datum, position after it)`. Raises CodecError with the offset."""
+    """Read one datum at `pos`; returns `(datum, position after it)`.
+
+    Raises CodecError with the offset.
+    """
     if pos >= len(data):
         raise CodecError("a datum is missing", pos)
     flag = data[pos]
@@ -65,7 +78,9 @@ def decode_datum(data: bytes | memoryview, pos: int = 0) -> tuple[Datum, int]:
     elif flag == UINT:
         value, pos = decode_uint(data, pos)
     elif flag == VECTOR:
-        if len(data) < pos + 4 or len(data) < pos + 4 + 4 * (count := unpack_from("<I", data, pos)[0]):
+        if len(data) < pos + 4 or len(data) < pos + 4 + 4 * (
+            count := unpack_from("<I", data, pos)[0]
+        ):
             raise CodecError("a vector is cut off", pos)
         value, pos = bytes(data[pos : pos + 4 + 4 * count]), pos + 4 + 4 * count
     else:
@@ -81,7 +96,10 @@ def skip_datum(data: bytes | memoryview, pos: int) -> int:
 
 
 def encode_datum(datum: Datum) -> bytes:
-    """The bytes of a datum. Decimal values are text (their digits decide precision and fraction), JSON values text."""
+    """The bytes of a datum.
+
+    Decimal values are text (their digits decide precision and fraction), JSON values text.
+    """
     flag, value = datum
     head = bytes((flag,))
     if flag == NIL:

@@ -1,9 +1,10 @@
 """MyDecimal: exact decimals in MySQL's binary form.
 
-Layout: precision P (1 byte), fraction digits F (1 byte), body. The body holds the digits in groups of 9 as 4-byte
-big-endian integers, counted from the decimal point; the leading integer group and the trailing fraction group may be
-shorter and take `[0,1,1,2,2,3,3,4,4,4][digits]` bytes. For negative numbers every body byte is inverted. Last, the
-first byte's top bit is flipped, so bodies of the same P and F compare bytewise in numeric order.
+Layout: precision P (1 byte), fraction digits F (1 byte), body. The body holds the digits in groups
+of 9 as 4-byte big-endian integers, counted from the decimal point; the leading integer group and
+the trailing fraction group may be shorter and take `[0,1,1,2,2,3,3,4,4,4][digits]` bytes. For
+negative numbers every body byte is inverted. Last, the first byte's top bit is flipped, so bodies
+of the same P and F compare bytewise in numeric order.
 """
 
 from decimal import Decimal
@@ -18,7 +19,12 @@ MAX_FRACTION = 30
 def body_size(precision: int, fraction: int) -> int:
     """Bytes of the body for P and F."""
     whole = precision - fraction
-    return whole // 9 * 4 + DIGITS_TO_BYTES[whole % 9] + fraction // 9 * 4 + DIGITS_TO_BYTES[fraction % 9]
+    return (
+        whole // 9 * 4
+        + DIGITS_TO_BYTES[whole % 9]
+        + fraction // 9 * 4
+        + DIGITS_TO_BYTES[fraction % 9]
+    )
 
 
 def group_digits(precision: int, fraction: int) -> list[int]:
@@ -33,9 +39,13 @@ def valid_prefix(precision: int, fraction: int) -> bool:
     return 1 <= precision <= MAX_PRECISION and fraction <= min(precision, MAX_FRACTION)
 
 
-def encode_decimal(value: str | Decimal, precision: int | None = None, fraction: int | None = None) -> bytes:
-    """P, F and body of an exact decimal. Without `precision` and `fraction` the digits of `value` decide. Raises
-    CodecError when the value needs more digits than they allow (nothing is rounded).
+def encode_decimal(
+    value: str | Decimal, precision: int | None = None, fraction: int | None = None
+) -> bytes:
+    """P, F and body of an exact decimal.
+
+    Without `precision` and `fraction` the digits of `value` decide. Raises CodecError when the
+    value needs more digits than they allow (nothing is rounded).
     """
     number = Decimal(value)
     if not number.is_finite():
@@ -56,7 +66,9 @@ def encode_decimal(value: str | Decimal, precision: int | None = None, fraction:
     if precision is None:
         precision = max(len(text), fraction, 1)
     if not valid_prefix(precision, fraction):
-        raise CodecError(f"a decimal can't have {precision} digits, {fraction} of them after the point")
+        raise CodecError(
+            f"a decimal can't have {precision} digits, {fraction} of them after the point"
+        )
     if len(text) > precision:
         raise CodecError(f"{value} needs more than {precision} digits")
     text = text.rjust(precision, "0")
@@ -71,19 +83,27 @@ def encode_decimal(value: str | Decimal, precision: int | None = None, fraction:
 
 
 def decode_decimal(data: bytes | memoryview, pos: int = 0) -> tuple[str, int]:
-    """Read P, F and body at `pos`; returns `(text with exactly F fraction digits, position after it)`.
+    """Read P, F and body at `pos`.
 
-    Raises CodecError when the prefix is impossible, the body too short or a group holds more digits than it may.
+    Returns `(text with exactly F fraction digits, position after it)`.
+
+    Raises CodecError when the prefix is impossible, the body too short or a group holds more digits
+    than it may.
     """
     if len(data) < pos + 2:
         raise CodecError("decimal without precision and fraction", pos)
     precision, fraction = data[pos], data[pos + 1]
     if not valid_prefix(precision, fraction):
-        raise CodecError(f"decimal with {precision} digits, {fraction} of them after the point", pos)
+        raise CodecError(
+            f"decimal with {precision} digits, {fraction} of them after the point", pos
+        )
     end = pos + 2 + body_size(precision, fraction)
     body = bytearray(data[pos + 2 : end])
     if len(data) < end:
-        raise CodecError(f"decimal({precision},{fraction}) needs {end - pos - 2} bytes, {len(body)} are left", pos + 2)
+        raise CodecError(
+            f"decimal({precision},{fraction}) needs {end - pos - 2} bytes, {len(body)} are left",
+            pos + 2,
+        )
     negative = body[0] < 0x80
     body[0] ^= 0x80
     if negative:

@@ -1,6 +1,7 @@
 """TIME values: signed nanoseconds, in text `[-]HH:MM:SS[.ffffff]` with hours up to 838.
 
-In rows they are a varint datum, in keys and clustered handles 8 bytes that compare in order (the datum says which).
+In rows they are a varint datum, in keys and clustered handles 8 bytes that compare in order (the
+datum says which).
 """
 
 import re
@@ -22,7 +23,10 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(nanoseconds: int, fsp: int = 0) -> str:
-    """The text of a TIME value with `fsp` fraction digits (0 to 6); raises CodecError beyond 838 hours."""
+    """The text of a TIME value with `fsp` fraction digits (0 to 6).
+
+    Raises CodecError beyond 838 hours.
+    """
     micro = abs(nanoseconds) // 1000
     seconds, micro = divmod(micro, 1_000_000)
     if seconds >= (MAX_HOURS + 1) * 3600:

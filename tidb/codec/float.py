@@ -1,7 +1,7 @@
 """Floating point numbers: TiDB's order-preserving double, and the shortest decimal text.
 
-Layout: 8 bytes big-endian. IEEE-754 bits with the top bit set for values >= 0, all bits inverted for negative ones.
--0.0 is stored as +0.0. FLOAT columns hold the double of their float32 value.
+Layout: 8 bytes big-endian. IEEE-754 bits with the top bit set for values >= 0, all bits inverted
+for negative ones. -0.0 is stored as +0.0. FLOAT columns hold the double of their float32 value.
 """
 
 import struct
@@ -31,8 +31,10 @@ def decode_float(data: bytes | memoryview, pos: int = 0) -> tuple[float, int]:
 
 
 def format_double(value: float) -> str:
-    """Shortest text that reads back as `value`, as TiDB prints numbers inside JSON: plain digits for 1e-6 <= |x| < 1e21
-    (integers without `.0`), else `d.ddde-7` or `d.ddde+21` with an exponent that isn't padded."""
+    """Shortest text that reads back as `value`, as TiDB prints numbers inside JSON: plain digits
+    for 1e-6 <= |x| < 1e21 (integers without `.0`), else `d.ddde-7` or `d.ddde+21` with an exponent
+    that isn't padded.
+    """
     text = repr(value)
     if "e" not in text:  # also "inf" and "nan"
         return text.removesuffix(".0")
@@ -54,8 +56,9 @@ def format_double(value: float) -> str:
 
 
 def format_float(value: float) -> str:
-    """A FLOAT as TiDB sends it in result sets, so as dumps and comparisons see it: the shortest float32 text, but only
-    6 significant digits below 1e-15 and from 1e15 on (`3.40282e38`). Rows hold the exact float32.
+    """A FLOAT as TiDB sends it in result sets, so as dumps and comparisons see it: the shortest
+    float32 text, but only 6 significant digits below 1e-15 and from 1e15 on (`3.40282e38`). Rows
+    hold the exact float32.
     """
     number = np.float32(value)
     if not np.isfinite(number):

@@ -1,9 +1,11 @@
-"""Binary JSON of many rows as text at once: all documents are walked level by level, one numpy operation a level.
+"""Binary JSON of many rows as text at once: all documents are walked level by level, one numpy
+operation a level.
 
-Layout of the binary form: `sluice.tidb.codec.binary_json`, which is the reference for the text. Every value of a
-document is a node with two pieces of text: what comes before it (comma, key, opening bracket) and the value itself (or
-the closing bracket, behind all its members). A node's place among the pieces follows from the sizes of the subtrees
-before it, and one gather of all pieces in that order is the text of all documents.
+Layout of the binary form: `sluice.tidb.codec.binary_json`, which is the reference for the text.
+Every value of a document is a node with two pieces of text: what comes before it (comma, key,
+opening bracket) and the value itself (or the closing bracket, behind all its members). A node's
+place among the pieces follows from the sizes of the subtrees before it, and one gather of all
+pieces in that order is the text of all documents.
 """
 
 from dataclasses import dataclass
@@ -37,10 +39,21 @@ _U32 = np.uint64(0xFFFFFFFF)
 _LITERALS = [b"null", b"true", b"false"]
 _RARE = (OPAQUE, DATE, DATETIME, TIMESTAMP, TIME)
 _WIDTH = np.zeros(256, np.int64)  # bytes of values of a fixed size
-for _kind, _size in {LITERAL: 1, INT64: 8, UINT64: 8, DOUBLE: 8, DATE: 8, DATETIME: 8, TIMESTAMP: 8, TIME: 12}.items():
+for _kind, _size in {
+    LITERAL: 1,
+    INT64: 8,
+    UINT64: 8,
+    DOUBLE: 8,
+    DATE: 8,
+    DATETIME: 8,
+    TIMESTAMP: 8,
+    TIME: 12,
+}.items():
     _WIDTH[_kind] = _size
 _KNOWN = np.zeros(256, np.bool_)
-_KNOWN[[OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE, DATE, DATETIME, TIMESTAMP, TIME]] = True
+_KNOWN[
+    [OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE, DATE, DATETIME, TIMESTAMP, TIME]
+] = True
 # Bytes that may need an escape; 0xe2 begins U+2028 and U+2029.
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[:0x20] = True
@@ -49,8 +62,10 @@ _SPECIAL[[0x22, 0x5C, 0xE2]] = True
 
 @dataclass(slots=True)
 class _Level:
-    """The nodes of one depth, in the order of the documents. `parent`: index into the level above; `ordinal`: place
-    among its siblings; `key`: start and length of its name, length -1 in arrays and at the top.
+    """The nodes of one depth, in the order of the documents.
+
+    `parent`: index into the level above; `ordinal`: place among its siblings; `key`: start and
+    length of its name, length -1 in arrays and at the top.
     """
 
     kind: Ints
@@ -64,8 +79,9 @@ class _Level:
 
 
 def json_texts(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> tuple[pa.Buffer, Ints]:
-    """(data, offsets int64[n+1]) of the texts of the documents between `start` and `end`. Documents that are malformed
-    are set in `bad` and have any text.
+    """(data, offsets int64[n+1]) of the texts of the documents between `start` and `end`.
+
+    Documents that are malformed are set in `bad` and have any text.
     """
     levels = [_top(buffer, start, end, bad)]
     while (children := _members(buffer, levels[-1], bad)) is not None:
@@ -82,7 +98,9 @@ def json_texts(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> tuple[pa.Bu
         first = np.flatnonzero(level.ordinal == 0)
         before -= np.repeat(before[first], np.diff(np.append(first, len(size))))
         places.append(places[-1][level.parent] + 1 + 2 * before)
-    nodes = _Level(*(np.concatenate([getattr(level, name) for level in levels]) for name in _Level.__slots__))
+    nodes = _Level(
+        *(np.concatenate([getattr(level, name) for level in levels]) for name in _Level.__slots__)
+    )
     place, last = np.concatenate(places), np.concatenate(places) + 2 * np.concatenate(sizes) - 1
     pool, opening, closing = _pieces(buffer, nodes, bad)
     order = np.empty(2 * len(place), np.int64)
@@ -90,7 +108,9 @@ def json_texts(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> tuple[pa.Bu
     gathered = pool.take(pa.array(order))
     _, offsets, data = gathered.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(order) + 1, gathered.offset * 8)
-    return data if data is not None else pa.py_buffer(b""), np.concatenate((bounds[:1], bounds[ends]))
+    return data if data is not None else pa.py_buffer(b""), np.concatenate(
+        (bounds[:1], bounds[ends])
+    )
 
 
 def _top(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> _Level:
@@ -158,7 +178,11 @@ def _members(buffer: Buffer, level: _Level, bad: Mask) -> _Level | None:
         key_at, key_size = np.where(outside, base, key_at), np.where(outside, 0, key_size)
     inline = kind == LITERAL
     body, body_limit = np.where(inline, entry + 1, base + offset), bound
-    return _checked(buffer, _Level(kind, body, body_limit, document, parents[owner], ordinal, key_at, key_size), bad)
+    return _checked(
+        buffer,
+        _Level(kind, body, body_limit, document, parents[owner], ordinal, key_at, key_size),
+        bad,
+    )
 
 
 def _subtree_sizes(levels: list[_Level]) -> list[Ints]:
@@ -173,19 +197,29 @@ def _pieces(buffer: Buffer, nodes: _Level, bad: Mask) -> tuple[pa.LargeBinaryArr
     """(pool of texts, index of each node's opening, index of each node's closing)."""
     named = nodes.key_size >= 0
     keys = _slices(buffer, nodes.key_at[named], nodes.key_size[named]).dictionary_encode()
-    names = [quote(raw.decode("utf-8", "replace")).encode() + b": " for raw in keys.dictionary.to_pylist()]
+    names = [
+        quote(raw.decode("utf-8", "replace")).encode() + b": "
+        for raw in keys.dictionary.to_pylist()
+    ]
     bracket = np.where(nodes.kind == OBJECT, 1, np.where(nodes.kind == ARRAY, 2, 0))
     # labels: [name or none] x [first or not] x [no bracket, {, []
     labels = [
-        comma + name + opening for name in (b"", *names) for comma in (b"", b", ") for opening in (b"", b"{", b"[")
+        comma + name + opening
+        for name in (b"", *names)
+        for comma in (b"", b", ")
+        for opening in (b"", b"{", b"[")
     ]
     name = np.zeros(len(named), np.int64)
     name[named] = np.asarray(keys.indices) + 1
     later = (nodes.ordinal > 0) & (np.arange(len(named)) >= len(bad))
     opening = (name * 2 + later) * 3 + bracket
-    pool: list[pa.LargeBinaryArray] = [pa.array([*labels, *_LITERALS, b"}", b"]"], pa.large_binary())]
+    pool: list[pa.LargeBinaryArray] = [
+        pa.array([*labels, *_LITERALS, b"}", b"]"], pa.large_binary())
+    ]
     literal = len(labels)
-    closing = np.where(nodes.kind == OBJECT, literal + 3, np.where(nodes.kind == ARRAY, literal + 4, literal))
+    closing = np.where(
+        nodes.kind == OBJECT, literal + 3, np.where(nodes.kind == ARRAY, literal + 4, literal)
+    )
     filled = len(pool[0])
 
     def values(which: Ints, texts: pa.LargeBinaryArray) -> None:
@@ -203,13 +237,16 @@ def _pieces(buffer: Buffer, nodes: _Level, bad: Mask) -> tuple[pa.LargeBinaryArr
         if len(which):
             values(
                 which,
-                pa.array(buffer.words[nodes.at[which]].view(number)).cast(pa.large_string()).cast(pa.large_binary()),
+                pa.array(buffer.words[nodes.at[which]].view(number))
+                .cast(pa.large_string())
+                .cast(pa.large_binary()),
             )
     which = np.flatnonzero(nodes.kind == DOUBLE)
     if len(which):
         distinct, index = np.unique(buffer.words[nodes.at[which]], return_inverse=True)
         texts = pa.array(
-            [format_double(value).encode() for value in distinct.view(np.float64).tolist()], pa.large_binary()
+            [format_double(value).encode() for value in distinct.view(np.float64).tolist()],
+            pa.large_binary(),
         )
         values(which, texts.take(pa.array(index)))
     which = np.flatnonzero(nodes.kind == STRING)
@@ -233,7 +270,11 @@ def _strings(buffer: Buffer, nodes: _Level, which: Ints, bad: Mask) -> pa.LargeB
         start, size = np.where(wrong, at, start), np.where(wrong, 0, size)
     raw = _slices(buffer, start, size)
     offsets = np.frombuffer(raw.buffers()[1], np.int64, len(raw) + 1)
-    data = np.frombuffer(raw.buffers()[2], np.uint8, int(offsets[-1])) if offsets[-1] else np.zeros(0, np.uint8)
+    data = (
+        np.frombuffer(raw.buffers()[2], np.uint8, int(offsets[-1]))
+        if offsets[-1]
+        else np.zeros(0, np.uint8)
+    )
     doubtful = _SPECIAL[data]
     try:
         raw.cast(pa.large_string())
@@ -245,7 +286,10 @@ def _strings(buffer: Buffer, nodes: _Level, which: Ints, bad: Mask) -> pa.LargeB
         return quoted
     seen = np.concatenate(([0], np.cumsum(doubtful)))
     special = seen[offsets[1:]] > seen[offsets[:-1]]
-    texts = [quote(text.decode("utf-8", "replace")).encode() for text in raw.filter(pa.array(special)).to_pylist()]
+    texts = [
+        quote(text.decode("utf-8", "replace")).encode()
+        for text in raw.filter(pa.array(special)).to_pylist()
+    ]
     return pc.replace_with_mask(quoted, pa.array(special), pa.array(texts, pa.large_binary()))
 
 
@@ -255,7 +299,10 @@ def _clipped(length: Words) -> Ints:
 
 def _single(buffer: Buffer, nodes: _Level, i: int, bad: Mask) -> bytes:
     """A value of a kind that is seldom inside JSON."""
-    raw = bytes((int(nodes.kind[i]),)) + buffer.bytes[int(nodes.at[i]) : int(nodes.limit[i])].tobytes()
+    raw = (
+        bytes((int(nodes.kind[i]),))
+        + buffer.bytes[int(nodes.at[i]) : int(nodes.limit[i])].tobytes()
+    )
     try:
         return decode_json(raw)[0].encode()
     except CodecError:

@@ -1,4 +1,5 @@
-"""Dates and times as people spell them in defaults, `2020-1-1` or `20200101`: TiDB before 6.1 kept them so.
+"""Dates and times as people spell them in defaults, `2020-1-1` or `20200101`: TiDB before 6.1 kept
+them so.
 
 Only what every version reads in one way; the rest is a CodecError, which names it.
 """
@@ -14,13 +15,20 @@ _SEPARATED = re.compile(
     r"(\d{4}|\d{2})[^\w\s](\d{1,2})[^\w\s](\d{1,2})(?:[T\s]+(\d{1,2})(?:[^\w\s](\d{1,2})(?:[^\w\s](\d{1,2}))?)?)?(?:\.(\d{0,6})0*)?",
     re.ASCII,
 )
-_DIGITS = re.compile(r"(\d{4}|\d{2})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)(?:\.(\d{0,6})0*)?)?", re.ASCII)
-_CLOCK = re.compile(r"(-?)(?:(\d{1,2})\s+)?(\d{1,3})(?::(\d{1,2}))?(?::(\d{1,2}))?(?:\.(\d{0,6})0*)?", re.ASCII)
+_DIGITS = re.compile(
+    r"(\d{4}|\d{2})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)(?:\.(\d{0,6})0*)?)?", re.ASCII
+)
+_CLOCK = re.compile(
+    r"(-?)(?:(\d{1,2})\s+)?(\d{1,3})(?::(\d{1,2}))?(?::(\d{1,2}))?(?:\.(\d{0,6})0*)?", re.ASCII
+)
 _CLOCK_DIGITS = re.compile(r"(-?)(\d{1,3})(\d\d)(\d\d)(?:\.(\d{0,6})0*)?", re.ASCII)
 
 
 def parse_moment(text: str) -> str:
-    """`YYYY-MM-DD HH:MM:SS.ffffff` of a spelled DATE, DATETIME or TIMESTAMP; years of two digits are 1970 to 2069."""
+    """`YYYY-MM-DD HH:MM:SS.ffffff` of a spelled DATE, DATETIME or TIMESTAMP.
+
+    Years of two digits are 1970 to 2069.
+    """
     match = _DIGITS.fullmatch(text.strip()) or _SEPARATED.fullmatch(text.strip())
     if not match:
         raise CodecError(f"{text!r} is no date")
@@ -28,11 +36,16 @@ def parse_moment(text: str) -> str:
     if len(match[1]) == 2:
         year += 2000 if year < 70 else 1900
     month, day, hour, minute, second = rest
-    return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{(match[7] or '').ljust(6, '0')}"
+    return (
+        f"{year:04}-{month:02}-{day:02}"
+        f" {hour:02}:{minute:02}:{second:02}.{(match[7] or '').ljust(6, '0')}"
+    )
 
 
 def parse_duration(text: str) -> str:
-    """`[-]HH:MM:SS.ffffff` of a spelled TIME: `1:2` has no seconds, `102` is a minute and two seconds."""
+    """`[-]HH:MM:SS.ffffff` of a spelled TIME: `1:2` has no seconds, `102` is a minute and two
+    seconds.
+    """
     stripped = text.strip()
     if digits := _CLOCK_DIGITS.fullmatch(stripped.zfill(5) if stripped.isdigit() else stripped):
         sign, hour, minute, second, fraction = digits.groups()
@@ -46,8 +59,10 @@ def parse_duration(text: str) -> str:
 
 
 def parse_year(text: str) -> int:
-    """A YEAR of one or two digits is 1970 to 2069. TiDB reads the text of a default as it converts texts: `0` is 2000,
-    and only a zero of four digits is none.
+    """A YEAR of one or two digits is 1970 to 2069.
+
+    TiDB reads the text of a default as it converts texts: `0` is 2000, and only a zero of four
+    digits is none.
     """
     number = int(Decimal(text))
     if number == 0 and (len(text) == 4 or not text.strip().startswith("0")):

@@ -1,9 +1,9 @@
 """Byte strings in TiDB's order-preserving form, used in TiKV keys and in PD's region bounds.
 
-Layout: groups of 9 bytes, 8 of data (zero padded) and a marker `0xFF - padding`. A marker 0xFF says that another group
-follows; the last group always has 1 to 8 bytes of padding, so a length divisible by 8 ends with a group of zeros
-and marker 0xF7. Encoded length: `(len // 8 + 1) * 9`. Integers are 8 bytes big-endian, signed ones with the sign bit
-flipped.
+Layout: groups of 9 bytes, 8 of data (zero padded) and a marker `0xFF - padding`. A marker 0xFF says
+that another group follows; the last group always has 1 to 8 bytes of padding, so a length divisible
+by 8 ends with a group of zeros and marker 0xF7. Encoded length: `(len // 8 + 1) * 9`. Integers are
+8 bytes big-endian, signed ones with the sign bit flipped.
 """
 
 import struct
@@ -39,7 +39,9 @@ def decode_bytes(data: bytes | memoryview, pos: int = 0) -> tuple[bytes, int]:
             raise CodecError(f"memcomparable group has {len(group)} bytes, not 9", pos)
         padding = 0xFF - group[_GROUP]
         if padding > _GROUP:
-            raise CodecError(f"memcomparable marker is 0x{group[_GROUP]:02x}, below 0xf7", pos + _GROUP)
+            raise CodecError(
+                f"memcomparable marker is 0x{group[_GROUP]:02x}, below 0xf7", pos + _GROUP
+            )
         pos += _GROUP + 1
         out += group[: _GROUP - padding]
         if padding:

@@ -1,7 +1,8 @@
 """DATE, DATETIME and TIMESTAMP as one unsigned 64-bit integer.
 
-Layout, from the top: (year * 13 + month) 46..63, day 5 bits, hour 5, minute 6, second 6, microsecond 24. 0 is the zero
-date. Month and day may be 0 on their own, so values are text, never datetime objects. TIMESTAMP is in UTC.
+Layout, from the top: (year * 13 + month) 46..63, day 5 bits, hour 5, minute 6, second 6,
+microsecond 24. 0 is the zero date. Month and day may be 0 on their own, so values are text, never
+datetime objects. TIMESTAMP is in UTC.
 """
 
 import re
@@ -21,11 +22,14 @@ def pack_time(text: str) -> int:
     micro = int((match[7] or "").ljust(6, "0"))
     if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
         raise CodecError(f"{text!r} is no date")
-    return (((year * 13 + month) << 5 | day) << 17 | hour << 12 | minute << 6 | second) << 24 | micro
+    return (
+        ((year * 13 + month) << 5 | day) << 17 | hour << 12 | minute << 6 | second
+    ) << 24 | micro
 
 
 def format_time(packed: int, fsp: int | None = 0) -> str:
-    """MySQL's text for a packed time: with `fsp` fraction digits (0 to 6), or the date alone when `fsp` is None.
+    """MySQL's text for a packed time: with `fsp` fraction digits (0 to 6), or the date alone when
+    `fsp` is None.
 
     Raises CodecError when a field is out of its range.
     """

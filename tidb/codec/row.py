@@ -1,11 +1,12 @@
-"""TiDB's old row format, one row at a time: `(datum(column id) datum(value))*`, a row without columns is one byte 00.
+"""TiDB's old row format, one row at a time: `(datum(column id) datum(value))*`, a row without
+columns is one byte 00.
 
-Inserts have the handle before the pairs: one varint (integer key or hidden row id), or one datum for each column of a
-clustered key. An update is the old row's pairs followed by the new row's, the same ids in both. Tables whose rows have
-a hidden id carry it in updates and deletes as column -1.
+Inserts have the handle before the pairs: one varint (integer key or hidden row id), or one datum
+for each column of a clustered key. An update is the old row's pairs followed by the new row's, the
+same ids in both. Tables whose rows have a hidden id carry it in updates and deletes as column -1.
 
-`sluice.tidb.rows` decodes whole batches faster; this is the reference it is tested against, decodes what its kernels
-refuse, and finds the exact place of an error.
+`sluice.tidb.rows` decodes whole batches faster; this is the reference it is tested against, decodes
+what its kernels refuse, and finds the exact place of an error.
 """
 
 from collections.abc import Mapping
@@ -40,8 +41,9 @@ def read_pairs(data: bytes, pos: int) -> list[tuple[int, Datum, int]]:
 
 
 def column_ids(data: bytes, image: int = 0, images: int = 1) -> list[int]:
-    """The column ids in an updated or deleted row; of an update `images` is 2 and `image` tells old (0)
-    from new (1).
+    """The column ids in an updated or deleted row.
+
+    Of an update `images` is 2 and `image` tells old (0) from new (1).
     """
     ids: list[int] = []
     pos = len(data) if data == b"\0" else 0
@@ -84,7 +86,9 @@ def _values(table: Table, pairs: Pairs, handle: Mapping[int, Datum]) -> list[Any
 
 
 def handle_columns(table: Table) -> list[tuple[Column, bool]]:
-    """The columns of a clustered key in handle order, each with whether the handle holds the whole value."""
+    """The columns of a clustered key in handle order, each with whether the handle holds the whole
+    value.
+    """
     index = table.primary_index
     if index is None:
         raise CodecError(f"table {table.full_name} has a common handle and no primary key")
@@ -92,8 +96,9 @@ def handle_columns(table: Table) -> list[tuple[Column, bool]]:
 
 
 def decode_insert(table: Table, data: bytes) -> list[Any]:
-    """Values of an inserted row in the order of `table.stored_columns`, then the hidden row id in heap tables.
-    Raises CodecError with the byte offset."""
+    """Values of an inserted row in the order of `table.stored_columns`, then the hidden row id in
+    heap tables. Raises CodecError with the byte offset.
+    """
     handle: dict[int, Datum] = {}
     pos = 0
     if table.handle_kind == "common":
@@ -122,7 +127,10 @@ def decode_update(table: Table, data: bytes) -> tuple[list[Any], list[Any]]:
         raise CodecError(f"an update holds {len(pairs)} columns, which is odd", len(data))
     old, new = _by_id(pairs[: len(pairs) // 2]), _by_id(pairs[len(pairs) // 2 :])
     if old.keys() != new.keys():
-        raise CodecError(f"column ids {sorted(old.keys() ^ new.keys())} are in one half of an update only", len(data))
+        raise CodecError(
+            f"column ids {sorted(old.keys() ^ new.keys())} are in one half of an update only",
+            len(data),
+        )
     return _values(table, old, {}), _values(table, new, {})
 
 
@@ -140,16 +148,20 @@ def _pairs(table: Table, values: Mapping[str, Any], columns: list[Column], *, ro
 
 
 def encode_insert(table: Table, values: Mapping[str, Any]) -> bytes:
-    """An inserted row as TiDB writes it; `values` by column name (a missing name is NULL), in heap tables also
-    `_tidb_rowid`. NULLs of columns with a NULL default are left out. Collated clustered keys get the value as sort key:
-    consumers take those columns from the row."""
+    """An inserted row as TiDB writes it.
+
+    `values` by column name (a missing name is NULL), in heap tables also `_tidb_rowid`. NULLs of
+    columns with a NULL default are left out. Collated clustered keys get the value as sort key:
+    consumers take those columns from the row.
+    """
     out = bytearray()
     in_handle: set[int] = set()
     if table.handle_kind == "common":
         for column, whole in handle_columns(table):
             value = values[column.name]
             if column.kind == "text" and not whole:
-                value = value[: next(n for name, _, n in table.primary_index.columns if name == column.name)]  # type: ignore[union-attr]
+                columns = table.primary_index.columns  # type: ignore[union-attr]
+                value = value[: next(n for name, _, n in columns if name == column.name)]
             out += to_datum(column, value, in_handle=True)
             if whole and column.kind != "text":
                 in_handle.add(column.id)
@@ -161,7 +173,11 @@ def encode_insert(table: Table, values: Mapping[str, Any]) -> bytes:
         out += encode_datum(Datum(VARINT, values[ROWID_NAME]))
     columns = []
     for column in table.stored_columns:
-        skip = values.get(column.name) is None and column.default is None and column.origin_default is None
+        skip = (
+            values.get(column.name) is None
+            and column.default is None
+            and column.origin_default is None
+        )
         if column.id not in in_handle and not (skip and not column.not_null):
             columns.append(column)
     return bytes(out) + _pairs(table, values, columns, rowid=False)

@@ -1,7 +1,8 @@
 """LEB128 integers as TiDB's codec writes them.
 
-Layout of `uvarint`: 7 bits a byte, least significant first, the high bit says "more follows"; at most 10 bytes, and
-the 10th may only be 0 or 1. `varint` is `uvarint` of the zigzag form `(value << 1) ^ (value >> 63)`.
+Layout of `uvarint`: 7 bits a byte, least significant first, the high bit says "more follows"; at
+most 10 bytes, and the 10th may only be 0 or 1. `varint` is `uvarint` of the zigzag form `(value <<
+1) ^ (value >> 63)`.
 """
 
 from sluice.tidb.codec.errors import CodecError
@@ -47,6 +48,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes | memoryview, pos: int = 0) -> tuple[int, int]:
-    """Read a zigzag LEB128 integer at `pos`; returns `(value, position after it)`; errors as `decode_uvarint`."""
+    """Read a zigzag LEB128 integer at `pos`.
+
+    Returns `(value, position after it)`; errors as `decode_uvarint`.
+    """
     raw, pos = decode_uvarint(data, pos)
     return raw >> 1 ^ -(raw & 1), pos

@@ -1,8 +1,9 @@
-"""Datums of many rows at once: every row has a cursor, and one numpy operation moves all of them past a datum.
+"""Datums of many rows at once: every row has a cursor, and one numpy operation moves all of them
+past a datum.
 
-Only positions and integers are taken here; `sluice.tidb.codec.columnar` turns them into Arrow columns. Nothing in this
-module raises on bad bytes: rows that don't fit are marked in `bad`, keep their place and are left to
-`sluice.tidb.codec.row`, which finds the exact error.
+Only positions and integers are taken here; `sluice.tidb.codec.columnar` turns them into Arrow
+columns. Nothing in this module raises on bad bytes: rows that don't fit are marked in `bad`, keep
+their place and are left to `sluice.tidb.codec.row`, which finds the exact error.
 """
 
 from dataclasses import dataclass
@@ -39,14 +40,26 @@ def _decimal_sizes() -> Ints:
 
 _DECIMAL_SIZE = _decimal_sizes()
 _JSON_SIZE = np.full(256, -1, np.int64)
-for _kind, _size in {0x04: 2, 0x09: 9, 0x0A: 9, 0x0B: 9, 0x0E: 9, 0x0F: 9, 0x10: 9, 0x11: 13}.items():
+for _kind, _size in {
+    0x04: 2,
+    0x09: 9,
+    0x0A: 9,
+    0x0B: 9,
+    0x0E: 9,
+    0x0F: 9,
+    0x10: 9,
+    0x11: 13,
+}.items():
     _JSON_SIZE[_kind] = _size
 _JSON_SIZE[[0x01, 0x03]] = -2  # containers tell their size
 _JSON_SIZE[[0x0C, 0x0D]] = -3  # strings and opaque values tell their length
 
 
 class Buffer:
-    """The bytes of a column of rows, readable 8 bytes at a time from any offset; `start` and `end` of each row."""
+    """The bytes of a column of rows, readable 8 bytes at a time from any offset.
+
+    `start` and `end` of each row.
+    """
 
     def __init__(self, rows: pa.LargeBinaryArray) -> None:
         _, offsets_buffer, data = rows.buffers()
@@ -78,9 +91,11 @@ class Buffer:
 
 @dataclass(slots=True)
 class Cells:
-    """One column's datum in each row. `present` and `null`: None = all present, none null. `start` and `length`: the
-    bytes after the flag, without a length prefix. `value`: integers of varint datums (two's complement); `unsigned`:
-    which came as unsigned ones, None = none.
+    """One column's datum in each row.
+
+    `present` and `null`: None = all present, none null. `start` and `length`: the bytes after the
+    flag, without a length prefix. `value`: integers of varint datums (two's complement);
+    `unsigned`: which came as unsigned ones, None = none.
     """
 
     present: Mask | None
@@ -108,17 +123,24 @@ def varints(words: Words, at: Ints) -> tuple[Words, Ints, Mask | None]:
     word = words[at]
     stop = ~word & _STOP
     low = stop & (~stop + _ONE)
-    mask = low | (low - _ONE)  # everything up to the last byte's high bit; all ones when no byte stops
+    # everything up to the last byte's high bit; all ones when no byte stops
+    mask = low | (low - _ONE)
     size = (np.bitwise_count(mask & _STOP)).astype(np.int64)
     word &= mask
     word &= ~_STOP
     longest = int(size.max(initial=0))
     if longest > 1:
-        word = (word & np.uint64(0x007F007F007F007F)) | ((word & np.uint64(0x7F007F007F007F00)) >> _ONE)
+        word = (word & np.uint64(0x007F007F007F007F)) | (
+            (word & np.uint64(0x7F007F007F007F00)) >> _ONE
+        )
     if longest > 2:
-        word = (word & np.uint64(0x00003FFF00003FFF)) | ((word & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
+        word = (word & np.uint64(0x00003FFF00003FFF)) | (
+            (word & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2)
+        )
     if longest > 4:
-        word = (word & np.uint64(0x000000000FFFFFFF)) | ((word & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+        word = (word & np.uint64(0x000000000FFFFFFF)) | (
+            (word & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4)
+        )
     bad = None
     if longest == 8:
         more = np.flatnonzero(stop == 0)
@@ -152,13 +174,18 @@ class Cursor:
         self.bad: Mask = np.zeros(len(self.pos), np.bool_)
 
     def column(self, column_id: int, flags: tuple[int, ...]) -> Cells | None:
-        """Take the pair of `column_id` in the rows whose cursor is at one; None when no row's is."""
+        """Take the pair of `column_id` in the rows whose cursor is at one.
+
+        None when no row's is.
+        """
         header = bytes((VARINT,)) + encode_varint(column_id)
         width = len(header)
         if width > 7:  # no room for the flag in a word: such ids are left to the scalar decoder
             return None
         word = self.words[self.pos]
-        here = (word & np.uint64((1 << 8 * width) - 1)) == np.uint64(int.from_bytes(header, "little"))
+        here = (word & np.uint64((1 << 8 * width) - 1)) == np.uint64(
+            int.from_bytes(header, "little")
+        )
         here &= self.pos < self.end
         if here.all():
             present = None
@@ -166,17 +193,24 @@ class Cursor:
             present = here
         else:
             return None
-        return self._take(word >> np.uint64(8 * width) & np.uint64(0xFF), self.pos + (width + 1), flags, present)
+        return self._take(
+            word >> np.uint64(8 * width) & np.uint64(0xFF), self.pos + (width + 1), flags, present
+        )
 
     def datum(self, flags: tuple[int, ...]) -> Cells:
         """Take one datum in every row."""
         return self._take(self.words[self.pos] & np.uint64(0xFF), self.pos + 1, flags, None)
 
     def done(self) -> Mask:
-        """Rows that were read to their end without fault. A row without columns is a single zero byte."""
+        """Rows that were read to their end without fault.
+
+        A row without columns is a single zero byte.
+        """
         done: Mask = self.pos == self.end
         if not done.all():
-            done |= (self.pos == self.end - 1) & (self.bytes[self.pos] == 0) & (self.pos == self.first)
+            done |= (
+                (self.pos == self.end - 1) & (self.bytes[self.pos] == 0) & (self.pos == self.first)
+            )
         return done & ~self.bad
 
     def _take(self, flag: Words, body: Ints, flags: tuple[int, ...], present: Mask | None) -> Cells:
@@ -229,7 +263,14 @@ class Cursor:
                 value = np.where(mine, ints, np.uint64(0) if value is None else value)
                 if kind == UVARINT:
                     unsigned = mine
-        return start, length, value, bad if bad.any() else None, null if null.any() else None, unsigned
+        return (
+            start,
+            length,
+            value,
+            bad if bad.any() else None,
+            null if null.any() else None,
+            unsigned,
+        )
 
     def _measure(self, flag: int, body: Ints) -> tuple[Ints, Ints, Words | None, Mask | None]:
         """Start and length of the datums' bytes, integers, malformed ones."""
@@ -256,7 +297,9 @@ class Cursor:
         kind = self.bytes[body]
         length = _JSON_SIZE[kind]
         if (length == -2).any():
-            length = np.where(length == -2, 1 + (self.words[body + 1] >> np.uint64(32)).astype(np.int64), length)
+            length = np.where(
+                length == -2, 1 + (self.words[body + 1] >> np.uint64(32)).astype(np.int64), length
+            )
         if (length == -3).any():
             head = np.where(kind == 0x0D, 2, 1)
             value, size, bad = varints(self.words, body + head)

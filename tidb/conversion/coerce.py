@@ -1,4 +1,6 @@
-"""What a value of a type is as a number, a string or a moment: read by TiDB before it is fitted into another type."""
+"""What a value of a type is as a number, a string or a moment: read by TiDB before it is fitted
+into another type.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def element_of(value: int, source: Column) -> str:
     return source.elems[value - 1] if value else ""
 
 
-def as_integer(value: Any, source: Column, low: int, high: int, session: ConversionSession) -> int | None:
+def as_integer(
+    value: Any, source: Column, low: int, high: int, session: ConversionSession
+) -> int | None:
     """Within these bounds. Raises MisfitError."""
     match source.kind:
         case "int" | "year" | "bit" | "enum" | "set":
@@ -72,8 +76,9 @@ def _integer_of_text(value: bytes, low: int, high: int) -> int | None:
 
 
 def _date_number(value: str, source: Column, low: int, session: ConversionSession) -> int:
-    """YYYYMMDD[HHMMSS]. For signed types TiDB rounds the time, for unsigned ones the number: 23:59:59.5
-    becomes 235960.
+    """YYYYMMDD[HHMMSS].
+
+    For signed types TiDB rounds the time, for unsigned ones the number: 23:59:59.5 becomes 235960.
     """
     moment = as_moment(value, source, session)
     if source.kind == "date":
@@ -90,7 +95,10 @@ def _date_number(value: str, source: Column, low: int, session: ConversionSessio
 
 
 def _time_number(micro: int, low: int) -> int:
-    """``[-]HHMMSS``. As with dates, TiDB rounds the time for signed types and the number for unsigned ones."""
+    """``[-]HHMMSS``.
+
+    As with dates, TiDB rounds the time for signed types and the number for unsigned ones.
+    """
     if low < 0:
         return durations.to_number(durations.round_to(micro, 0))
     number = durations.to_number(abs(micro)) + (abs(micro) % 1_000_000 >= 500_000)
@@ -118,9 +126,7 @@ def _number_text(value: str, source: Column, session: ConversionSession) -> str:
             whole = f"-{whole}"
         return f"{whole}.{fraction:06}"
     moment = as_moment(value, source, session)
-    return (
-        f"{_date_number(value, source, 0, session) - (moment[6] >= 500_000 and source.kind != 'date')}.{moment[6]:06}"
-    )
+    return f"{_date_number(value, source, 0, session) - (moment[6] >= 500_000 and source.kind != 'date')}.{moment[6]:06}"
 
 
 def as_decimal(value: Any, source: Column, session: ConversionSession) -> Decimal:
@@ -138,8 +144,10 @@ def as_decimal(value: Any, source: Column, session: ConversionSession) -> Decima
 
 
 def as_unsigned(value: Any, source: Column, session: ConversionSession) -> tuple[int | None, str]:
-    """(unsigned number of 64 bits, why it isn't the whole value or nothing). None if TiDB gives up; of JSON it takes
-    what there is of a number, unless that is a string with more than 64 bits.
+    """(unsigned number of 64 bits, why it isn't the whole value or nothing).
+
+    None if TiDB gives up; of JSON it takes what there is of a number, unless that is a string with
+    more than 64 bits.
     """
     try:
         return as_integer(value, source, 0, numbers.MAX_UINT, session), ""

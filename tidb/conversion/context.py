@@ -24,7 +24,10 @@ class ConversionError(SluiceError, ValueError):
 
 
 class ValueOutOfRange(Signal):
-    """A value that doesn't fit its new type: an error in strict mode; else `instead` is stored, with a warning."""
+    """A value that doesn't fit its new type: an error in strict mode.
+
+    Else `instead` is stored, with a warning.
+    """
 
     def __init__(self, instead: object, reason: str) -> None:
         super().__init__(reason)
@@ -32,15 +35,18 @@ class ValueOutOfRange(Signal):
 
 
 class NotConvertible(Signal):
-    """A value whose conversion fails in every mode, so that the upstream can't have held it; or one whose result isn't
-    known.
+    """A value whose conversion fails in every mode, so that the upstream can't have held it.
+
+    Or one whose result isn't known.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionSession:
-    """The upstream session that changed the type. `sql_mode`: TiDB's bits, None where it wasn't noted. `zone`: its time
-    zone, None if it isn't known. `began`, `ended`: when TiDB converted, at the earliest and at the latest.
+    """The upstream session that changed the type.
+
+    `sql_mode`: TiDB's bits, None where it wasn't noted. `zone`: its time zone, None if it isn't
+    known. `began`, `ended`: when TiDB converted, at the earliest and at the latest.
     """
 
     sql_mode: int | None = None
@@ -51,14 +57,22 @@ class ConversionSession:
 
     @property
     def strict(self) -> bool:
-        """Whether what doesn't fit was an error. Where the mode isn't known it may have been converted."""
+        """Whether what doesn't fit was an error.
+
+        Where the mode isn't known it may have been converted.
+        """
         return self.sql_mode is not None and bool(self.sql_mode & STRICT_MODES)
 
     @property
     def invalid_dates(self) -> bool:
-        """Whether days up to 31 were allowed in every month. Raises RefusedError where the mode isn't known."""
+        """Whether days up to 31 were allowed in every month.
+
+        Raises RefusedError where the mode isn't known.
+        """
         if self.sql_mode is None:
-            raise NotConvertible("whether ALLOW_INVALID_DATES was set in the upstream session isn't known")
+            raise NotConvertible(
+                "whether ALLOW_INVALID_DATES was set in the upstream session isn't known"
+            )
         return bool(self.sql_mode & ALLOW_INVALID_DATES)
 
     @property
@@ -70,8 +84,8 @@ class ConversionSession:
         """The zone. Raises RefusedError."""
         if self.zone is None:
             raise NotConvertible(
-                f"values were converted in the time zone {self.zone_name or 'of the upstream server'}, whose rules"
-                " aren't known here"
+                "values were converted in the time zone"
+                f" {self.zone_name or 'of the upstream server'}, whose rules aren't known here"
             )
         return self.zone
 
@@ -82,7 +96,9 @@ class ConversionSession:
             raise NotConvertible("the date on which the upstream converted isn't known")
         first, last = (moment.astimezone(zone).date() for moment in (self.began, self.ended))
         if first != last:
-            raise NotConvertible(f"the upstream put its current date in, which was {first} or {last}")
+            raise NotConvertible(
+                f"the upstream put its current date in, which was {first} or {last}"
+            )
         return first
 
 

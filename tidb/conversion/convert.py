@@ -1,9 +1,9 @@
 """What TiDB makes of one value when MODIFY or CHANGE COLUMN gives a column another type.
 
-The rules are TiDB's own (`types.Datum.ConvertTo`, called by the job's workers for every row), up to the numbers of bits
-and digits at which it rounds, cuts off or gives up. A value that doesn't fit is an error in strict mode; else TiDB
-stores what is nearest. Values are as `sluice.tidb.codec.column_value` lists them; an ENUM or SET that is converted
-comes as its number.
+The rules are TiDB's own (`types.Datum.ConvertTo`, called by the job's workers for every row), up to
+the numbers of bits and digits at which it rounds, cuts off or gives up. A value that doesn't fit is
+an error in strict mode; else TiDB stores what is nearest. Values are as
+`sluice.tidb.codec.column_value` lists them; an ENUM or SET that is converted comes as its number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from sluice.tidb.codec.column_value import set_text
 from sluice.tidb.conversion import durations, numbers, strings, times
 from sluice.tidb.conversion import enums_sets_bits as names
 from sluice.tidb.conversion import json as documents
-from sluice.tidb.conversion.coerce import as_decimal, as_float, as_integer, as_moment, as_text, as_unsigned, element_of
+from sluice.tidb.conversion.coerce import (
+    as_decimal,
+    as_float,
+    as_integer,
+    as_moment,
+    as_text,
+    as_unsigned,
+    element_of,
+)
 from sluice.tidb.conversion.context import ConversionSession, NotConvertible, ValueOutOfRange
 from sluice.tidb.schema import Column
 
@@ -26,7 +34,10 @@ def convert_value(value: Any, source: Column, target: Column, session: Conversio
     """The new value; None for NULL. Raises MisfitError, RefusedError."""
     rule = _CONVERTERS.get(target.kind)
     if rule is None or source.kind not in _SOURCES:
-        raise NotConvertible(f"how TiDB converts {source.kind or source.tp} to {target.kind or target.tp} isn't known")
+        raise NotConvertible(
+            f"how TiDB converts {source.kind or source.tp} to {target.kind or target.tp} isn't"
+            " known"
+        )
     return rule(value, source, target, session)
 
 
@@ -48,7 +59,9 @@ def _to_year(value: Any, source: Column, target: Column, session: ConversionSess
         if str(found) == numbers.OUT_OF_RANGE:
             raise ValueOutOfRange(0, numbers.OUT_OF_RANGE) from found
     text = numbers.trim(value) if source.kind in ("text", "binary") else b""
-    number = _year(number, zero_is_2000=len(value) != 4 and text.startswith(b"0") if text else False)
+    number = _year(
+        number, zero_is_2000=len(value) != 4 and text.startswith(b"0") if text else False
+    )
     if misfit is not None:
         raise ValueOutOfRange(number, str(misfit))
     return int(number)
@@ -83,7 +96,9 @@ def _to_decimal(value: Any, source: Column, target: Column, session: ConversionS
         number = as_decimal(value, source, session)
     except ValueOutOfRange as found:
         misfit, number = found, found.replacement  # type: ignore[assignment]
-    text = numbers.fit_decimal(number, target.flen, max(target.decimal, 0), unsigned=target.unsigned)
+    text = numbers.fit_decimal(
+        number, target.flen, max(target.decimal, 0), unsigned=target.unsigned
+    )
     if misfit is not None:
         raise ValueOutOfRange(text, str(misfit))
     return text
@@ -104,7 +119,9 @@ def _to_moment(value: Any, source: Column, target: Column, session: ConversionSe
     try:
         moment = _read_moment(value, source, target, session)
     except ValueOutOfRange as misfit:
-        raise ValueOutOfRange(_stored_moment(misfit.replacement, target, fsp, session), str(misfit)) from misfit
+        raise ValueOutOfRange(
+            _stored_moment(misfit.replacement, target, fsp, session), str(misfit)
+        ) from misfit
     return times.show(times.to_utc(moment, session) if timestamp else moment, fsp)
 
 
@@ -114,7 +131,9 @@ def _stored_moment(moment: Any, target: Column, fsp: int | None, session: Conver
     return times.show(moment, fsp)
 
 
-def _read_moment(value: Any, source: Column, target: Column, session: ConversionSession) -> times.Moment:
+def _read_moment(
+    value: Any, source: Column, target: Column, session: ConversionSession
+) -> times.Moment:
     timestamp = target.kind == "timestamp"
     match source.kind:
         case "text" | "binary":
@@ -159,7 +178,9 @@ def _at_today(micro: int, session: ConversionSession) -> times.Moment:
     return times.at_date(session.today(), micro)
 
 
-def _to_duration(value: Any, source: Column, target: Column, session: ConversionSession) -> str | None:
+def _to_duration(
+    value: Any, source: Column, target: Column, session: ConversionSession
+) -> str | None:
     try:
         micro = _duration(value, source, target, session)
     except ValueOutOfRange as misfit:
@@ -172,19 +193,25 @@ def _to_duration(value: Any, source: Column, target: Column, session: Conversion
 def _duration(value: Any, source: Column, target: Column, session: ConversionSession) -> int:
     match source.kind:
         case "date" | "datetime" | "timestamp":
-            return durations.round_to(durations.of_moment(as_moment(value, source, session)), target.fsp)
+            return durations.round_to(
+                durations.of_moment(as_moment(value, source, session)), target.fsp
+            )
         case "time":
             return durations.round_to(durations.parse(value), target.fsp)
         case "text" | "binary":
             return durations.from_text(value, target.fsp, session)
         case "json":
-            return durations.from_text(documents.unquoted(documents.read(value), value, session), target.fsp, session)
+            return durations.from_text(
+                documents.unquoted(documents.read(value), value, session), target.fsp, session
+            )
         case "int" | "year" | "float" | "double" | "decimal":
             return _duration_of_number(value, source, target, session)
     raise NotConvertible(f"TiDB doesn't convert {source.kind} to TIME")
 
 
-def _duration_of_number(value: Any, source: Column, target: Column, session: ConversionSession) -> int:
+def _duration_of_number(
+    value: Any, source: Column, target: Column, session: ConversionSession
+) -> int:
     try:
         number = as_integer(value, source, numbers.MIN_INT, numbers.MAX_INT, session)
     except ValueOutOfRange as misfit:
@@ -202,13 +229,17 @@ def _to_enum(value: Any, source: Column, target: Column, session: ConversionSess
         case "text" | "binary":
             number = _misfitting(names.enum_of, _utf8(value), target)
         case "enum":
-            number = _misfitting(names.enum_of, element_of(value, source), target) if value else (0, "")
+            number = (
+                _misfitting(names.enum_of, element_of(value, source), target) if value else (0, "")
+            )
         case "set":
             number = _misfitting(names.enum_of, set_text(source, value), target)
         case _:
             number = _numbered(names.enum_at, as_unsigned(value, source, session), target)
     if not number[0] and "" in target.elems:
-        raise NotConvertible("TiDB stored the ENUM's empty value, and the type has an empty element too")
+        raise NotConvertible(
+            "TiDB stored the ENUM's empty value, and the type has an empty element too"
+        )
     text = element_of(number[0], target)
     if number[1]:
         raise ValueOutOfRange(text, number[1])
@@ -231,7 +262,9 @@ def _to_set(value: Any, source: Column, target: Column, session: ConversionSessi
     return text
 
 
-def _numbered(read: Callable[[Any, Column], int], found: tuple[int | None, str], target: Column) -> tuple[int, str]:
+def _numbered(
+    read: Callable[[Any, Column], int], found: tuple[int | None, str], target: Column
+) -> tuple[int, str]:
     value, reason = found
     if value is None:
         return 0, reason

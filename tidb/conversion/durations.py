@@ -30,7 +30,17 @@ _DAYS = re.compile(
     + rb"*:))"
 )
 _CLOCK = re.compile(
-    rb"(\d++)" + _S + rb"*+:" + _S + rb"*+(\d++)(?:" + _S + rb"*+:" + _S + rb"*+(\d++)|(?!" + _S + rb"*:))"
+    rb"(\d++)"
+    + _S
+    + rb"*+:"
+    + _S
+    + rb"*+(\d++)(?:"
+    + _S
+    + rb"*+:"
+    + _S
+    + rb"*+(\d++)|(?!"
+    + _S
+    + rb"*:))"
 )
 _COMPACT = re.compile(rb"\d+")
 _FRACTION = re.compile(_S + rb"*(?:\.(\d*))?")

@@ -13,8 +13,9 @@ _BITS = re.compile(r"[01]+\Z")
 
 
 def enum_of(name: str, target: Column) -> int:
-    """The index of an ENUM's element by its name, or by its number in digits. Raises MisfitError with 0, the empty
-    value.
+    """The index of an ENUM's element by its name, or by its number in digits.
+
+    Raises MisfitError with 0, the empty value.
     """
     found = _position(name, target)
     if found is None:
@@ -61,8 +62,9 @@ def bits_of(number: int, target: Column) -> int:
 
 
 def _position(name: str, target: Column) -> int | None:
-    """The element that equals `name` under the column's collation; names that only look alike are left to nobody's
-    guess.
+    """The element that equals `name` under the column's collation.
+
+    Names that only look alike are left to nobody's guess.
     """
     wanted = _key(name, target.collate)
     for position, element in enumerate(target.elems):
@@ -73,7 +75,9 @@ def _position(name: str, target: Column) -> int | None:
         and target.collate != "binary"
         and any(map(_beyond_ascii, (name, *target.elems)))
     ):
-        raise NotConvertible(f"whether it equals an element depends on the collation {target.collate}")
+        raise NotConvertible(
+            f"whether it equals an element depends on the collation {target.collate}"
+        )
     return None
 
 

@@ -36,7 +36,11 @@ def _integer(text: str) -> int | float:
     number = int(text)
     if not MIN_INT <= number <= MAX_UINT:
         return float(text)
-    if abs(number) >= _EXACT_INTEGERS and format_double(float(number)) == text and int(float(number)) != number:
+    if (
+        abs(number) >= _EXACT_INTEGERS
+        and format_double(float(number)) == text
+        and int(float(number)) != number
+    ):
         found = AmbiguousNumber(float(number))
         found.text = text
         return found
@@ -51,14 +55,22 @@ def write(value: Any) -> str:
 
 
 def write_bytes(text: bytes) -> str:
-    """A string as TiDB prints it in JSON; what isn't utf-8 is shown as a replacement character's escape."""
+    """A string as TiDB prints it in JSON.
+
+    What isn't utf-8 is shown as a replacement character's escape.
+    """
     return _NO_UTF8.sub(r"\\ufffd", quote(text.decode("utf-8", "surrogateescape")))
 
 
 def parse_text(text: bytes, session: ConversionSession) -> str:
-    """JSON text as TiDB prints it after having read it. Raises MisfitError with NULL, RefusedError."""
+    """JSON text as TiDB prints it after having read it.
+
+    Raises MisfitError with NULL, RefusedError.
+    """
     try:
-        document = _whole_characters(json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=_no_constant))
+        document = _whole_characters(
+            json.loads(text.decode("utf-8", "surrogateescape"), parse_constant=_no_constant)
+        )
         shown = decode_json(encode_json(json.dumps(document)))[0]
         deep = _depth(document) > _MAX_DEPTH
     except (CodecError, ValueError) as error:
@@ -66,12 +78,16 @@ def parse_text(text: bytes, session: ConversionSession) -> str:
     except RecursionError as error:
         raise NotConvertible("JSON that is nested so deep") from error
     if deep and not session.strict:
-        raise NotConvertible(f"JSON that is nested deeper than {_MAX_DEPTH}: versions of TiDB read it, or don't")
+        raise NotConvertible(
+            f"JSON that is nested deeper than {_MAX_DEPTH}: versions of TiDB read it, or don't"
+        )
     return shown
 
 
 def _whole_characters(value: Any) -> Any:
-    """With a replacement character for each byte that isn't UTF-8, and for half a pair of surrogates, as Go puts it."""
+    """With a replacement character for each byte that isn't UTF-8, and for half a pair of
+    surrogates, as Go puts it.
+    """
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -84,7 +100,9 @@ def _whole_characters(value: Any) -> Any:
 def _depth(value: Any) -> int:
     if not isinstance(value, (list, dict)):
         return 0
-    return 1 + max((_depth(item) for item in (value.values() if isinstance(value, dict) else value)), default=0)
+    return 1 + max(
+        (_depth(item) for item in (value.values() if isinstance(value, dict) else value)), default=0
+    )
 
 
 def _no_constant(name: str) -> None:
@@ -97,13 +115,17 @@ def unquoted(value: Any, text: str, session: ConversionSession) -> bytes:
         if not session.strict:  # which takes only what is a date as a string
             _refuse_typed(value)
         if len(value) > 1 and value[0] == value[-1] == '"':
-            raise NotConvertible("a JSON string with quotes of its own around it, which TiDB may take for its own")
+            raise NotConvertible(
+                "a JSON string with quotes of its own around it, which TiDB may take for its own"
+            )
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else text.encode()
 
 
 def to_int(value: Any, low: int, high: int) -> int:
-    """An integer of a type. Strings are read as integers of 64 bits, whatever the type: what TiDB then stores may be
-    beyond it. Raises MisfitError, RefusedError.
+    """An integer of a type.
+
+    Strings are read as integers of 64 bits, whatever the type: what TiDB then stores may be beyond
+    it. Raises MisfitError, RefusedError.
     """
     _refuse_ambiguous(value)
     if isinstance(value, bool):
@@ -165,10 +187,13 @@ def to_decimal(value: Any) -> Decimal:
 def _refuse_ambiguous(value: Any) -> None:
     if isinstance(value, AmbiguousNumber):
         raise NotConvertible(
-            f"{value.text} may be an integer or a double; their last digits differ, and the text doesn't tell"
+            f"{value.text} may be an integer or a double; their last digits differ, and the text"
+            " doesn't tell"
         )
 
 
 def _refuse_typed(value: str) -> None:
     if _TYPED.match(value):
-        raise NotConvertible("it may be a string or a date or time in JSON, which the text doesn't tell")
+        raise NotConvertible(
+            "it may be a string or a date or time in JSON, which the text doesn't tell"
+        )

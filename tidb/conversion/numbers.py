@@ -34,7 +34,10 @@ EXACT = Context(prec=400, Emax=999_999, Emin=-999_999)
 
 
 def bounds(tp: int, *, unsigned: bool) -> tuple[int, int]:
-    """The least and the greatest value of an integer type, by TiDB's type number; of 64 bits for any other."""
+    """The least and the greatest value of an integer type, by TiDB's type number.
+
+    Of 64 bits for any other.
+    """
     bits = _BITS.get(tp, 64)
     return (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
@@ -52,8 +55,9 @@ def round_even(value: float) -> float:
 
 
 def float_to_int(value: float, low: int, high: int) -> int:
-    """A finite float as an integer of a type, halves to the even one. Raises MisfitError; RefusedError where TiDB
-    stores 64 bits in a smaller unsigned type.
+    """A finite float as an integer of a type, halves to the even one.
+
+    Raises MisfitError; RefusedError where TiDB stores 64 bits in a smaller unsigned type.
     """
     number = round(value)
     if low == 0 and number >= high and high != MAX_UINT:
@@ -62,8 +66,10 @@ def float_to_int(value: float, low: int, high: int) -> int:
 
 
 def decimal_to_int(value: Decimal, low: int, high: int) -> int:
-    """A decimal as an integer of a type, halves away from zero. Raises MisfitError; RefusedError for what is rounded up
-    and too large for an unsigned type, of which older versions of TiDB store one less than the greatest value.
+    """A decimal as an integer of a type, halves away from zero.
+
+    Raises MisfitError; RefusedError for what is rounded up and too large for an unsigned type, of
+    which older versions of TiDB store one less than the greatest value.
     """
     number = int(value.to_integral_value(ROUND_HALF_UP, EXACT))
     if low == 0 and number > high and number > value:
@@ -77,7 +83,10 @@ def trim(text: bytes) -> bytes:
 
 
 def float_prefix(text: bytes) -> tuple[bytes, bool]:
-    """What of `text`, without the blanks around it, is a number, "0" if nothing is; and whether that is all of it."""
+    """What of `text`, without the blanks around it, is a number, "0" if nothing is.
+
+    And whether that is all of it.
+    """
     text = trim(text)
     if _SIGN_SECOND.match(text):
         raise NotConvertible("versions of TiDB read a sign behind the first digit differently")
@@ -85,12 +94,16 @@ def float_prefix(text: bytes) -> tuple[bytes, bool]:
     if match is None:
         return b"0", False
     rest = text[match.end() :]
-    return match[0], not rest or rest[:1] == b"\0" or (rest in (b"e", b"E") and b"e" not in match[0].lower())
+    return match[0], not rest or rest[:1] == b"\0" or (
+        rest in (b"e", b"E") and b"e" not in match[0].lower()
+    )
 
 
 def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
-    """The integer of 64 bits at the beginning of `text`, rounded half up. Raises MisfitError when there is more, or it
-    is out of range: TiDB then stores the nearer bound, for unsigned types NULL.
+    """The integer of 64 bits at the beginning of `text`, rounded half up.
+
+    Raises MisfitError when there is more, or it is out of range: TiDB then stores the nearer bound,
+    for unsigned types NULL.
     """
     low, high = (0, MAX_UINT) if unsigned else (MIN_INT, MAX_INT)
     number, whole = float_prefix(text)
@@ -100,7 +113,11 @@ def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
     if unsigned and number.startswith(b"-") and not number.strip(b"-0"):
         raise NotConvertible("versions of TiDB read -0 differently")
     shift = int(exponent or b"0")
-    value = 0 if shift < -400 else int(EXACT.create_decimal(number.decode()).to_integral_value(ROUND_HALF_UP, EXACT))
+    value = (
+        0
+        if shift < -400
+        else int(EXACT.create_decimal(number.decode()).to_integral_value(ROUND_HALF_UP, EXACT))
+    )
     if not low <= value <= high:
         raise ValueOutOfRange(None if unsigned else low if value < low else high, OUT_OF_RANGE)
     if not whole:
@@ -109,7 +126,10 @@ def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
 
 
 def text_to_float(text: bytes) -> float:
-    """The number at the beginning of `text`. Raises MisfitError when there is more, or it is beyond a double."""
+    """The number at the beginning of `text`.
+
+    Raises MisfitError when there is more, or it is beyond a double.
+    """
     number, whole = float_prefix(text)
     value = float(number)
     if math.isinf(value):
@@ -120,8 +140,9 @@ def text_to_float(text: bytes) -> float:
 
 
 def text_to_decimal(text: bytes) -> Decimal:
-    """The decimal at the beginning of `text`; what follows is ignored without a word. Raises MisfitError when there is
-    none.
+    """The decimal at the beginning of `text`; what follows is ignored without a word.
+
+    Raises MisfitError when there is none.
     """
     text = text.lstrip(b" \t")
     match = _DECIMAL.match(text)
@@ -153,22 +174,28 @@ def _shifted(value: Decimal, exponent: bytes) -> Decimal:
 
 
 def fit_decimal(value: Decimal, flen: int, decimal: int, *, unsigned: bool) -> str:
-    """`value` as the text of a DECIMAL(flen, decimal), rounded half up. Raises MisfitError with the greatest or the
-    least.
+    """`value` as the text of a DECIMAL(flen, decimal), rounded half up.
+
+    Raises MisfitError with the greatest or the least.
     """
     with localcontext(EXACT):
         number = value.quantize(Decimal(1).scaleb(-decimal), ROUND_HALF_UP)
         most = (Decimal(10) ** flen - 1).scaleb(-decimal)
         if abs(number) > most:
             limit = most.copy_sign(number)
-            raise ValueOutOfRange(f"{Decimal(0) if unsigned and limit < 0 else limit:.{decimal}f}", "out of range")
+            raise ValueOutOfRange(
+                f"{Decimal(0) if unsigned and limit < 0 else limit:.{decimal}f}", "out of range"
+            )
         if unsigned and number < 0:
             raise ValueOutOfRange(f"{Decimal(0):.{decimal}f}", "negative")
         return f"{number if number else abs(number):.{decimal}f}"
 
 
 def fit_float(value: float, flen: int, decimal: int, *, unsigned: bool, single: bool) -> float:
-    """`value` as a FLOAT (`single`) or DOUBLE, with (flen, decimal) if neither is -1. Raises MisfitError."""
+    """`value` as a FLOAT (`single`) or DOUBLE, with (flen, decimal) if neither is -1.
+
+    Raises MisfitError.
+    """
     misfit = ""
     if flen != -1 and decimal != -1:
         shift = float(f"1e{decimal}")

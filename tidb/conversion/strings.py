@@ -18,11 +18,15 @@ def float_text(value: float, *, single: bool) -> bytes:
 
 
 def recode(text: bytes, source: Column, target: Column) -> bytes:
-    """Text of one character set as that of another, both as TiDB stores them (all but binary in utf-8). Raises
-    MisfitError, RefusedError.
+    """Text of one character set as that of another, both as TiDB stores them (all but binary in
+    utf-8). Raises MisfitError, RefusedError.
     """
     if target.kind == "binary":
-        return text.decode("utf-8", "surrogateescape").encode("gbk") if source.charset == "gbk" else text
+        return (
+            text.decode("utf-8", "surrogateescape").encode("gbk")
+            if source.charset == "gbk"
+            else text
+        )
     codec = _CODECS.get(target.charset)
     if codec is None:
         if target.charset in ("latin1", ""):
@@ -60,7 +64,9 @@ def _checked(text: bytes, target: Column, codec: str) -> bytes:
 
 def _refuse_wide(text: str, target: Column) -> None:
     if target.charset in ("utf8", "utf8mb3") and any(ord(char) > 0xFFFF for char in text):
-        raise NotConvertible("characters beyond U+FFFF: what TiDB does with them is a setting of its own")
+        raise NotConvertible(
+            "characters beyond U+FFFF: what TiDB does with them is a setting of its own"
+        )
 
 
 def _can_encode(codec: str, char: str) -> bool:
@@ -72,15 +78,20 @@ def _can_encode(codec: str, char: str) -> bool:
 
 
 def truncate_to_type(text: bytes, target: Column) -> bytes:
-    """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB. Raises MisfitError with what is
-    left of it.
+    """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB.
+
+    Raises MisfitError with what is left of it.
     """
     kept, binary = text, target.kind == "binary"
     if target.flen >= 0:
         if binary:
             kept = text[: target.flen]
         elif target.tp in column_types.LONG:
-            kept = text if len(text) <= target.flen else _without_partial_character(text[: target.flen])
+            kept = (
+                text
+                if len(text) <= target.flen
+                else _without_partial_character(text[: target.flen])
+            )
         elif len(text) > target.flen:
             decoded = text.decode("utf-8", "surrogateescape")
             if len(decoded) > target.flen:
@@ -117,5 +128,7 @@ def _is_character(text: bytes) -> bool:
 
 def _finished(text: bytes, target: Column) -> bytes:
     if target.tp == column_types.CHAR:
-        return text.ljust(max(target.flen, 0), b"\0") if target.kind == "binary" else text.rstrip(b" ")
+        return (
+            text.ljust(max(target.flen, 0), b"\0") if target.kind == "binary" else text.rstrip(b" ")
+        )
     return text

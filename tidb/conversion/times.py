@@ -16,14 +16,26 @@ Moment = tuple[int, int, int, int, int, int, int]
 
 ZERO: Moment = (0, 0, 0, 0, 0, 0, 0)
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_FIRST, _LAST = datetime.datetime(1970, 1, 1, 0, 0, 1), datetime.datetime(2038, 1, 19, 3, 14, 7, 999_999)
+_FIRST, _LAST = (
+    datetime.datetime(1970, 1, 1, 0, 0, 1),
+    datetime.datetime(2038, 1, 19, 3, 14, 7, 999_999),
+)
 _PUNCTUATION = frozenset(rb"!\"#$%&'()*+,-./:;<=>?@[\]^_`{|}~")
 _DIGITS = frozenset(rb"0123456789")
 _SPACE = frozenset(b"T \t\n\v\f\r")
 _ZONE = re.compile(rb"(Z|[+-]\d\d(?::?\d\d)?)\Z")
 # Widths of the fields of a date without separators, by its length.
-_COMPACT = {14: (4, 2, 2, 2, 2, 2), 12: (2,) * 6, 11: (2, 2, 2, 2, 2, 1), 10: (2,) * 5, 9: (2, 2, 2, 2, 1),
-            8: (4, 2, 2), 7: (2, 2, 2, 1), 6: (2, 2, 2), 5: (2, 2, 1)}  # fmt: skip
+_COMPACT = {
+    14: (4, 2, 2, 2, 2, 2),
+    12: (2,) * 6,
+    11: (2, 2, 2, 2, 2, 1),
+    10: (2,) * 5,
+    9: (2, 2, 2, 2, 1),
+    8: (4, 2, 2),
+    7: (2, 2, 2, 1),
+    6: (2, 2, 2),
+    5: (2, 2, 1),
+}
 
 
 def parse(text: str) -> Moment:
@@ -49,7 +61,10 @@ def full_year(year: int) -> int:
 
 
 def to_zone(moment: Moment, session: ConversionSession) -> Moment:
-    """A TIMESTAMP, stored in UTC, as the session shows it. Raises RefusedError when the zone isn't known."""
+    """A TIMESTAMP, stored in UTC, as the session shows it.
+
+    Raises RefusedError when the zone isn't known.
+    """
     if moment == ZERO:
         return moment
     local = datetime.datetime(*moment, tzinfo=datetime.UTC).astimezone(session.known_zone())
@@ -57,12 +72,17 @@ def to_zone(moment: Moment, session: ConversionSession) -> Moment:
 
 
 def to_utc(moment: Moment, session: ConversionSession) -> Moment:
-    """The TIMESTAMP that a session's wall clock stands for. Raises RefusedError for a time that its clock skips."""
+    """The TIMESTAMP that a session's wall clock stands for.
+
+    Raises RefusedError for a time that its clock skips.
+    """
     if moment == ZERO:
         return moment
     found = _instant(moment, session)
     if found is None:
-        raise NotConvertible(f"{show(moment, 6)} doesn't exist in the time zone {session.zone_name}")
+        raise NotConvertible(
+            f"{show(moment, 6)} doesn't exist in the time zone {session.zone_name}"
+        )
     return _moment(found)
 
 
@@ -71,8 +91,10 @@ def _moment(when: datetime.datetime) -> Moment:
 
 
 def _instant(moment: Moment, session: ConversionSession) -> datetime.datetime | None:
-    """The instant in UTC, None if there is none. Of two that look alike, TiDB (Go) takes the one whose offset holds at
-    that wall time taken for UTC, if it holds then.
+    """The instant in UTC, None if there is none.
+
+    Of two that look alike, TiDB (Go) takes the one whose offset holds at that wall time taken for
+    UTC, if it holds then.
     """
     zone = session.known_zone()
     try:
@@ -106,8 +128,10 @@ def round_to(moment: Moment, fsp: int, session: ConversionSession) -> Moment:
 
 
 def _next_second(moment: Moment, session: ConversionSession) -> Moment | None:
-    """The whole second after a wall time, on the session's clock; None for a wall time that it doesn't have. Without a
-    zone only where no clock is ever put forward or back.
+    """The whole second after a wall time, on the session's clock.
+
+    None for a wall time that it doesn't have. Without a zone only where no clock is ever put
+    forward or back.
     """
     try:
         if session.zone is None:
@@ -116,7 +140,11 @@ def _next_second(moment: Moment, session: ConversionSession) -> Moment | None:
                 session.known_zone()
             return _moment(following)
         instant = _instant((*moment[:6], 0), session)
-        return None if instant is None else _moment((instant + datetime.timedelta(seconds=1)).astimezone(session.zone))
+        return (
+            None
+            if instant is None
+            else _moment((instant + datetime.timedelta(seconds=1)).astimezone(session.zone))
+        )
     except ValueError:
         return None
     except OverflowError as error:
@@ -131,7 +159,9 @@ def check(moment: Moment, session: ConversionSession, *, timestamp: bool) -> str
         instant = _instant(moment, session)
         if instant is None:
             return "no such time in the time zone"
-        return "" if _FIRST <= instant.replace(tzinfo=None) <= _LAST else "out of a TIMESTAMP's range"
+        return (
+            "" if _FIRST <= instant.replace(tzinfo=None) <= _LAST else "out of a TIMESTAMP's range"
+        )
     year, month, day, hour, minute, second, _ = moment
     if (year, month, day) != (0, 0, 0):
         if (month == 0 or day == 0) and not session.zero_in_date:
@@ -151,7 +181,15 @@ def from_number(number: int, session: ConversionSession, *, timestamp: bool) -> 
     if number < 10_000_101_000_000:
         number = _completed(number)
     date, clock = divmod(number, 1_000_000)
-    moment = date // 10_000, date // 100 % 100, date % 100, clock // 10_000, clock // 100 % 100, clock % 100, 0
+    moment = (
+        date // 10_000,
+        date // 100 % 100,
+        date % 100,
+        clock // 10_000,
+        clock // 100 % 100,
+        clock % 100,
+        0,
+    )
     if (
         number < 0
         or moment[0] >= 1 << 14
@@ -163,7 +201,9 @@ def from_number(number: int, session: ConversionSession, *, timestamp: bool) -> 
     ):
         raise ValueOutOfRange(ZERO, f"{original} is no date")
     # The number alone is looked at as a DATETIME first.
-    reason = check(moment, session, timestamp=False) or (check(moment, session, timestamp=True) if timestamp else "")
+    reason = check(moment, session, timestamp=False) or (
+        check(moment, session, timestamp=True) if timestamp else ""
+    )
     if reason:
         raise ValueOutOfRange(ZERO, reason)
     return moment
@@ -203,8 +243,9 @@ def from_text(text: bytes, fsp: int, session: ConversionSession, *, timestamp: b
 
 
 def from_decimal(text: str, fsp: int, session: ConversionSession, *, timestamp: bool) -> Moment:
-    """What TiDB reads out of a decimal's text: the number before the point, the fraction as such. Raises
-    MisfitError.
+    """What TiDB reads out of a decimal's text: the number before the point, the fraction as such.
+
+    Raises MisfitError.
     """
     if text.startswith("0.0"):
         return ZERO
@@ -232,13 +273,22 @@ def _read(text: bytes, fsp: int, session: ConversionSession) -> Moment:
     if len(parts) in (0, 2) or not all(part.isdigit() for part in parts[:6]):
         raise wrong
     fields = (
-        _compact(parts[0], fraction) if len(parts) == 1 else [*(int(part) for part in parts[:6]), 0, 0, 0, 0, 0][:6]
+        _compact(parts[0], fraction)
+        if len(parts) == 1
+        else [*(int(part) for part in parts[:6]), 0, 0, 0, 0, 0][:6]
     )
     if fields is None:
         raise wrong
     if len(parts[0]) <= 2 and (any(fields) or fraction):
         fields[0] = full_year(fields[0])
-    if fields[0] >= 1 << 14 or fields[1] > 15 or fields[2] > 31 or fields[3] > 31 or fields[4] > 63 or fields[5] > 63:
+    if (
+        fields[0] >= 1 << 14
+        or fields[1] > 15
+        or fields[2] > 31
+        or fields[3] > 31
+        or fields[4] > 63
+        or fields[5] > 63
+    ):
         raise wrong
     moment: Moment = (fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], 0)
     with_seconds = len(parts) >= 6 or (len(parts) == 1 and len(parts[0]) in (11, 12, 14))
@@ -248,8 +298,9 @@ def _read(text: bytes, fsp: int, session: ConversionSession) -> Moment:
 
 
 def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
-    """Year to second of a date without separators. Behind YYYYMMDD or YYMMDD the fraction is a time of day, behind
-    YYMMDDHHMM its seconds.
+    """Year to second of a date without separators.
+
+    Behind YYYYMMDD or YYMMDD the fraction is a time of day, behind YYMMDDHHMM its seconds.
     """
     widths = _COMPACT.get(len(digits))
     if widths is None:
@@ -268,7 +319,9 @@ def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
     return fields
 
 
-def _from_zone(moment: Moment, zone: bytes, session: ConversionSession, *, with_seconds: bool) -> Moment:
+def _from_zone(
+    moment: Moment, zone: bytes, session: ConversionSession, *, with_seconds: bool
+) -> Moment:
     """A time whose text names its zone, in the session's. Raises MisfitError."""
     minutes = 0 if zone == b"Z" else int(zone[1:3]) * 60 + int(zone[-2:] if len(zone) > 3 else b"0")
     if (
@@ -351,9 +404,15 @@ def _parts(text: bytes) -> list[bytes]:
 
 
 def _separates(char: int, parts: int) -> bool:
-    return char in _PUNCTUATION or (parts == 2 and char in _SPACE) or (parts > 4 and char not in _DIGITS)
+    return (
+        char in _PUNCTUATION
+        or (parts == 2 and char in _SPACE)
+        or (parts > 4 and char not in _DIGITS)
+    )
 
 
 def at_date(date: datetime.date, micro: int) -> Moment:
     """Midnight of a date and so many microseconds more or less."""
-    return _moment(datetime.datetime.combine(date, datetime.time()) + datetime.timedelta(microseconds=micro))
+    return _moment(
+        datetime.datetime.combine(date, datetime.time()) + datetime.timedelta(microseconds=micro)
+    )

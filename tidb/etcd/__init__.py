@@ -1,6 +1,13 @@
 """etcd, and what stands there: the registry of pumps and drainers, the TiDB servers."""
 
-from sluice.tidb.etcd.client import EtcdClient, EtcdError, EtcdWatch, KeyValue, WatchBatch, WatchEvent
+from sluice.tidb.etcd.client import (
+    EtcdClient,
+    EtcdError,
+    EtcdWatch,
+    KeyValue,
+    WatchBatch,
+    WatchEvent,
+)
 from sluice.tidb.etcd.registry import DRAINED_LABEL, NodeStatus, Registry, RegistryError
 from sluice.tidb.etcd.topology import TiDBServer, tidb_servers
 

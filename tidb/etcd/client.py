@@ -1,4 +1,7 @@
-"""A client of etcd v3, as much as the pump registry needs. PD serves etcd on its own client URLs."""
+"""A client of etcd v3, as much as the pump registry needs.
+
+PD serves etcd on its own client URLs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class KeyListing:
-    """The keys under a prefix, ascending, as of a store revision. A watch goes on from revision + 1."""
+    """The keys under a prefix, ascending, as of a store revision.
+
+    A watch goes on from revision + 1.
+    """
 
     items: tuple[KeyValue, ...]
     revision: int
@@ -53,7 +59,10 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class WatchBatch:
-    """Changes up to a revision, in order. With `resync` they are instead all keys that exist: forget the others."""
+    """Changes up to a revision, in order.
+
+    With `resync` they are instead all keys that exist: forget the others.
+    """
 
     revision: int
     events: tuple[WatchEvent, ...]
@@ -70,14 +79,21 @@ _RETRIED = {
 
 
 class EtcdClient:
-    """Thread-safe. `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them. Without
+    """Thread-safe.
+
+    `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them. Without
     `retries` every URL is tried once: for those who ask again by themselves.
 
     All calls raise EtcdError.
     """
 
     def __init__(
-        self, urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0, retries: bool = True
+        self,
+        urls: Sequence[str] | str,
+        *,
+        tls: TLS | None = None,
+        timeout_s: float = 5.0,
+        retries: bool = True,
     ) -> None:
         self._urls = split_urls(urls)
         self._timeout_s = timeout_s
@@ -111,10 +127,12 @@ class EtcdClient:
         return int(self._call("KV/Put", key, request, pb.etcd.PutResponse).header.revision)
 
     def create(self, key: str, value: bytes) -> bool:
-        """Writes a key only if there is none. False if there is one.
+        """Writes a key only if there is none.
 
-        When an attempt was lost on the way, an existing key that holds this very value and never changed counts as
-        created.
+        False if there is one.
+
+        When an attempt was lost on the way, an existing key that holds this very value and never
+        changed counts as created.
         """
         succeeded, lost_attempt = self._put_if(key, value, pb.etcd.Compare.EQUAL)
         if not succeeded and lost_attempt:
@@ -132,11 +150,12 @@ class EtcdClient:
         return bool(self._call("KV/DeleteRange", key, request, pb.etcd.DeleteRangeResponse).deleted)
 
     def watch_prefix(self, prefix: str, start_revision: int | None = None) -> EtcdWatch:
-        """Follows the keys under a prefix: an iterator of WatchBatch that ends with its close() or the client's.
+        """Follows the keys under a prefix: an iterator of WatchBatch that ends with its close() or
+        the client's.
 
-        From `start_revision` on (`listing.revision + 1`); None: first a `resync` batch with what is there, then the
-        changes. Lost connections are taken up again where they broke. If etcd has compacted the changes that were
-        missed, a `resync` batch comes in their place.
+        From `start_revision` on (`listing.revision + 1`); None: first a `resync` batch with what is
+        there, then the changes. Lost connections are taken up again where they broke. If etcd has
+        compacted the changes that were missed, a `resync` batch comes in their place.
         """
         watch = EtcdWatch(self, prefix, start_revision)
         with self._lock:
@@ -163,10 +182,14 @@ class EtcdClient:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _put_if(self, key: str, value: bytes, result: pb.etcd.Compare.CompareResult) -> tuple[bool, bool]:
+    def _put_if(
+        self, key: str, value: bytes, result: pb.etcd.Compare.CompareResult
+    ) -> tuple[bool, bool]:
         raw = key.encode()
         request = pb.etcd.TxnRequest(
-            compare=[pb.etcd.Compare(result=result, target=pb.etcd.Compare.MOD, key=raw, mod_revision=0)],
+            compare=[
+                pb.etcd.Compare(result=result, target=pb.etcd.Compare.MOD, key=raw, mod_revision=0)
+            ],
             success=[pb.etcd.RequestOp(request_put=pb.etcd.PutRequest(key=raw, value=value))],
         )
         lost: list[str] = []
@@ -191,7 +214,11 @@ class EtcdClient:
 
     def _call_unary(self, method: str, request: Any, response_type: Any) -> Any:
         """The answer to a call that reads; None where it has to be made by `_call`."""
-        if not self._is_plain or self._closed.is_set() or not self._unary_lock.acquire(blocking=False):
+        if (
+            not self._is_plain
+            or self._closed.is_set()
+            or not self._unary_lock.acquire(blocking=False)
+        ):
             return None
         try:
             url = self._urls[self._current % len(self._urls)]
@@ -207,7 +234,9 @@ class EtcdClient:
         finally:
             self._unary_lock.release()
 
-    def _call(self, method: str, key: str, request: Any, response_type: Any, lost: list[str] | None = None) -> Any:
+    def _call(
+        self, method: str, key: str, request: Any, response_type: Any, lost: list[str] | None = None
+    ) -> Any:
         backoff = Backoff(Deadline(self._timeout_s), self._closed.wait)
         attempt = 0
         while True:
@@ -283,7 +312,9 @@ class EtcdWatch:
             listing = self._client.range_prefix(self._prefix)
             self._next_revision = listing.revision + 1
             return WatchBatch(
-                listing.revision, tuple(WatchEvent(deleted=False, item=kv) for kv in listing.items), resync=True
+                listing.revision,
+                tuple(WatchEvent(deleted=False, item=kv) for kv in listing.items),
+                resync=True,
             )
         if self._call is None:
             self._open()
@@ -295,14 +326,16 @@ class EtcdWatch:
                 return None
             raise ValueError(response.cancel_reason or "etcd cancelled the watch")
         if response.created and response.header.revision + 1 < (self._next_revision or 0):
-            # The store is younger than what we have seen: it was lost and set up anew. Waiting for our revision
-            # would skip all that happens until then.
+            # The store is younger than what we have seen: it was lost and set up anew. Waiting for
+            # our revision would skip all that happens until then.
             self._drop_call()
             self._next_revision = None
             return None
         if not response.events:
             return None
-        events = tuple(WatchEvent(event.type == event.DELETE, _item(event.kv)) for event in response.events)
+        events = tuple(
+            WatchEvent(event.type == event.DELETE, _item(event.kv)) for event in response.events
+        )
         revision = max(event.item.mod_revision for event in events)
         self._next_revision = revision + 1
         return WatchBatch(revision, events)
@@ -324,7 +357,8 @@ class EtcdWatch:
             request_serializer=pb.etcd.WatchRequest.SerializeToString,
             response_deserializer=pb.etcd.WatchResponse.FromString,
         )(requests())
-        if self._closed.is_set():  # close() may have run just before the call was there to be cancelled
+        # close() may have run just before the call was there to be cancelled
+        if self._closed.is_set():
             self._drop_call()
             raise StopIteration
 
@@ -336,7 +370,13 @@ class EtcdWatch:
 
 
 def _item(kv: pb.mvcc.KeyValue) -> KeyValue:
-    return KeyValue(kv.key.decode(errors="surrogateescape"), kv.value, kv.create_revision, kv.mod_revision, kv.version)
+    return KeyValue(
+        kv.key.decode(errors="surrogateescape"),
+        kv.value,
+        kv.create_revision,
+        kv.mod_revision,
+        kv.version,
+    )
 
 
 def _prefix_end(prefix: bytes) -> bytes:

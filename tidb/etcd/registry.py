@@ -1,7 +1,7 @@
 """Where pumps and drainers announce themselves: JSON values in etcd under `/tidb-binlog/v1`.
 
-`/tidb-binlog/v1/pumps/<node id>` and `/tidb-binlog/v1/drainers/<node id>`, without lease, so entries stay until they
-are changed:
+`/tidb-binlog/v1/pumps/<node id>` and `/tidb-binlog/v1/drainers/<node id>`, without lease, so
+entries stay until they are changed:
 
     {"nodeId": "host:8250", "host": "10.0.0.1:8250", "state": "online", "isAlive": false, "score": 0,
      "label": null | {"labels": {"zone": "a"}}, "maxCommitTS": 1, "updateTS": 1}
@@ -18,7 +18,9 @@ from sluice.tidb.etcd.client import EtcdClient, EtcdWatch, KeyValue
 
 PREFIX = "/tidb-binlog/v1"
 DRAINED_LABEL = "sluice-drained-through"
-"""The label of a pump that went offline by itself: every drainer has read it through this TSO, which is all it held."""
+"""The label of a pump that went offline by itself: every drainer has read it through this TSO,
+which is all it held.
+"""
 STATES = ("online", "pausing", "paused", "closing", "offline")
 
 
@@ -33,8 +35,9 @@ class RegistryError(SluiceError):
 class NodeStatus:
     """A pump or drainer as the registry shows it.
 
-    `host` is "ip:port". `state` is one of STATES. `max_commit_ts`: of a pump the greatest commit TSO it has sorted, of
-    a drainer the commit TSO through which it is done. `update_ts`: a TSO of about the last heartbeat.
+    `host` is "ip:port". `state` is one of STATES. `max_commit_ts`: of a pump the greatest commit
+    TSO it has sorted, of a drainer the commit TSO through which it is done. `update_ts`: a TSO of
+    about the last heartbeat.
     """
 
     node_id: str
@@ -68,7 +71,9 @@ class NodeStatus:
     def to_json(self) -> bytes:
         """The value as it lies in etcd. ValueError if `state` is none of STATES."""
         if self.state not in STATES:
-            raise ValueError(f"{self.state!r} is no state of a pump or drainer; it is one of {', '.join(STATES)}")
+            raise ValueError(
+                f"{self.state!r} is no state of a pump or drainer; it is one of {', '.join(STATES)}"
+            )
         return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
@@ -83,19 +88,28 @@ class NodeStatus:
                 state=_text(found, "state"),
                 is_alive=bool(found.get("isAlive", False)),
                 score=int(found.get("score") or 0),
-                label=None if label is None else {str(k): str(v) for k, v in (label.get("labels") or {}).items()},
+                label=(
+                    None
+                    if label is None
+                    else {str(k): str(v) for k, v in (label.get("labels") or {}).items()}
+                ),
                 max_commit_ts=int(found.get("maxCommitTS") or 0),
                 update_ts=int(found.get("updateTS") or 0),
             )
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise RegistryError(f"the registry entry {key} can't be read ({error}): {value[:200]!r}") from error
+            raise RegistryError(
+                f"the registry entry {key} can't be read ({error}): {value[:200]!r}"
+            ) from error
         if status.state not in STATES:
             raise RegistryError(f"the registry entry {key} has the unknown state {status.state!r}")
         return status
 
 
 class Registry:
-    """Thread-safe. Raises RegistryError for entries that can't be read and EtcdError when etcd can't be reached."""
+    """Thread-safe.
+
+    Raises RegistryError for entries that can't be read and EtcdError when etcd can't be reached.
+    """
 
     def __init__(self, etcd: EtcdClient, prefix: str = PREFIX) -> None:
         self._etcd = etcd
@@ -134,12 +148,17 @@ class Registry:
         return self._etcd.delete(f"{self._prefix}/drainers/{node_id}")
 
     def watch_pumps(self) -> NodeWatch:
-        """Follows the pumps: an iterator of {node id: NodeStatus}, first as they are, then after every change."""
+        """Follows the pumps: an iterator of {node id: NodeStatus}, first as they are, then after
+        every change.
+        """
         folder = f"{self._prefix}/pumps/"
         return NodeWatch(folder, self._etcd.watch_prefix(folder))
 
     def _list(self, kind: str) -> list[NodeStatus]:
-        items, known = self._etcd.range_prefix(f"{self._prefix}/{kind}/").items, self._known.get(kind, {})
+        items, known = (
+            self._etcd.range_prefix(f"{self._prefix}/{kind}/").items,
+            self._known.get(kind, {}),
+        )
         found = self._known[kind] = {item: known.get(item) or _read(item) for item in items}
         return sorted(found.values(), key=lambda status: status.node_id)
 
@@ -149,7 +168,9 @@ class Registry:
 
     def _put(self, kind: str, status: NodeStatus) -> bool:
         if not status.node_id or "/" in status.node_id:
-            raise RegistryError(f"{status.node_id!r} can't be a node id: it is empty or has a slash")
+            raise RegistryError(
+                f"{status.node_id!r} can't be a node id: it is empty or has a slash"
+            )
         key, value = f"{self._prefix}/{kind}/{status.node_id}", status.to_json()
         for _ in range(3):  # somebody may create or delete it in between
             if self._etcd.update(key, value):
@@ -160,7 +181,10 @@ class Registry:
 
 
 class NodeWatch:
-    """The iterator behind Registry.watch_pumps. An entry that can't be read keeps its last readable state."""
+    """The iterator behind Registry.watch_pumps.
+
+    An entry that can't be read keeps its last readable state.
+    """
 
     def __init__(self, folder: str, watch: EtcdWatch) -> None:
         self._folder = folder

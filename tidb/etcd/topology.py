@@ -1,4 +1,5 @@
-"""The TiDB servers of a cluster, as they write themselves into PD's etcd (TiDB 4.0 to 8.5, domain/infosync).
+"""The TiDB servers of a cluster, as they write themselves into PD's etcd (TiDB 4.0 to 8.5,
+domain/infosync).
 
     /topology/tidb/<host:port>/info   JSON with start_timestamp (s); written at the start, without a lease: it stays
     /topology/tidb/<host:port>/ttl    under a lease of 45 s that is kept alive: there while the server lives
@@ -18,8 +19,10 @@ PREFIX = "/topology/tidb/"
 
 
 class TiDBServer(NamedTuple):
-    """A server that lives, as far as etcd knows. `address` is host:port; together with `started` (Unix seconds, 0 if
-    unknown) it tells one process from the next at the same address.
+    """A server that lives, as far as etcd knows.
+
+    `address` is host:port; together with `started` (Unix seconds, 0 if unknown) it tells one
+    process from the next at the same address.
     """
 
     address: str

@@ -1,8 +1,9 @@
-"""Where the values of many rows lie, found in one call: compiled from `compiled.c` where that can be.
+"""Where the values of many rows lie, found in one call: compiled from `compiled.c` where that can
+be.
 
 Without it nothing is found, and rows are decoded by `sluice.tidb.rows`, which gives the same values
-(tests/etl/changes/write_plans/test_found_images.py). `sluice.tidb.build_native` compiles it; `SLUICE_KERNEL=plain`
-leaves it out.
+(tests/etl/changes/write_plans/test_found_images.py). `sluice.tidb.build_native` compiles it;
+`SLUICE_KERNEL=plain` leaves it out.
 """
 
 from __future__ import annotations
@@ -25,5 +26,15 @@ else:
     from sluice.tidb.kernel.plain import alike, gather, walk
 
 __all__ = [
-    "BYTES", "DIFFERENT", "IS_COMPILED", "MOMENT", "NUMBER", "SAME", "UNLOOKED", "UNSURE", "alike", "gather", "walk",
-]  # fmt: skip
+    "BYTES",
+    "DIFFERENT",
+    "IS_COMPILED",
+    "MOMENT",
+    "NUMBER",
+    "SAME",
+    "UNLOOKED",
+    "UNSURE",
+    "alike",
+    "gather",
+    "walk",
+]

@@ -1,4 +1,6 @@
-"""The kernel's functions for where it can't be compiled: nothing is found, so nothing is asked of what was."""
+"""The kernel's functions for where it can't be compiled: nothing is found, so nothing is asked of
+what was.
+"""
 
 # ruff: noqa: PLR0913 - the arguments are those of the compiled functions, which take them by position
 
@@ -21,25 +23,34 @@ def walk(
     of_others: Buffer,
     /,
 ) -> tuple[bytes, bytes, bool] | None:
-    """The cells of the old images and of the new ones, and whether old ones lack values, of the rows at `places`
-    (int64) among those that lie in `data` at `offsets` (int64); `kinds` (int8): 0 insert, 1 update, 2 delete, for each.
-    None if a row isn't as nearly all are.
+    """The cells of the old images and of the new ones, and whether old ones lack values, of the
+    rows at `places` (int64) among those that lie in `data` at `offsets` (int64); `kinds` (int8): 0
+    insert, 1 update, 2 delete, for each. None if a row isn't as nearly all are.
 
-    A shape has an entry for each datum (see `sluice.tidb.native_images`), in the order in which TiDB writes them: those
-    of an insert's `handle`, then the pairs.
+    A shape has an entry for each datum (see `sluice.tidb.native_images`), in the order in which
+    TiDB writes them: those of an insert's `handle`, then the pairs.
 
     Here it is always None.
     """
     return None
 
 
-def gather(data: Buffer, cells: Buffer, slots: int, slot: int, places: Buffer, padding: int, /) -> tuple[bytes, bytes]:
-    """The bytes of a column's values at `places`, one behind the other and padded, and the offset of each (int64)."""
+def gather(
+    data: Buffer, cells: Buffer, slots: int, slot: int, places: Buffer, padding: int, /
+) -> tuple[bytes, bytes]:
+    """The bytes of a column's values at `places`, one behind the other and padded, and the offset
+    of each (int64).
+    """
     return _unasked()
 
 
-def alike(data: Buffer, old: Buffer, new: Buffer, codes: bytes, of_old: Buffer, of_new: Buffer, /) -> bytes:
-    """For each pair of an old image and a new one DIFFERENT, SAME or UNSURE; `codes`: how each column is compared."""
+def alike(
+    data: Buffer, old: Buffer, new: Buffer, codes: bytes, of_old: Buffer, of_new: Buffer, /
+) -> bytes:
+    """For each pair of an old image and a new one DIFFERENT, SAME or UNSURE.
+
+    `codes`: how each column is compared.
+    """
     return _unasked()
 
 

@@ -1,4 +1,7 @@
-"""A client of PD: timestamps, regions, stores, GC safe points. Every call goes to the leader, which may change."""
+"""A client of PD: timestamps, regions, stores, GC safe points.
+
+Every call goes to the leader, which may change.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,17 @@ _RETRIED_TYPES = {pb.pd.NOT_BOOTSTRAPPED, pb.pd.REGION_NOT_FOUND, pb.pd.UNKNOWN}
 
 
 class PDClient:
-    """Thread-safe. Connects on first use.
+    """Thread-safe.
 
-    `pd_urls`: client URLs of any members (`http://host:2379`; a list, or one text with commas). `timeout_s` bounds
-    every call, retries included. All calls raise PDError.
+    Connects on first use.
+
+    `pd_urls`: client URLs of any members (`http://host:2379`; a list, or one text with commas).
+    `timeout_s` bounds every call, retries included. All calls raise PDError.
     """
 
-    def __init__(self, pd_urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self, pd_urls: Sequence[str] | str, *, tls: TLS | None = None, timeout_s: float = 5.0
+    ) -> None:
         self._seeds = split_urls(pd_urls)
         self._timeout_s = timeout_s
         # One silent member must leave time to ask another.
@@ -57,17 +64,24 @@ class PDClient:
         return self._cluster_id
 
     def tso(self) -> int:
-        """A fresh timestamp, greater than every one this client returned before. Many threads share a request."""
+        """A fresh timestamp, greater than every one this client returned before.
+
+        Many threads share a request.
+        """
         return self._tso.get()
 
     def get_region(self, key: bytes) -> Region:
         """The region that holds a raw key. Waits while PD doesn't know one."""
         request = pb.pd.GetRegionRequest(region_key=encode_bytes(key))
-        response = self._call("GetRegion", request, pb.pd.GetRegionResponse, lambda answer: bool(answer.region.id))
+        response = self._call(
+            "GetRegion", request, pb.pd.GetRegionResponse, lambda answer: bool(answer.region.id)
+        )
         try:
             return region_from_pb(response.region, response.leader)
         except CodecError as error:
-            raise PDError(f"PD sent region {response.region.id} with a damaged key: {error}") from error
+            raise PDError(
+                f"PD sent region {response.region.id} with a damaged key: {error}"
+            ) from error
 
     def get_store(self, store_id: int) -> Store:
         """The TiKV node with that id."""
@@ -85,12 +99,15 @@ class PDClient:
     def update_service_gc_safe_point(self, service_id: str, ttl_s: int, safe_point: int) -> int:
         """Keeps versions at or after `safe_point` (TSO) for `ttl_s` seconds; 0 gives them free.
 
-        Returns the smallest safe point of all services: if it is above `safe_point`, the request came too late.
+        Returns the smallest safe point of all services: if it is above `safe_point`, the request
+        came too late.
         """
         request = pb.pd.UpdateServiceGCSafePointRequest(
             service_id=service_id.encode(), TTL=ttl_s, safe_point=safe_point
         )
-        response = self._call("UpdateServiceGCSafePoint", request, pb.pd.UpdateServiceGCSafePointResponse)
+        response = self._call(
+            "UpdateServiceGCSafePoint", request, pb.pd.UpdateServiceGCSafePointResponse
+        )
         return int(response.min_safe_point)
 
     def close(self) -> None:
@@ -132,7 +149,11 @@ class PDClient:
             raise PDError(f"TLS to PD at {url}: {error}") from error
 
     def _call(
-        self, method: str, request: Any, response_type: Any, usable: Callable[[Any], bool] = lambda answer: True
+        self,
+        method: str,
+        request: Any,
+        response_type: Any,
+        usable: Callable[[Any], bool] = lambda answer: True,
     ) -> Any:
         backoff = Backoff(Deadline(self._timeout_s), self._closed.wait)
         failure = "no attempt was made"
@@ -145,7 +166,9 @@ class PDClient:
                     request_serializer=type(request).SerializeToString,
                     response_deserializer=response_type.FromString,
                 )
-                response = call(request, timeout=max(0.05, min(self._attempt_s, backoff.deadline.left())))
+                response = call(
+                    request, timeout=max(0.05, min(self._attempt_s, backoff.deadline.left()))
+                )
             except ValueError as error:  # grpc's word for a closed channel
                 raise PDError(f"{method}: the PD client is closed") from error
             except grpc.RpcError as error:
@@ -166,8 +189,8 @@ class PDClient:
                     self.forget_leader(leader)
             if not backoff.wait("pd", 50, 3000):
                 raise PDError(
-                    f"PD did not answer {method} within {self._timeout_s:g} s (leader {leader}); last failure:"
-                    f" {failure}"
+                    f"PD did not answer {method} within {self._timeout_s:g} s (leader {leader});"
+                    f" last failure: {failure}"
                 )
 
     def _find_leader(self, backoff: Backoff) -> str:
@@ -208,12 +231,19 @@ class PDClient:
         if not found:
             return None
         if self._cluster_id and found != self._cluster_id:
-            raise PDError(f"PD at {url} belongs to cluster {found}, the others to cluster {self._cluster_id}")
+            raise PDError(
+                f"PD at {url} belongs to cluster {found}, the others to cluster {self._cluster_id}"
+            )
         with self._lock:
             self._cluster_id = found
             self._members = [client for member in response.members for client in member.client_urls]
             urls = list(response.leader.client_urls)
-            # A PD may advertise an address that only its own network knows; the one that was given works.
-            given = [seed for seed in self._seeds if target(seed) in {target(found_url) for found_url in urls}]
+            # A PD may advertise an address that only its own network knows; the one that was given
+            # works.
+            given = [
+                seed
+                for seed in self._seeds
+                if target(seed) in {target(found_url) for found_url in urls}
+            ]
             self._leader = next(iter([*given, *urls]), None)
             return self._leader

@@ -19,7 +19,10 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A key range [start_key, end_key) with raw keys; an empty end_key is unbounded. leader may be unknown."""
+    """A key range [start_key, end_key) with raw keys.
+
+    An empty end_key is unbounded. leader may be unknown.
+    """
 
     id: int
     start_key: bytes
@@ -53,7 +56,9 @@ def region_from_pb(region: pb.metapb.Region, leader: pb.metapb.Peer | None) -> R
         conf_ver=region.region_epoch.conf_ver,
         version=region.region_epoch.version,
         peers=peers,
-        leader=Peer(leader.id, leader.store_id, leader.role) if leader is not None and leader.id else None,
+        leader=Peer(leader.id, leader.store_id, leader.role)
+        if leader is not None and leader.id
+        else None,
     )
 
 

@@ -1,4 +1,6 @@
-"""PD's timestamp stream: one request at a time on one long-lived stream, each for all threads that wait."""
+"""PD's timestamp stream: one request at a time on one long-lived stream, each for all threads that
+wait.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ class PDLeader(Protocol):
 
 
 class TsoStream:
-    """Hands out timestamps to many threads. A worker thread owns the stream; it starts with the first request."""
+    """Hands out timestamps to many threads.
+
+    A worker thread owns the stream; it starts with the first request.
+    """
 
     def __init__(self, client: PDLeader, timeout_s: float) -> None:
         self._client = client
@@ -94,9 +99,14 @@ class TsoStream:
             self._worker.join(timeout=2)
 
     def _cancel_if_stuck(self) -> None:
-        # next() on a stream knows no time-out, so whoever waits too long for the worker cuts the stream under it.
+        # next() on a stream knows no time-out, so whoever waits too long for the worker cuts the
+        # stream under it.
         sent_at, call = self._sent_at, self._call
-        if call is not None and sent_at is not None and time.monotonic() - sent_at >= self._attempt_s * 0.9:
+        if (
+            call is not None
+            and sent_at is not None
+            and time.monotonic() - sent_at >= self._attempt_s * 0.9
+        ):
             call.cancel()
 
     def _run(self) -> None:
@@ -115,11 +125,18 @@ class TsoStream:
                     self._serve(batch)
 
     def _ask_in_caller(self) -> int | None:
-        """A timestamp, if the stream is there and nobody else wants one; whatever is wrong the worker finds out."""
+        """A timestamp, if the stream is there and nobody else wants one.
+
+        Whatever is wrong the worker finds out.
+        """
         if self._unary_call is None or self._waiting or not self._turn.acquire(blocking=False):
             return None
         try:
-            response = None if self._unary_call is None else self._ask_by_unary(1, Backoff(Deadline(self._timeout_s)))
+            response = (
+                None
+                if self._unary_call is None
+                else self._ask_by_unary(1, Backoff(Deadline(self._timeout_s)))
+            )
             if response is None:
                 return None
             ts, _ = self._granted(response, 1)
@@ -142,7 +159,9 @@ class TsoStream:
                 self._fail(batch, str(error))
                 return
             except (grpc.RpcError, StopIteration, ValueError) as error:
-                failure = describe(error) if isinstance(error, grpc.RpcError) else "the stream ended"
+                failure = (
+                    describe(error) if isinstance(error, grpc.RpcError) else "the stream ended"
+                )
                 retry = not isinstance(error, grpc.RpcError) or worth_retrying(error)
                 if isinstance(error, grpc.RpcError) and status(error) == grpc.StatusCode.CANCELLED:
                     failure = "it stayed silent"  # _cancel_if_stuck cut the stream
@@ -154,14 +173,17 @@ class TsoStream:
                 if not backoff.wait("tso", 20, 1000):
                     self._fail(
                         batch,
-                        f"no timestamp within {self._timeout_s:g} s from PD at {self._url}; last failure: {failure}",
+                        f"no timestamp within {self._timeout_s:g} s from PD at {self._url}; last"
+                        f" failure: {failure}",
                     )
                     return
                 continue
             first = last - (len(batch) - 1) * step
             if first <= self._last:
                 # Handing it out could reorder commits; the stream is kept, PD may catch up.
-                self._fail(batch, f"PD at {self._url} went back in time: {first} after {self._last}")
+                self._fail(
+                    batch, f"PD at {self._url} went back in time: {first} after {self._last}"
+                )
                 return
             self._last = last
             for position, future in enumerate(batch):
@@ -171,7 +193,11 @@ class TsoStream:
 
     def _ask(self, count: int, backoff: Backoff) -> tuple[int, int]:
         """(largest timestamp granted, distance between neighbours)."""
-        response = self._ask_by_unary(count, backoff) if self._client.is_plain and self._call is None else None
+        response = (
+            self._ask_by_unary(count, backoff)
+            if self._client.is_plain and self._call is None
+            else None
+        )
         if response is None:
             response = self._ask_by_grpc(count, backoff)
         return self._granted(response, count)
@@ -180,7 +206,9 @@ class TsoStream:
     def _granted(response: pb.pd.TsoResponse, count: int) -> tuple[int, int]:
         problem = response.header.error
         if problem.type != pb.pd.OK or response.count != count:
-            raise ValueError(f"unexpected answer: {problem.message or f'{response.count} instead of {count}'}")
+            raise ValueError(
+                f"unexpected answer: {problem.message or f'{response.count} instead of {count}'}"
+            )
         stamp = response.timestamp
         return tso.compose(stamp.physical, stamp.logical), 1 << stamp.suffix_bits
 
@@ -210,7 +238,10 @@ class TsoStream:
                 connection = lean.connection()
                 if connection is None:
                     return None
-                call = self._unary_call = connection, connection.begin("/pdpb.PD/Tso", request, more=True)
+                call = self._unary_call = (
+                    connection,
+                    connection.begin("/pdpb.PD/Tso", request, more=True),
+                )
             else:
                 call[0].send(call[1], request)
             answer: pb.pd.TsoResponse = pb.pd.TsoResponse.FromString(call[0].receive(call[1]))

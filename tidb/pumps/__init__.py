@@ -1,8 +1,21 @@
 """Pumps, as seen by who writes to them (the stand-in TiDB) and by who reads from them."""
 
 from sluice.tidb.pumps.client import PumpClient, PumpWriteError, WriteTimes
-from sluice.tidb.pumps.pulled_window import CommitsGoneError, PullFollower, as_prewrite, check_not_purged, pulled_window
-from sluice.tidb.pumps.reader import Entity, PendingBounds, PumpReader, PumpReadError, WindowBounds, window_from_bytes
+from sluice.tidb.pumps.pulled_window import (
+    CommitsGoneError,
+    PullFollower,
+    as_prewrite,
+    check_not_purged,
+    pulled_window,
+)
+from sluice.tidb.pumps.reader import (
+    Entity,
+    PendingBounds,
+    PumpReader,
+    PumpReadError,
+    WindowBounds,
+    window_from_bytes,
+)
 
 __all__ = [
     "CommitsGoneError",

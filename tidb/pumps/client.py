@@ -1,7 +1,9 @@
-"""Writes binlogs to pumps as TiDB does: a Prewrite to any pump, its Commit or Rollback to the same one.
+"""Writes binlogs to pumps as TiDB does: a Prewrite to any pump, its Commit or Rollback to the same
+one.
 
-The rules are those of TiDB's own client, with two differences in favour of not losing anything: while no pump is
-available a Prewrite goes on trying until its time is over, and a Commit that can't be delivered is reported.
+The rules are those of TiDB's own client, with two differences in favour of not losing anything:
+while no pump is available a Prewrite goes on trying until its time is over, and a Commit that can't
+be delivered is reported.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ _REFUSED = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT
 
 
 class PumpWriteError(SluiceError):
-    """A binlog was not accepted. The message names the transaction, the pump and the last failure.
+    """A binlog was not accepted.
 
-    A Prewrite may still have arrived at a pump whose answer was lost. It then counts as never finished, and the pump
-    asks TiKV what became of it.
+    The message names the transaction, the pump and the last failure.
+
+    A Prewrite may still have arrived at a pump whose answer was lost. It then counts as never
+    finished, and the pump asks TiKV what became of it.
     """
 
     transient = True
@@ -56,7 +60,16 @@ class WriteTimes:
 class _PendingWrite:
     """A binlog on its way."""
 
-    __slots__ = ("attempts", "chances", "failure", "future", "prewrite", "request", "start_ts", "started")
+    __slots__ = (
+        "attempts",
+        "chances",
+        "failure",
+        "future",
+        "prewrite",
+        "request",
+        "start_ts",
+        "started",
+    )
 
     def __init__(self, start_ts: int, request: bytes, *, prewrite: bool) -> None:
         self.start_ts = start_ts
@@ -66,15 +79,18 @@ class _PendingWrite:
         self.future.set_running_or_notify_cancel()  # it can't be taken back
         self.started = time.monotonic()
         self.attempts = 0
-        self.chances: list[PumpNode] | None = None  # of the last round, over all pumps that are online
+        # of the last round, over all pumps that are online
+        self.chances: list[PumpNode] | None = None
         self.failure = "no available pump to write binlog"
 
 
 class PumpClient:
-    """Thread-safe. Needs at least one registered pump, else PumpWriteError.
+    """Thread-safe.
 
-    `source`: PD's client URLs, or a Registry (then `cluster_id` has to be given). `strategy`: "range" (in turn), "hash"
-    (by start_ts) or "score" (in proportion to the registry's scores).
+    Needs at least one registered pump, else PumpWriteError.
+
+    `source`: PD's client URLs, or a Registry (then `cluster_id` has to be given). `strategy`:
+    "range" (in turn), "hash" (by start_ts) or "score" (in proportion to the registry's scores).
     """
 
     def __init__(
@@ -110,21 +126,26 @@ class PumpClient:
             raise PumpWriteError("no pump is registered in PD; start a pump before writing binlogs")
 
     def prewrite(self, start_ts: int, payload: bytes) -> str:
-        """Writes a Prewrite binlog (a serialised binlog.Binlog); returns when it is durable, with the
-        pump's node id.
+        """Writes a Prewrite binlog (a serialised binlog.Binlog).
+
+        Returns when it is durable, with the pump's node id.
         """
         return self.prewrite_async(start_ts, payload).result()
 
     def finish(self, start_ts: int, payload: bytes) -> str:
-        """Writes the Commit or Rollback binlog of a transaction to the pump that acknowledged its Prewrite.
+        """Writes the Commit or Rollback binlog of a transaction to the pump that acknowledged its
+        Prewrite.
 
-        PumpWriteError at once if no Prewrite with that start_ts was acknowledged to this client, or was finished
-        already.
+        PumpWriteError at once if no Prewrite with that start_ts was acknowledged to this client, or
+        was finished already.
         """
         return self.finish_async(start_ts, payload).result()
 
     def prewrite_async(self, start_ts: int, payload: bytes) -> Future[str]:
-        """As `prewrite`, without waiting. Callbacks of the future run on grpc's threads: they must not block."""
+        """As `prewrite`, without waiting.
+
+        Callbacks of the future run on grpc's threads: they must not block.
+        """
         write = self._begin(start_ts, payload, prewrite=True)
         if not write.future.done():
             self._try_prewrite(write)
@@ -138,7 +159,13 @@ class PumpClient:
         if write.future.done():
             return write.future
         if owner is None:
-            self._end(write, error=f"transaction {start_ts}: no pump has acknowledged a Prewrite of it to this client")
+            self._end(
+                write,
+                error=(
+                    f"transaction {start_ts}: no pump has acknowledged a Prewrite of it to this"
+                    " client"
+                ),
+            )
         else:
             self._send(write, owner)
         return write.future
@@ -166,7 +193,9 @@ class PumpClient:
         self.close()
 
     def _begin(self, start_ts: int, payload: bytes, *, prewrite: bool) -> _PendingWrite:
-        request = pb.pump.WriteBinlogReq(clusterID=self._cluster_id, payload=payload).SerializeToString()
+        request = pb.pump.WriteBinlogReq(
+            clusterID=self._cluster_id, payload=payload
+        ).SerializeToString()
         write = _PendingWrite(start_ts, request, prewrite=prewrite)
         with self._lock:
             closed = self._closed
@@ -211,7 +240,8 @@ class PumpClient:
 
     def _again(self, write: _PendingWrite, action: Callable[[_PendingWrite], None]) -> None:
         self._later.run(
-            min(_MAX_RETRY_INTERVAL_S, _RETRY_INTERVAL_S * 2 ** min(write.attempts, 5)), lambda: action(write)
+            min(_MAX_RETRY_INTERVAL_S, _RETRY_INTERVAL_S * 2 ** min(write.attempts, 5)),
+            lambda: action(write),
         )
         write.attempts += 1
 
@@ -236,11 +266,18 @@ class PumpClient:
                 self._pool.succeeded(node)
                 self._end(write, node)
         except Exception as error:  # grpc would only log it, and whoever waits would wait for ever
-            self._end(write, error=f"transaction {write.start_ts} to pump {node.node_id}: {error!r}")
+            self._end(
+                write, error=f"transaction {write.start_ts} to pump {node.node_id}: {error!r}"
+            )
 
-    def _failed(self, write: _PendingWrite, node: PumpNode, words: str, code: grpc.StatusCode | None) -> None:
+    def _failed(
+        self, write: _PendingWrite, node: PumpNode, words: str, code: grpc.StatusCode | None
+    ) -> None:
         kind = "Prewrite" if write.prewrite else "Commit or Rollback"
-        write.failure = f"{kind} of transaction {write.start_ts} to pump {node.node_id} ({node.status.host}): {words}"
+        write.failure = (
+            f"{kind} of transaction {write.start_ts} to pump {node.node_id} ({node.status.host}):"
+            f" {words}"
+        )
         if self._closed:
             return  # close() ends it
         if code in _REFUSED:
@@ -253,7 +290,9 @@ class PumpClient:
                 self._again(write, lambda again: self._send(again, node))
             else:
                 self._end(write, error=f"gave up after {self._times.finish_s:g} s: {write.failure}")
-        elif write.chances is not None or (waited >= self._times.write_s and write.attempts >= self._pool.size()):
+        elif write.chances is not None or (
+            waited >= self._times.write_s and write.attempts >= self._pool.size()
+        ):
             self._last_round(write)
         else:
             self._again(write, self._try_prewrite)

@@ -76,15 +76,19 @@ class RangeSelector:
 
 
 class HashSelector:
-    """By start_ts, so that all writers send a transaction to the same pump; a repeat goes to the next."""
+    """By start_ts, so that all writers send a transaction to the same pump.
+
+    A repeat goes to the next.
+    """
 
     def pick(self, start_ts: int, attempt: int, pumps: Sequence[PumpNode]) -> PumpNode:
         return pumps[(start_ts + attempt) % len(pumps)]
 
 
 class ScoreSelector:
-    """In proportion to the registry's scores, evenly interleaved. Without any score, and on repeats: one after the
-    other.
+    """In proportion to the registry's scores, evenly interleaved.
+
+    Without any score, and on repeats: one after the other.
 
     A pump with score 0 gets nothing while another has a score.
     """
@@ -112,13 +116,21 @@ SELECTORS: dict[str, Callable[[], RangeSelector | HashSelector | ScoreSelector]]
 
 
 class PumpPool:
-    """Thread-safe. Follows the registry, counts errors, and probes pumps that failed until they answer again.
+    """Thread-safe.
 
-    ValueError for an unknown strategy, EtcdError and RegistryError if the registry can't be read at the start.
+    Follows the registry, counts errors, and probes pumps that failed until they answer again.
+
+    ValueError for an unknown strategy, EtcdError and RegistryError if the registry can't be read at
+    the start.
     """
 
     def __init__(
-        self, registry: Registry, cluster_id: int, strategy: str, check_interval_s: float, tls: TLS | None
+        self,
+        registry: Registry,
+        cluster_id: int,
+        strategy: str,
+        check_interval_s: float,
+        tls: TLS | None,
     ) -> None:
         if strategy not in SELECTORS:
             raise ValueError(f"unknown strategy {strategy!r}; it is one of {', '.join(SELECTORS)}")
@@ -142,7 +154,9 @@ class PumpPool:
     def pick(self, start_ts: int, attempt: int) -> PumpNode | None:
         """The pump for a Prewrite, None if none is available."""
         with self._lock:
-            return self._selector.pick(start_ts, attempt, self._available) if self._available else None
+            return (
+                self._selector.pick(start_ts, attempt, self._available) if self._available else None
+            )
 
     def online(self) -> list[PumpNode]:
         """All that the registry calls online, the unavailable among them."""

@@ -1,7 +1,8 @@
 """Windows from a pump that serves only PullBinlogs, as TiDB Binlog's own Pump does.
 
-The stream comes in the order of commit timestamps, and a pump sends a timestamp only when it is complete through it: so
-what arrived up to timestamp X is all there is up to X. An idle pump sends a fake binlog every 3 s, which moves X on.
+The stream comes in the order of commit timestamps, and a pump sends a timestamp only when it is
+complete through it: so what arrived up to timestamp X is all there is up to X. An idle pump sends a
+fake binlog every 3 s, which moves X on.
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ _COMMIT_HEAD, _PREWRITE_HEAD = b"\x08\x01", b"\x08\x00"  # field 1, tp
 
 
 class CommitsGoneError(PumpReadError):
-    """The pump no longer has commits that were asked for. The original leaves them out of its stream without a word."""
+    """The pump no longer has commits that were asked for.
+
+    The original leaves them out of its stream without a word.
+    """
 
     transient = False
     way_out = "copy the data anew: the pump doesn't have them any more"
 
 
 def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
-    """The transactions with lo < commit_ts <= hi (TSO), as PumpReader.read gives them, by PullBinlogs.
+    """The transactions with lo < commit_ts <= hi (TSO), as PumpReader.read gives them, by
+    PullBinlogs.
 
-    The window is over when the pump has sent a timestamp at or beyond `hi`, be it a fake binlog's; nothing else ends
-    it. Raises PumpReadError, also when the pump stays silent for the reader's time-out, and CommitsGoneError.
+    The window is over when the pump has sent a timestamp at or beyond `hi`, be it a fake binlog's;
+    nothing else ends it. Raises PumpReadError, also when the pump stays silent for the reader's
+    time-out, and CommitsGoneError.
     """
     import pyarrow
 
@@ -69,7 +75,9 @@ def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.Reco
             if over:
                 break
         else:
-            raise PumpReadError(f"pump {reader.host}: the reader was closed inside of window ({lo}, {hi}]")
+            raise PumpReadError(
+                f"pump {reader.host}: the reader was closed inside of window ({lo}, {hi}]"
+            )
     finally:
         stream.close()  # type: ignore[attr-defined]
     # Asked last: garbage collection may have overtaken the reading, and the stream doesn't say so.
@@ -77,8 +85,9 @@ def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.Reco
 
 
 def as_prewrite(payload: bytes, host: str = "", commit_ts: int = 0) -> bytes:
-    """A merged binlog (type Commit, with the Prewrite's content) as the Prewrite it came from. PumpReadError if it is
-    none; `host` and `commit_ts` are for its words.
+    """A merged binlog (type Commit, with the Prewrite's content) as the Prewrite it came from.
+
+    PumpReadError if it is none; `host` and `commit_ts` are for its words.
     """
     if payload.startswith(_COMMIT_HEAD):  # as every Go or Python writer begins
         return _PREWRITE_HEAD + payload[len(_COMMIT_HEAD) :]
@@ -87,24 +96,28 @@ def as_prewrite(payload: bytes, host: str = "", commit_ts: int = 0) -> bytes:
         if merged.tp != pb.binlog.Commit:
             raise ValueError(f"its type is {merged.tp}")
     except (DecodeError, ValueError) as error:
-        raise PumpReadError(f"pump {host} sent with commit ts {commit_ts} what is no commit: {error}") from error
+        raise PumpReadError(
+            f"pump {host} sent with commit ts {commit_ts} what is no commit: {error}"
+        ) from error
     merged.tp = pb.binlog.Prewrite
     return bytes(merged.SerializeToString())
 
 
 def check_not_purged(reader: PumpReader, lo: int) -> None:
-    """Raise CommitsGoneError if the pump has given up commits after `lo` (TSO; 0: whatever there is will do).
+    """Raise CommitsGoneError if the pump has given up commits after `lo` (TSO.
 
-    Its own word for that is the metric ``binlog_pump_storage_gc_ts``, in ms, on the same port. PumpReadError if it
-    can't be had: going on without it might leave out transactions.
+    0: whatever there is will do).
+
+    Its own word for that is the metric ``binlog_pump_storage_gc_ts``, in ms, on the same port.
+    PumpReadError if it can't be had: going on without it might leave out transactions.
     """
     if lo == 0:
         return
     purged_ms = _purged_ms(reader.host, reader.tls)
     if purged_ms > tso.physical_ms(lo):
         raise CommitsGoneError(
-            f"pump {reader.host} has purged everything through {tso.span(purged_ms)} (its gc), commits after {lo} were"
-            " asked for"
+            f"pump {reader.host} has purged everything through {tso.span(purged_ms)} (its gc),"
+            f" commits after {lo} were asked for"
         )
 
 
@@ -120,17 +133,24 @@ def _purged_ms(host: str, tls: TLS | None) -> int:
             raise ValueError("there is no binlog_pump_storage_gc_ts")
         return int(float(found[1]))
     except (OSError, ValueError) as error:
-        raise PumpReadError(f"pump {host}: {url} doesn't tell what the pump has purged: {error}") from error
+        raise PumpReadError(
+            f"pump {host}: {url} doesn't tell what the pump has purged: {error}"
+        ) from error
 
 
 class PullFollower:
-    """Follows a pump's stream a few windows ahead and answers what Bounds would: how far the next window may reach.
+    """Follows a pump's stream a few windows ahead and answers what Bounds would: how far the next
+    window may reach.
 
-    Only timestamps and sizes are kept. While it is far enough ahead the stream stands still. Thread-safe.
+    Only timestamps and sizes are kept. While it is far enough ahead the stream stands still.
+    Thread-safe.
     """
 
     def __init__(self, reader: PumpReader, lo: int, max_transactions: int, max_bytes: int) -> None:
-        """Begins after `lo` (TSO). The reader is the follower's from now on. Raises what check_not_purged raises."""
+        """Begins after `lo` (TSO).
+
+        The reader is the follower's from now on. Raises what check_not_purged raises.
+        """
         check_not_purged(reader, lo)
         self._checked = time.monotonic()
         self._reader = reader
@@ -150,8 +170,9 @@ class PullFollower:
         return lo >= self._base
 
     def bounds(self, lo: int) -> WindowBounds:
-        """The largest window after `lo` within the limits, at least one transaction. Raises PumpReadError once the
-        stream has broken, CommitsGoneError.
+        """The largest window after `lo` within the limits, at least one transaction.
+
+        Raises PumpReadError once the stream has broken, CommitsGoneError.
         """
         if time.monotonic() - self._checked > _CHECK_INTERVAL_S:
             check_not_purged(self._reader, lo)
@@ -166,7 +187,9 @@ class PullFollower:
             transactions = size = 0
             hi = lo
             for commit_ts, length in self._buffered:
-                if transactions and (transactions == self._max_transactions or size + length > self._max_bytes):
+                if transactions and (
+                    transactions == self._max_transactions or size + length > self._max_bytes
+                ):
                     return WindowBounds(self._seen, hi, transactions, size)
                 transactions, size, hi = transactions + 1, size + length, commit_ts
             return WindowBounds(self._seen, self._seen, transactions, size)
@@ -198,4 +221,7 @@ class PullFollower:
             )
 
     def _is_far_ahead(self) -> bool:
-        return len(self._buffered) > 2 * self._max_transactions or self._buffered_bytes > 2 * self._max_bytes
+        return (
+            len(self._buffered) > 2 * self._max_transactions
+            or self._buffered_bytes > 2 * self._max_bytes
+        )

@@ -1,4 +1,6 @@
-"""The reading side of a pump: windows in bulk from a Sluice pump, and PullBinlogs, which any pump serves."""
+"""The reading side of a pump: windows in bulk from a Sluice pump, and PullBinlogs, which any pump
+serves.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class PumpReadError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """How far a window may reach: (lo, hi] holds `transactions` with `bytes` of payload, and hi <= max_commit_ts."""
+    """How far a window may reach: (lo, hi] holds `transactions` with `bytes` of payload, and hi <=
+    max_commit_ts.
+    """
 
     max_commit_ts: int
     hi: int
@@ -52,7 +56,8 @@ class WindowBounds:
     window: _Bytes = field(default=b"", repr=False)
     """Its transactions, if they were asked for and are few enough: see `window_from_bytes`."""
     late: tuple[tuple[int, int], ...] = ()
-    """(commit_ts, start_ts) at or below `lo` that the pump received after readers had passed them."""
+    """(commit_ts, start_ts) at or below `lo` that the pump received after readers had passed them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +75,16 @@ class Entity:
 class PendingBounds:
     """A pump's bounds that have been asked for."""
 
-    def __init__(self, reader: PumpReader, connection: UnaryConnection, stream: int, lo: int) -> None:
+    def __init__(
+        self, reader: PumpReader, connection: UnaryConnection, stream: int, lo: int
+    ) -> None:
         self._reader, self._connection, self._stream, self._lo = reader, connection, stream, lo
 
     def get(self) -> WindowBounds | None:
-        """The answer; None if it has to be asked for by `PumpReader.bounds`. Raises PumpReadError."""
+        """The answer; None if it has to be asked for by `PumpReader.bounds`.
+
+        Raises PumpReadError.
+        """
         try:
             answer = pb.window.BoundsResponse.FromString(self._connection.finish(self._stream))
         except (UseFullGrpc, DecodeError):
@@ -84,12 +94,16 @@ class PendingBounds:
 
 
 class PumpReader:
-    """Thread-safe. `host` is "ip:port", `timeout_s` how long the pump may stay silent in the middle of an answer.
+    """Thread-safe.
+
+    `host` is "ip:port", `timeout_s` how long the pump may stay silent in the middle of an answer.
 
     All calls raise PumpReadError.
     """
 
-    def __init__(self, host: str, cluster_id: int, *, tls: TLS | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, host: str, cluster_id: int, *, tls: TLS | None = None, timeout_s: float = 30.0
+    ) -> None:
         self.host = host
         self.tls = tls
         self.timeout_s = timeout_s
@@ -110,19 +124,27 @@ class PumpReader:
         *,
         ts_is_checked: bool = False,
     ) -> PendingBounds | None:
-        """As `bounds`, while the caller does something else; None where it can't be done so. For one thread.
-        `ts_is_checked`: another pump that the caller waits for is asked with this `fresh_ts`, too, without this: a pump
-        that has nothing in the window may answer without moving its mark, and leave it to that one to find out whether
-        PD has given the timestamp.
+        """As `bounds`, while the caller does something else; None where it can't be done so.
+
+        For one thread. `ts_is_checked`: another pump that the caller waits for is asked with this
+        `fresh_ts`, too, without this: a pump that has nothing in the window may answer without
+        moving its mark, and leave it to that one to find out whether PD has given the timestamp.
         """
-        connection = self._unary.connection() if self._unary is not None and not self._closed else None
+        connection = (
+            self._unary.connection() if self._unary is not None and not self._closed else None
+        )
         if connection is None:
             return None
-        wanted = self._bounds_request(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
+        wanted = self._bounds_request(
+            lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes
+        )
         wanted.ts_is_checked = ts_is_checked
         try:
             return PendingBounds(
-                self, connection, connection.begin("/sluice.Window/Bounds", wanted.SerializeToString()), lo
+                self,
+                connection,
+                connection.begin("/sluice.Window/Bounds", wanted.SerializeToString()),
+                lo,
             )
         except UseFullGrpc:
             self._drop_unary()
@@ -137,11 +159,15 @@ class PumpReader:
         max_bytes: int = 0,
         inline_bytes: int = 0,
     ) -> WindowBounds:
-        """Has the pump move its mark up to `fresh_ts` (TSO; waits at most `wait_ms`), then asks how far a window that
-        begins at `lo` (TSO, exclusive) may reach within the limits (0: no limit): not beyond `lo` while the mark is
-        below that. A window of at most `inline_bytes` comes with the answer, unless the pump is an older one.
+        """Has the pump move its mark up to `fresh_ts` (TSO.
+
+        Waits at most `wait_ms`), then asks how far a window that begins at `lo` (TSO, exclusive)
+        may reach within the limits (0: no limit): not beyond `lo` while the mark is below that. A
+        window of at most `inline_bytes` comes with the answer, unless the pump is an older one.
         """
-        wanted = self._bounds_request(lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes)
+        wanted = self._bounds_request(
+            lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes
+        )
         try:
             call = self._channel.unary_unary(
                 "/sluice.Window/Bounds",
@@ -156,21 +182,33 @@ class PumpReader:
     def _bounds_request(self, *wanted: int) -> pb.window.BoundsRequest:
         lo, fresh_ts, wait_ms, max_transactions, max_bytes, inline_bytes = wanted
         return pb.window.BoundsRequest(
-            cluster_id=self._cluster_id, lo=lo, fresh_ts=fresh_ts, wait_ms=wait_ms, max_transactions=max_transactions,
-            max_bytes=max_bytes, inline_bytes=inline_bytes,
-        )  # fmt: skip
+            cluster_id=self._cluster_id,
+            lo=lo,
+            fresh_ts=fresh_ts,
+            wait_ms=wait_ms,
+            max_transactions=max_transactions,
+            max_bytes=max_bytes,
+            inline_bytes=inline_bytes,
+        )
 
     def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
         if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
-            raise PumpReadError(f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " "))
+            raise PumpReadError(
+                f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " ")
+            )
         late = tuple((each.commit_ts, each.start_ts) for each in answer.late) if answer.late else ()
-        return WindowBounds(answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window, late)
+        return WindowBounds(
+            answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window, late
+        )
 
     def await_newer(self, after_ts: int, wait_ms: int, told: Callable[[bool | None], None]) -> None:
-        """Have `told` called, perhaps in another thread, with whether a transaction was committed after `after_ts`
-        (TSO); the pump waits for one at most `wait_ms`. None if it can't be asked. Never raises.
+        """Have `told` called, perhaps in another thread, with whether a transaction was committed
+        after `after_ts` (TSO); the pump waits for one at most `wait_ms`. None if it can't be asked.
+        Never raises.
         """
-        request = pb.window.AwaitRequest(cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms)
+        request = pb.window.AwaitRequest(
+            cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms
+        )
 
         def done(answer: Any) -> None:
             failed = answer.cancelled() or answer.exception() is not None
@@ -187,13 +225,15 @@ class PumpReader:
             told(None)
 
     def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
-        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts int64, start_ts
-        int64, payload large_binary. The pump is asked at once. Decodes while it receives; close the iterator to stop
-        early.
+        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts
+        int64, start_ts int64, payload large_binary. The pump is asked at once. Decodes while it
+        receives; close the iterator to stop early.
         """
         what = f"window ({lo}, {hi}]"
         request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
-        return self._batches(self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what), what)
+        return self._batches(
+            self._stream("/sluice.Window/Read", request, pb.window.ReadResponse, what), what
+        )
 
     def _batches(self, call: Any, what: str) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
@@ -207,7 +247,8 @@ class PumpReader:
                 if columns != [(field.name, field.type) for field in WINDOW_SCHEMA]:
                     raise PumpReadError(f"pump {self.host} sent {what} with the columns {columns}")
                 for batch in reader:
-                    batch.validate(full=True)  # offsets that lead elsewhere are read by compiled code
+                    # offsets that lead elsewhere are read by compiled code
+                    batch.validate(full=True)
                     yield batch
             # Arrow takes a stream cut between two batches for a whole one.
             chunks.finish()
@@ -217,13 +258,15 @@ class PumpReader:
             chunks.close()
 
     def pull(self, after_ts: int, silence_s: float | None = None) -> Iterator[Entity]:
-        """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by the original's
-        PullBinlogs. Follows the pump until the iterator or the reader is closed.
+        """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by
+        the original's PullBinlogs. Follows the pump until the iterator or the reader is closed.
 
-        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a fake binlog every 3
-        s.
+        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a
+        fake binlog every 3 s.
         """
-        request = pb.pump.PullBinlogReq(clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts))
+        request = pb.pump.PullBinlogReq(
+            clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts)
+        )
         what = f"binlogs after {after_ts}"
         call = self._stream("/binlog.Pump/PullBinlogs", request, pb.pump.PullBinlogResp, what)
         guard = None if silence_s is None else _SilenceGuard(call.cancel, silence_s)
@@ -239,10 +282,13 @@ class PumpReader:
                 try:
                     entity = _entity(response.entity)
                 except DecodeError as error:
-                    raise PumpReadError(f"pump {self.host} sent after {last} what is no binlog: {error}") from error
+                    raise PumpReadError(
+                        f"pump {self.host} sent after {last} what is no binlog: {error}"
+                    ) from error
                 if entity.commit_ts <= last:
                     raise PumpReadError(
-                        f"pump {self.host} sent commit ts {entity.commit_ts} after {last}, which is out of order"
+                        f"pump {self.host} sent commit ts {entity.commit_ts} after {last}, which is"
+                        " out of order"
                     )
                 last = entity.commit_ts
                 yield entity
@@ -293,8 +339,8 @@ class PumpReader:
 
 
 def window_from_bytes(host: str, window: bytes, lo: int, hi: int) -> pyarrow.RecordBatch:
-    """The transactions with lo < commit_ts <= hi (TSO) of a window that came with the bounds of the pump at `host`, and
-    may reach further. Raises PumpReadError.
+    """The transactions with lo < commit_ts <= hi (TSO) of a window that came with the bounds of the
+    pump at `host`, and may reach further. Raises PumpReadError.
     """
     import numpy as np
     import pyarrow
@@ -310,7 +356,10 @@ def window_from_bytes(host: str, window: bytes, lo: int, hi: int) -> pyarrow.Rec
         ) from error
     commits = batch["commit_ts"].to_numpy()
     if len(commits) and (commits[0] <= lo or (commits[1:] <= commits[:-1]).any()):
-        raise PumpReadError(f"pump {host}: asked for ({lo}, {hi}], it sent commits from {commits[0]} on, not in order")
+        raise PumpReadError(
+            f"pump {host}: asked for ({lo}, {hi}], it sent commits from {commits[0]} on, not in"
+            " order"
+        )
     return batch.slice(0, int(np.searchsorted(commits, hi, "right")))
 
 
@@ -322,7 +371,10 @@ def _entity(entity: pb.pump.Entity) -> Entity:
 
 
 class _Chunks(io.RawIOBase):
-    """The chunks of a call as one readable file. A pump that stays silent for `timeout_s` breaks it."""
+    """The chunks of a call as one readable file.
+
+    A pump that stays silent for `timeout_s` breaks it.
+    """
 
     def __init__(self, call: Any, timeout_s: float) -> None:
         super().__init__()
@@ -347,8 +399,9 @@ class _Chunks(io.RawIOBase):
         return size
 
     def finish(self) -> None:
-        """Waits for the end of the call. Raises its error; ValueError if the Arrow stream had no end or goes on after
-        it.
+        """Waits for the end of the call.
+
+        Raises its error; ValueError if the Arrow stream had no end or goes on after it.
         """
         while (chunk := self._next()) is not None:
             if chunk:

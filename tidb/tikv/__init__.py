@@ -1,5 +1,16 @@
-"""TiKV: reads at a timestamp, and what became of a transaction; in `meta`, what TiDB keeps there of its schema."""
+"""TiKV: reads at a timestamp, and what became of a transaction.
 
-from sluice.tidb.tikv.client import Mvcc, MvccLock, MvccWrite, TiKVClient, TiKVError, TxnKind, TxnStatus
+In `meta`, what TiDB keeps there of its schema.
+"""
+
+from sluice.tidb.tikv.client import (
+    Mvcc,
+    MvccLock,
+    MvccWrite,
+    TiKVClient,
+    TiKVError,
+    TxnKind,
+    TxnStatus,
+)
 
 __all__ = ["Mvcc", "MvccLock", "MvccWrite", "TiKVClient", "TiKVError", "TxnKind", "TxnStatus"]

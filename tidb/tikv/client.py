@@ -1,6 +1,7 @@
 """A client of TiKV's transactional reads, and of what became of a transaction.
 
-Keys are raw user keys. A call is retried through region errors, silent stores and locks until its deadline.
+Keys are raw user keys. A call is retried through region errors, silent stores and locks until its
+deadline.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from sluice.tidb.tikv.region_cache import RegionCache
 
 
 class TiKVError(SluiceError):
-    """TiKV could not answer. The message names the call, the key (hex), the region and the last failure."""
+    """TiKV could not answer.
+
+    The message names the call, the key (hex), the region and the last failure.
+    """
 
     transient = True
     way_out = "see whether TiKV runs and can be reached from here"
@@ -60,7 +64,10 @@ class MvccWrite:
 
 @dataclass(frozen=True, slots=True)
 class MvccLock:
-    """An open transaction's lock on a key; ttl in ms. kind: as of a Write, 4 insert, 5 pessimistic lock."""
+    """An open transaction's lock on a key.
+
+    Ttl in ms. kind: as of a Write, 4 insert, 5 pessimistic lock.
+    """
 
     start_ts: int
     primary: bytes
@@ -76,7 +83,9 @@ class Mvcc:
     writes: tuple[MvccWrite, ...]
 
     def status(self, start_ts: int) -> TxnStatus:
-        """What became of the transaction that began at start_ts, if this key was its primary. Changes nothing in TiKV.
+        """What became of the transaction that began at start_ts, if this key was its primary.
+
+        Changes nothing in TiKV.
 
         NOT_FOUND says that nothing is known here: not yet prewritten, or long collected.
         """
@@ -86,7 +95,8 @@ class Mvcc:
                     return TxnStatus(TxnKind.ROLLED_BACK)
                 if write.commit_ts > start_ts:
                     return TxnStatus(TxnKind.COMMITTED, commit_ts=write.commit_ts)
-            # TiKV keeps a rollback whose place is taken by another's commit as a mark on that record.
+            # TiKV keeps a rollback whose place is taken by another's commit as a mark on that
+            # record.
             elif write.commit_ts == start_ts and write.overlapped_rollback:
                 return TxnStatus(TxnKind.ROLLED_BACK)
         if self.lock is not None and self.lock.start_ts == start_ts:
@@ -94,7 +104,8 @@ class Mvcc:
         return TxnStatus(TxnKind.NOT_FOUND)
 
     def was_written_by(self, start_ts: int) -> bool:
-        """Whether the transaction that began at start_ts put or deleted the key, and wasn't rolled back here.
+        """Whether the transaction that began at start_ts put or deleted the key, and wasn't rolled
+        back here.
 
         It is known to be committed: a lock that isn't resolved yet is a write, too.
         """
@@ -137,7 +148,12 @@ class TiKVClient:
     """
 
     def __init__(
-        self, pd: PDClient, *, tls: TLS | None = None, timeout_s: float = 30.0, rpc_timeout_s: float = 10.0
+        self,
+        pd: PDClient,
+        *,
+        tls: TLS | None = None,
+        timeout_s: float = 30.0,
+        rpc_timeout_s: float = 10.0,
     ) -> None:
         self._pd = pd
         self._timeout_s = timeout_s
@@ -149,8 +165,8 @@ class TiKVClient:
     def get(self, key: bytes, ts: int) -> bytes | None:
         """The value of a key as of a TSO, None if it has none.
 
-        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a key that isn't
-        there.
+        TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a
+        key that isn't there.
         """
         backoff = self._backoff()
         while True:
@@ -163,8 +179,9 @@ class TiKVClient:
     def scan(
         self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values with start <= key < end as of a TSO, ascending. An empty end is unbounded. `keys_only`: the
-        values stay in TiKV, and are empty here.
+        """Keys and values with start <= key < end as of a TSO, ascending.
+
+        An empty end is unbounded. `keys_only`: the values stay in TiKV, and are empty here.
 
         `limit` pairs travel at a time; each such step has the whole time-out.
         """
@@ -173,7 +190,9 @@ class TiKVClient:
         while not end or key < end:
             region = self._locate("KvScan", key, backoff)
             stop = min((bound for bound in (end, region.end_key) if bound), default=b"")
-            request = pb.tikv.ScanRequest(start_key=key, end_key=stop, limit=limit, version=ts, key_only=keys_only)
+            request = pb.tikv.ScanRequest(
+                start_key=key, end_key=stop, limit=limit, version=ts, key_only=keys_only
+            )
             response = self._scan_step(key, region, request, backoff)
             if response is None:
                 continue
@@ -195,27 +214,46 @@ class TiKVClient:
         """The lock and the records of a key. Reads only."""
         backoff = self._backoff()
         request = pb.tikv.MvccGetByKeyRequest(key=key)
-        response = self._send("MvccGetByKey", key, request, pb.tikv.MvccGetByKeyResponse, backoff)[1]
+        response = self._send("MvccGetByKey", key, request, pb.tikv.MvccGetByKeyResponse, backoff)[
+            1
+        ]
         if response.error:
             raise TiKVError(f"MvccGetByKey of key {key.hex()}: {response.error}")
         info = response.info
         held = info.lock
-        lock = MvccLock(held.start_ts, held.primary, held.ttl, held.type) if info.HasField("lock") else None
-        writes = (MvccWrite(w.type, w.start_ts, w.commit_ts, w.has_overlapped_rollback) for w in info.writes)
+        lock = (
+            MvccLock(held.start_ts, held.primary, held.ttl, held.type)
+            if info.HasField("lock")
+            else None
+        )
+        writes = (
+            MvccWrite(w.type, w.start_ts, w.commit_ts, w.has_overlapped_rollback)
+            for w in info.writes
+        )
         return Mvcc(lock, tuple(writes))
 
     def mvcc_get_many(self, keys: Collection[bytes]) -> dict[bytes, Mvcc]:
         """Return `mvcc_get` of each key, several at a time."""
         wanted = list(keys)
-        with ThreadPoolExecutor(min(_MAX_PARALLEL_MVCC, len(wanted) or 1), thread_name_prefix="tikv-mvcc") as threads:
+        with ThreadPoolExecutor(
+            min(_MAX_PARALLEL_MVCC, len(wanted) or 1), thread_name_prefix="tikv-mvcc"
+        ) as threads:
             return dict(zip(wanted, threads.map(self.mvcc_get, wanted), strict=True))
 
     def check_txn_status(
-        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
+        self,
+        primary: bytes,
+        start_ts: int,
+        caller_start_ts: int,
+        current_ts: int,
+        *,
+        rollback_if_not_exist: bool,
     ) -> TxnStatus:
-        """What became of a transaction, by its primary key. This WRITES: an expired lock is rolled back, and with
-        `rollback_if_not_exist` a transaction without any trace too. Never pass a timestamp above PD's: TiKV's
-        own clock follows it. `Mvcc.status` reads only, ask it first.
+        """What became of a transaction, by its primary key.
+
+        This WRITES: an expired lock is rolled back, and with `rollback_if_not_exist` a transaction
+        without any trace too. Never pass a timestamp above PD's: TiKV's own clock follows it.
+        `Mvcc.status` reads only, ask it first.
         """
         backoff = self._backoff()
         request = pb.tikv.CheckTxnStatusRequest(
@@ -225,18 +263,25 @@ class TiKVClient:
             current_ts=current_ts,
             rollback_if_not_exist=rollback_if_not_exist,
         )
-        response = self._send("KvCheckTxnStatus", primary, request, pb.tikv.CheckTxnStatusResponse, backoff)[1]
+        response = self._send(
+            "KvCheckTxnStatus", primary, request, pb.tikv.CheckTxnStatusResponse, backoff
+        )[1]
         if response.HasField("error"):
             if response.error.HasField("txn_not_found"):
                 return TxnStatus(TxnKind.NOT_FOUND)
             raise TiKVError(
-                f"KvCheckTxnStatus of transaction {start_ts}, primary {primary.hex()}: {_error_text(response.error)}"
+                f"KvCheckTxnStatus of transaction {start_ts}, primary {primary.hex()}:"
+                f" {_error_text(response.error)}"
             )
         if response.lock_ttl:
             return TxnStatus(TxnKind.LOCKED, ttl_ms=response.lock_ttl)
         if response.commit_version:
             return TxnStatus(TxnKind.COMMITTED, commit_ts=response.commit_version)
-        if response.action in (pb.tikv.NoAction, pb.tikv.TTLExpireRollback, pb.tikv.LockNotExistRollback):
+        if response.action in (
+            pb.tikv.NoAction,
+            pb.tikv.TTLExpireRollback,
+            pb.tikv.LockNotExistRollback,
+        ):
             return TxnStatus(TxnKind.ROLLED_BACK)
         return TxnStatus(TxnKind.UNDECIDED)
 
@@ -275,9 +320,13 @@ class TiKVClient:
                 return self._cache.locate(key)
             except PDError as error:
                 if not backoff.wait("pd", 500, 3000):
-                    raise TiKVError(f"{method}: region of key {key.hex()} unknown: {error}") from error
+                    raise TiKVError(
+                        f"{method}: region of key {key.hex()} unknown: {error}"
+                    ) from error
 
-    def _send(self, method: str, key: bytes, request: Any, response_type: Any, backoff: Backoff) -> tuple[Region, Any]:
+    def _send(
+        self, method: str, key: bytes, request: Any, response_type: Any, backoff: Backoff
+    ) -> tuple[Region, Any]:
         """Sends a request for one key until a region serves it."""
         while True:
             region = self._locate(method, key, backoff)
@@ -286,7 +335,10 @@ class TiKVClient:
                 return region, response
 
     def _attempt(self, call: _Call, region: Region, request: Any, response_type: Any) -> Any | None:
-        """One attempt. None: the region couldn't serve it; the cache is corrected, the wait is over, locate again."""
+        """One attempt.
+
+        None: the region couldn't serve it; the cache is corrected, the wait is over, locate again.
+        """
         try:
             peer = self._cache.leader_of(region)
             address = self._cache.address(peer.store_id)
@@ -297,7 +349,9 @@ class TiKVClient:
         request.context.CopyFrom(
             pb.tikv.Context(
                 region_id=region.id,
-                region_epoch=pb.metapb.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
+                region_epoch=pb.metapb.RegionEpoch(
+                    conf_ver=region.conf_ver, version=region.version
+                ),
                 peer=pb.metapb.Peer(id=peer.id, store_id=peer.store_id),
             )
         )
@@ -307,7 +361,9 @@ class TiKVClient:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response_type.FromString,
             )
-            response = rpc(request, timeout=max(0.05, min(self._rpc_timeout_s, call.backoff.deadline.left())))
+            response = rpc(
+                request, timeout=max(0.05, min(self._rpc_timeout_s, call.backoff.deadline.left()))
+            )
         except ValueError as error:
             raise TiKVError(f"{call.method}: the TiKV client is closed") from error
         except grpc.RpcError as error:
@@ -321,7 +377,9 @@ class TiKVClient:
         return None
 
     def _handle(self, call: _Call, region: Region, peer: Peer, error: pb.errorpb.Error) -> None:
-        kind = next((field.name for field, _ in error.ListFields() if field.name != "message"), "unknown")
+        kind = next(
+            (field.name for field, _ in error.ListFields() if field.name != "message"), "unknown"
+        )
         words = f"{kind}: {error.message}"
         if kind in _FATAL_ERRORS:
             raise TiKVError(f"{call.method} of key {call.key.hex()} in region {region.id}: {words}")
@@ -353,8 +411,13 @@ class TiKVClient:
                 self._cache.forget_store(peer.store_id)
             self._wait(call, region, "lookup", (2, 500), words)
 
-    def _wait(self, call: _Call, region: Region, kind: str, bounds: tuple[float, float], words: str) -> None:
-        """Wait before the next attempt; `bounds`: the first wait and the longest of this kind, in ms."""
+    def _wait(
+        self, call: _Call, region: Region, kind: str, bounds: tuple[float, float], words: str
+    ) -> None:
+        """Wait before the next attempt.
+
+        `bounds`: the first wait and the longest of this kind, in ms.
+        """
         if self._closed.is_set():
             raise TiKVError(f"{call.method}: the TiKV client is closed")
         if not call.backoff.wait(kind, *bounds):
@@ -381,29 +444,40 @@ class TiKVClient:
                 return response
             self._key_error("KvScan", *errors[0], backoff)
 
-    def _key_error(self, method: str, key: bytes, error: pb.tikv.KeyError, backoff: Backoff) -> None:
-        """Waits for a lock, and clears it away if its transaction is dead. TiKVError for any other trouble."""
+    def _key_error(
+        self, method: str, key: bytes, error: pb.tikv.KeyError, backoff: Backoff
+    ) -> None:
+        """Waits for a lock, and clears it away if its transaction is dead.
+
+        TiKVError for any other trouble.
+        """
         if not error.HasField("locked"):
             raise TiKVError(f"{method} of key {key.hex()}: {_error_text(error)}")
         lock = error.locked
         if not backoff.wait("locked", 50, 3000):
             raise TiKVError(
-                f"{method}: key {key.hex()} stayed locked for {backoff.deadline.seconds:g} s by transaction "
-                f"{lock.lock_version}, primary {lock.primary_lock.hex()}"
+                f"{method}: key {key.hex()} stayed locked for {backoff.deadline.seconds:g} s by"
+                f" transaction {lock.lock_version}, primary {lock.primary_lock.hex()}"
             )
         try:
             now = self._pd.tso()
         except PDError as pd_error:
-            raise TiKVError(f"{method}: key {key.hex()} is locked and PD gives no timestamp: {pd_error}") from pd_error
+            raise TiKVError(
+                f"{method}: key {key.hex()} is locked and PD gives no timestamp: {pd_error}"
+            ) from pd_error
         if tso.physical_ms(lock.lock_version) + lock.lock_ttl >= tso.physical_ms(now):
             return
-        status = self.check_txn_status(lock.primary_lock, lock.lock_version, 0, now, rollback_if_not_exist=True)
+        status = self.check_txn_status(
+            lock.primary_lock, lock.lock_version, 0, now, rollback_if_not_exist=True
+        )
         if status.kind not in (TxnKind.COMMITTED, TxnKind.ROLLED_BACK):
             return
         request = pb.tikv.ResolveLockRequest(
             start_version=lock.lock_version, commit_version=status.commit_ts, keys=[lock.key or key]
         )
-        response = self._send("KvResolveLock", lock.key or key, request, pb.tikv.ResolveLockResponse, backoff)[1]
+        response = self._send(
+            "KvResolveLock", lock.key or key, request, pb.tikv.ResolveLockResponse, backoff
+        )[1]
         if response.HasField("error"):
             raise TiKVError(f"KvResolveLock of key {key.hex()}: {_error_text(response.error)}")
 

@@ -11,8 +11,10 @@ _SIGN = 1 << 63
 
 
 def read_new_collations(tikv: TiKVClient, table_id: int, ts: int) -> bool | None:
-    """Whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO; None if the table is empty, as
-    no cluster's is. Raises TiKVError. Rows lie at ``t<table id>_r<handle>``; their values hold texts as they are.
+    """Whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO.
+
+    None if the table is empty, as no cluster's is. Raises TiKVError. Rows lie at ``t<table
+    id>_r<handle>``; their values hold texts as they are.
     """
     prefix = b"t" + ((table_id + _SIGN) % 2**64).to_bytes(8, "big") + b"_r"
     known = None

@@ -22,7 +22,9 @@ _MAX_SINGLE_RESOLVES = 16
 """A transaction with more locks in a region has all of them there resolved in one call."""
 _WITHOUT_CHANGE = frozenset({pb.tikv.Lock, pb.tikv.PessimisticLock})
 """Types of locks that hold no resolved timestamp back."""
-_ROLLED_BACK = frozenset({pb.tikv.NoAction, pb.tikv.TTLExpireRollback, pb.tikv.LockNotExistRollback})
+_ROLLED_BACK = frozenset(
+    {pb.tikv.NoAction, pb.tikv.TTLExpireRollback, pb.tikv.LockNotExistRollback}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,10 @@ class LockResolver:
                     outcomes[start_ts] = self._outcome(own[0], now)
                 commit_ts = outcomes[start_ts]
                 if commit_ts is None:
-                    report.live += [LiveLock(each.key, each.primary_lock, start_ts, each.lock_ttl) for each in own]
+                    report.live += [
+                        LiveLock(each.key, each.primary_lock, start_ts, each.lock_ttl)
+                        for each in own
+                    ]
                 else:
                     self._resolve(start_ts, commit_ts, [each.key for each in own])
                     report.resolved += len(own)
@@ -77,7 +82,9 @@ class LockResolver:
         """Yield the locks of a range, those of one region at a time."""
         key = start_key
         while not end_key or key < end_key:
-            request = pb.tikv.ScanLockRequest(max_version=max_ts, start_key=key, limit=_LOCKS_PER_SCAN, end_key=end_key)
+            request = pb.tikv.ScanLockRequest(
+                max_version=max_ts, start_key=key, limit=_LOCKS_PER_SCAN, end_key=end_key
+            )
             region, response = self._tikv.call("KvScanLock", key, request, pb.tikv.ScanLockResponse)
             self._check("KvScanLock", key, response)
             if response.locks:
@@ -99,7 +106,9 @@ class LockResolver:
         if primary.use_async_commit and _is_over(lock.lock_version, status.lock_ttl, now):
             commit_ts = self._outcome_of_all(lock, primary)
             if commit_ts is not None:
-                self._resolve(lock.lock_version, commit_ts, [lock.primary_lock, *primary.secondaries])
+                self._resolve(
+                    lock.lock_version, commit_ts, [lock.primary_lock, *primary.secondaries]
+                )
                 return commit_ts
             status = self._status(lock, now, is_expired=is_expired, is_synchronous=True)
         if status is None or status.lock_ttl or status.HasField("lock_info"):
@@ -108,7 +117,9 @@ class LockResolver:
             return int(status.commit_version)
         return 0 if status.action in _ROLLED_BACK else None
 
-    def _status(self, lock: Any, now: int, *, is_expired: bool, is_synchronous: bool = False) -> Any | None:
+    def _status(
+        self, lock: Any, now: int, *, is_expired: bool, is_synchronous: bool = False
+    ) -> Any | None:
         """Return TiKV's answer about the primary; None if it isn't known there yet."""
         request = pb.tikv.CheckTxnStatusRequest(
             primary_key=lock.primary_lock,
@@ -117,7 +128,9 @@ class LockResolver:
             rollback_if_not_exist=is_expired,
             force_sync_commit=is_synchronous,
         )
-        response = self._tikv.call("KvCheckTxnStatus", lock.primary_lock, request, pb.tikv.CheckTxnStatusResponse)[1]
+        response = self._tikv.call(
+            "KvCheckTxnStatus", lock.primary_lock, request, pb.tikv.CheckTxnStatusResponse
+        )[1]
         if response.HasField("error") and response.error.HasField("txn_not_found"):
             return None
         self._check("KvCheckTxnStatus", lock.primary_lock, response)
@@ -127,8 +140,12 @@ class LockResolver:
         """Return the commit_ts of an asynchronous commit, 0 if it is rolled back; None if it isn't one after all."""
         commit_ts = int(primary.min_commit_ts)
         for key in primary.secondaries:
-            request = pb.tikv.CheckSecondaryLocksRequest(keys=[key], start_version=lock.lock_version)
-            response = self._tikv.call("KvCheckSecondaryLocks", key, request, pb.tikv.CheckSecondaryLocksResponse)[1]
+            request = pb.tikv.CheckSecondaryLocksRequest(
+                keys=[key], start_version=lock.lock_version
+            )
+            response = self._tikv.call(
+                "KvCheckSecondaryLocks", key, request, pb.tikv.CheckSecondaryLocksResponse
+            )[1]
             self._check("KvCheckSecondaryLocks", key, response)
             if not response.locks:
                 return int(response.commit_ts)
@@ -144,7 +161,9 @@ class LockResolver:
             request = pb.tikv.ResolveLockRequest(
                 start_version=start_ts, commit_version=commit_ts, keys=[key] if single else []
             )
-            response = self._tikv.call("KvResolveLock", key, request, pb.tikv.ResolveLockResponse)[1]
+            response = self._tikv.call("KvResolveLock", key, request, pb.tikv.ResolveLockResponse)[
+                1
+            ]
             self._check("KvResolveLock", key, response)
 
     @staticmethod

@@ -1,7 +1,8 @@
 """TiDB's schema keys in TiKV, and the DDL jobs behind them.
 
-`M(name, kind) = 'm' ++ memcomparable(name) ++ u64(kind)` with kind 's' string, 'h' hash field, 'H' hash, 'l' list item,
-'L' list. Hash fields and list indexes follow it. The job history is the hash `DDLJobHistory`, field u64(job id).
+`M(name, kind) = 'm' ++ memcomparable(name) ++ u64(kind)` with kind 's' string, 'h' hash field, 'H'
+hash, 'l' list item, 'L' list. Hash fields and list indexes follow it. The job history is the hash
+`DDLJobHistory`, field u64(job id).
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def hash_field_key(name: str, field: bytes) -> bytes:
 
 
 def split_key(key: bytes) -> tuple[bytes, str, bytes] | None:
-    """Return name, kind and the rest of one of these keys (a hash's field decoded); None for another key."""
+    """Return name, kind and the rest of one of these keys (a hash's field decoded).
+
+    None for another key.
+    """
     if key[:1] != b"m":
         return None
     try:
@@ -64,7 +68,9 @@ def read_definitions(tikv: TiKVClient, ts: int) -> Iterator[tuple[bytes, bytes]]
             names.append(found[2].decode())
             yield key, value
     for name in names:
-        yield from tikv.scan(hash_prefix(name) + b"Table:", hash_prefix(name) + b"Table;", ts, _JOBS_PER_SCAN)
+        yield from tikv.scan(
+            hash_prefix(name) + b"Table:", hash_prefix(name) + b"Table;", ts, _JOBS_PER_SCAN
+        )
 
 
 def history_job_key(job_id: int) -> bytes:
@@ -73,9 +79,12 @@ def history_job_key(job_id: int) -> bytes:
 
 
 def read_ddl_job(tikv: TiKVClient, job_id: int, ts: int) -> dict[str, Any] | None:
-    """A finished DDL job (TiDB's job JSON) as of a TSO. None: not (yet) in the history.
+    """A finished DDL job (TiDB's job JSON) as of a TSO.
 
-    TiDB puts a job there one transaction after the one whose binlog names it: ask again with a later TSO.
+    None: not (yet) in the history.
+
+    TiDB puts a job there one transaction after the one whose binlog names it: ask again with a
+    later TSO.
     """
     value = tikv.get(history_job_key(job_id), ts)
     return None if value is None else _job(value, job_id)
@@ -87,9 +96,12 @@ def read_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
         yield _job(value, job_id)
 
 
-def read_raw_ddl_jobs(tikv: TiKVClient, ts: int, known: Collection[int] = frozenset()) -> Iterator[tuple[int, bytes]]:
-    """The id and TiDB's JSON of each finished DDL job as of a TSO, by ascending id, without the `known` ones. Those are
-    told by their keys: a history of 100,000 jobs is a gigabyte, its keys 3 MB.
+def read_raw_ddl_jobs(
+    tikv: TiKVClient, ts: int, known: Collection[int] = frozenset()
+) -> Iterator[tuple[int, bytes]]:
+    """The id and TiDB's JSON of each finished DDL job as of a TSO, by ascending id, without the
+    `known` ones. Those are told by their keys: a history of 100,000 jobs is a gigabyte, its keys 3
+    MB.
     """
     wanted = [job_id for job_id in _ddl_job_ids(tikv, ts) if job_id not in known] if known else None
     if wanted is not None and len(wanted) <= _MAX_SINGLE_READS:
@@ -103,7 +115,9 @@ def read_raw_ddl_jobs(tikv: TiKVClient, ts: int, known: Collection[int] = frozen
 
 
 def _ddl_job_ids(tikv: TiKVClient, ts: int) -> Iterator[int]:
-    for key, _ in tikv.scan(hash_prefix(_HISTORY), hash_end(_HISTORY), ts, _KEYS_PER_SCAN, keys_only=True):
+    for key, _ in tikv.scan(
+        hash_prefix(_HISTORY), hash_end(_HISTORY), ts, _KEYS_PER_SCAN, keys_only=True
+    ):
         yield _job_id(key)
 
 
@@ -119,8 +133,8 @@ def read_schema_version(tikv: TiKVClient, ts: int) -> int:
 
 
 def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] | None:
-    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id" ...}; None without such
-    a version.
+    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id"
+    ...}; None without such a version.
     """
     value = tikv.get(string_key(f"Diff:{version}"), ts)
     return None if not value else parse_object(value, f"schema version {version}'s diff")
@@ -131,16 +145,22 @@ def table_key(schema_id: int, table_id: int) -> bytes:
     return hash_field_key(f"DB:{schema_id}", f"Table:{table_id}".encode())
 
 
-def read_table_info(tikv: TiKVClient, schema_id: int, table_id: int, ts: int) -> dict[str, Any] | None:
-    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is; None without
-    such a table.
+def read_table_info(
+    tikv: TiKVClient, schema_id: int, table_id: int, ts: int
+) -> dict[str, Any] | None:
+    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is.
+
+    None without such a table.
     """
     value = tikv.get(table_key(schema_id, table_id), ts)
     return None if not value else parse_object(value, f"table {table_id}")
 
 
 def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[str, Any] | None:
-    """The TableInfo of a table by its name, in lower case, as of a TSO; None without such a table."""
+    """The TableInfo of a table by its name, in lower case, as of a TSO.
+
+    None without such a table.
+    """
     for schema_info in _objects(tikv, "DBs", schema, ts):
         if schema_info["db_name"]["L"] == schema:
             for info in _objects(tikv, f"DB:{schema_info['id']}", table, ts):
@@ -149,8 +169,13 @@ def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[
     return None
 
 
-def find_table_by_id(tikv: TiKVClient, table_id: int, ts: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the DBInfo and TableInfo of a table as of a TSO, in whatever database; None without such a table."""
+def find_table_by_id(
+    tikv: TiKVClient, table_id: int, ts: int
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the DBInfo and TableInfo of a table as of a TSO, in whatever database.
+
+    None without such a table.
+    """
     for schema_info in _objects(tikv, "DBs", "", ts):
         info = read_table_info(tikv, int(schema_info["id"]), table_id, ts)
         if info is not None:
@@ -159,7 +184,10 @@ def find_table_by_id(tikv: TiKVClient, table_id: int, ts: int) -> tuple[dict[str
 
 
 def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a hash with a text in them. Hashes of TiDB's schema hold counters too, in decimal digits."""
+    """The JSON objects in a hash with a text in them.
+
+    Hashes of TiDB's schema hold counters too, in decimal digits.
+    """
     for key, value in tikv.scan(hash_prefix(name), hash_end(name), ts):
         if value[:1] == b"{" and containing.encode() in value:
             yield parse_object(value, f"key {key.hex()}")

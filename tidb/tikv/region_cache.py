@@ -1,4 +1,6 @@
-"""Which region holds a key and which TiKV leads it: a cache over PD, and the reactions to region errors."""
+"""Which region holds a key and which TiKV leads it: a cache over PD, and the reactions to region
+errors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class RegionCache:
             return found
         region = self._pd.get_region(key)
         if not region.covers(key):
-            raise PDError(f"PD named region {region.id} for key {key.hex()}, which lies outside of it")
+            raise PDError(
+                f"PD named region {region.id} for key {key.hex()}, which lies outside of it"
+            )
         with self._lock:
             self._insert(region)
         return region
@@ -67,7 +71,10 @@ class RegionCache:
             self._stores.pop(store_id, None)
 
     def switch_leader(self, region: Region, leader: Peer) -> None:
-        """Notes who leads a region now. A peer the cache doesn't know makes the whole region unknown."""
+        """Notes who leads a region now.
+
+        A peer the cache doesn't know makes the whole region unknown.
+        """
         with self._lock:
             current = self._regions.get(region.start_key)
             if current is None or current.id != region.id:
@@ -89,19 +96,28 @@ class RegionCache:
         self.switch_leader(region, voters[(position + 1) % len(voters)])
 
     def replace(self, old: Region, current: list[pb.metapb.Region]) -> bool:
-        """After epoch_not_match: puts in the regions TiKV named. False if TiKV's are older than the cached one."""
+        """After epoch_not_match: puts in the regions TiKV named.
+
+        False if TiKV's are older than the cached one.
+        """
         try:
             fresh = [region_from_pb(region, None) for region in current]
         except CodecError:
             self.invalidate(old)
             return True
         for region in fresh:
-            if region.id == old.id and (region.conf_ver < old.conf_ver or region.version < old.version):
+            if region.id == old.id and (
+                region.conf_ver < old.conf_ver or region.version < old.version
+            ):
                 return False
         with self._lock:
             self._remove(old)
             for region in fresh:
-                same_store = [peer for peer in region.peers if old.leader and peer.store_id == old.leader.store_id]
+                same_store = [
+                    peer
+                    for peer in region.peers
+                    if old.leader and peer.store_id == old.leader.store_id
+                ]
                 self._insert(_with_leader(region, same_store[0]) if same_store else region)
         return True
 
@@ -132,4 +148,12 @@ class RegionCache:
 
 
 def _with_leader(region: Region, leader: Peer) -> Region:
-    return Region(region.id, region.start_key, region.end_key, region.conf_ver, region.version, region.peers, leader)
+    return Region(
+        region.id,
+        region.start_key,
+        region.end_key,
+        region.conf_ver,
+        region.version,
+        region.peers,
+        leader,
+    )

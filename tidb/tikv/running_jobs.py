@@ -29,10 +29,17 @@ def read_running_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
 
 
 def job_of_row(key: bytes, row: bytes) -> dict[str, Any]:
-    """Return TiDB's JSON of the job in a row of the table. Raises SchemaError for a row that isn't a job."""
+    """Return TiDB's JSON of the job in a row of the table.
+
+    Raises SchemaError for a row that isn't a job.
+    """
     at = row.find(_BEGIN)
     try:
-        found = json.JSONDecoder().raw_decode(row[at:].decode("utf-8", "replace"))[0] if at >= 0 else None
+        found = (
+            json.JSONDecoder().raw_decode(row[at:].decode("utf-8", "replace"))[0]
+            if at >= 0
+            else None
+        )
     except ValueError:
         found = None
     if not isinstance(found, dict):

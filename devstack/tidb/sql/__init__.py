@@ -1,8 +1,8 @@
 """The stand-in TiDB's SQL port: what a recording holds at a timestamp, read with a MySQL client.
 
-It understands what tools send that read a TiDB at a timestamp (`tidb_snapshot`, key ranges, `_tidb_rowid`,
-`TABLESAMPLE REGIONS()`, `information_schema`), prints values as TiDB does, and refuses with TiDB's error numbers.
-It writes nothing.
+It understands what tools send that read a TiDB at a timestamp (`tidb_snapshot`, key ranges,
+`_tidb_rowid`, `TABLESAMPLE REGIONS()`, `information_schema`), prints values as TiDB does, and
+refuses with TiDB's error numbers. It writes nothing.
 """
 
 from sluice.devstack.tidb.sql.cluster import ClusterState

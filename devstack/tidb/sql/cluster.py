@@ -10,8 +10,10 @@ from sluice.devstack.tidb.sql.versions import Versions
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """`take_ts`: a fresh TSO of PD. `limit`: nothing that committed later ever happened, None without a limit.
-    `gc_safe_point`: a TSO. `users`: passwords by name. `region_rows`: how many rows of a table make a region.
+    """`take_ts`: a fresh TSO of PD.
+
+    `limit`: nothing that committed later ever happened, None without a limit. `gc_safe_point`: a
+    TSO. `users`: passwords by name. `region_rows`: how many rows of a table make a region.
     """
 
     versions: Versions

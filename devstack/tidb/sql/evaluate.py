@@ -22,7 +22,9 @@ Evaluator = Callable[[Row], Any]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean: columns of the rows by lower-case name, variables, and functions of the session."""
+    """What names mean: columns of the rows by lower-case name, variables, and functions of the
+    session.
+    """
 
     columns: Mapping[str, tuple[int, Column]]
     variable: Callable[[str], Any]
@@ -64,10 +66,15 @@ def compile_expression(node: Node, scope: Scope) -> Evaluator:
         case ("in", left, items, wanted):
             return _in(left, items, scope, wanted=wanted)
         case ("like", left, pattern, wanted):
-            return _like(compile_expression(left, scope), compile_expression(pattern, scope), wanted=wanted)
+            return _like(
+                compile_expression(left, scope), compile_expression(pattern, scope), wanted=wanted
+            )
         case ("arith", mark, a, b):
             return _arithmetic(mark, compile_expression(a, scope), compile_expression(b, scope))
-    raise SQLError(server_errors.UNKNOWN_ERROR, f"the stand-in does not know this kind of expression: {node[0]}")
+    raise SQLError(
+        server_errors.UNKNOWN_ERROR,
+        f"the stand-in does not know this kind of expression: {node[0]}",
+    )
 
 
 def is_true(value: Any) -> bool:
@@ -78,7 +85,10 @@ def is_true(value: Any) -> bool:
 def _call(name: str, arguments: list[Evaluator], scope: Scope) -> Evaluator:
     function = scope.functions.get(name) or FUNCTIONS.get(name)
     if function is None:
-        raise SQLError(server_errors.UNKNOWN_FUNCTION, f"FUNCTION {name} does not exist (the stand-in knows few)")
+        raise SQLError(
+            server_errors.UNKNOWN_FUNCTION,
+            f"FUNCTION {name} does not exist (the stand-in knows few)",
+        )
     return lambda row: function(*(argument(row) for argument in arguments))
 
 
@@ -192,7 +202,8 @@ def _like(left: Evaluator, pattern: Evaluator, *, wanted: bool) -> Evaluator:
             return None
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         expression = "".join(
-            {"%": ".*", "_": "."}.get(part, re.escape(part[-1])) for part in re.findall(r"\\.|.", str(like), re.S)
+            {"%": ".*", "_": "."}.get(part, re.escape(part[-1]))
+            for part in re.findall(r"\\.|.", str(like), re.S)
         )
         return int((re.fullmatch(expression, text, re.S | re.I) is not None) == wanted)
 

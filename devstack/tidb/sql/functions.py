@@ -1,4 +1,7 @@
-"""The few SQL functions that readers of a TiDB, and generated columns of the recordings, use. NULL in, NULL out."""
+"""The few SQL functions that readers of a TiDB, and generated columns of the recordings, use.
+
+NULL in, NULL out.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ def _text(value: Any) -> str:
 
 
 def _joined_text(value: Any) -> bytes:
-    """A value among texts that are put together: bytes as they are, a DOUBLE never with an exponent."""
+    """A value among texts that are put together: bytes as they are, a DOUBLE never with an
+    exponent.
+    """
     if isinstance(value, bytes):
         return value
     if isinstance(value, float):
@@ -82,7 +87,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "MONTH": _strict(lambda v: int(_text(v)[5:7])),
     "HOUR": _strict(lambda v: int(_text(v).split(" ")[-1].split(":")[0])),
     "DATE": _strict(lambda v: _text(v)[:10]),
-    "TO_DAYS": _strict(lambda v: datetime.fromisoformat(_text(v)[:10]).toordinal() + _DAYS_BEFORE_ONE),
+    "TO_DAYS": _strict(
+        lambda v: datetime.fromisoformat(_text(v)[:10]).toordinal() + _DAYS_BEFORE_ONE
+    ),
     "ABS": _strict(lambda v: abs(as_number(v))),
     "MOD": _strict(lambda a, b: as_number(a) % as_number(b) if as_number(b) else None),
     "COALESCE": lambda *items: next((item for item in items if item is not None), None),

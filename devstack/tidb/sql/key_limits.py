@@ -1,5 +1,5 @@
-"""Which part of a table a condition over its key asks for: a table of which a range is read isn't gone through as a
-whole.
+"""Which part of a table a condition over its key asks for: a table of which a range is read isn't
+gone through as a whole.
 """
 
 from __future__ import annotations
@@ -27,24 +27,33 @@ def key_order(table: Table) -> tuple[str, ...]:
 
 
 def key_limits(where: Node | None, scope: Scope, key: tuple[str, ...]) -> tuple[Any, Any]:
-    """(the lowest, the highest) value that the first column of the key can have, None: no limit; both as they are
-    ordered.
+    """(the lowest, the highest) value that the first column of the key can have, None: no limit.
+
+    Both as they are ordered.
     """
     low = high = None
     for node in _conjuncts(where) if where is not None and key else ():
         match node:
-            case ("compare", mark, ("column", name), ("value", value)) if name.lower() == key[0] and value is not None:
+            case ("compare", mark, ("column", name), ("value", value)) if (
+                name.lower() == key[0] and value is not None
+            ):
                 limit = values.sorter(scope.column(name)[1])(value)
                 if mark in (">", ">=", "="):
                     low = limit if low is None else max(low, limit)
                 if mark in ("<", "<=", "="):
                     high = limit if high is None else min(high, limit)
-            case ("or", first, second):  # (a > 1 OR (a = 1 AND b > 2)), as keys of several columns are cut
+            case (
+                "or",
+                first,
+                second,
+            ):  # (a > 1 OR (a = 1 AND b > 2)), as keys of several columns are cut
                 one, other = key_limits(first, scope, key), key_limits(second, scope, key)
                 if one[0] is not None and other[0] is not None:
                     low = min(one[0], other[0]) if low is None else max(low, min(one[0], other[0]))
                 if one[1] is not None and other[1] is not None:
-                    high = max(one[1], other[1]) if high is None else min(high, max(one[1], other[1]))
+                    high = (
+                        max(one[1], other[1]) if high is None else min(high, max(one[1], other[1]))
+                    )
     return low, high
 
 

@@ -31,7 +31,10 @@ _COMPARISONS = {"=", "<=>", "<", "<=", ">", ">=", "<>", "!="}
 
 
 class Token(NamedTuple):
-    """`kind`: value, name (quoted), variable, word, mark or end. `at`: where it begins in the text."""
+    """`kind`: value, name (quoted), variable, word, mark or end.
+
+    `at`: where it begins in the text.
+    """
 
     kind: str
     value: Any
@@ -58,9 +61,17 @@ def _token(match: re.Match[str], at: int) -> list[Token]:
             return []
         case "hex":
             digits = word[2:].rstrip("'")
-            return [Token("value", bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), at)]
+            return [
+                Token("value", bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), at)
+            ]
         case "number":
-            number = int(word) if word.isdigit() else float(word) if "e" in word.lower() else Decimal(word)
+            number = (
+                int(word)
+                if word.isdigit()
+                else float(word)
+                if "e" in word.lower()
+                else Decimal(word)
+            )
             return [Token("value", number, at)]
         case "text":
             return [Token("value", _unescaped(word), at)]
@@ -180,7 +191,11 @@ class Parser:
                 elif self.accept("BETWEEN"):
                     low = self._sum()
                     self.expect("AND")
-                    both = ("and", ("compare", ">=", left, low), ("compare", "<=", left, self._sum()))
+                    both = (
+                        "and",
+                        ("compare", ">=", left, low),
+                        ("compare", "<=", left, self._sum()),
+                    )
                     left = both if wanted else ("not", both)
                 elif self.accept("LIKE"):
                     left = ("like", left, self._sum(), wanted)
@@ -204,7 +219,11 @@ class Parser:
     def _unary(self) -> Node:
         if self.accept("-"):
             inner = self._unary()
-            return ("value", _negative(inner[1])) if inner[0] == "value" else ("arith", "-", ("value", 0), inner)
+            return (
+                ("value", _negative(inner[1]))
+                if inner[0] == "value"
+                else ("arith", "-", ("value", 0), inner)
+            )
         self.accept("+")
         return self._primary()
 

@@ -18,13 +18,18 @@ _RANGE, _HASH, _LIST = 1, 2, 3
 
 def ids(table: Table) -> set[int]:
     """The ids of a table's partitions."""
-    return {int(definition["id"]) for definition in (table.partition or {}).get("definitions") or ()}
+    return {
+        int(definition["id"]) for definition in (table.partition or {}).get("definitions") or ()
+    }
 
 
 def place(table: Table, row: Mapping[int, Datum]) -> int:
     """The id of the partition in which a row lies; 0 where the stand-in can't tell."""
     info = table.partition or {}
-    values = {c.id: from_datum(c, row[c.id]) if c.id in row else missing_value(c) for c in table.stored_columns}
+    values = {
+        c.id: from_datum(c, row[c.id]) if c.id in row else missing_value(c)
+        for c in table.stored_columns
+    }
     ordered = [values[c.id] for c in table.stored_columns]
     found = [expression(ordered) for expression in _expressions(_Hashed(table))]
     definitions = info.get("definitions") or []
@@ -33,7 +38,9 @@ def place(table: Table, row: Mapping[int, Datum]) -> int:
     for definition in definitions:
         if info["type"] == _RANGE and _below(found, definition.get("less_than") or []):
             return int(definition["id"])
-        if info["type"] == _LIST and any(_same(found, item) for item in definition.get("in_values") or ()):
+        if info["type"] == _LIST and any(
+            _same(found, item) for item in definition.get("in_values") or ()
+        ):
             return int(definition["id"])
     return 0
 
@@ -45,7 +52,12 @@ class _Hashed:
         self.table = table
         info = table.partition or {}
         names = tuple(column["O"] for column in info.get("columns") or ())
-        self._what = (table.id, tuple(c.name for c in table.stored_columns), info.get("expr") or "", names)
+        self._what = (
+            table.id,
+            tuple(c.name for c in table.stored_columns),
+            info.get("expr") or "",
+            names,
+        )
         self.texts = [f"`{name}`" for name in names] or [info.get("expr") or "0"]
 
     def __hash__(self) -> int:
@@ -83,4 +95,6 @@ def _below(found: list[Any], bounds: Sequence[str]) -> bool:
 
 
 def _same(found: list[Any], texts: Sequence[str]) -> bool:
-    return [_comparable(value) for value in found] == [_comparable(_literal(text)) for text in texts]
+    return [_comparable(value) for value in found] == [
+        _comparable(_literal(text)) for text in texts
+    ]

@@ -1,4 +1,6 @@
-"""Result sets: columns as TiDB describes them in the header (type, flags, character set, length), and rows."""
+"""Result sets: columns as TiDB describes them in the header (type, flags, character set, length),
+and rows.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,9 @@ class Result:
 
 
 def of_column(column: Column, name: str, table: Table | None, results_charset: str) -> Header:
-    """The header of a table's column, as pingcap/tidb's server/column.go makes it. `results_charset`:
-    @@character_set_results, "" for none.
+    """The header of a table's column, as pingcap/tidb's server/column.go makes it.
+
+    `results_charset`: @@character_set_results, "" for none.
     """
     length = max(column.flen, 0)
     if column.tp == DECIMAL:
@@ -72,7 +75,14 @@ def of_column(column: Column, name: str, table: Table | None, results_charset: s
     flags = column.flag | {ENUM: _ENUM_FLAG, SET: _SET_FLAG}.get(column.tp, 0)
     origin = (table.schema_name, table.name, column.name) if table is not None else ("", "", "")
     return Header(
-        name, kind, values.printer(column), flags & 0xFFFF, charset, min(length, 0xFFFFFFFF), decimals & 0xFF, origin
+        name,
+        kind,
+        values.printer(column),
+        flags & 0xFFFF,
+        charset,
+        min(length, 0xFFFFFFFF),
+        decimals & 0xFF,
+        origin,
     )
 
 
@@ -102,4 +112,6 @@ def texts(names: list[str], rows: Iterable[Iterable[Any]]) -> Result:
 def _show(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    return (value if isinstance(value, str) else values.number_text(value)).encode("utf-8", "surrogateescape")
+    return (value if isinstance(value, str) else values.number_text(value)).encode(
+        "utf-8", "surrogateescape"
+    )

@@ -1,7 +1,8 @@
-"""Columns whose type changed so that TiDB wrote every row anew: which they are, and the values the rows got.
+"""Columns whose type changed so that TiDB wrote every row anew: which they are, and the values the
+rows got.
 
-No binlog tells them. The rules are `sluice.tidb.conversion`; what it refuses stays unknown, and reading the table
-fails.
+No binlog tells them. The rules are `sluice.tidb.conversion`; what it refuses stays unknown, and
+reading the table fails.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ def rewritten_columns(job: DdlHistoryJob, old: Table, new: Table) -> list[tuple[
     """(as it was, as it is) of each such column."""
     if job.type not in _CHANGES or "ADD COLUMN" in job.query.upper():
         return []
-    gone = [c for c in old.columns if c.public and c.id not in {n.id for n in new.columns if n.public}]
-    came = [c for c in new.columns if c.public and c.id not in {o.id for o in old.columns if o.public}]
+    gone = [
+        c for c in old.columns if c.public and c.id not in {n.id for n in new.columns if n.public}
+    ]
+    came = [
+        c for c in new.columns if c.public and c.id not in {o.id for o in old.columns if o.public}
+    ]
     pairs = []
     for column in came:
         namesake = next((c for c in gone if c.name.lower() == column.name.lower()), None)

@@ -18,12 +18,26 @@ from sluice.tidb.column_types import BIGINT, DOUBLE
 from sluice.tidb.schema import Column, Table
 
 _AGGREGATES = {"COUNT", "MIN", "MAX", "SUM"}
-_AFTER_TABLE = ("WHERE", "ORDER", "LIMIT", "TABLESAMPLE", "AS", "FORCE", "USE", "IGNORE", "PARTITION", "FOR")
+_AFTER_TABLE = (
+    "WHERE",
+    "ORDER",
+    "LIMIT",
+    "TABLESAMPLE",
+    "AS",
+    "FORCE",
+    "USE",
+    "IGNORE",
+    "PARTITION",
+    "FOR",
+)
 
 
 @dataclass(slots=True)
 class Select:
-    """A statement. `source`: names of schema and table, () without FROM. `as_of`: what AS OF TIMESTAMP says."""
+    """A statement.
+
+    `source`: names of schema and table, () without FROM. `as_of`: what AS OF TIMESTAMP says.
+    """
 
     items: list[tuple[Node, str]]
     source: tuple[str, ...] = ()
@@ -38,7 +52,10 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A table's rows in the order of their keys. `columns`: of the rows; `shown`: what `*` gives."""
+    """A table's rows in the order of their keys.
+
+    `columns`: of the rows; `shown`: what `*` gives.
+    """
 
     table: Table | None
     columns: list[Column]
@@ -80,7 +97,11 @@ def _item(parser: Parser) -> tuple[Node, str]:
     text = parser.source(since)
     if parser.accept("AS"):
         return node, str(parser.take().value)
-    if parser.here.kind in ("name", "word") and not parser.is_word("FROM") and not parser.is_word("LIMIT"):
+    if (
+        parser.here.kind in ("name", "word")
+        and not parser.is_word("FROM")
+        and not parser.is_word("LIMIT")
+    ):
         return node, parser.name()
     return node, node[1] if node[0] == "column" else text
 
@@ -96,7 +117,8 @@ def _read_table_options(parser: Parser, select: Select) -> None:
             while not parser.accept(")"):
                 parser.take()
         elif parser.accept("AS") or (
-            parser.here.kind in ("name", "word") and not any(parser.is_word(word) for word in _AFTER_TABLE)
+            parser.here.kind in ("name", "word")
+            and not any(parser.is_word(word) for word in _AFTER_TABLE)
         ):
             parser.name()
         else:
@@ -119,8 +141,9 @@ def _number(parser: Parser) -> int:
 
 
 class Executor:
-    """Executes one SELECT over `given`. `scope_of` makes the scope of some columns; `charset`:
-    @@character_set_results.
+    """Executes one SELECT over `given`.
+
+    `scope_of` makes the scope of some columns; `charset`: @@character_set_results.
     """
 
     def __init__(self, select: Select, given: Input, scope: Scope, charset: str) -> None:
@@ -137,7 +160,9 @@ class Executor:
         if any(node[0] == "call" and node[1] in _AGGREGATES for node, _ in items):
             return self._aggregated(items)
         evaluators = [compile_expression(node, self._scope) for node, _ in items]
-        rows: Iterator[list[Any]] = ([value(row) for value in evaluators] for row in self._limited(self._chosen()))
+        rows: Iterator[list[Any]] = (
+            [value(row) for value in evaluators] for row in self._limited(self._chosen())
+        )
         first = next(rows, None)
         headers = [self._header(n, item, first) for n, item in enumerate(items)]
         return Result(headers, itertools.chain([] if first is None else [first], rows))
@@ -155,7 +180,9 @@ class Executor:
 
     def _comes_in_order(self) -> bool:
         wanted = [(node, descending) for node, descending in self._select.order]
-        names = [node[1].lower() for node, descending in wanted if node[0] == "column" and not descending]
+        names = [
+            node[1].lower() for node, descending in wanted if node[0] == "column" and not descending
+        ]
         return len(names) == len(wanted) and tuple(names) == self._given.ordered_by[: len(names)]
 
     def _sorted(self, rows: list[list[Any]]) -> list[list[Any]]:
@@ -176,7 +203,9 @@ class Executor:
             column = self._scope.column(node[1])[1]
             return results.of_column(column, name, self._given.table, self._charset)
         kind = _static_kind(node)
-        return results.computed(name, kind if kind is not None else results.kind_of(first[at] if first else None))
+        return results.computed(
+            name, kind if kind is not None else results.kind_of(first[at] if first else None)
+        )
 
     def _aggregated(self, items: list[tuple[Node, str]]) -> Result:
         found = list(self._chosen())
@@ -226,6 +255,8 @@ def _static_kind(node: Node) -> int | None:
     """The type of a computed value where it doesn't depend on the rows."""
     if node[0] in ("compare", "in", "like", "null", "and", "or", "not"):
         return BIGINT
-    if node[0] == "arith" and any(part[0] == "value" and isinstance(part[1], float) for part in node[2:]):
+    if node[0] == "arith" and any(
+        part[0] == "value" and isinstance(part[1], float) for part in node[2:]
+    ):
         return DOUBLE
     return None

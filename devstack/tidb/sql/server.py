@@ -18,9 +18,14 @@ _QUIT, _INIT_DB, _QUERY, _PING, _RESET = 1, 2, 3, 14, 31
 
 
 class SQLServer:
-    """Listens on `host`:`port` (0: any free one) until `stop`. `tls`: offered to clients that ask."""
+    """Listens on `host`:`port` (0: any free one) until `stop`.
 
-    def __init__(self, state: ClusterState, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    `tls`: offered to clients that ask.
+    """
+
+    def __init__(
+        self, state: ClusterState, host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._state = state
         self._tls = tls
         self._listener = socket.create_server((host, port))
@@ -58,7 +63,9 @@ class SQLServer:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="sql connection", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(connection,), name="sql connection", daemon=True
+            ).start()
 
     def _serve(self, connection: socket.socket) -> None:
         wire = MySQLConnection(connection, self._tls)
@@ -91,9 +98,17 @@ class SQLServer:
                 self._answer(wire, session, packet)
             except SQLError as error:
                 wire.error(error)
-            except (ValueError, ArithmeticError, LookupError, TypeError) as error:  # a gap in the stand-in: say so
+            except (
+                ValueError,
+                ArithmeticError,
+                LookupError,
+                TypeError,
+            ) as error:  # a gap in the stand-in: say so
                 wire.error(
-                    SQLError(server_errors.UNKNOWN_ERROR, f"the stand-in failed: {type(error).__name__}: {error}")
+                    SQLError(
+                        server_errors.UNKNOWN_ERROR,
+                        f"the stand-in failed: {type(error).__name__}: {error}",
+                    )
                 )
 
     def _answer(self, wire: MySQLConnection, session: Session, packet: bytes) -> None:

@@ -47,7 +47,9 @@ class Session:
 
     def use(self, schema: str) -> None:
         """USE. SQLError UNKNOWN_DATABASE."""
-        known = {s.name.lower() for s in self._catalog(self._read_ts()).schemas.values()} | _SYSTEM_SCHEMAS
+        known = {
+            s.name.lower() for s in self._catalog(self._read_ts()).schemas.values()
+        } | _SYSTEM_SCHEMAS
         if schema.lower() not in known:
             raise SQLError(server_errors.UNKNOWN_DATABASE, f"Unknown database '{schema}'")
         self._schema = schema
@@ -71,15 +73,27 @@ class Session:
             case "COMMIT" | "ROLLBACK":
                 self._transaction_ts = 0
                 return Result()
-        if word in ("INSERT", "REPLACE", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "TRUNCATE", "RENAME"):
+        if word in (
+            "INSERT",
+            "REPLACE",
+            "UPDATE",
+            "DELETE",
+            "CREATE",
+            "ALTER",
+            "DROP",
+            "TRUNCATE",
+            "RENAME",
+        ):
             if self._snapshot_ts:
                 raise SQLError(
-                    server_errors.UNKNOWN_ERROR, "can not execute write statement when 'tidb_snapshot' is set"
+                    server_errors.UNKNOWN_ERROR,
+                    "can not execute write statement when 'tidb_snapshot' is set",
                 )
             raise SQLError(server_errors.UNKNOWN_ERROR, "the stand-in's SQL port only reads")
         raise syntax_error(text)
 
-    # ---- time -------------------------------------------------------------------------------------------------------
+    # ---- time
+    # -------------------------------------------------------------------------------------------------------
 
     def _read_ts(self) -> int:
         ts = self._snapshot_ts or self._transaction_ts or self._state.take_ts()
@@ -97,11 +111,14 @@ class Session:
         text = str(value).strip()
         ts = int(text) if text.isdigit() else self._tso_of(text)
         if ts > self._state.take_ts():
-            raise SQLError(server_errors.UNKNOWN_ERROR, "cannot set read timestamp to a future time")
+            raise SQLError(
+                server_errors.UNKNOWN_ERROR, "cannot set read timestamp to a future time"
+            )
         safe_point = self._state.gc_safe_point()
         if ts < safe_point:
             raise SQLError(
-                server_errors.SNAPSHOT_TOO_OLD, f"snapshot is older than GC safe point {_shown_time(safe_point)}"
+                server_errors.SNAPSHOT_TOO_OLD,
+                f"snapshot is older than GC safe point {_shown_time(safe_point)}",
             )
         return ts
 
@@ -109,7 +126,9 @@ class Session:
         try:
             moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
         except ValueError:
-            raise SQLError(server_errors.INCORRECT_TIME, f"Incorrect datetime value: '{text}'") from None
+            raise SQLError(
+                server_errors.INCORRECT_TIME, f"Incorrect datetime value: '{text}'"
+            ) from None
         return compose(round(moment.timestamp() * 1000) - self.variables.zone_minutes * 60_000)
 
     def _now(self) -> str:
@@ -133,12 +152,17 @@ class Session:
         parser.end()
         return Result()
 
-    # ---- SET --------------------------------------------------------------------------------------------------------
+    # ---- SET
+    # --------------------------------------------------------------------------------------------------------
 
     def _set(self, parser: Parser) -> Result:
         if parser.accept("NAMES"):
             charset = parser.take().value
-            for name in ("character_set_client", "character_set_connection", "character_set_results"):
+            for name in (
+                "character_set_client",
+                "character_set_connection",
+                "character_set_results",
+            ):
                 self.variables.set(f"@@{name}", charset)
             return Result()
         while True:
@@ -164,14 +188,20 @@ class Session:
         return compile_expression(node, self._scope([]))([])
 
     def _variable(self, name: str) -> Any:
-        if name.startswith("@@") and re.sub(r"^@@(session\.)?", "", name).lower() == "tidb_current_ts":
+        if (
+            name.startswith("@@")
+            and re.sub(r"^@@(session\.)?", "", name).lower() == "tidb_current_ts"
+        ):
             return str(self._transaction_ts)
         return self.variables.get(name)
 
     def _scope(self, columns: list[Column]) -> Scope:
-        return Scope({c.name.lower(): (n, c) for n, c in enumerate(columns)}, self._variable, self._functions)
+        return Scope(
+            {c.name.lower(): (n, c) for n, c in enumerate(columns)}, self._variable, self._functions
+        )
 
-    # ---- SELECT -----------------------------------------------------------------------------------------------------
+    # ---- SELECT
+    # -----------------------------------------------------------------------------------------------------
 
     def _select(self, select: Select) -> Result:
         given = self._input(select)
@@ -187,7 +217,9 @@ class Session:
         system = system_tables.find(schema, name)
         if system is not None:
             table, rows = system
-            return Input(table, list(table.columns), list(table.columns), rows(catalog, self._state))
+            return Input(
+                table, list(table.columns), list(table.columns), rows(catalog, self._state)
+            )
         table = self._table(catalog, schema, name)
         columns = list(table.stored_columns)
         if table.handle_kind == "heap":
@@ -235,7 +267,8 @@ class Session:
             raise SQLError(server_errors.NO_SUCH_TABLE, f"Table '{schema}.{name}' doesn't exist")
         return table
 
-    # ---- SHOW -------------------------------------------------------------------------------------------------------
+    # ---- SHOW
+    # -------------------------------------------------------------------------------------------------------
 
     def _show(self, parser: Parser) -> Result:
         if parser.accept("MASTER", "STATUS"):
@@ -244,14 +277,20 @@ class Session:
         catalog = self._catalog(self._read_ts())
         if parser.accept("CREATE", "TABLE"):
             table = self._table(catalog, *self._named(tuple(parser.names())))
-            text = show_create_table(table, catalog.infos[table.id], self._state.versions.next_id(table))
+            text = show_create_table(
+                table, catalog.infos[table.id], self._state.versions.next_id(table)
+            )
             return texts(["Table", "Create Table"], [[table.name, text]])
         if parser.accept("CREATE", "DATABASE"):
             name = parser.name()
-            schema = next((s for s in catalog.schemas.values() if s.name.lower() == name.lower()), None)
+            schema = next(
+                (s for s in catalog.schemas.values() if s.name.lower() == name.lower()), None
+            )
             if schema is None:
                 raise SQLError(server_errors.UNKNOWN_DATABASE, f"Unknown database '{name}'")
-            return texts(["Database", "Create Database"], [[schema.name, show_create_database(schema)]])
+            return texts(
+                ["Database", "Create Database"], [[schema.name, show_create_database(schema)]]
+            )
         if parser.accept("DATABASES"):
             names = sorted({s.name for s in catalog.schemas.values()} | {"INFORMATION_SCHEMA"})
             return texts(["Database"], [[name] for name in names])
@@ -259,9 +298,15 @@ class Session:
             return self._show_tables(parser, catalog)
         if parser.accept("CONFIG"):
             return _config()
-        if parser.accept("VARIABLES") or parser.accept("GLOBAL", "VARIABLES") or parser.accept("SESSION", "VARIABLES"):
+        if (
+            parser.accept("VARIABLES")
+            or parser.accept("GLOBAL", "VARIABLES")
+            or parser.accept("SESSION", "VARIABLES")
+        ):
             pattern = str(parser.take().value) if parser.accept("LIKE") else "%"
-            return texts(["Variable_name", "Value"], [[n, str(v)] for n, v in self.variables.like(pattern)])
+            return texts(
+                ["Variable_name", "Value"], [[n, str(v)] for n, v in self.variables.like(pattern)]
+            )
         if parser.accept("WARNINGS"):
             return texts(["Level", "Code", "Message"], [])
         raise syntax_error(f"SHOW {parser.here.value}")
@@ -270,18 +315,32 @@ class Session:
         schema = parser.name() if parser.accept("FROM") or parser.accept("IN") else self._schema
         if schema is None:
             raise SQLError(server_errors.NO_DATABASE, "No database selected")
-        names = sorted(t.name for t in catalog.tables.values() if t.schema_name.lower() == schema.lower())
+        names = sorted(
+            t.name for t in catalog.tables.values() if t.schema_name.lower() == schema.lower()
+        )
         return texts([f"Tables_in_{schema}"], [[name] for name in names])
 
 
 def _config() -> Result:
     """SHOW CONFIG: what concerns binlogs, whatever is asked."""
-    settings = {"enable": "true", "ignore-error": "false", "strategy": "range", "write-timeout": "15s"}
-    rows = [["tidb", "127.0.0.1:4000", f"binlog.{name}", value] for name, value in sorted(settings.items())]
+    settings = {
+        "enable": "true",
+        "ignore-error": "false",
+        "strategy": "range",
+        "write-timeout": "15s",
+    }
+    rows = [
+        ["tidb", "127.0.0.1:4000", f"binlog.{name}", value]
+        for name, value in sorted(settings.items())
+    ]
     return texts(["Type", "Instance", "Name", "Value"], rows)
 
 
 def _shown_time(ts: int) -> str:
     """As Go prints it in error texts."""
     moment = datetime.fromtimestamp(physical_ms(ts) / 1000, UTC)
-    return f"{moment.strftime('%Y-%m-%d %H:%M:%S')}.{moment.microsecond // 1000:03} +0000 UTC".replace(".000 ", " ")
+    return (
+        f"{moment.strftime('%Y-%m-%d %H:%M:%S')}.{moment.microsecond // 1000:03} +0000 UTC".replace(
+            ".000 ", " "
+        )
+    )

@@ -9,11 +9,25 @@ from sluice.tidb import column_types as tp
 from sluice.tidb.schema import STATE_PUBLIC, Column, Index, Schema, Table
 
 _TYPES = {
-    tp.TINYINT: "tinyint", tp.SMALLINT: "smallint", tp.INT: "int", tp.FLOAT: "float", tp.DOUBLE: "double",
-    tp.TIMESTAMP: "timestamp", tp.BIGINT: "bigint", tp.MEDIUMINT: "mediumint", tp.DATE: "date", tp.TIME: "time",
-    tp.DATETIME: "datetime", tp.YEAR: "year", tp.NEWDATE: "date", tp.BIT: "bit", tp.JSON: "json",
-    tp.DECIMAL: "decimal", tp.ENUM: "enum", tp.SET: "set",
-}  # fmt: skip
+    tp.TINYINT: "tinyint",
+    tp.SMALLINT: "smallint",
+    tp.INT: "int",
+    tp.FLOAT: "float",
+    tp.DOUBLE: "double",
+    tp.TIMESTAMP: "timestamp",
+    tp.BIGINT: "bigint",
+    tp.MEDIUMINT: "mediumint",
+    tp.DATE: "date",
+    tp.TIME: "time",
+    tp.DATETIME: "datetime",
+    tp.YEAR: "year",
+    tp.NEWDATE: "date",
+    tp.BIT: "bit",
+    tp.JSON: "json",
+    tp.DECIMAL: "decimal",
+    tp.ENUM: "enum",
+    tp.SET: "set",
+}
 _BLOBS = {tp.TINYTEXT: "tiny", tp.MEDIUMTEXT: "medium", tp.LONGTEXT: "long", tp.TEXT: ""}
 _WITH_WIDTH = {tp.TINYINT, tp.SMALLINT, tp.INT, tp.BIGINT, tp.MEDIUMINT, tp.YEAR, tp.BIT}
 _HASH, _RANGE, _LIST = 2, 1, 3
@@ -28,19 +42,30 @@ def show_create_database(schema: Schema) -> str:
     """SHOW CREATE DATABASE."""
     charset = schema.charset or "utf8mb4"
     collate = "" if schema.collate in ("", f"{charset}_bin") else f" COLLATE {schema.collate}"
-    return f"CREATE DATABASE {quoted(schema.name)} /*!40100 DEFAULT CHARACTER SET {charset}{collate} */"
+    return (
+        f"CREATE DATABASE {quoted(schema.name)} /*!40100 DEFAULT CHARACTER SET"
+        f" {charset}{collate} */"
+    )
 
 
 def show_create_table(table: Table, info: Mapping[str, Any], next_id: int) -> str:
-    """SHOW CREATE TABLE. `info`: the TableInfo that `table` was made from. `next_id`: its next AUTO_INCREMENT or
+    """SHOW CREATE TABLE.
+
+    `info`: the TableInfo that `table` was made from. `next_id`: its next AUTO_INCREMENT or
     AUTO_RANDOM, 0 if none was given yet.
     """
     raw = {int(c["id"]): c for c in info.get("cols") or ()}
     lines = [_column(c, table, raw[c.id]) for c in table.columns if c.public and not c.hidden]
     if table.handle_column is not None:
-        lines.append(f"PRIMARY KEY ({quoted(table.handle_column.name)}) /*T![clustered_index] CLUSTERED */")
+        lines.append(
+            f"PRIMARY KEY ({quoted(table.handle_column.name)}) /*T![clustered_index] CLUSTERED */"
+        )
     lines += [_index(i, table) for i in table.indexes if i.state == STATE_PUBLIC]
-    lines += [_foreign_key(key, table) for key in table.foreign_keys if int(key.get("state") or 0) == STATE_PUBLIC]
+    lines += [
+        _foreign_key(key, table)
+        for key in table.foreign_keys
+        if int(key.get("state") or 0) == STATE_PUBLIC
+    ]
     charset, collate = table.charset or "utf8mb4", table.collate or "utf8mb4_bin"
     text = f"CREATE TABLE {quoted(table.name)} (\n  " + ",\n  ".join(lines)
     text += f"\n) ENGINE=InnoDB DEFAULT CHARSET={charset} COLLATE={collate}"
@@ -134,7 +159,9 @@ def _index(index: Index, table: Table) -> str:
     text += " /*!80000 INVISIBLE */" if index.invisible else ""
     text += f" COMMENT {_text(index.comment)}" if index.comment else ""
     if index.primary:
-        text += f" /*T![clustered_index] {'CLUSTERED' if table.is_common_handle else 'NONCLUSTERED'} */"
+        text += (
+            f" /*T![clustered_index] {'CLUSTERED' if table.is_common_handle else 'NONCLUSTERED'} */"
+        )
     return text
 
 
@@ -142,8 +169,13 @@ def _foreign_key(key: Mapping[str, Any], table: Table) -> str:
     actions = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
     schema = (key.get("ref_schema") or {}).get("O") or table.schema_name
     target = f"{quoted(schema)}.{quoted(key['ref_table']['O'])}"
-    columns, referred = (",".join(quoted(c["O"]) for c in key.get(k) or ()) for k in ("cols", "ref_cols"))
-    text = f"CONSTRAINT {quoted(key['fk_name']['O'])} FOREIGN KEY ({columns}) REFERENCES {target} ({referred})"
+    columns, referred = (
+        ",".join(quoted(c["O"]) for c in key.get(k) or ()) for k in ("cols", "ref_cols")
+    )
+    text = (
+        f"CONSTRAINT {quoted(key['fk_name']['O'])} FOREIGN KEY ({columns}) REFERENCES {target}"
+        f" ({referred})"
+    )
     for clause, field in (("ON DELETE", "on_delete"), ("ON UPDATE", "on_update")):
         if key.get(field):
             text += f" {clause} {actions[int(key[field])]}"
@@ -169,7 +201,9 @@ def _partitions(info: Mapping[str, Any]) -> str:
     columns = ",".join(quoted(c["O"]) for c in info.get("columns") or ())
     definitions = info.get("definitions") or []
     kind = {_RANGE: "RANGE", _HASH: "HASH", _LIST: "LIST"}.get(info["type"], "KEY")
-    head = f"\nPARTITION BY {kind} " + (f"COLUMNS({columns})" if columns and kind != "KEY" else f"({info['expr']})")
+    head = f"\nPARTITION BY {kind} " + (
+        f"COLUMNS({columns})" if columns and kind != "KEY" else f"({info['expr']})"
+    )
     if kind in ("HASH", "KEY"):
         return f"{head} PARTITIONS {len(definitions)}"
     lines = []

@@ -52,24 +52,51 @@ def _tables(catalog: Catalog, state: ClusterState) -> Iterator[list[Any]]:
         clustered = "NONCLUSTERED" if table.handle_kind == "heap" else "CLUSTERED"
         info = catalog.infos.get(table.id)
         yield [
-            "def", table.schema_name, table.name, kind, None if table.is_view else "InnoDB", 0, 0, 0,
-            table.collate or "utf8mb4_bin", table.comment, table.id, sharding_info(table, info),
+            "def",
+            table.schema_name,
+            table.name,
+            kind,
+            None if table.is_view else "InnoDB",
+            0,
+            0,
+            0,
+            table.collate or "utf8mb4_bin",
+            table.comment,
+            table.id,
+            sharding_info(table, info),
             None if table.is_view else clustered,
-        ]  # fmt: skip
+        ]
 
 
 def _columns(catalog: Catalog, state: ClusterState) -> Iterator[list[Any]]:
     for table in sorted(catalog.tables.values(), key=lambda t: (t.schema_name, t.name)):
         shown = [c for c in table.columns if c.public and not c.hidden]
         for number, column in enumerate(shown, 1):
-            text = column.charset if column.kind in ("text", "enum", "set") and column.charset != "binary" else None
+            text = (
+                column.charset
+                if column.kind in ("text", "enum", "set") and column.charset != "binary"
+                else None
+            )
             full = column_type(column)
-            default = column.default.decode() if isinstance(column.default, bytes) else column.default
+            default = (
+                column.default.decode() if isinstance(column.default, bytes) else column.default
+            )
             yield [
-                "def", table.schema_name, table.name, column.name, number, default,
-                "NO" if column.not_null else "YES", full.split("(")[0].split(" ")[0], text,
-                column.collate if text else None, full, _key(table, column), _extra(column), column.generated,
-            ]  # fmt: skip
+                "def",
+                table.schema_name,
+                table.name,
+                column.name,
+                number,
+                default,
+                "NO" if column.not_null else "YES",
+                full.split("(")[0].split(" ")[0],
+                text,
+                column.collate if text else None,
+                full,
+                _key(table, column),
+                _extra(column),
+                column.generated,
+            ]
 
 
 def _key(table: Table, column: Column) -> str:
@@ -97,7 +124,9 @@ def _servers(catalog: Catalog, state: ClusterState) -> Iterator[list[Any]]:
 
 
 def _variables(catalog: Catalog, state: ClusterState) -> Iterator[list[Any]]:
-    safe_point = datetime.fromtimestamp(physical_ms(state.gc_safe_point()) / 1000, UTC).strftime("%Y%m%d-%H:%M:%S.")
+    safe_point = datetime.fromtimestamp(physical_ms(state.gc_safe_point()) / 1000, UTC).strftime(
+        "%Y%m%d-%H:%M:%S."
+    )
     milliseconds = physical_ms(state.gc_safe_point()) % 1000
     shown = f"{safe_point}{milliseconds:03} +0000"
     yield ["bootstrapped", "True", "Bootstrap flag. Do not delete."]
@@ -106,27 +135,62 @@ def _variables(catalog: Catalog, state: ClusterState) -> Iterator[list[Any]]:
         str(state.versions.new_collations()),
         "If the new collations are enabled. Do not edit it.",
     ]
-    yield ["tikv_gc_life_time", "10m0s", "All versions within life time will not be collected by GC, at least 10m."]
+    yield [
+        "tikv_gc_life_time",
+        "10m0s",
+        "All versions within life time will not be collected by GC, at least 10m.",
+    ]
     yield ["tikv_gc_last_run_time", shown, "The time when last GC starts. (DO NOT EDIT)"]
-    yield ["tikv_gc_safe_point", shown, "All versions after safe point can be accessed. (DO NOT EDIT)"]
+    yield [
+        "tikv_gc_safe_point",
+        shown,
+        "All versions after safe point can be accessed. (DO NOT EDIT)",
+    ]
 
 
 _NUMBERS = {
-    "TABLE_ROWS", "AVG_ROW_LENGTH", "DATA_LENGTH", "TIDB_TABLE_ID", "ORDINAL_POSITION", "PORT", "STATUS_PORT",
-}  # fmt: skip
+    "TABLE_ROWS",
+    "AVG_ROW_LENGTH",
+    "DATA_LENGTH",
+    "TIDB_TABLE_ID",
+    "ORDINAL_POSITION",
+    "PORT",
+    "STATUS_PORT",
+}
 _TABLES: dict[tuple[str, str], tuple[list[str], Rows]] = {
     ("information_schema", "tables"): (
         [
-            "TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE", "ENGINE", "TABLE_ROWS", "AVG_ROW_LENGTH",
-            "DATA_LENGTH", "TABLE_COLLATION", "TABLE_COMMENT", "TIDB_TABLE_ID", "TIDB_ROW_ID_SHARDING_INFO",
+            "TABLE_CATALOG",
+            "TABLE_SCHEMA",
+            "TABLE_NAME",
+            "TABLE_TYPE",
+            "ENGINE",
+            "TABLE_ROWS",
+            "AVG_ROW_LENGTH",
+            "DATA_LENGTH",
+            "TABLE_COLLATION",
+            "TABLE_COMMENT",
+            "TIDB_TABLE_ID",
+            "TIDB_ROW_ID_SHARDING_INFO",
             "TIDB_PK_TYPE",
         ],
         _tables,
     ),
     ("information_schema", "columns"): (
         [
-            "TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME", "COLUMN_NAME", "ORDINAL_POSITION", "COLUMN_DEFAULT",
-            "IS_NULLABLE", "DATA_TYPE", "CHARACTER_SET_NAME", "COLLATION_NAME", "COLUMN_TYPE", "COLUMN_KEY", "EXTRA",
+            "TABLE_CATALOG",
+            "TABLE_SCHEMA",
+            "TABLE_NAME",
+            "COLUMN_NAME",
+            "ORDINAL_POSITION",
+            "COLUMN_DEFAULT",
+            "IS_NULLABLE",
+            "DATA_TYPE",
+            "CHARACTER_SET_NAME",
+            "COLLATION_NAME",
+            "COLUMN_TYPE",
+            "COLUMN_KEY",
+            "EXTRA",
             "GENERATION_EXPRESSION",
         ],
         _columns,
@@ -140,4 +204,4 @@ _TABLES: dict[tuple[str, str], tuple[list[str], Rows]] = {
         _servers,
     ),
     ("mysql", "tidb"): (["VARIABLE_NAME", "VARIABLE_VALUE", "COMMENT"], _variables),
-}  # fmt: skip
+}

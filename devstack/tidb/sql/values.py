@@ -1,7 +1,7 @@
 """Values of columns: how TiDB's text protocol prints them, and as what they compare and sort.
 
-A value in a row is what `sluice.tidb.codec.column_value` gives: int, float, bytes, or text of decimals, times, ENUM,
-SET and JSON.
+A value in a row is what `sluice.tidb.codec.column_value` gives: int, float, bytes, or text of
+decimals, times, ENUM, SET and JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def double_text(value: float) -> str:
 
 
 def comparer(column: Column) -> Callable[[Any], Any]:
-    """What turns a value or a literal compared with the column into something that orders as TiDB orders it."""
+    """What turns a value or a literal compared with the column into something that orders as TiDB
+    orders it.
+    """
     kind = column.kind
     if kind in ("int", "year", "bit"):
         return _as_int
@@ -77,14 +79,19 @@ def sorter(column: Column) -> Callable[[Any], Any]:
 
 
 def collation_key(collation: str, value: Any) -> Any:
-    """Bytes that compare as texts do under the collation; trailing blanks don't count but in `binary`."""
+    """Bytes that compare as texts do under the collation.
+
+    Trailing blanks don't count but in `binary`.
+    """
     raw = _as_bytes(value)
     if collation in ("", "binary") or "_nopad_" in collation:
         return raw
     if collation.endswith("_bin"):
         return raw.rstrip(b" ")
     text = unicodedata.normalize("NFKD", raw.decode("utf-8", "replace").rstrip(" "))
-    return "".join(c for c in text if not unicodedata.combining(c)).upper().encode("utf-8", "replace")
+    return (
+        "".join(c for c in text if not unicodedata.combining(c)).upper().encode("utf-8", "replace")
+    )
 
 
 def shifted(text: str, minutes: int) -> str:
@@ -97,7 +104,9 @@ def shifted(text: str, minutes: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value without a column, for comparison: texts that are numbers count as numbers with numbers."""
+    """A value without a column, for comparison: texts that are numbers count as numbers with
+    numbers.
+    """
     if isinstance(value, bool):
         return int(value)
     return value
@@ -129,7 +138,9 @@ def _text(value: Any) -> str:
 def _as_bytes(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    return (value if isinstance(value, str) else number_text(value)).encode("utf-8", "surrogateescape")
+    return (value if isinstance(value, str) else number_text(value)).encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def _as_int(value: Any) -> Any:

@@ -71,7 +71,10 @@ class Variables:
         return plain
 
     def set(self, name: str, value: Any) -> None:
-        """SET. Raises SQLError UNKNOWN_VARIABLE for a name, UNKNOWN_ZONE for a time zone that is unknown."""
+        """SET.
+
+        Raises SQLError UNKNOWN_VARIABLE for a name, UNKNOWN_ZONE for a time zone that is unknown.
+        """
         if name.startswith("@") and not name.startswith("@@"):
             self._overrides[name.lower()] = value
             return
@@ -87,7 +90,11 @@ class Variables:
     def like(self, pattern: str) -> list[tuple[str, Any]]:
         """SHOW VARIABLES LIKE."""
         expression = re.escape(pattern.lower()).replace("%", ".*").replace("_", ".")
-        return [(name, value) for name, value in sorted(self._values.items()) if re.fullmatch(expression, name)]
+        return [
+            (name, value)
+            for name, value in sorted(self._values.items())
+            if re.fullmatch(expression, name)
+        ]
 
     @property
     def zone_minutes(self) -> int:
@@ -96,8 +103,10 @@ class Variables:
 
 
 def offset_minutes(zone: str) -> int:
-    """Minutes east of UTC. The stand-in's machine is in UTC, and it knows no other zones by name. SQLError
-    UNKNOWN_ZONE."""
+    """Minutes east of UTC.
+
+    The stand-in's machine is in UTC, and it knows no other zones by name. SQLError UNKNOWN_ZONE.
+    """
     if zone.upper() in ("SYSTEM", "UTC"):
         return 0
     match = _OFFSET.fullmatch(zone)

@@ -1,7 +1,9 @@
-"""Rows and schemas of a recording, and of a workload's transactions, at every commit timestamp, kept in plain Python.
+"""Rows and schemas of a recording, and of a workload's transactions, at every commit timestamp,
+kept in plain Python.
 
-Which rows there are is worked out from the recorded binlogs one change at a time, without any part of the pipeline:
-no windows, net effects or groups. Snapshots of the recordings say whether it is right.
+Which rows there are is worked out from the recorded binlogs one change at a time, without any part
+of the pipeline: no windows, net effects or groups. Snapshots of the recordings say whether it is
+right.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from sluice.tidb.schema import MAX_USER_TABLE_ID, WHOLE_COLUMN, Schema, Table
 from sluice.tidb.tikv.meta import hash_field_key
 
 _MAX_CACHED_TABLES, _MAX_CACHED_ROWS = 8, 10_000
-"""How many tables' rows are kept as they were read last, and up to which size: chunks are read one after the other."""
+"""How many tables' rows are kept as they were read last, and up to which size: chunks are read one
+after the other.
+"""
 _ROWS_PER_SLICE = 4096
 _MAX_PENDING = 1000
 """Transactions that wait to be taken in; with more, each that comes takes in another one."""
@@ -58,7 +62,10 @@ class Catalog:
     def find(self, schema: str, name: str) -> Table | None:
         """The table of this name, in any case."""
         wanted = schema.lower(), name.lower()
-        return next((t for t in self.tables.values() if (t.schema_name.lower(), t.name.lower()) == wanted), None)
+        return next(
+            (t for t in self.tables.values() if (t.schema_name.lower(), t.name.lower()) == wanted),
+            None,
+        )
 
 
 @dataclass(slots=True)
@@ -78,7 +85,10 @@ class _Chain:
         return versions[found - 1][1] if found else None
 
     def drop(self, ts: int) -> bool:
-        """Without the versions that nobody can see from `ts` on; whether nothing is left but a deletion."""
+        """Without the versions that nobody can see from `ts` on.
+
+        Whether nothing is left but a deletion.
+        """
         found = bisect.bisect_right(self.versions, ts, key=_time)
         if found > 1:
             self.versions = self.versions[found - 1 :]
@@ -86,11 +96,14 @@ class _Chain:
 
 
 class Versions:
-    """What `recording` holds. It is read when it is asked the first time. `new_collations`: whether its cluster has
-    any.
+    """What `recording` holds.
+
+    It is read when it is asked the first time. `new_collations`: whether its cluster has any.
     """
 
-    def __init__(self, recording: Recording | None, new_collations: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, recording: Recording | None, new_collations: Callable[[], bool] = lambda: True
+    ) -> None:
         self._recording = recording
         self.new_collations = cache(new_collations)
         self._lock = threading.Lock()
@@ -113,12 +126,14 @@ class Versions:
         self._history = SchemaHistory()
 
     def next_id(self, table: Table) -> int:
-        """What SHOW CREATE TABLE gives as AUTO_INCREMENT or AUTO_RANDOM_BASE: the first id that no TiDB has taken for
-        itself, 0 for none. Only known as it was at the end of the recording.
+        """What SHOW CREATE TABLE gives as AUTO_INCREMENT or AUTO_RANDOM_BASE: the first id that no
+        TiDB has taken for itself, 0 for none. Only known as it was at the end of the recording.
         """
         self._load()
         kind = "TARID" if table.auto_random_bits else "TID"
-        taken = self._meta.get(hash_field_key(f"DB:{table.schema_id}", f"{kind}:{table.id}".encode()))
+        taken = self._meta.get(
+            hash_field_key(f"DB:{table.schema_id}", f"{kind}:{table.id}".encode())
+        )
         return int(taken) + 1 if taken else 0
 
     def catalog(self, ts: int) -> Catalog:
@@ -127,8 +142,9 @@ class Versions:
         return self._catalogs[bisect.bisect_right(self._changed_at, ts) - 1]
 
     def follow(self, ts: int, event: bytes | DdlHistoryJob) -> None:
-        """A transaction was committed at `ts`, or a DDL job finished, after what the recording holds. `event`: the
-        Prewrite, or the job. Most are taken in when somebody reads: a short workload isn't slowed down.
+        """A transaction was committed at `ts`, or a DDL job finished, after what the recording
+        holds. `event`: the Prewrite, or the job. Most are taken in when somebody reads: a short
+        workload isn't slowed down.
         """
         self._coming.append((ts, event))
         if len(self._coming) > _MAX_PENDING and (self._loaded or self._recording is None):
@@ -151,9 +167,9 @@ class Versions:
                     del self._rows[table_id][key]
 
     def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
-        """The rows of a table as of `ts` in the order of their keys: values of its stored columns, then the row id if
-        it has one. `low`, `high`: the first column of the clustered key is not below the one, nor above the other.
-        SQLError UNKNOWN_ERROR for what binlogs don't tell.
+        """The rows of a table as of `ts` in the order of their keys: values of its stored columns,
+        then the row id if it has one. `low`, `high`: the first column of the clustered key is not
+        below the one, nor above the other. SQLError UNKNOWN_ERROR for what binlogs don't tell.
         """
         self._load()
         if low is not None or high is not None:
@@ -172,7 +188,9 @@ class Versions:
         for row in recent:
             yield row.copy()
 
-    def _decoded(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
+    def _decoded(
+        self, table: Table, ts: int, low: Any = None, high: Any = None
+    ) -> Iterator[list[Any]]:
         columns = table.stored_columns
         unknown = {column for since, column in self._rewritten.get(table.id, ()) if since <= ts}
         places = partitions.ids(table) | {0} if table.is_partitioned else {0}
@@ -183,7 +201,8 @@ class Versions:
             if unknown and any(c.id in unknown and c.id not in row for c in columns):
                 raise SQLError(
                     server_errors.UNKNOWN_ERROR,
-                    f"{table.full_name}: a column changed its type; the stand-in can't convert rows",
+                    f"{table.full_name}: a column changed its type; the stand-in can't convert"
+                    " rows",
                 )
             found = [from_datum(c, row[c.id]) if c.id in row else missing_value(c) for c in columns]
             yield [*found, key[-1]] if table.handle_kind == "heap" else found
@@ -195,9 +214,18 @@ class Versions:
             if fresh := self._fresh.pop(table_id, None):
                 self._ordered[table_id] = sorted([*self._ordered[table_id], *fresh], key=_place)
             found = self._ordered[table_id]
-            first = 0 if low is None else bisect.bisect_left(found, (low,), key=lambda item: item[0][1:2])
-            last = len(found) if high is None else bisect.bisect_right(found, (high,), key=lambda item: item[0][1:2])
-        for start in range(first, last, _ROWS_PER_SLICE):  # a caller that stops early has waited for little more
+            first = (
+                0
+                if low is None
+                else bisect.bisect_left(found, (low,), key=lambda item: item[0][1:2])
+            )
+            last = (
+                len(found)
+                if high is None
+                else bisect.bisect_right(found, (high,), key=lambda item: item[0][1:2])
+            )
+        # a caller that stops early has waited for little more
+        for start in range(first, last, _ROWS_PER_SLICE):
             yield from found[start : min(start + _ROWS_PER_SLICE, last)]
 
     def _chain(self, table_id: int, key: Key) -> _Chain:
@@ -211,7 +239,11 @@ class Versions:
 
     def newest(self) -> int:
         """The last commit timestamp in the recording, 0 if there is none."""
-        return max((t.commit_ts for t in self._recording.transactions().values()), default=0) if self._recording else 0
+        return (
+            max((t.commit_ts for t in self._recording.transactions().values()), default=0)
+            if self._recording
+            else 0
+        )
 
     def _load(self) -> None:
         with self._lock:
@@ -236,7 +268,9 @@ class Versions:
         for txn in transactions.values():
             if txn.ddl_job_id and txn.commit_ts:
                 finished[txn.ddl_job_id] = max(finished.get(txn.ddl_job_id, 0), txn.commit_ts)
-        self._meta = {key: value for key, value in recording.meta_keys() if b"TID:" in key or b"TARID:" in key}
+        self._meta = {
+            key: value for key, value in recording.meta_keys() if b"TID:" in key or b"TARID:" in key
+        }
         jobs = [
             DdlHistoryJob.from_json(json.loads(value))
             for key, value in recording.meta_keys()
@@ -245,10 +279,18 @@ class Versions:
         jobs = sorted((job for job in jobs if job.finished), key=lambda job: job.schema_version)
         for job in jobs:
             self._know(job)
-        events: list[tuple[int, int, Any]] = [(finished.get(job.id, job.finished_ts), 0, job) for job in jobs]
+        events: list[tuple[int, int, Any]] = [
+            (finished.get(job.id, job.finished_ts), 0, job) for job in jobs
+        ]
         for record in recording.records():
             txn_ = transactions.get(record.start_ts)
-            if record.tp == PREWRITE and not record.fake and txn_ and txn_.commit_ts and not txn_.ddl_job_id:
+            if (
+                record.tp == PREWRITE
+                and not record.fake
+                and txn_
+                and txn_.commit_ts
+                and not txn_.ddl_job_id
+            ):
                 events.append((txn_.commit_ts, 1, record.payload))
         for ts, is_rows, event in sorted(events, key=lambda entry: entry[:2]):
             if is_rows:
@@ -259,18 +301,28 @@ class Versions:
     def _know(self, job: DdlHistoryJob) -> None:
         for info in (job.table_info, *job.table_infos):
             if info:
-                self._tables.setdefault(int(info["id"]), Table.from_tidb(info, job.schema_id, job.schema_name))
+                self._tables.setdefault(
+                    int(info["id"]), Table.from_tidb(info, job.schema_id, job.schema_name)
+                )
 
-    # ---- rows -------------------------------------------------------------------------------------------------------
+    # ---- rows
+    # -------------------------------------------------------------------------------------------------------
 
     def _change(self, ts: int, payload: bytes) -> None:
         binlog = pb.binlog.Binlog.FromString(payload)
         value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
-        # The session that wrote it may not know the newest schema: it put rows into partitions that are gone.
-        known = self._catalogs[bisect.bisect_right(self._schema_versions, value.schema_version) - 1].tables
+        # The session that wrote it may not know the newest schema: it put rows into partitions that
+        # are gone.
+        known = self._catalogs[
+            bisect.bisect_right(self._schema_versions, value.schema_version) - 1
+        ].tables
         for mutation in value.mutations:
             table = self._tables.get(mutation.table_id)
-            if table is None or mutation.table_id > MAX_USER_TABLE_ID or table.schema_name.lower() in SYSTEM_SCHEMAS:
+            if (
+                table is None
+                or mutation.table_id > MAX_USER_TABLE_ID
+                or table.schema_name.lower() in SYSTEM_SCHEMAS
+            ):
                 continue
             table = known.get(mutation.table_id, table)
             inserted, updated, deleted = (
@@ -299,7 +351,9 @@ class Versions:
         chain.drop(self._safe_point)
 
     def _remove(self, table: Table, ts: int, row: Stored) -> int | None:
-        """Where it was, if that is a partition that is gone: a late transaction may still change rows there."""
+        """Where it was, if that is a partition that is gone: a late transaction may still change
+        rows there.
+        """
         chains = self._rows.setdefault(table.id, {})
         place, *handle = self._key(table, row)
         chain = chains.get((place, *handle))
@@ -316,7 +370,8 @@ class Versions:
     def _key(self, table: Table, row: Stored) -> Key:
         return _key(table if self.new_collations() else binary_table(table), row)
 
-    # ---- schema -----------------------------------------------------------------------------------------------------
+    # ---- schema
+    # -----------------------------------------------------------------------------------------------------
 
     def _alter(self, ts: int, job: DdlHistoryJob, history: SchemaHistory) -> None:
         before = dict(history.tables)
@@ -328,13 +383,20 @@ class Versions:
             if info:
                 infos[int(info["id"])] = info
         for table_id, table in effect.tables.items():
-            if table is not None and table_id not in infos:  # exchanged: the table took the id of a partition
-                namesake = next((t for t in before.values() if t.full_name == table.full_name), None)
+            # exchanged: the table took the id of a partition
+            if table is not None and table_id not in infos:
+                namesake = next(
+                    (t for t in before.values() if t.full_name == table.full_name), None
+                )
                 infos[table_id] = infos[namesake.id] if namesake is not None else {}
             old = before.get(table_id)
             if table is not None and old is not None:
                 self._rewrite(ts, job, old, table)
-                if old.is_partitioned and table.is_partitioned and job.type != Action.REORGANIZE_PARTITION:
+                if (
+                    old.is_partitioned
+                    and table.is_partitioned
+                    and job.type != Action.REORGANIZE_PARTITION
+                ):
                     self._move(ts, old, table, before)
         self._catalogs.append(Catalog(dict(history.schemas), dict(history.tables), infos))
         self._changed_at.append(ts)
@@ -349,11 +411,13 @@ class Versions:
                     continue
                 had = row.get(source.id) or decode_datum(to_datum(source, missing_value(source)))[0]
                 with contextlib.suppress(ValueError):
-                    self._rows[new.id][key].put(ts, {**row, target.id: converted(had, source, target, job)})
+                    self._rows[new.id][key].put(
+                        ts, {**row, target.id: converted(had, source, target, job)}
+                    )
 
     def _move(self, ts: int, old: Table, new: Table, before: Mapping[int, Table]) -> None:
-        """Rows of partitions that the table has no longer go away, to the table that took their place if one did; the
-        rows of a table that became a partition come in.
+        """Rows of partitions that the table has no longer go away, to the table that took their
+        place if one did; the rows of a table that became a partition come in.
         """
         had, has = partitions.ids(old), partitions.ids(new)
         self._dropped.setdefault(old.id, set()).update(had - has)
@@ -367,7 +431,9 @@ class Versions:
             if exchanged is not None:
                 for key, row in self._live(exchanged, ts):
                     self._rows[exchanged][key].put(ts, None)
-                    chain = self._rows.setdefault(new.id, {}).setdefault((exchanged, *key[1:]), _Chain())
+                    chain = self._rows.setdefault(new.id, {}).setdefault(
+                        (exchanged, *key[1:]), _Chain()
+                    )
                     chain.put(ts, row)
 
     def _live(self, table_id: int, ts: int) -> list[tuple[Key, Stored]]:
@@ -410,7 +476,9 @@ def _key(table: Table, row: Stored) -> Key:
     if table.handle_kind == "heap":
         rowid = row[HANDLE_ID]
         if rowid.flag != VARINT:
-            raise SQLError(server_errors.UNKNOWN_ERROR, f"{table.full_name}: a row id with flag {rowid.flag}")
+            raise SQLError(
+                server_errors.UNKNOWN_ERROR, f"{table.full_name}: a row id with flag {rowid.flag}"
+            )
         return (place, rowid.value)
     if table.handle_column is not None:
         return (place, from_datum(table.handle_column, row[table.handle_column.id]))
@@ -421,7 +489,11 @@ def _key(table: Table, row: Stored) -> Key:
         column = table.columns[offset]
         value = from_datum(column, row[column.id])
         if length != WHOLE_COLUMN:
-            text = value.decode("utf-8", "replace") if column.kind == "text" and isinstance(value, bytes) else value
+            text = (
+                value.decode("utf-8", "replace")
+                if column.kind == "text" and isinstance(value, bytes)
+                else value
+            )
             value = text[:length]
         found.append(values.sorter(column)(value))
     return (place, *found)

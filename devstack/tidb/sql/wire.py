@@ -1,4 +1,6 @@
-"""The MySQL protocol on one connection, from the server's side: packets, handshake, result sets as text."""
+"""The MySQL protocol on one connection, from the server's side: packets, handshake, result sets as
+text.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from sluice.etl.changes import server_errors
 _MAX_PACKET_BYTES = 0xFFFFFF
 _BUFFER_BYTES = 1 << 16
 _CONNECT_WITH_DB, _SSL, _PLUGIN_AUTH, _LENENC_AUTH = 1 << 3, 1 << 11, 1 << 19, 1 << 21
-_CAPABILITIES = 0x1 | 0x2 | 0x4 | _CONNECT_WITH_DB | 0x200 | 0x2000 | 0x8000 | _PLUGIN_AUTH | 1 << 20 | _LENENC_AUTH
+_CAPABILITIES = (
+    0x1
+    | 0x2
+    | 0x4
+    | _CONNECT_WITH_DB
+    | 0x200
+    | 0x2000
+    | 0x8000
+    | _PLUGIN_AUTH
+    | 1 << 20
+    | _LENENC_AUTH
+)
 _PLUGIN = b"mysql_native_password"
 _AUTOCOMMIT = 2
 _NULL = b"\xfb"
@@ -89,10 +102,19 @@ class MySQLConnection:
         salt = secrets.token_bytes(20).replace(b"\0", b"\1")
         offered = _CAPABILITIES | (_SSL if self._tls else 0)
         self.write(
-            b"\x0a" + VERSION.encode() + b"\0" + struct.pack("<I", number) + salt[:8] + b"\0"
-            + struct.pack("<HBHHB", offered & 0xFFFF, 46, _AUTOCOMMIT, offered >> 16, 21) + bytes(10)
-            + salt[8:] + b"\0" + _PLUGIN + b"\0"
-        )  # fmt: skip
+            b"\x0a"
+            + VERSION.encode()
+            + b"\0"
+            + struct.pack("<I", number)
+            + salt[:8]
+            + b"\0"
+            + struct.pack("<HBHHB", offered & 0xFFFF, 46, _AUTOCOMMIT, offered >> 16, 21)
+            + bytes(10)
+            + salt[8:]
+            + b"\0"
+            + _PLUGIN
+            + b"\0"
+        )
         self.flush()
         answer = self.read()
         (wanted,) = struct.unpack_from("<I", answer)
@@ -115,7 +137,8 @@ class MySQLConnection:
         if name not in users or proof != _proof(users[name], salt):
             using = "YES" if proof else "NO"
             raise SQLError(
-                server_errors.ACCESS_DENIED, f"Access denied for user '{name}'@'127.0.0.1' (using password: {using})"
+                server_errors.ACCESS_DENIED,
+                f"Access denied for user '{name}'@'127.0.0.1' (using password: {using})",
             )
         return Login(name, schema.decode())
 
@@ -137,7 +160,12 @@ class MySQLConnection:
             self.write(_definition(column))
         self._end()
         for row in rows:
-            self.write(b"".join(_NULL if v is None else _bytes(c.show(v)) for c, v in zip(columns, row, strict=True)))
+            self.write(
+                b"".join(
+                    _NULL if v is None else _bytes(c.show(v))
+                    for c, v in zip(columns, row, strict=True)
+                )
+            )
         self._end()
         self.flush()
 
@@ -169,7 +197,11 @@ def _length(number: int) -> bytes:
         return bytes((number,))
     if number < 1 << 16:
         return b"\xfc" + number.to_bytes(2, "little")
-    return b"\xfd" + number.to_bytes(3, "little") if number < 1 << 24 else b"\xfe" + number.to_bytes(8, "little")
+    return (
+        b"\xfd" + number.to_bytes(3, "little")
+        if number < 1 << 24
+        else b"\xfe" + number.to_bytes(8, "little")
+    )
 
 
 def _bytes(value: bytes) -> bytes:
@@ -179,7 +211,15 @@ def _bytes(value: bytes) -> bytes:
 def _definition(column: Header) -> bytes:
     schema, table, name = (part.encode() for part in column.origin)
     return (
-        b"\x03def" + _bytes(schema) + _bytes(table) + _bytes(table) + _bytes(column.name.encode()) + _bytes(name)
-        + b"\x0c" + struct.pack("<HIBHB", column.charset, column.length, column.type, column.flags, column.decimals)
+        b"\x03def"
+        + _bytes(schema)
+        + _bytes(table)
+        + _bytes(table)
+        + _bytes(column.name.encode())
+        + _bytes(name)
+        + b"\x0c"
+        + struct.pack(
+            "<HIBHB", column.charset, column.length, column.type, column.flags, column.decimals
+        )
         + b"\0\0"
-    )  # fmt: skip
+    )

@@ -1,4 +1,7 @@
-"""Format what servers and files take: SQL, DDL, LOAD DATA, binlog files. The modules are the public API."""
+"""Format what servers and files take: SQL, DDL, LOAD DATA, binlog files.
+
+The modules are the public API.
+"""
 
 __all__ = [
     "binlog_file",

@@ -10,7 +10,15 @@ __all__ = ["columns_lacking_in_snapshot"]
 
 
 def columns_lacking_in_snapshot(table: SnapshotTable) -> list[str]:
-    """Return the stored generated columns that another server may compute otherwise, and that the snapshot lacks."""
-    if not table.files or not any(column.get("generated_stored") for column in table.table.get("columns", ())):
+    """Return the stored generated columns that another server may compute otherwise, and that the
+    snapshot lacks.
+    """
+    if not table.files or not any(
+        column.get("generated_stored") for column in table.table.get("columns", ())
+    ):
         return []
-    return [name for name in zone_dependent_columns(Table.from_json(table.table)) if not table.holds(name)]
+    return [
+        name
+        for name in zone_dependent_columns(Table.from_json(table.table))
+        if not table.holds(name)
+    ]

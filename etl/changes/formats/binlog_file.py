@@ -1,12 +1,13 @@
-"""TiDB Binlog's binlogfile format: what the original Drainer's `file` sink writes and its reparo reads.
+"""TiDB Binlog's binlogfile format: what the original Drainer's `file` sink writes and its reparo
+reads.
 
 A record is a message between a header and a checksum, all little-endian:
 
     magic 0x1c1b0504 u32 | size u64 | message | CRC-32C of the message u32
 
-A file is a sequence of records, named ``binlog-<index, 16 digits>-<YYYYMMDDhhmmss>``; indexes count up from 0 without
-holes. Finished files may be compressed as a whole, as ``<name>.gz``. The messages begin with their type and their
-commit timestamp (`tidb/proto/pb_binlog.proto`).
+A file is a sequence of records, named ``binlog-<index, 16 digits>-<YYYYMMDDhhmmss>``; indexes count
+up from 0 without holes. Finished files may be compressed as a whole, as ``<name>.gz``. The messages
+begin with their type and their commit timestamp (`tidb/proto/pb_binlog.proto`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _CHUNK_BYTES = 1 << 20
 class BinlogFileError(SluiceError):
     """A binlog file isn't what it should be; names file, offset and a hint."""
 
-    way_out = "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
+    way_out = (
+        "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
+    )
 
 
 class DamagedRecordError(BinlogFileError):
@@ -69,7 +72,10 @@ class BinlogFileName:
 
 
 def new_name(index: int, now: float | None = None) -> str:
-    """Return the name of file number `index` begun at `now` (Unix seconds; the present by default), in UTC."""
+    """Return the name of file number `index` begun at `now` (Unix seconds.
+
+    The present by default), in UTC.
+    """
     return f"binlog-{index:016}-{time.strftime('%Y%m%d%H%M%S', time.gmtime(now))}"
 
 
@@ -92,8 +98,9 @@ def commit_ts_of(message: bytes | memoryview) -> int:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the binlog files of a folder by index, one an index: of a file and its compressed copy the copy, which
-    is only put there whole. Raises BinlogFileError when an index is missing or twice there.
+    """Return the binlog files of a folder by index, one an index: of a file and its compressed copy
+    the copy, which is only put there whole. Raises BinlogFileError when an index is missing or
+    twice there.
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -103,15 +110,16 @@ def list_files(folder: Path) -> list[Path]:
         other = found.get(name.index)
         if other is not None and path.name != other.name + COMPRESSED_SUFFIX:
             raise BinlogFileError(
-                f"{folder}: {other.name} and {path.name} have the same number: move the one away that doesn't belong"
-                " here"
+                f"{folder}: {other.name} and {path.name} have the same number: move the one away"
+                " that doesn't belong here"
             )
         found[name.index] = path
     indexes = sorted(found)
     for before, after in itertools.pairwise(indexes):
         if after != before + 1:
             raise BinlogFileError(
-                f"{folder}: between {found[before].name} and {found[after].name} files are missing: bring them back"
+                f"{folder}: between {found[before].name} and {found[after].name} files are missing:"
+                " bring them back"
             )
     return [found[index] for index in indexes]
 
@@ -137,14 +145,19 @@ def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
                 if len(head) < HEADER.size:
                     raise _damaged_record(path, offset, "is cut off in its header")
                 magic, size = HEADER.unpack(head)
-                if magic != MAGIC or not 0 < size <= MAX_MESSAGE_BYTES:  # zeros behind a magic satisfy the checksum
-                    raise _damaged_record(path, offset, f"begins with {head.hex()}, which is no record's header")
+                # zeros behind a magic satisfy the checksum
+                if magic != MAGIC or not 0 < size <= MAX_MESSAGE_BYTES:
+                    raise _damaged_record(
+                        path, offset, f"begins with {head.hex()}, which is no record's header"
+                    )
                 message = _read(file, size)
                 tail = file.read(FOOTER.size)
                 if len(message) < size or len(tail) < FOOTER.size:
                     raise _damaged_record(path, offset, f"of {size} bytes is cut off")
                 if FOOTER.unpack(tail)[0] != google_crc32c.value(message):
-                    raise _damaged_record(path, offset, f"of {size} bytes has another checksum than it says")
+                    raise _damaged_record(
+                        path, offset, f"of {size} bytes has another checksum than it says"
+                    )
                 offset += RECORD_OVERHEAD_BYTES + size
                 yield offset, message
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -152,7 +165,10 @@ def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
 
 
 def split_records(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(offset behind the record, message) of the records in `data`, all of them whole; checksums are not looked at."""
+    """(offset behind the record, message) of the records in `data`, all of them whole.
+
+    Checksums are not looked at.
+    """
     offset = 0
     while offset < len(data):
         magic, size = HEADER.unpack_from(data, offset)

@@ -1,8 +1,9 @@
 """Which column of a table after a DDL is which of the table before it.
 
-TiDB keeps a column's id when it is renamed, moved or changed without touching rows. A change that rewrites rows (a
-reorganisation) leaves a column with a new id: under the old name, or under a new one if the statement renames it too.
-Such a pair looks like a column dropped and another added; the statement tells them apart.
+TiDB keeps a column's id when it is renamed, moved or changed without touching rows. A change that
+rewrites rows (a reorganisation) leaves a column with a new id: under the old name, or under a new
+one if the statement renames it too. Such a pair looks like a column dropped and another added; the
+statement tells them apart.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _BEFORE_NAME = {"COLUMN", "IF", "EXISTS"}
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column that was there before a DDL and is there after it, perhaps with another name, type or place."""
+    """A column that was there before a DDL and is there after it, perhaps with another name, type
+    or place.
+    """
 
     before: Table
     after: Table
@@ -41,19 +44,23 @@ def added_columns(ddl: DdlJob) -> Iterator[tuple[Table, Column]]:
     """Every column that a DDL adds to a table that was there before, with the table as it is after."""
     for old, after in ddl.table_pairs():
         known = pair_columns(old, after, ddl)
-        yield from ((after, column) for column in after.columns if column.public and column.id not in known)
+        yield from (
+            (after, column) for column in after.columns if column.public and column.id not in known
+        )
 
 
 def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
-    """Return the column that each public column of `after`, by its id, was before; columns that were added are
-    missing.
+    """Return the column that each public column of `after`, by its id, was before.
+
+    Columns that were added are missing.
     """
     old = {column.id: column for column in before.columns if column.public}
     new = {column.id: column for column in after.columns if column.public}
     pairs = {i: old[i] for i in new if i in old}
     gone = {folded(column.name): column for i, column in old.items() if i not in pairs}
     come = {folded(column.name): column for i, column in new.items() if i not in pairs}
-    for name in [name for name in come if name in gone]:  # a statement can't both drop a column and add one of its name
+    # a statement can't both drop a column and add one of its name
+    for name in [name for name in come if name in gone]:
         pairs[come.pop(name).id] = gone.pop(name)
     if not gone or not come:
         return pairs

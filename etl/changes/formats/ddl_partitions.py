@@ -1,4 +1,6 @@
-"""The partitions of a table as SQL, from TiDB's PartitionInfo, and how those before a DDL become those after it."""
+"""The partitions of a table as SQL, from TiDB's PartitionInfo, and how those before a DDL become
+those after it.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,26 @@ def partition_clause(table: Table) -> str:
     by = ", ".join(quote_name(c) for c in columns) if columns else str(info.get("expr") or "")
     if kind in ("HASH", "KEY"):
         return (
-            f" PARTITION BY {kind} ({by}) PARTITIONS {int(info.get('num') or len(info.get('definitions') or ()) or 1)}"
+            f" PARTITION BY {kind} ({by}) PARTITIONS"
+            f" {int(info.get('num') or len(info.get('definitions') or ()) or 1)}"
         )
-    definitions = ", ".join(partition_definition(info, definition) for definition in info.get("definitions") or ())
+    definitions = ", ".join(
+        partition_definition(info, definition) for definition in info.get("definitions") or ()
+    )
     return f" PARTITION BY {kind}{' COLUMNS' if columns else ''} ({by}) ({definitions})"
 
 
 def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> str:
-    """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's PartitionInfo)."""
+    """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's
+    PartitionInfo).
+    """
     columns = info.get("columns") or ()
     if _PARTITION_KINDS.get(int(info.get("type") or 0)) == "RANGE":
         bound = ", ".join(map(_literal_of, definition.get("less_than") or ()))
-        values = f"LESS THAN {'MAXVALUE' if bound.upper() == 'MAXVALUE' and not columns else f'({bound})'}"
+        values = (
+            "LESS THAN"
+            f" {'MAXVALUE' if bound.upper() == 'MAXVALUE' and not columns else f'({bound})'}"
+        )
     else:
         rows = [", ".join(map(_literal_of, row)) for row in definition.get("in_values") or ()]
         if [row.upper() for row in rows] == ["DEFAULT"]:
@@ -60,10 +70,12 @@ def _literal_of(text: str) -> str:
 
 
 def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
-    """Return what makes `before`'s partitions `after`'s, as a clause of ALTER TABLE; "" if they are as they were.
+    """Return what makes `before`'s partitions `after`'s, as a clause of ALTER TABLE.
 
-    TiDB has spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`: partitions with a
-    new id and their old name are emptied.
+    "" if they are as they were.
+
+    TiDB has spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`:
+    partitions with a new id and their old name are emptied.
     """
     was, is_now = partition_clause(before), partition_clause(after)
     if was == is_now and not truncates:
@@ -72,7 +84,9 @@ def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
         return "REMOVE PARTITIONING"
     if not was or _rule(before) != _rule(after):
         return is_now.strip()
-    old, new = ({d["id"]: d for d in (t.partition or {}).get("definitions") or ()} for t in (before, after))
+    old, new = (
+        {d["id"]: d for d in (t.partition or {}).get("definitions") or ()} for t in (before, after)
+    )
     info = after.partition or {}
     gone = [d for i, d in old.items() if i not in new]
     come = [d for i, d in new.items() if i not in old]
@@ -81,7 +95,13 @@ def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
         return f"TRUNCATE PARTITION {names}" if gone else ""
     if int(info.get("type") or 0) not in (1, 3):
         count = len(new) - len(old)
-        return f"ADD PARTITION PARTITIONS {count}" if count > 0 else f"COALESCE PARTITION {-count}" if count else ""
+        return (
+            f"ADD PARTITION PARTITIONS {count}"
+            if count > 0
+            else f"COALESCE PARTITION {-count}"
+            if count
+            else ""
+        )
     definitions = ", ".join(partition_definition(info, d) for d in come)
     if gone and come:
         return f"REORGANIZE PARTITION {names} INTO ({definitions})"
@@ -89,14 +109,20 @@ def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
 
 
 def rows_of_partitions(table: Table, ids: Container[int]) -> str:
-    """Return a condition for the rows that lie in these partitions, for a table that has none downstream.
+    """Return a condition for the rows that lie in these partitions, for a table that has none
+    downstream.
 
     Raises ValueError where SQL can't tell.
     """
     info: dict[str, Any] = table.partition or {}
-    kind, columns = _PARTITION_KINDS.get(int(info.get("type") or 0)), [plain_name(c) for c in info.get("columns") or ()]
+    kind, columns = (
+        _PARTITION_KINDS.get(int(info.get("type") or 0)),
+        [plain_name(c) for c in info.get("columns") or ()],
+    )
     if kind not in ("RANGE", "LIST") or len(columns) > 1:
-        raise ValueError(f"the rows of a partition of {table.full_name} can't be told apart by a condition")
+        raise ValueError(
+            f"the rows of a partition of {table.full_name} can't be told apart by a condition"
+        )
     value = quote_name(columns[0]) if columns else f"({info.get('expr')})"
     found, low = [], ""
     for definition in info.get("definitions") or ():
@@ -137,14 +163,17 @@ def _list_condition(value: str, values: list[str], others: list[str]) -> str:
 
 
 def exchanged_partition(before: Table, after: Table) -> str:
-    """Return the quoted name of the partition of `after` that an EXCHANGE PARTITION gave another id.
+    """Return the quoted name of the partition of `after` that an EXCHANGE PARTITION gave another
+    id.
 
     Raises ValueError.
     """
     old = {d["id"] for d in (before.partition or {}).get("definitions") or ()}
     new = [d for d in (after.partition or {}).get("definitions") or () if d["id"] not in old]
     if len(new) != 1:
-        raise ValueError(f"{len(new)} partitions of {after.full_name} have another id afterwards, not 1")
+        raise ValueError(
+            f"{len(new)} partitions of {after.full_name} have another id afterwards, not 1"
+        )
     return quote_name(plain_name(new[0]["name"]))
 
 

@@ -1,9 +1,11 @@
-"""TiDB's DDL text token by token, and its names for character sets and collations as the downstream has them.
+"""TiDB's DDL text token by token, and its names for character sets and collations as the downstream
+has them.
 
-TiDB renders statements in one normal form before they reach the binlog: names in backquotes, strings in single quotes,
-its own syntax in ``/*T![feature] ... */`` comments, which others skip. In that form a backslash is a character like any
-other. Text that TiDB can't render (of a session with ANSI_QUOTES, or of TiDB before 5.0) comes as the user typed it. So
-nothing is executed because a text says it; what a statement does is known from the job.
+TiDB renders statements in one normal form before they reach the binlog: names in backquotes,
+strings in single quotes, its own syntax in ``/*T![feature] ... */`` comments, which others skip. In
+that form a backslash is a character like any other. Text that TiDB can't render (of a session with
+ANSI_QUOTES, or of TiDB before 5.0) comes as the user typed it. So nothing is executed because a
+text says it; what a statement does is known from the job.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from sluice.tidb.schema import Column, Table
 
 _REST = r"""|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\s+|[\w$\x80-\U0010ffff]+|."""
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*\"""" + _REST, re.DOTALL)
-# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character and compares code
-# points.
+# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character
+# and compares code points.
 _CHARSET = {"latin1": "utf8mb4", "ascii": "utf8mb4"}
 _COLLATION = {
     "latin1_bin": "utf8mb4_bin",
@@ -29,7 +31,10 @@ _COLLATION = {
 
 
 def tokens(statement: str) -> list[str]:
-    """Names, strings, comments, runs of white space, words and single characters; joined they are the statement."""
+    """Names, strings, comments, runs of white space, words and single characters.
+
+    Joined they are the statement.
+    """
     return _TOKEN.findall(statement)
 
 
@@ -51,7 +56,9 @@ def element_type(column: Column) -> str:
 
 def blank_ended_columns(table: Table) -> tuple[str, ...]:
     """Return name and type of each column with an element that ends with a blank."""
-    return tuple(f"{quote_name(c.name)} {element_type(c)}" for c in table.stored_columns if c.has_blank_ends)
+    return tuple(
+        f"{quote_name(c.name)} {element_type(c)}" for c in table.stored_columns if c.has_blank_ends
+    )
 
 
 def is_blank(word: str) -> bool:

@@ -46,7 +46,9 @@ def deletes_by_key(
     `once`: leave out keys that come again.
     """
     column = key[0]
-    listed = len(key) == 1 and (column.kind not in BYTEWISE_KINDS or invalid_utf8_mask(arrays[0]) is None)
+    listed = len(key) == 1 and (
+        column.kind not in BYTEWISE_KINDS or invalid_utf8_mask(arrays[0]) is None
+    )
     terms = literal_column(arrays[0], column) if listed else key_conditions(key, arrays)
     wanted = terms.to_pylist()
     wanted = list(dict.fromkeys(wanted)) if once else wanted
@@ -57,13 +59,21 @@ def deletes_by_key(
         yield len(group), delete_head(table) + b"\nOR ".join(group)
 
 
-def deletes_by_number(table: Table, column: Column, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+def deletes_by_number(
+    table: Table, column: Column, numbers: Iterable[int]
+) -> Iterator[tuple[int, bytes]]:
     """Yield the same for rows with these values of a key that is one whole number."""
     for group in _statement_groups([b"%d" % number for number in numbers]):
-        yield len(group), b"%s%s IN (%s)" % (delete_head(table), quote_name(column.name).encode(), b",\n".join(group))
+        yield (
+            len(group),
+            b"%s%s IN (%s)"
+            % (delete_head(table), quote_name(column.name).encode(), b",\n".join(group)),
+        )
 
 
-def _listed_statements(table: Table, column: Column, terms: list[bytes]) -> Iterator[tuple[int, bytes]]:
+def _listed_statements(
+    table: Table, column: Column, terms: list[bytes]
+) -> Iterator[tuple[int, bytes]]:
     for group in _statement_groups(terms):
         values = b" IN (" + b",\n".join(group) + b")"
         condition = quote_name(column.name).encode() + values
@@ -77,13 +87,19 @@ def _listed_statements(table: Table, column: Column, terms: list[bytes]) -> Iter
 
 
 def counting_selects(statement: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (key, SELECT that counts its rows) for each row that a DELETE of this module or by all values removes."""
+    """Yield (key, SELECT that counts its rows) for each row that a DELETE of this module or by all
+    values removes.
+    """
     match = _DELETE_HEAD.match(statement)
     if match is None:
         return
     conditions = _LIMIT.sub(b"", statement[match.end() :])
     listed = _LIST.match(conditions)
-    terms = [listed[1] + b"=" + value for value in _split_terms(listed[2])] if listed else _split_terms(conditions)
+    terms = (
+        [listed[1] + b"=" + value for value in _split_terms(listed[2])]
+        if listed
+        else _split_terms(conditions)
+    )
     for term in terms:
         yield term, b"SELECT COUNT(*) FROM " + match[1] + b" WHERE " + term
 

@@ -15,7 +15,9 @@ _ROWS_A_STATEMENT = 500
 _STATEMENT_BYTES = 1 << 20
 
 
-def inserts(table: Table, columns: Sequence[Column], arrays: Sequence[pa.Array]) -> Iterator[tuple[int, bytes]]:
+def inserts(
+    table: Table, columns: Sequence[Column], arrays: Sequence[pa.Array]
+) -> Iterator[tuple[int, bytes]]:
     """(rows, statement), some hundred rows a statement.
 
     `arrays`: values as `literal_column` wants them for these columns; at least one.
@@ -23,7 +25,9 @@ def inserts(table: Table, columns: Sequence[Column], arrays: Sequence[pa.Array])
     if not len(arrays[0]):
         return
     begin = f"INSERT INTO {quote_table(table)} ({columns_text(columns)}) VALUES\n".encode()
-    literals = [literal_column(array, column) for array, column in zip(arrays, columns, strict=True)]
+    literals = [
+        literal_column(array, column) for array, column in zip(arrays, columns, strict=True)
+    ]
     rows = join(b"(", join(*literals, separator=b", "), b")").to_pylist()
     for group in grouped_rows(rows):
         yield len(group), begin + b",\n".join(group)

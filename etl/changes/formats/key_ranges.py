@@ -1,7 +1,7 @@
 """A table's key cut into ranges, and a range as a condition that TiDB plans as a range scan.
 
-Row comparison, `(a, b) > (1, 2)`, is planned as a scan of the whole table: conditions are written out, column by
-column.
+Row comparison, `(a, b) > (1, 2)`, is planned as a scan of the whole table: conditions are written
+out, column by column.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ class KeyColumn:
         return sql_text.quote_name(self.name)
 
     def literal(self, raw: bytes) -> str:
-        """Return a value as it was printed, in SQL. Raises UnicodeDecodeError for text that isn't utf-8."""
+        """Return a value as it was printed, in SQL.
+
+        Raises UnicodeDecodeError for text that isn't utf-8.
+        """
         if self.kind in ("int", "year", "decimal"):
             return raw.decode("ascii")
         return sql_text.literal(raw if self.kind == "binary" else raw.decode("utf-8"))
 
 
 def key_columns(table: Table) -> list[KeyColumn]:
-    """Return the columns in whose order TiDB keeps the rows, as many as ranges can be cut by; none where that can't
-    be.
+    """Return the columns in whose order TiDB keeps the rows, as many as ranges can be cut by.
+
+    None where that can't be.
     """
     if table.handle_kind == "heap":
         return [KeyColumn(ROWID_NAME, "int")]
@@ -62,7 +66,9 @@ def key_columns(table: Table) -> list[KeyColumn]:
     return found
 
 
-def in_range(key: Sequence[KeyColumn], low: Sequence[str] | None, high: Sequence[str] | None) -> str:
+def in_range(
+    key: Sequence[KeyColumn], low: Sequence[str] | None, high: Sequence[str] | None
+) -> str:
     """Return the condition `low` <= key < `high` over literals; None: no limit."""
     parts = [_past_bound(key, low, ">") if low else "", _past_bound(key, high, "<") if high else ""]
     return " AND ".join(part for part in parts if part) or "TRUE"
@@ -73,7 +79,10 @@ def _past_bound(key: Sequence[KeyColumn], bound: Sequence[str], mark: str) -> st
     column, literal = key[0].quoted, bound[0]
     if len(bound) == 1:
         return f"{column} {mark}{'=' if mark == '>' else ''} {literal}"
-    return f"({column} {mark} {literal} OR ({column} = {literal} AND {_past_bound(key[1:], bound[1:], mark)}))"
+    return (
+        f"({column} {mark} {literal} OR ({column} = {literal} AND"
+        f" {_past_bound(key[1:], bound[1:], mark)}))"
+    )
 
 
 def refined_bounds(bounds: Sequence[int], low: int, high: int, parts: int) -> list[int]:

@@ -9,7 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LoadLayout:
-    """The fields of a line: all `columns` in order, and which of them are `bits` (a number) or `hex` (digits)."""
+    """The fields of a line: all `columns` in order, and which of them are `bits` (a number) or
+    `hex` (digits).
+    """
 
     columns: tuple[str, ...]
     bits: tuple[str, ...] = ()
@@ -34,7 +36,11 @@ class LoadLayout:
         `from_json` is the inverse.
         """
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: list(names) for name, names in named.items() if names or name in ("columns", "bits", "hex")}
+        return {
+            name: list(names)
+            for name, names in named.items()
+            if names or name in ("columns", "bits", "hex")
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LoadLayout:

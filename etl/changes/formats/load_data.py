@@ -1,15 +1,17 @@
-"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads; and that text as REPLACE statements, for servers that
-must not get it so.
+"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads.
 
-One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape character, ``\\N`` for
-NULL:
+And that text as REPLACE statements, for servers that must not get it so.
+
+One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape
+character, ``\\N`` for NULL:
 
     1 <TAB> caf\u00e9 <TAB> \\N <NEWLINE>
 
-Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more than text: BIT goes
-through a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns that hold anything but valid UTF-8 go as
-hex (``SET c = UNHEX(@v1)``). Columns that the upstream computes and stores are fields like any other: the server may
-hold them as plain columns. Where it computes them itself they are left out.
+Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more
+than text: BIT goes through a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns
+that hold anything but valid UTF-8 go as hex (``SET c = UNHEX(@v1)``). Columns that the upstream
+computes and stores are fields like any other: the server may hold them as plain columns. Where it
+computes them itself they are left out.
 """
 
 from __future__ import annotations
@@ -58,9 +60,10 @@ class UnsupportedColumnError(SluiceError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LoadChunk:
-    """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is its text, `layout`
-    what its fields are, `rows` how many are inside. `warnings`: ENUM values without an element, TiDB's index 0. Servers
-    take them in a mode that isn't strict, with a warning for each.
+    """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is
+    its text, `layout` what its fields are, `rows` how many are inside. `warnings`: ENUM values
+    without an element, TiDB's index 0. Servers take them in a mode that isn't strict, with a
+    warning for each.
     """
 
     layout: LoadLayout
@@ -72,8 +75,10 @@ class LoadChunk:
 def format_load(
     table: Table, columns: Mapping[str, pa.Array], rows: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[LoadChunk]:
-    """Yield the rows of `columns` (by column name, each `rows` long; types as `sluice.tidb.rows` decodes them) as
-    LOAD DATA chunks of at most `chunk_bytes` unless a single row is larger. Raises UnsupportedColumnError.
+    """Yield the rows of `columns` (by column name, each `rows` long.
+
+    Types as `sluice.tidb.rows` decodes them) as LOAD DATA chunks of at most `chunk_bytes` unless a
+    single row is larger. Raises UnsupportedColumnError.
     """
     for first in range(0, rows, _SLICE_ROWS):
         count = min(_SLICE_ROWS, rows - first)
@@ -82,10 +87,12 @@ def format_load(
         if broken is None:
             yield from _format_slice(table, some, chunk_bytes)
             continue
-        # Only their own rows are written as bytes: other text is converted to the character set that the column has
-        # there.
+        # Only their own rows are written as bytes: other text is converted to the character set
+        # that the column has there.
         for rows_of in (pc.invert(broken), broken):
-            yield from _format_slice(table, {name: array.filter(rows_of) for name, array in some.items()}, chunk_bytes)
+            yield from _format_slice(
+                table, {name: array.filter(rows_of) for name, array in some.items()}, chunk_bytes
+            )
 
 
 def _invalid_utf8_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.BooleanArray | None:
@@ -98,7 +105,9 @@ def _invalid_utf8_rows(table: Table, columns: Mapping[str, pa.Array]) -> pa.Bool
     return functools.reduce(pc.or_, found) if found else None
 
 
-def _format_slice(table: Table, columns: Mapping[str, pa.Array], chunk_bytes: int) -> Iterator[LoadChunk]:
+def _format_slice(
+    table: Table, columns: Mapping[str, pa.Array], chunk_bytes: int
+) -> Iterator[LoadChunk]:
     fields: list[pa.Array] = []
     forms: dict[str, str] = {}
     for column in table.stored_columns:
@@ -136,8 +145,8 @@ def layout_of(table: Table, forms: Mapping[str, str]) -> LoadLayout:
 def load_statement(target: str, layout: LoadLayout, *, led: bool = False, also: str = "") -> str:
     """Return what follows ``LOAD DATA LOCAL INFILE '<name>' ``.
 
-    `target`: the table's full name, quoted. `led`: the text has a line before its rows. `also`: an assignment to one
-    more column, of what the others have been given.
+    `target`: the table's full name, quoted. `led`: the text has a line before its rows. `also`: an
+    assignment to one more column, of what the others have been given.
     """
     targets: list[str] = []
     conversions: list[str] = []
@@ -155,8 +164,9 @@ def load_statement(target: str, layout: LoadLayout, *, led: bool = False, also: 
     if also:
         conversions.append(also)
     return (
-        f"REPLACE INTO TABLE {target} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' "
-        f"LINES TERMINATED BY '\\n' {'IGNORE 1 LINES ' if led else ''}({', '.join(targets)})"
+        f"REPLACE INTO TABLE {target} CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\\t' ESCAPED BY"
+        " '\\\\' LINES TERMINATED BY '\\n'"
+        f" {'IGNORE 1 LINES ' if led else ''}({', '.join(targets)})"
         + (f" SET {', '.join(conversions)}" if conversions else "")
     )
 
@@ -166,10 +176,12 @@ def replace_statements(
 ) -> Iterator[bytes]:
     """Yield the same rows as REPLACE statements of about `statement_bytes`, or one row.
 
-    For a session in which backslashes escape: what a field has escaped is escaped alike in a string.
+    For a session in which backslashes escape: what a field has escaped is escaped alike in a
+    string.
     """
     forms = [
-        (b"", b"") if c in layout.bits else (b"x'", b"'") if c in layout.hex else (b"'", b"'") for c in layout.columns
+        (b"", b"") if c in layout.bits else (b"x'", b"'") if c in layout.hex else (b"'", b"'")
+        for c in layout.columns
     ]
     kept = [column not in layout.left_out for column in layout.columns]
     names = ", ".join(map(quote_name, layout.written))
@@ -180,7 +192,10 @@ def replace_statements(
         fields = itertools.compress(zip(forms, line.split(b"\t"), strict=True), kept)
         row = (
             b"("
-            + b",".join(b"NULL" if field == b"\\N" else before + field + after for (before, after), field in fields)
+            + b",".join(
+                b"NULL" if field == b"\\N" else before + field + after
+                for (before, after), field in fields
+            )
             + b")"
         )
         if rows and size + len(row) > statement_bytes:
@@ -193,19 +208,26 @@ def replace_statements(
 
 
 def insert_statement(target: str, layout: LoadLayout, payload: Any, *, replaces: bool) -> bytes:
-    """Return the same rows as one INSERT, or one REPLACE, of a layout in which no field is anything but text.
+    """Return the same rows as one INSERT, or one REPLACE, of a layout in which no field is anything
+    but text.
 
     For a session in which backslashes escape.
     """
-    rows = bytes(payload)[:-1].replace(b"'", b"\\'").replace(b"\t", b"','").replace(b"\n", b"'),\n('")
+    rows = (
+        bytes(payload)[:-1].replace(b"'", b"\\'").replace(b"\t", b"','").replace(b"\n", b"'),\n('")
+    )
     # Only where a field begins a quote is followed by one backslash and an N, and that is NULL's.
-    return _insert_head(target, layout.columns, replaces) + (b"('" + rows + b"')").replace(b"'\\N'", b"NULL")
+    return _insert_head(target, layout.columns, replaces) + (b"('" + rows + b"')").replace(
+        b"'\\N'", b"NULL"
+    )
 
 
 @functools.lru_cache(maxsize=4096)
 def _insert_head(target: str, columns: tuple[str, ...], replaces: bool) -> bytes:  # noqa: FBT001 as a key
     names = ", ".join(map(quote_name, columns))
-    return f"{'REPLACE' if replaces else 'INSERT'} INTO {target} ({names}) VALUES\n".encode("utf-8", "surrogateescape")
+    return f"{'REPLACE' if replaces else 'INSERT'} INTO {target} ({names}) VALUES\n".encode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def _values_without_element(table: Table, columns: Mapping[str, pa.Array]) -> np.ndarray:
@@ -213,12 +235,19 @@ def _values_without_element(table: Table, columns: Mapping[str, pa.Array]) -> np
     found = np.zeros(len(next(iter(columns.values()))), np.int64)
     for column in table.stored_columns:
         if column.kind == "enum" and "" not in column.elems:
-            found += np.asarray(pc.fill_null(pc.equal(columns[column.name], ""), fill_value=False)).astype(np.int64)
+            found += np.asarray(
+                pc.fill_null(pc.equal(columns[column.name], ""), fill_value=False)
+            ).astype(np.int64)
     return found
 
 
-def field_of(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, Literal["", "bits", "hex"]]:
-    """(large binary field values, nulls still null; where the column belongs in a Layout besides)."""
+def field_of(
+    table: Table, column: Column, array: pa.Array
+) -> tuple[pa.Array, Literal["", "bits", "hex"]]:
+    """(large binary field values, nulls still null.
+
+    Where the column belongs in a Layout besides).
+    """
     kind = column.kind
     binary = pa.large_binary()
     if kind == "int":
@@ -232,9 +261,11 @@ def field_of(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, L
     if kind in _PLAIN_TEXT:
         return array.cast(binary), ""
     if kind == "text" and invalid_utf8_mask(array) is not None:
-        if column.charset.startswith("gb"):  # as bytes of that character set they would be other characters
+        # as bytes of that character set they would be other characters
+        if column.charset.startswith("gb"):
             raise UnsupportedColumnError(
-                f"{table.full_name}.{column.name}: text in {column.charset} that isn't utf-8 in the binlog"
+                f"{table.full_name}.{column.name}: text in {column.charset} that isn't utf-8 in the"
+                " binlog"
             )
         return hex_column(array), "hex"
     if kind in _ESCAPED_TEXT:
@@ -253,8 +284,8 @@ def field_of(table: Table, column: Column, array: pa.Array) -> tuple[pa.Array, L
 def _clamped_text(column: Column, array: pa.Array) -> pa.LargeStringArray:
     """Numbers as text.
 
-    The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored; servers take back only
-    what is below.
+    The largest of a FLOAT(M,D) or DOUBLE(M,D), 9...9.9...9, is rounded up when it is stored;
+    servers take back only what is below.
     """
     text = number_text(array)
     whole = column.flen - column.decimal
@@ -266,6 +297,10 @@ def _clamped_text(column: Column, array: pa.Array) -> pa.LargeStringArray:
     most = f"{'9' * whole or '0'}.{'9' * column.decimal or '0'}"
     return pc.if_else(
         over,
-        pc.if_else(pc.less(array, 0.0), pa.scalar(f"-{most}", pa.large_string()), pa.scalar(most, pa.large_string())),
+        pc.if_else(
+            pc.less(array, 0.0),
+            pa.scalar(f"-{most}", pa.large_string()),
+            pa.scalar(most, pa.large_string()),
+        ),
         text,
     )

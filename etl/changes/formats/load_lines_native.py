@@ -1,5 +1,5 @@
-"""Rows that the compiled kernel has found as the text that LOAD DATA reads, without Arrow between them: `load_data`
-says what the text is like, and writes all that isn't found.
+"""Rows that the compiled kernel has found as the text that LOAD DATA reads, without Arrow between
+them: `load_data` says what the text is like, and writes all that isn't found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.formats import kernel
 from sluice.etl.changes.formats.layout import LoadLayout
-from sluice.etl.changes.formats.load_data import CHUNK_BYTES, ESCAPES, LoadChunk, field_of, layout_of
+from sluice.etl.changes.formats.load_data import (
+    CHUNK_BYTES,
+    ESCAPES,
+    LoadChunk,
+    field_of,
+    layout_of,
+)
 from sluice.etl.changes.formats.sql_text import data_of
 from sluice.tidb.codec.column_value import missing_value
 from sluice.tidb.codec.columnar import arrow_type, constant
@@ -30,10 +36,17 @@ for _byte, _spelled in ESCAPES:
     _ESCAPES[_byte[0]] = _spelled[1]
 _LETTERS = bytes(_ESCAPES)
 _CODES = {
-    "bit": kernel.UNSIGNED, "year": kernel.YEAR, "text": kernel.TEXT, "binary": kernel.BINARY, "decimal": kernel.FIXED,
-    "date": kernel.DATE, "datetime": kernel.DATETIME, "timestamp": kernel.DATETIME, "time": kernel.TIME,
+    "bit": kernel.UNSIGNED,
+    "year": kernel.YEAR,
+    "text": kernel.TEXT,
+    "binary": kernel.BINARY,
+    "decimal": kernel.FIXED,
+    "date": kernel.DATE,
+    "datetime": kernel.DATETIME,
+    "timestamp": kernel.DATETIME,
+    "time": kernel.TIME,
     "enum": kernel.ENUM,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,9 @@ class LoadLines:
 
 
 def format_load_native(table: Table, images: NativeImages, rows: Ints) -> LoadLines | None:
-    """Return the images at some places, in this order; None if they have to be written by `format_load`.
+    """Return the images at some places, in this order.
+
+    None if they have to be written by `format_load`.
 
     Raises UnsupportedColumnError and the row codec's errors.
     """
@@ -105,10 +120,11 @@ class SmallLoadLines:
 def format_small_load_native(
     table: Table, data: Any, cells: bytes, places: bytes, images: NativeImages | None
 ) -> SmallLoadLines | None:
-    """As `format_load_native`: of the images with these `cells` in `data` those at some places (int64).
+    """As `format_load_native`: of the images with these `cells` in `data` those at some places
+    (int64).
 
-    `images`: the same ones, which a table needs that `needs_images`. None, too, for more than a LOAD DATA should
-    have.
+    `images`: the same ones, which a table needs that `needs_images`. None, too, for more than a
+    LOAD DATA should have.
     """
     ways = _column_writers(table)
     if not kernel.IS_COMPILED or ways is None:
@@ -128,7 +144,11 @@ def needs_images(table: Table) -> bool:
 
 
 def _format_lines(
-    table: Table, ways: _ColumnWriters, found: tuple[Any, bytes], places: Any, images: NativeImages | None
+    table: Table,
+    ways: _ColumnWriters,
+    found: tuple[Any, bytes],
+    places: Any,
+    images: NativeImages | None,
 ) -> tuple[LoadLayout, bytes, bytes] | None:
     """Return the lines' layout, text and offsets. `found`: data and cells."""
     specs = ways.specs
@@ -147,7 +167,10 @@ def _format_lines(
     text, offsets, hexed = lines
     layout = ways.layout
     if any(hexed):
-        layout = layout_of(table, {c.name: "hex" if hexed[n] else ways.forms[n] for n, c in enumerate(ways.columns)})
+        layout = layout_of(
+            table,
+            {c.name: "hex" if hexed[n] else ways.forms[n] for n, c in enumerate(ways.columns)},
+        )
     return layout, text, offsets
 
 
@@ -175,10 +198,22 @@ def _column_writers_of(table: Table) -> _ColumnWriters | None:
         names = tuple(map(_escaped_text, column.elems)) if code == kernel.ENUM else None
         missing = None if code == kernel.GIVEN else _missing_value(table, column)
         forms.append("bits" if kind == "bit" else "")
-        specs.append((code, column.fsp if code in (kernel.DATETIME, kernel.TIME) else 0, missing, names, None, None))
+        specs.append(
+            (
+                code,
+                column.fsp if code in (kernel.DATETIME, kernel.TIME) else 0,
+                missing,
+                names,
+                None,
+                None,
+            )
+        )
     given = tuple(slot for slot, spec in enumerate(specs) if spec[0] == kernel.GIVEN)
-    layout = layout_of(table, {column.name: form for column, form in zip(columns, forms, strict=True)})
-    slots = len(columns) + (table.handle_kind == "heap")  # as `sluice.tidb.native_images.RowLayout` has them
+    layout = layout_of(
+        table, {column.name: form for column, form in zip(columns, forms, strict=True)}
+    )
+    # as `sluice.tidb.native_images.RowLayout` has them
+    slots = len(columns) + (table.handle_kind == "heap")
     return _ColumnWriters(columns, tuple(specs), given, slots, tuple(forms), layout)
 
 

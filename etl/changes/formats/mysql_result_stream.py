@@ -1,5 +1,6 @@
-"""The rows of a statement's result as they come over a connection, in blocks; see
-`sluice.etl.changes.formats.mysql_rows`.
+"""The rows of a statement's result as they come over a connection, in blocks.
+
+See `sluice.etl.changes.formats.mysql_rows`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ _READ_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
 
 
-def result_blocks(connection: Any, statement: str | bytes, read_timeout_s: float) -> Iterator[RowBlock]:
-    """Yield the rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time, never more than come.
+def result_blocks(
+    connection: Any, statement: str | bytes, read_timeout_s: float
+) -> Iterator[RowBlock]:
+    """Yield the rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time, never more
+    than come.
 
-    Whoever doesn't read to the end must close the connection. Raises pymysql's errors, OSError, ProtocolError.
+    Whoever doesn't read to the end must close the connection. Raises pymysql's errors, OSError,
+    ProtocolError.
     """
     connection._execute_command(COMMAND.COM_QUERY, statement)
     columns = connection._read_packet().read_length_encoded_integer()
@@ -33,7 +38,9 @@ def result_blocks(connection: Any, statement: str | bytes, read_timeout_s: float
     while not packets.is_over:
         data = connection._rfile.read1(_READ_BYTES)
         if not data:
-            raise pymysql.err.OperationalError(2013, "the connection was lost in the middle of a result")
+            raise pymysql.err.OperationalError(
+                2013, "the connection was lost in the middle of a result"
+            )
         packets.feed(data)
         if packets.has(BLOCK_BYTES):
             while (block := packets.take()) is not None:

@@ -1,9 +1,10 @@
 """Rows of a MySQL server's answer to a statement, found for many rows at once.
 
-A driver makes an object of every value. Here the packets of an answer, one a row, are taken as they come from the
-socket: where each begins is found one after the other, then all rows move in lock step through the columns. A value is
-its length and its bytes: a length below 251 is one byte, 251 stands for NULL, 252, 253 and 254 say that two, three and
-eight bytes of length follow (the protocol's length-encoded strings).
+A driver makes an object of every value. Here the packets of an answer, one a row, are taken as they
+come from the socket: where each begins is found one after the other, then all rows move in lock
+step through the columns. A value is its length and its bytes: a length below 251 is one byte, 251
+stands for NULL, 252, 253 and 254 say that two, three and eight bytes of length follow (the
+protocol's length-encoded strings).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class ProtocolError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Some rows of an answer: in column `n` of row `r` the bytes of `data` from `start[n][r]` on, `size[n][r]` of them,
-    unless `null[n][r]`.
+    """Some rows of an answer: in column `n` of row `r` the bytes of `data` from `start[n][r]` on,
+    `size[n][r]` of them, unless `null[n][r]`.
     """
 
     data: npt.NDArray[np.uint8]
@@ -50,8 +51,8 @@ class RowBlock:
     rows: int
 
     def column(self, number: int) -> pa.LargeBinaryArray:
-        """Return the values of a column, in one pass of Arrow's own copy: the block seen as gap, value, gap, value,
-        ...
+        """Return the values of a column, in one pass of Arrow's own copy: the block seen as gap,
+        value, gap, value, ...
         """
         start, size, null = self.start[number], self.size[number], self.null[number]
         edges = np.empty(2 * self.rows + 1, np.int64)
@@ -64,12 +65,17 @@ class RowBlock:
         _, offsets, values = taken.buffers()
         validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
         return pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), self.rows, [validity, offsets, values if values is not None else pa.py_buffer(b"")]
+            pa.large_binary(),
+            self.rows,
+            [validity, offsets, values if values is not None else pa.py_buffer(b"")],
         )
 
 
 class RowPackets:
-    """The rows of one answer, behind its columns. Bytes go in by `feed`, whole rows come out of `take`."""
+    """The rows of one answer, behind its columns.
+
+    Bytes go in by `feed`, whole rows come out of `take`.
+    """
 
     def __init__(self, columns: int, most_bytes: int) -> None:
         """`most_bytes`: of a row, about."""
@@ -80,16 +86,22 @@ class RowPackets:
         self._large_next = False
         self.is_over = False
         self.error = b""
-        """What the server said in the place of more rows: the packet, see the protocol's ERR packet."""
+        """What the server said in the place of more rows: the packet, see the protocol's ERR
+        packet.
+        """
 
     def has(self, least_bytes: int) -> bool:
-        """Return whether `take` should be called: so many bytes of whole rows are there, or nothing goes on before."""
+        """Return whether `take` should be called: so many bytes of whole rows are there, or nothing
+        goes on before.
+        """
         return self._at >= least_bytes or self.is_over or self._large_next
 
     def feed(self, data: bytes) -> None:
         """More of the answer has come. Raises ProtocolError."""
         if self._large_next and len(self._data) > self._most_bytes:
-            raise ProtocolError(f"a packet of more than {self._most_bytes >> 20} MiB: no row is that large")
+            raise ProtocolError(
+                f"a packet of more than {self._most_bytes >> 20} MiB: no row is that large"
+            )
         self._data += data
         self._scan()
 
@@ -136,7 +148,9 @@ class RowPackets:
             ends.append(at)
         if not ends or at > len(self._data):
             return None
-        row = b"".join(bytes(self._data[begin + 4 : end]) for begin, end in zip([0, *ends], ends, strict=False))
+        row = b"".join(
+            bytes(self._data[begin + 4 : end]) for begin, end in zip([0, *ends], ends, strict=False)
+        )
         del self._data[:at]
         self._large_next = False
         self._scan()
@@ -161,16 +175,24 @@ class RowPackets:
 
 
 def _values(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Mask]:
-    """Return where the values that begin at `at` are: their first bytes, their sizes, and which are NULL."""
+    """Return where the values that begin at `at` are: their first bytes, their sizes, and which are
+    NULL.
+    """
     first = data[at]
     size = first.astype(np.int64)
     start = at + 1
     null = first == _NULL
     size[null] = 0
     if (first > _NULL).any():
-        for mark, width in ((_TWO_BYTE_LENGTH, 2), (_THREE_BYTE_LENGTH, 3), (_EIGHT_BYTE_LENGTH, 8)):
+        for mark, width in (
+            (_TWO_BYTE_LENGTH, 2),
+            (_THREE_BYTE_LENGTH, 3),
+            (_EIGHT_BYTE_LENGTH, 8),
+        ):
             rows = np.flatnonzero(first == mark)
             if len(rows):
-                size[rows] = sum(data[at[rows] + 1 + n].astype(np.int64) << (8 * n) for n in range(width))
+                size[rows] = sum(
+                    data[at[rows] + 1 + n].astype(np.int64) << (8 * n) for n in range(width)
+                )
                 start[rows] += width
     return start, size, null

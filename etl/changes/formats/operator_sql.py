@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-# As a client's session reads it: backslashes escape. Names, strings, comments, white space, words, single characters.
+# As a client's session reads it: backslashes escape. Names, strings, comments, white space, words,
+# single characters.
 _TOKEN = re.compile(
     r"""`(?:[^`]|``)*`|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\#[^\n]*|\s+|\w+|.""",
     re.DOTALL,
@@ -31,8 +32,9 @@ def split_statements(text: str) -> list[str]:
 
 
 def changes_rows_only(statement: str) -> bool:
-    """Return whether a statement leaves the transaction open that it runs in; known for the usual ones, False when in
-    doubt.
+    """Return whether a statement leaves the transaction open that it runs in.
+
+    Known for the usual ones, False when in doubt.
     """
     first = next((word for word in _TOKEN.findall(statement) if not _is_blank(word)), "")
     return first.upper() in _ROWS_ONLY

@@ -1,9 +1,10 @@
-"""SQL text from identifiers, values and Arrow columns. Nothing reaches a statement unquoted, and nothing is quoted
-anywhere else.
+"""SQL text from identifiers, values and Arrow columns.
 
-Literals mean the same in every session, whatever its sql_mode says of backslashes and double quotes: text with a
-backslash in it is written in hexadecimal digits, in other text quotes are doubled.
-`tests/etl/downstream/test_literals.py` looks for other ways.
+Nothing reaches a statement unquoted, and nothing is quoted anywhere else.
+
+Literals mean the same in every session, whatever its sql_mode says of backslashes and double
+quotes: text with a backslash in it is written in hexadecimal digits, in other text quotes are
+doubled. `tests/etl/downstream/test_literals.py` looks for other ways.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ BYTEWISE_KINDS = ("text", "enum", "set")
 """Kinds of columns whose values have a collation: they are compared byte for byte."""
 _LONG_VALUE_BYTES = 4096  # bytes
 _LONG_DOCUMENT_BYTES = 256 * 2**10
-"""Bytes of JSON: a digest finds only what the server writes as TiDB does, which MySQL doesn't always."""
-# Text behind it is what the server makes of the document. MariaDB, where JSON is text, passes such comments over.
+"""Bytes of JSON: a digest finds only what the server writes as TiDB does, which MySQL doesn't
+always.
+"""
+# Text behind it is what the server makes of the document. MariaDB, where JSON is text, passes such
+# comments over.
 _AS_DOCUMENT = b"/*!50708 CAST(CONVERT(CAST(*/", b"/*!50708 AS JSON) USING utf8mb4) AS BINARY)*/"
 _TIMES = {"date", "datetime", "timestamp", "time"}  # digits, signs, dots and colons only
 
@@ -87,7 +91,9 @@ def fill_placeholders(statement: str, args: Sequence[object]) -> str:
     """
     values = iter(args)
     try:
-        text = _PLACEHOLDER.sub(lambda match: literal(next(values)) if match[0] == "%s" else match[0], statement)
+        text = _PLACEHOLDER.sub(
+            lambda match: literal(next(values)) if match[0] == "%s" else match[0], statement
+        )
     except StopIteration:
         raise ValueError(f"more places than the {len(args)} values: {statement[:200]}") from None
     if next(values, values) is not values:
@@ -95,30 +101,44 @@ def fill_placeholders(statement: str, args: Sequence[object]) -> str:
     return text
 
 
-def join(*parts: pa.Array | bytes, separator: bytes = b"", null: bytes | None = None) -> pa.LargeBinaryArray:
-    """Return the parts (large binary arrays or constants) joined row by row; a null anywhere makes the row null, or
-    reads as `null`.
+def join(
+    *parts: pa.Array | bytes, separator: bytes = b"", null: bytes | None = None
+) -> pa.LargeBinaryArray:
+    """Return the parts (large binary arrays or constants) joined row by row.
+
+    A null anywhere makes the row null, or reads as `null`.
     """
-    large = [part if isinstance(part, pa.Array) else pa.scalar(part, pa.large_binary()) for part in parts]
+    large = [
+        part if isinstance(part, pa.Array) else pa.scalar(part, pa.large_binary()) for part in parts
+    ]
     handling = (
-        {"null_handling": "emit_null"} if null is None else {"null_handling": "replace", "null_replacement": null}
+        {"null_handling": "emit_null"}
+        if null is None
+        else {"null_handling": "replace", "null_replacement": null}
     )
     return pc.binary_join_element_wise(*large, pa.scalar(separator, pa.large_binary()), **handling)
 
 
 def data_of(array: pa.LargeBinaryArray | pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64[n+1], bytes uint8) of a large binary or string array, both starting at its first value."""
+    """(offsets int64[n+1], bytes uint8) of a large binary or string array, both starting at its
+    first value.
+    """
     _, offsets_buffer, data = array.buffers()
     if offsets_buffer is None or len(array) == 0:
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
     offsets = np.frombuffer(offsets_buffer, np.int64, len(array) + 1, array.offset * 8)
     first, last = int(offsets[0]), int(offsets[-1])
-    values = np.frombuffer(data, np.uint8, last - first, first) if data is not None else np.zeros(0, np.uint8)
+    values = (
+        np.frombuffer(data, np.uint8, last - first, first)
+        if data is not None
+        else np.zeros(0, np.uint8)
+    )
     return offsets - first, values
 
 
 def escape_bytes(array: pa.Array, escapes: Sequence[tuple[bytes, bytes]]) -> pa.LargeBinaryArray:
-    """`array` (large string or binary) as large binary with each single byte of `escapes` replaced, in that order.
+    """`array` (large string or binary) as large binary with each single byte of `escapes` replaced,
+    in that order.
 
     Columns without such bytes, nearly all, come back untouched.
     """
@@ -142,13 +162,15 @@ def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
     if validity is not None and array.null_count:
         validity = pa.array(np.asarray(pc.is_valid(array)), pa.bool_()).buffers()[1]
     return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(array), [validity, pa.py_buffer((offsets * 2).tobytes()), pa.py_buffer(digits)]
+        pa.large_binary(),
+        len(array),
+        [validity, pa.py_buffer((offsets * 2).tobytes()), pa.py_buffer(digits)],
     )
 
 
 def invalid_utf8_mask(array: pa.Array) -> pa.BooleanArray | None:
-    """Return which values of a text column aren't utf-8 (TiDB takes such bytes where it doesn't check); None if all
-    are.
+    """Return which values of a text column aren't utf-8 (TiDB takes such bytes where it doesn't
+    check); None if all are.
     """
     raw = array.cast(pa.large_binary())
     try:
@@ -177,15 +199,18 @@ def _is_invalid_utf8(value: bytes | None) -> bool:
 def number_text(array: pa.Array) -> pa.LargeStringArray:
     """Integers and floats as text.
 
-    It reads back as the same value, but for FLOATs that TiDB itself shows with six digits only (below 1e-15, from
-    1e15 on): what TiDB's result sets say is what the downstream gets
+    It reads back as the same value, but for FLOATs that TiDB itself shows with six digits only
+    (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets
     (docs/decisions/0066-float-shown-with-six-digits.md).
     """
     if not pa.types.is_float32(array.type):
         return array.cast(pa.large_string())
     size = pc.abs(array)
     rounded = pc.fill_null(
-        pc.and_(pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)), fill_value=False
+        pc.and_(
+            pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)), pc.not_equal(array, 0.0)
+        ),
+        fill_value=False,
     )
     if pc.any(rounded).as_py():
         shown = [np.float32(format_float(value)) for value in array.filter(rounded).to_pylist()]
@@ -235,18 +260,27 @@ def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
         return quoted
     raw = array.cast(pa.large_binary())
     special = pc.or_(pc.match_substring(raw, b"\\"), pc.match_substring(raw, b"\0"))
-    return pc.if_else(pc.fill_null(special, fill_value=False), join(b"_utf8mb4 x'", hex_column(array), b"'"), quoted)
+    return pc.if_else(
+        pc.fill_null(special, fill_value=False),
+        join(b"_utf8mb4 x'", hex_column(array), b"'"),
+        quoted,
+    )
 
 
 def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """Return a condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the column sees it, so
-    that the key is used, and of text byte for byte, whatever collation the downstream's column has.
+    """Return a condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the
+    column sees it, so that the key is used, and of text byte for byte, whatever collation the
+    downstream's column has.
     """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
         literals = literal_column(array, column)
         same = join(quote_name(column.name).encode() + b"=", literals)
-        parts.append(_and_bytewise(same, column, array, literals, b"=") if column.kind in BYTEWISE_KINDS else same)
+        parts.append(
+            _and_bytewise(same, column, array, literals, b"=")
+            if column.kind in BYTEWISE_KINDS
+            else same
+        )
     return join(b"(", join(*parts, separator=b" AND "), b")")
 
 
@@ -261,7 +295,9 @@ def _and_bytewise(
     if (broken := invalid_utf8_mask(array)) is None:
         return both
     return pc.if_else(
-        broken, join(b"CAST(" + quote_name(column.name).encode() + b" AS BINARY)" + operator, literals), both
+        broken,
+        join(b"CAST(" + quote_name(column.name).encode() + b" AS BINARY)" + operator, literals),
+        both,
     )
 
 
@@ -273,8 +309,9 @@ def bytes_of(column: Column) -> bytes:
 def row_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
     """Return a condition a row that is true for rows with exactly these values, NULLs included.
 
-    Text is compared byte for byte on top of its collation: without a key, 'a' and 'A' are different rows. DOUBLE and
-    FLOAT are compared as the number. Long values are compared by their SHA-256, so that the statement stays short.
+    Text is compared byte for byte on top of its collation: without a key, 'a' and 'A' are different
+    rows. DOUBLE and FLOAT are compared as the number. Long values are compared by their SHA-256, so
+    that the statement stays short.
     """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
@@ -297,11 +334,18 @@ def _equal(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     if column.kind in ("float", "double") and column.decimal >= 0:
         # Servers round what comes to a DOUBLE(M,D) each in their own way, to neighbouring doubles.
         digits = b",%d)" % column.decimal
-        return join(b"ROUND(" + quote_name(column.name).encode() + digits + b"<=>ROUND(", literals, digits)
-    if column.kind == "json":  # some servers have a type of its own for it, which they write in their own way
+        return join(
+            b"ROUND(" + quote_name(column.name).encode() + digits + b"<=>ROUND(", literals, digits
+        )
+    # some servers have a type of its own for it, which they write in their own way
+    if column.kind == "json":
         before, behind = _AS_DOCUMENT
         return join(bytes_of(column) + b"<=>" + before, literals, behind)
-    return _and_bytewise(same, column, array, literals, b"<=>") if column.kind in BYTEWISE_KINDS else same
+    return (
+        _and_bytewise(same, column, array, literals, b"<=>")
+        if column.kind in BYTEWISE_KINDS
+        else same
+    )
 
 
 def _same_digest(column: Column, array: pa.Array, long: pa.BooleanArray) -> pa.LargeBinaryArray:
@@ -313,5 +357,8 @@ def _same_digest(column: Column, array: pa.Array, long: pa.BooleanArray) -> pa.L
             continue
         as_stored = column.kind == "binary" or _is_invalid_utf8(value.as_py())
         content = b"CAST(%b AS BINARY)" % name if as_stored else b"CONVERT(%b USING utf8mb4)" % name
-        conditions.append(b"SHA2(%b,256)<=>'%b'" % (content, hashlib.sha256(value.as_buffer()).hexdigest().encode()))
+        conditions.append(
+            b"SHA2(%b,256)<=>'%b'"
+            % (content, hashlib.sha256(value.as_buffer()).hexdigest().encode())
+        )
     return pa.array(conditions, pa.large_binary())

@@ -1,7 +1,8 @@
-"""Other forms of a table, for servers that don't take it as it is: each holds the same rows, so that whatever else may
-be missing, no value is.
+"""Other forms of a table, for servers that don't take it as it is: each holds the same rows, so
+that whatever else may be missing, no value is.
 
-Every form is made from the table alone. What it changes is told by comparing it with the table: `describe_fallback`.
+Every form is made from the table alone. What it changes is told by comparing it with the table:
+`describe_fallback`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _LONG_TYPES = {
 }
 _STRING_TYPES = (*column_types.VARYING, column_types.CHAR)
 _WIDE_COLUMN_BYTES = 256  # servers limit the sum of all columns to 65,535 bytes
-_LOCAL_COLUMN_BYTES = 40  # what InnoDB keeps of a long value in the row itself, which has 8126 bytes
+# what InnoDB keeps of a long value in the row itself, which has 8126 bytes
+_LOCAL_COLUMN_BYTES = 40
 
-# A STORED generated column is left to the server only if what it computes is beyond doubt the same: these functions of
-# these types.
+# A STORED generated column is left to the server only if what it computes is beyond doubt the same:
+# these functions of these types.
 _PORTABLE_KINDS = {"int", "text", "date", "datetime", "binary"}
 _PORTABLE_FUNCTIONS = {
     "concat",
@@ -68,19 +70,26 @@ Fallback = Callable[[Table], Table]
 
 
 def with_server_computed(table: Table) -> Table:
-    """STORED generated columns whose values may depend on the server or on its session's time zone as plain columns:
-    rows bring TiDB's values.
+    """STORED generated columns whose values may depend on the server or on its session's time zone
+    as plain columns: rows bring TiDB's values.
     """
     by_name = {folded(column.name): column for column in table.columns}
     return _with_columns(
-        table, lambda c: c if not (c.generated and c.generated_stored) or _is_portable(c, by_name) else _plain_column(c)
+        table,
+        lambda c: (
+            c
+            if not (c.generated and c.generated_stored) or _is_portable(c, by_name)
+            else _plain_column(c)
+        ),
     )
 
 
 def zone_dependent_columns(table: Table) -> list[str]:
     """Names of the STORED generated columns that `with_server_computed` makes plain ones."""
     held = {column.id for column in with_server_computed(table).columns if column.generated}
-    return [column.name for column in table.stored_columns if column.generated and column.id not in held]
+    return [
+        column.name for column in table.stored_columns if column.generated and column.id not in held
+    ]
 
 
 def without_generated(table: Table) -> Table:
@@ -94,8 +103,8 @@ def without_virtual(table: Table) -> Table:
 
 
 def without_defaults(table: Table) -> Table:
-    """Without what only matters to those who write by themselves: defaults that are expressions or of long columns,
-    AUTO_INCREMENT.
+    """Without what only matters to those who write by themselves: defaults that are expressions or
+    of long columns, AUTO_INCREMENT.
     """
 
     def bare(column: Column) -> Column:
@@ -121,15 +130,16 @@ def without_partitions(table: Table) -> Table:
 
 
 def widened_strings(table: Table) -> Table:
-    """Return the longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers that limit the sum
-    of all columns' lengths (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
+    """Return the longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers
+    that limit the sum of all columns' lengths (65,535 bytes; TiDB has no such limit). What they
+    hold and how it compares is the same.
     """
     return _as_long_types(table, column_types.VARYING, _WIDE_COLUMN_BYTES)
 
 
 def off_page_storage(table: Table) -> Table:
-    """Every string column in no index that may take more room in its row than the 40 bytes that TEXT and BLOB need
-    there: InnoDB has 8126 bytes for a row.
+    """Every string column in no index that may take more room in its row than the 40 bytes that
+    TEXT and BLOB need there: InnoDB has 8126 bytes for a row.
     """
     return _as_long_types(table, _STRING_TYPES, _LOCAL_COLUMN_BYTES)
 
@@ -147,8 +157,8 @@ FALLBACKS: tuple[Fallback, ...] = (
 
 
 def fallbacks(table: Table) -> Iterator[Fallback]:
-    """Yield what to make of a table: first nothing but `with_server_computed`, then each other form, at last one more
-    after the other. Those that would change nothing are left out.
+    """Yield what to make of a table: first nothing but `with_server_computed`, then each other
+    form, at last one more after the other. Those that would change nothing are left out.
     """
     seen: list[Table] = []
     for form in (
@@ -173,18 +183,25 @@ def describe_fallback(table: Table, form: Table) -> list[str]:
     for column in (c for c in table.columns if c.public and not c.hidden):
         held = kept.get(column.id)
         if held is None:
-            found.append(f"generated column {column.name} of {table.full_name} left out: its values are in no row")
+            found.append(
+                f"generated column {column.name} of {table.full_name} left out: its values are in"
+                " no row"
+            )
         elif column.generated and not held.generated:
             found.append(
-                f"generated column {column.name} of {table.full_name} is a plain column with the upstream's values"
+                f"generated column {column.name} of {table.full_name} is a plain column with the"
+                " upstream's values"
             )
         elif column.tp != held.tp:
             longer.append(column.name)
         if held is not None and column.default_expression and not held.default_expression:
-            found.append(f"default of {column.name} of {table.full_name} left out: {column.default!s}")
+            found.append(
+                f"default of {column.name} of {table.full_name} left out: {column.default!s}"
+            )
     if longer:
         found.append(
-            f"{', '.join(longer)} of {table.full_name} made TEXT or BLOB: the rows are too wide for the downstream"
+            f"{', '.join(longer)} of {table.full_name} made TEXT or BLOB: the rows are too wide for"
+            " the downstream"
         )
     if table.foreign_keys and not form.foreign_keys:
         found.append(f"foreign keys of {table.full_name} left out")
@@ -268,7 +285,12 @@ def _as_long_types(table: Table, types: tuple[int, ...], over_bytes: int) -> Tab
 
     def long(column: Column) -> Column:
         size = column.flen * (1 if column.kind == "binary" else 4)
-        if column.tp not in types or column.generated or size < over_bytes or folded(column.name) in bound:
+        if (
+            column.tp not in types
+            or column.generated
+            or size < over_bytes
+            or folded(column.name) in bound
+        ):
             return column
         return replace(column, tp=_smallest_long_type(column), flen=-1)
 
@@ -281,9 +303,13 @@ def _smallest_long_type(column: Column) -> int:
 
 
 def kept_as_long_type(column: Column, was: Column, data_type: str) -> Column:
-    """`column`, which the downstream has held as TEXT or BLOB so far, long enough for what it is to hold now."""
+    """`column`, which the downstream has held as TEXT or BLOB so far, long enough for what it is to
+    hold now.
+    """
     if not is_longer(column, data_type) or was.tp not in _STRING_TYPES or column.kind != was.kind:
         return column
     return replace(
-        column, tp=max(_LONG_TYPES[data_type], _smallest_long_type(column), key=column_types.LONG.index), flen=-1
+        column,
+        tp=max(_LONG_TYPES[data_type], _smallest_long_type(column), key=column_types.LONG.index),
+        flen=-1,
     )

@@ -1,6 +1,11 @@
 """Turn landed windows into steps, in Spark's workers."""
 
-from sluice.etl.changes.planning._partition_moves import PartitionMove, move_of, relocate, surviving_changes
+from sluice.etl.changes.planning._partition_moves import (
+    PartitionMove,
+    move_of,
+    relocate,
+    surviving_changes,
+)
 from sluice.etl.changes.planning._payloads import (
     BatchPayload,
     InFlightPayload,

@@ -28,12 +28,17 @@ class ChangeSetBuilder:
     """Gathers the changes between two barriers, from one or more windows."""
 
     def __init__(
-        self, schemas: SchemaCursor, options: PrepareOptions, batch: BatchPayload, timings: StageTimings
+        self,
+        schemas: SchemaCursor,
+        options: PrepareOptions,
+        batch: BatchPayload,
+        timings: StageTimings,
     ) -> None:
         """`options`: with all that is excluded from this batch."""
         safe, replayed = batch.safe, batch.flight is not None
         self._schemas = schemas
-        # In safe mode, and for an in-flight batch that is written again, one session writes all, whatever the sink has.
+        # In safe mode, and for an in-flight batch that is written again, one session writes all,
+        # whatever the sink has.
         self._planner = planner_for("net" if safe or replayed else options.shape)
         # Elsewhere a commit step isn't all that ends a transaction.
         self._cut_tables = batch.cut_tables if self._planner is planner_for("net") else None
@@ -68,7 +73,9 @@ class ChangeSetBuilder:
         commit_ts = changes["commit_ts"].to_numpy()
         ignored = np.isin(commit_ts, self._ignored)
         for ts, rows in zip(*np.unique(commit_ts[ignored], return_counts=True), strict=True):
-            self.warn(f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes")
+            self.warn(
+                f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes"
+            )
             self._excluded.append(int(ts))
         written = np.isin(commit_ts, self._written)
         if written.any():
@@ -80,15 +87,19 @@ class ChangeSetBuilder:
         """Return whether the sink writes rows into tables; others are told what happened."""
         return self._planner in (planner_for("net"), planner_for("groups"))
 
-    def attach_surviving_rows(self, ddl: Step, move: PartitionMove, changes: Iterable[pa.Table]) -> Step:
-        """Return the step of a DDL that drops partitions, with the rows that stay; `changes`: what came before it, in
-        order.
+    def attach_surviving_rows(
+        self, ddl: Step, move: PartitionMove, changes: Iterable[pa.Table]
+    ) -> Step:
+        """Return the step of a DDL that drops partitions, with the rows that stay.
+
+        `changes`: what came before it, in order.
         """
         try:
             kept = surviving_changes(changes, move).combine_chunks()
         except PartitionError as error:
             raise ChangeError(
-                f"DDL at commit_ts {ddl.commit_ts}: {error}.", way_out=f"`sluice ddl replace {ddl.commit_ts}`"
+                f"DDL at commit_ts {ddl.commit_ts}: {error}.",
+                way_out=f"`sluice ddl replace {ddl.commit_ts}`",
             ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
         kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))
@@ -96,12 +107,15 @@ class ChangeSetBuilder:
             return ddl
         if not self.loads_rows:
             self.warn(
-                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts {ddl.commit_ts} are about"
-                " rows that its upstream kept, in another partition; who executes its statement drops them"
+                f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts"
+                f" {ddl.commit_ts} are about rows that its upstream kept, in another partition; who"
+                " executes its statement drops them"
             )
             return ddl
         circumstances = TableContext(partial=True, source=found.source)
-        changes_kept = TableChanges(found.table, RawChanges.from_table(kept), self._timings, circumstances)
+        changes_kept = TableChanges(
+            found.table, RawChanges.from_table(kept), self._timings, circumstances
+        )
         return with_surviving_rows(ddl, changes_kept.loads())
 
     def flush(self, commit_ts: int, *, barrier: int = 1) -> Iterator[Step]:
@@ -132,11 +146,17 @@ class ChangeSetBuilder:
         self._pieces = []
         if self._cut_tables is None:
             return [table]
-        places = split_points(table["table_id"].to_numpy(), table["commit_ts"].to_numpy(), self._cut_tables)
+        places = split_points(
+            table["table_id"].to_numpy(), table["commit_ts"].to_numpy(), self._cut_tables
+        )
         ends = [*places, table.num_rows]
-        return [table.slice(begin, end - begin) for begin, end in zip([0, *places], ends, strict=True)]
+        return [
+            table.slice(begin, end - begin) for begin, end in zip([0, *places], ends, strict=True)
+        ]
 
-    def _steps(self, table: pa.Table, after_ts: int, commit_ts: int, schema_version: int | None) -> Iterator[Step]:
+    def _steps(
+        self, table: pa.Table, after_ts: int, commit_ts: int, schema_version: int | None
+    ) -> Iterator[Step]:
         changes = rows = 0
         if table.num_rows or self._reverted:
             segment = self._change_set(table, after_ts, commit_ts)
@@ -144,7 +164,9 @@ class ChangeSetBuilder:
             for step in self._planner(segment, self._timings, self._workers):
                 rows += step.rows
                 yield step
-        detail = CommitDetail(schema_version, self._timings.to_ms(), tuple(self._warnings), self._counts)
+        detail = CommitDetail(
+            schema_version, self._timings.to_ms(), tuple(self._warnings), self._counts
+        )
         self._warnings, self._counts = [], {}
         yield Step(detail, commit_ts, rows=rows, changes=changes)
         self._timings.clear()
@@ -157,23 +179,36 @@ class ChangeSetBuilder:
         loose = self._loose
         partial: set[int] = set()
         sources: dict[int, str] = {}
-        for table_id, places, first_ts, *counts in _places_by_table(table["table_id"].to_numpy(), commit_ts, kinds):
+        for table_id, places, first_ts, *counts in _places_by_table(
+            table["table_id"].to_numpy(), commit_ts, kinds
+        ):
             found = self._schemas.find(table_id, first_ts)
             if found is None:
                 continue
             gives_way = table_id in loose and bool(lookup_key_columns(found.table))
-            if found.ignored_kinds or gives_way or table_id in self._tables_under_repair or found.may_keep_rows:
+            if (
+                found.ignored_kinds
+                or gives_way
+                or table_id in self._tables_under_repair
+                or found.may_keep_rows
+            ):
                 partial.add(table_id)
             if found.ignored_kinds:
                 places = places[~np.isin(kinds[places], list(found.ignored_kinds))]
-                counts = [0 if kind in found.ignored_kinds else count for kind, count in enumerate(counts)]
+                counts = [
+                    0 if kind in found.ignored_kinds else count for kind, count in enumerate(counts)
+                ]
             if found.source:
                 sources[table_id] = found.source
             if len(places) or table_id in taken_back:
                 tables.append((found.table, places))
             self._count(found.name, counts)
         known = {found.id for found, _ in tables}
-        tables += [(self._schemas.find(i, through).table, np.zeros(0, np.int64)) for i in taken_back if i not in known]  # type: ignore[union-attr]
+        tables += [
+            (self._schemas.find(i, through).table, np.zeros(0, np.int64))  # type: ignore[union-attr]
+            for i in taken_back
+            if i not in known
+        ]
         left_out, self._excluded = tuple(self._excluded), []
         self._timings.decode += time.perf_counter() - started
         return ChangeSet(
@@ -212,7 +247,12 @@ class ChangeSetBuilder:
         for table_id in np.unique(ids).tolist():
             own = changes.filter(pa.array(ids == table_id))
             table = self._schemas.find(table_id, int(own["commit_ts"][0].as_py()))
-            if table is not None and not table.source and lookup_key_columns(table.table) and not table.ignored_kinds:
+            if (
+                table is not None
+                and not table.source
+                and lookup_key_columns(table.table)
+                and not table.ignored_kinds
+            ):
                 found[table_id] = own
         return found
 
@@ -220,8 +260,8 @@ class ChangeSetBuilder:
 def _places_by_table(
     ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, int, int, int, int]]:
-    """Yield each table id with the places, ascending, at which it stands in `ids`, the commit timestamp of the first
-    one, and how many there are of each kind.
+    """Yield each table id with the places, ascending, at which it stands in `ids`, the commit
+    timestamp of the first one, and how many there are of each kind.
     """
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]

@@ -61,7 +61,11 @@ class Destinations:
             target = self._routes.target(*names)
         except RouteError as error:
             return Destination(table, table.full_name, refusal=str(error))
-        routed = table if target.route is None else replace(table, schema_name=target.schema, name=target.table)
+        routed = (
+            table
+            if target.route is None
+            else replace(table, schema_name=target.schema, name=target.table)
+        )
         return Destination(
             routed,
             table.full_name,

@@ -1,18 +1,20 @@
-"""Relocate row changes around DDL that moves rows: partitions dropped, truncated or exchanged, tables (un)partitioned.
+"""Relocate row changes around DDL that moves rows: partitions dropped, truncated or exchanged,
+tables (un)partitioned.
 
-TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes behind such a DDL, by
-their `schema_version`, were made by the definition before it. (In the relay log that is the version of the definition
-by which TiDB wrote the row, where the binlog's says less: `sluice.etl.landing.definitions_used`. Moves that landing
-hasn't asked TiKV about are of an older Sluice.)
+TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes
+behind such a DDL, by their `schema_version`, were made by the definition before it. (In the relay
+log that is the version of the definition by which TiDB wrote the row, where the binlog's says less:
+`sluice.etl.landing.definitions_used`. Moves that landing hasn't asked TiKV about are of an older
+Sluice.)
 
     DROP, TRUNCATE PARTITION   what such a change did to a partition that is gone went with it
     EXCHANGE PARTITION         what it did to the partition, it did to the table that the partition is now, and the
                                other way round
     (un)partitioning           the table goes on under another id
 
-and some before it were made by the definition after it: a row that the dropped partition would have held went to the
-one beside it, and stays (`surviving_changes`). Every image of a change is looked at by itself: an update may be an
-insert in one table, a delete in another.
+and some before it were made by the definition after it: a row that the dropped partition would have
+held went to the one beside it, and stays (`surviving_changes`). Every image of a change is looked
+at by itself: an update may be an insert in one table, a delete in another.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ from sluice.tidb.ddl_actions import MOVES_ROWS, Action
 from sluice.tidb.ddl_job import FinishedRowMove
 from sluice.tidb.ddl_schema_versions import LONGEST_STATEMENT
 from sluice.tidb.partitions import PartitionError, partition_ids, partition_of
-from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates, encode_delete, encode_insert
+from sluice.tidb.rows import (
+    decode_deletes,
+    decode_inserts,
+    decode_updates,
+    encode_delete,
+    encode_insert,
+)
 from sluice.tidb.schema import Table
 
 Row = dict[str, Any]
@@ -52,17 +60,22 @@ class PartitionMove:
     renumbered: Mapping[int, int] = field(default_factory=dict)
     """Table ids whose rows go on in another table, whole."""
     finished_ts: int = 0
-    """By this TSO every TiDB knew of the DDL. A statement that began before may have been planned by the definition
-    before, though its rows say otherwise: they name the version that was known when the first of them was written.
+    """By this TSO every TiDB knew of the DDL. A statement that began before may have been planned
+    by the definition before, though its rows say otherwise: they name the version that was known
+    when the first of them was written.
     """
     ahead: frozenset[int] = frozenset()
-    """Transactions (start_ts) before the DDL that wrote by the new definition, though their rows name an older one."""
+    """Transactions (start_ts) before the DDL that wrote by the new definition, though their rows
+    name an older one.
+    """
     present: Counter[str] = field(default_factory=Counter)
     """What is in truncated partitions since, counted on by `relocate`."""
 
     @property
     def counted_through(self) -> int:
-        """Return the commit timestamp up to which statements planned before count: then all of them are over."""
+        """Return the commit timestamp up to which statements planned before count: then all of them
+        are over.
+        """
         return self.finished_ts + LONGEST_STATEMENT if self.finished_ts else 0
 
     @property
@@ -80,7 +93,9 @@ def move_of(past: FinishedRowMove) -> PartitionMove | None:
     versions = past.versions or (past.schema_version,)
     job_id = past.job_id
     finished_ts = past.finished_ts if len(versions) == 1 and not past.asked else 0
-    partitioned = next((t for i, t in before.items() if t.is_partitioned and after.get(i) is not None), None)
+    partitioned = next(
+        (t for i, t in before.items() if t.is_partitioned and after.get(i) is not None), None
+    )
     if kind in (Action.PARTITION_TABLE, Action.REMOVE_PARTITIONING):
         old, new = (
             next((i for i in before if after.get(i) is None), None),
@@ -97,7 +112,12 @@ def move_of(past: FinishedRowMove) -> PartitionMove | None:
     if kind == Action.EXCHANGE_PARTITION:
         ordinary = next(i for i in before if i != partitioned.id)
         return PartitionMove(
-            versions[-1], versions[-1], job_id, partitioned, {i: i for i in gone}, {ordinary: partitioned.id}
+            versions[-1],
+            versions[-1],
+            job_id,
+            partitioned,
+            {i: i for i in gone},
+            {ordinary: partitioned.id},
         )
     return (
         PartitionMove(
@@ -115,7 +135,8 @@ def move_of(past: FinishedRowMove) -> PartitionMove | None:
 
 
 def relocate(changes: pa.Table, moves: Iterable[PartitionMove]) -> pa.Table:
-    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean after it.
+    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean
+    after it.
 
     Raises PartitionError.
     """
@@ -134,22 +155,26 @@ def relocate(changes: pa.Table, moves: Iterable[PartitionMove]) -> pa.Table:
 
 
 def surviving_changes(changes: Iterable[pa.Table], move: PartitionMove) -> pa.Table:
-    """Of `changes`, given in order, before the DDL of a move that drops partitions, those made by the new definition,
-    as far as they are about rows that the old one has in a partition that is dropped: after it they are what is left of
-    these. Raises PartitionError.
+    """Of `changes`, given in order, before the DDL of a move that drops partitions, those made by
+    the new definition, as far as they are about rows that the old one has in a partition that is
+    dropped: after it they are what is left of these. Raises PartitionError.
     """
     rows: list[Row] = []
     for piece in changes:
         is_new = piece["schema_version"].to_numpy() >= move.version
         if move.ahead:
             is_new |= np.isin(piece["start_ts"].to_numpy(), list(move.ahead))
-        rows += _rows_of(piece.filter(pa.array((piece["table_id"].to_numpy() == move.table.id) & is_new)))
+        rows += _rows_of(
+            piece.filter(pa.array((piece["table_id"].to_numpy() == move.table.id) & is_new))
+        )
     found: list[Row] = []
     present: Counter[str] = Counter()
     for row, images in zip(rows, _images(move.table, rows), strict=True):
         inside = [_is_removed(move, image) for image in images]
         if _count(present, images, inside):
-            found += _split_change(row, images, [move.table.id if goes else None for goes in inside], move.table)
+            found += _split_change(
+                row, images, [move.table.id if goes else None for goes in inside], move.table
+            )
     return pa.Table.from_pylist(found, PART_SCHEMA)
 
 
@@ -164,9 +189,12 @@ def _relocated_rows(changes: pa.Table, places: np.ndarray, move: PartitionMove) 
             targets = [_target(move, image) for image in images]
         except PartitionError as error:
             raise PartitionError(
-                f"commit_ts {row['commit_ts']}: a change by schema version {row['schema_version']}, near the last"
-                f" change of its partitions: {error}.",
-                way_out=f"`sluice txn skip {row['commit_ts']}` leaves the transaction out; see to its rows by hand",
+                f"commit_ts {row['commit_ts']}: a change by schema version {row['schema_version']},"
+                f" near the last change of its partitions: {error}.",
+                way_out=(
+                    f"`sluice txn skip {row['commit_ts']}` leaves the transaction out; see to its"
+                    " rows by hand"
+                ),
             ) from error
         pieces += [
             changes.slice(done, place - done),
@@ -187,12 +215,18 @@ def _is_late(row: Row, images: Images, move: PartitionMove) -> bool:
 
 def _target(move: PartitionMove, image: Row | None) -> int | None:
     partition = _partition(move, image)
-    return move.partitions[partition] if partition in move.partitions and partition is not None else move.table.id
+    return (
+        move.partitions[partition]
+        if partition in move.partitions and partition is not None
+        else move.table.id
+    )
 
 
 def _count(present: Counter[str], images: Images, inside: Sequence[bool]) -> bool:
-    """Count the images that lie in partitions which were empty when counting began; False, and nothing is counted, if
-    the old one isn't there: then the change is about a partition that is gone.
+    """Count the images that lie in partitions which were empty when counting began.
+
+    False, and nothing is counted, if the old one isn't there: then the change is about a partition
+    that is gone.
     """
     old, new = (
         repr(sorted(image.items())) if image is not None and goes else ""
@@ -213,8 +247,12 @@ def _partition(move: PartitionMove, image: Row | None) -> int | None:
     return None if image is None else partition_of(move.table, image)
 
 
-def _split_change(row: Row, images: Images, targets: Sequence[int | None], table: Table) -> list[Row]:
-    """Return a change whose old and new image belong to these tables (None: to none) as changes of one table each."""
+def _split_change(
+    row: Row, images: Images, targets: Sequence[int | None], table: Table
+) -> list[Row]:
+    """Return a change whose old and new image belong to these tables (None: to none) as changes of
+    one table each.
+    """
     there = [target for image, target in zip(images, targets, strict=True) if image is not None]
     if all(target == there[0] for target in there):
         return [] if there[0] is None else [{**row, "table_id": there[0]}]

@@ -1,7 +1,7 @@
 """Describe windows for `prepare`: made on the driver, sent to a worker as JSON, read there.
 
-These classes know the keys. The parts that a window record has too are `sluice.etl.changes.recorded_schema`'s and
-`relay.Part`'s.
+These classes know the keys. The parts that a window record has too are
+`sluice.etl.changes.recorded_schema`'s and `relay.Part`'s.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class PrepareOptions:
     filters: Filter = field(default_factory=Filter)
     routes: Routes = field(default_factory=Routes)
     ignored_ts: frozenset[int] = frozenset()
-    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to date all the same.
+    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to
+    date all the same.
     """
     without_rows: frozenset[int] = frozenset()
     """Ids of tables of which no row changes go downstream; DDL about them does."""
@@ -60,8 +61,8 @@ class WindowPayload:
         return cls(window.lo, hi, max(window.lo, after_ts or 0), window.parts, schema)
 
     def ddl_started_before(self) -> dict[int, int]:
-        """DDL inside whose first rows may lie in windows before, by commit_ts: the timestamps (TSO) behind which these
-        lie.
+        """DDL inside whose first rows may lie in windows before, by commit_ts: the timestamps (TSO)
+        behind which these lie.
         """
         return {
             ddl.commit_ts: ddl.began_ts
@@ -73,8 +74,8 @@ class WindowPayload:
         }
 
     def recount_from(self) -> dict[int, int]:
-        """DDL before the window of which changes behind it depend on what came between, by job: the timestamps (TSO)
-        behind which they lie.
+        """DDL before the window of which changes behind it depend on what came between, by job: the
+        timestamps (TSO) behind which they lie.
         """
         return {
             move.job_id: move.began_ts
@@ -123,14 +124,21 @@ class InFlightPayload:
 
 @dataclass(frozen=True, slots=True)
 class RecountRange:
-    """What was applied behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO). `job_id`: the DDL's."""
+    """What was applied behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO).
+
+    `job_id`: the DDL's.
+    """
 
     job_id: int
     after_ts: int
     parts: Parts
 
     def to_json(self) -> dict[str, Any]:
-        return {"job_id": self.job_id, "after_ts": self.after_ts, "parts": _parts_to_json(self.parts)}
+        return {
+            "job_id": self.job_id,
+            "after_ts": self.after_ts,
+            "parts": _parts_to_json(self.parts),
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RecountRange:
@@ -152,8 +160,9 @@ class BatchPayload:
     replaced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Statements that operators have executed in place of a DDL, by its commit_ts."""
     behind: Mapping[int, tuple[Parts, ...]] = field(default_factory=dict)
-    """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first one since it began,
-    see `WindowPayload.ddl_started_before`."""
+    """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first
+    one since it began, see `WindowPayload.ddl_started_before`.
+    """
     counted_before: tuple[RecountRange, ...] = ()
     """See `WindowPayload.recount_from`; for the first window."""
     mended: frozenset[int] = frozenset()
@@ -161,14 +170,21 @@ class BatchPayload:
     rows: int | None = None
     """The number of changes of the last window to prepare, from the first on; None: all."""
     cut_tables: int | None = None
-    """The number of tables in one downstream transaction, where changes are spread over very many; None: no limit."""
+    """The number of tables in one downstream transaction, where changes are spread over very many;
+    None: no limit.
+    """
 
     @classmethod
     def from_windows(
-        cls, windows: Iterable[WindowRecord], after_ts: int | None = None, until_ts: int | None = None
+        cls,
+        windows: Iterable[WindowRecord],
+        after_ts: int | None = None,
+        until_ts: int | None = None,
     ) -> BatchPayload:
         """Build from records, see `WindowPayload.from_window`."""
-        return cls(tuple(WindowPayload.from_window(window, after_ts, until_ts) for window in windows))
+        return cls(
+            tuple(WindowPayload.from_window(window, after_ts, until_ts) for window in windows)
+        )
 
     @property
     def after_ts(self) -> int:
@@ -198,12 +214,20 @@ class BatchPayload:
         """With what operators decided."""
         return replace(
             self,
-            skipped=frozenset(decision.commit_ts for decision in decisions if decision.action == SKIP),
-            replaced={decision.commit_ts: tuple(decision.sql) for decision in decisions if decision.action == REPLACE},
+            skipped=frozenset(
+                decision.commit_ts for decision in decisions if decision.action == SKIP
+            ),
+            replaced={
+                decision.commit_ts: tuple(decision.sql)
+                for decision in decisions
+                if decision.action == REPLACE
+            },
         )
 
     def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
-        """Return those of these transactions that the in-flight batch may have written, before they were ignored."""
+        """Return those of these transactions that the in-flight batch may have written, before they
+        were ignored.
+        """
         if self.flight is None:
             return frozenset()
         return frozenset(ts for ts in ignored if ts <= self.flight.until) - self.flight.left_out
@@ -247,7 +271,11 @@ class BatchPayload:
         return cls(
             tuple(WindowPayload.from_json(window) for window in document["windows"]),
             document["safe"],
-            InFlightPayload.from_json(document["flight"]) if document["flight"] is not None else None,
+            (
+                InFlightPayload.from_json(document["flight"])
+                if document["flight"] is not None
+                else None
+            ),
             frozenset(document["skipped"]),
             {int(commit_ts): tuple(sql) for commit_ts, sql in document["replaced"].items()},
             {

@@ -35,7 +35,9 @@ class SchemaCursor:
         self._moves: dict[int, PartitionMove] = {}
         self._relaxed: dict[int, frozenset[int]] = {}
         self.dropping: set[int] = set()
-        """Tables whose keys may have values twice in this window: once in a partition that is about to be dropped."""
+        """Tables whose keys may have values twice in this window: once in a partition that is about
+        to be dropped.
+        """
 
     def _put(self, table_id: int, table: Table | None) -> None:
         self._routed.pop(table_id, None)
@@ -44,7 +46,11 @@ class SchemaCursor:
             return
         self._tables[table_id] = table
         destination = self._destinations.for_table(table)
-        wanted = destination.is_wanted and table_id not in self._without_rows and not is_internal_table(table_id)
+        wanted = (
+            destination.is_wanted
+            and table_id not in self._without_rows
+            and not is_internal_table(table_id)
+        )
         (self._unwanted.discard if wanted else self._unwanted.add)(table_id)
         if wanted and not destination.refusal and table_id not in self._relaxed:
             self._routed[table_id] = destination
@@ -72,20 +78,26 @@ class SchemaCursor:
         relocate(changes, [move for move in self._moves.values() if move.job_id == job_id])
 
     def relocate(self, changes: pa.Table) -> pa.Table:
-        """Changes that follow the DDL so far, as what they mean by now: some may have been made by a definition before.
-        Raises ChangeError.
+        """Changes that follow the DDL so far, as what they mean by now: some may have been made by
+        a definition before. Raises ChangeError.
         """
         if not self._moves:
             return changes
         moves = [self._moves[version] for version in sorted(self._moves)]
         try:
-            return relocate(changes, [move for move in moves if move.table.id not in self._unwanted])
+            return relocate(
+                changes, [move for move in moves if move.table.id not in self._unwanted]
+            )
         except PartitionError as error:
             raise ChangeError(str(error)) from error
 
     def relaxed_steps(self, commit_ts: int, changed: Iterable[int] | None = None) -> Iterator[Step]:
-        """For each table that gives up unique keys in this window, of those `changed` (ids), a relax step."""
-        for table_id in self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed):
+        """For each table that gives up unique keys in this window, of those `changed` (ids), a
+        relax step.
+        """
+        for table_id in (
+            self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed)
+        ):
             found = self.find(table_id, commit_ts) if table_id in self._tables else None
             if found is not None and not found.source:
                 relaxed = DropUniqueness.from_table(self._tables[table_id], self._relaxed[table_id])
@@ -93,8 +105,10 @@ class SchemaCursor:
                     yield Step(relaxed, commit_ts, found.table.schema_name, found.table.name)
 
     def scope(self, ddl: DdlJob) -> ScopeResult | None:
-        """Return what of a DDL goes downstream; None if nothing does and no replicated table is touched, so that it
-        is no barrier. Raises ScopeError.
+        """Return what of a DDL goes downstream.
+
+        None if nothing does and no replicated table is touched, so that it is no barrier. Raises
+        ScopeError.
         """
         scoped = scope_ddl(ddl, self._known_table(ddl), self._filters, self._routes)
         runs = scoped.ddl is not None and skip_reason(ddl, _PASS_ALL) is None
@@ -125,8 +139,9 @@ class SchemaCursor:
             if table_id in self._truncated:
                 return None
             raise ChangeError(
-                f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't describe; land the"
-                f" window again, or leave the transaction out: `sluice txn skip {commit_ts}`"
+                f"commit_ts {commit_ts} changes table id {table_id}, which the relay log doesn't"
+                " describe; land the window again, or leave the transaction out: `sluice txn skip"
+                f" {commit_ts}`"
             )
         found = self._destinations.for_table(table)
         if found.refusal:

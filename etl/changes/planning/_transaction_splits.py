@@ -1,8 +1,8 @@
 """Split changes of very many tables, so that each downstream transaction touches few of them.
 
-For each statement MariaDB goes through all tables that its transaction has touched, and changes that are spread over
-many tables are nearly a statement each, however many of them go together. Between two upstream transactions nothing is
-lost by a commit.
+For each statement MariaDB goes through all tables that its transaction has touched, and changes
+that are spread over many tables are nearly a statement each, however many of them go together.
+Between two upstream transactions nothing is lost by a commit.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ _DOUBLE_COST_TABLES = 2_000
 
 
 def split_points(table_ids: np.ndarray, commit_ts: np.ndarray, most: int) -> list[int]:
-    """Return the places at which changes, ascending by commit timestamp, are cut: ascending, and each the first of an
-    upstream transaction, so that what lies between two has `most` tables at most, or is one transaction. None where
-    it wouldn't pay.
+    """Return the places at which changes, ascending by commit timestamp, are cut: ascending, and
+    each the first of an upstream transaction, so that what lies between two has `most` tables at
+    most, or is one transaction. None where it wouldn't pay.
     """
     rows, tables = len(table_ids), len(np.unique(table_ids))
-    statements = min(rows, 2 * tables)  # that all of them together take: a table's deletes and its loads
-    if tables < 2 * most or rows * _DOUBLE_COST_TABLES > statements * (_DOUBLE_COST_TABLES + tables):
+    # that all of them together take: a table's deletes and its loads
+    statements = min(rows, 2 * tables)
+    if tables < 2 * most or rows * _DOUBLE_COST_TABLES > statements * (
+        _DOUBLE_COST_TABLES + tables
+    ):
         return []
     found = []
     ids, begins = table_ids.tolist(), np.flatnonzero(commit_ts[1:] != commit_ts[:-1]) + 1

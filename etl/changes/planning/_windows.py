@@ -1,7 +1,8 @@
-"""Turn landed windows into steps for the downstream: decoded, reduced to net effects, ready to send.
+"""Turn landed windows into steps for the downstream: decoded, reduced to net effects, ready to
+send.
 
-`prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no downstream and no
-credentials.
+`prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no
+downstream and no credentials.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from sluice.relay import read_parts
 from sluice.tidb.ddl_job import DdlJob
 
 
-def prepare(relay_url: str, batch: BatchPayload, options: PrepareOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the steps that take a downstream from the first window's `after_ts` to the last one's `hi`, in
-    STEP_SCHEMA.
+def prepare(
+    relay_url: str, batch: BatchPayload, options: PrepareOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the steps that take a downstream from the first window's `after_ts` to the last one's
+    `hi`, in STEP_SCHEMA.
 
     Raises ChangeError, relay and row codec errors; all name what they are about.
     """
@@ -67,7 +70,9 @@ class _WindowPreparation:
             yield from self._builder.flush(self._done, barrier=0)
         self._schemas.enter_window(window.schema)
         for counted in self._batch.counted_before if number == 0 else ():
-            before = _changes_between(read_parts(self._relay_url, counted.parts), counted.after_ts, self._done)
+            before = _changes_between(
+                read_parts(self._relay_url, counted.parts), counted.after_ts, self._done
+            )
             self._schemas.count(counted.job_id, before)
         if self._builder.loads_rows:
             yield from self._schemas.relaxed_steps(self._done)
@@ -76,7 +81,9 @@ class _WindowPreparation:
                 yield from self._apply_ddl(ddl, changes)
             else:
                 self._schemas.apply_ddl(ddl)
-                self._schemas.count(ddl.job_id, _changes_between(changes, ddl.commit_ts, window.after_ts))
+                self._schemas.count(
+                    ddl.job_id, _changes_between(changes, ddl.commit_ts, window.after_ts)
+                )
         self._add(changes, window.hi)
 
     def _read(self, number: int) -> pa.Table:
@@ -104,7 +111,9 @@ class _WindowPreparation:
         yield from self._builder.flush(ddl.commit_ts - 1)
         move = self._schemas.apply_ddl(ddl)
         if ddl.commit_ts in self._ignored:
-            self._builder.warn(f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}: {ddl.query[:500]}")
+            self._builder.warn(
+                f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}: {ddl.query[:500]}"
+            )
         elif scoped.ddl is not None:
             yield self._with_surviving_rows(scoped.ddl, move, changes)
             if self._builder.loads_rows:
@@ -122,11 +131,21 @@ class _WindowPreparation:
             return ScopeResult(ScopedDdl.from_job(ddl, replaced_by=replaced_by), touches=True)
         return self._schemas.scope(ddl)
 
-    def _with_surviving_rows(self, ddl: ScopedDdl, move: PartitionMove | None, changes: pa.Table) -> Step:
+    def _with_surviving_rows(
+        self, ddl: ScopedDdl, move: PartitionMove | None, changes: pa.Table
+    ) -> Step:
         step = Step(ddl, ddl.commit_ts)
-        if move is None or not move.drops or move.version >= move.last_version or ddl.replaced_by is not None:
+        if (
+            move is None
+            or not move.drops
+            or move.version >= move.last_version
+            or ddl.replaced_by is not None
+        ):
             return step
-        behind = (read_parts(self._relay_url, parts) for parts in self._batch.behind.get(ddl.commit_ts, ()))
+        behind = (
+            read_parts(self._relay_url, parts)
+            for parts in self._batch.behind.get(ddl.commit_ts, ())
+        )
         return self._builder.attach_surviving_rows(
             step, move, itertools.chain(behind, (_changes_between(changes, 0, ddl.commit_ts),))
         )

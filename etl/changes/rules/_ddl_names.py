@@ -1,8 +1,8 @@
 """Replace the names of tables and databases in a DDL statement.
 
-They are found by the words around them, token by token: what follows TABLE, VIEW, SEQUENCE, REFERENCES, LIKE,
-RENAME TO, WITH TABLE, the ON of an index, and in the query of a view FROM and JOIN. Strings, comments and column
-names stay as they are.
+They are found by the words around them, token by token: what follows TABLE, VIEW, SEQUENCE,
+REFERENCES, LIKE, RENAME TO, WITH TABLE, the ON of an index, and in the query of a view FROM and
+JOIN. Strings, comments and column names stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ Rename = Callable[[str, str], tuple[str, str]]
 
 _OBJECT_KEYWORDS = {"TABLE", "TABLES", "VIEW", "SEQUENCE"}
 _BEFORE_NAME = {"IF", "NOT", "EXISTS"}
-_FROM_TERMINATORS = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "WINDOW", "FOR"}
+_FROM_TERMINATORS = {
+    "WHERE",
+    "GROUP",
+    "HAVING",
+    "ORDER",
+    "LIMIT",
+    "UNION",
+    "EXCEPT",
+    "INTERSECT",
+    "WINDOW",
+    "FOR",
+}
 _NON_ALIAS_WORDS = _FROM_TERMINATORS | {
     "JOIN",
     "LEFT",
@@ -37,7 +48,8 @@ _NON_ALIAS_WORDS = _FROM_TERMINATORS | {
     "SET",
     "TABLESAMPLE",
 }
-_FUNCTIONS_WITH_FROM = {"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR"}  # functions whose arguments have a FROM
+# functions whose arguments have a FROM
+_FUNCTIONS_WITH_FROM = {"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR"}
 
 
 def rename_tables(statement: str, schema: str, rename: Rename) -> str:
@@ -49,7 +61,9 @@ def rename_tables(statement: str, schema: str, rename: Rename) -> str:
 
 
 def rename_in_query(query: str, rename: Rename) -> str:
-    """Return the query of a view, in which every table has its full name, with every table's name replaced."""
+    """Return the query of a view, in which every table has its full name, with every table's name
+    replaced.
+    """
     return _NameRewriter(query, "", rename).query()
 
 
@@ -107,7 +121,9 @@ class _NameRewriter:
                 depth -= 1
             name_at = -1
             if not target_seen and depth == 0:
-                if word in _OBJECT_KEYWORDS or (word == "ON" and "INDEX" in (self._word(1), self._word(2))):
+                if word in _OBJECT_KEYWORDS or (
+                    word == "ON" and "INDEX" in (self._word(1), self._word(2))
+                ):
                     name_at = self._skip(n + 1)
                 elif word == "TRUNCATE" and self._word(n + 1) != "TABLE":
                     name_at = n + 1
@@ -116,19 +132,31 @@ class _NameRewriter:
                 word == "REFERENCES"
                 or (word == "TABLE" and before == "WITH")
                 or (
-                    word == "LIKE" and (depth == 0 or (before == "(" and depth == 1 and self._raw(n + 2) in (")", ".")))
+                    word == "LIKE"
+                    and (
+                        depth == 0
+                        or (before == "(" and depth == 1 and self._raw(n + 2) in (")", "."))
+                    )
                 )
             ):
                 name_at = n + 1
-            elif word == "RENAME" and depth == 0 and self._word(n + 1) not in ("COLUMN", "INDEX", "KEY"):
+            elif (
+                word == "RENAME"
+                and depth == 0
+                and self._word(n + 1) not in ("COLUMN", "INDEX", "KEY")
+            ):
                 name_at = n + 2 if self._word(n + 1) in ("TO", "AS") else n + 1
-            elif (word == "(" and before in ("NEXTVAL", "LASTVAL")) or (word == "FOR" and before == "VALUE"):
+            elif (word == "(" and before in ("NEXTVAL", "LASTVAL")) or (
+                word == "FOR" and before == "VALUE"
+            ):
                 name_at = n + 1
             n = self._replace(name_at) if 0 < name_at < len(self._at) else n + 1
 
     def _list_after_object(self) -> None:
         """RENAME TABLE a TO b, c TO d; DROP TABLE a, b."""
-        n = next((i for i in range(len(self._at)) if self._word(i) in _OBJECT_KEYWORDS), len(self._at))
+        n = next(
+            (i for i in range(len(self._at)) if self._word(i) in _OBJECT_KEYWORDS), len(self._at)
+        )
         n = self._skip(n + 1)
         while n < len(self._at):
             n = self._replace(n)
@@ -145,8 +173,8 @@ class _NameRewriter:
         self._query(self._replace(self._skip(n + 1)))
 
     def _query(self, n: int) -> None:
-        # Where a table is named, its old name becomes an alias, so that columns qualified with it go on meaning the
-        # same.
+        # Where a table is named, its old name becomes an alias, so that columns qualified with it
+        # go on meaning the same.
         froms: list[bool] = [False]
         opened = [0]
         while n < len(self._at):
@@ -173,7 +201,11 @@ class _NameRewriter:
                 froms.append(True)
                 opened.append(n + 1)
                 n += 1
-            if starts and _is_name(self._raw(n + 1)) and self._word(n + 1) not in ("SELECT", "DUAL", "LATERAL"):
+            if (
+                starts
+                and _is_name(self._raw(n + 1))
+                and self._word(n + 1) not in ("SELECT", "DUAL", "LATERAL")
+            ):
                 n = self._replace(n + 1, alias=True)
                 continue
             n += 1
@@ -220,7 +252,9 @@ class _NameRewriter:
 
 
 def _is_name(word: str) -> bool:
-    return word.startswith("`") or (bool(word) and (word[0].isalnum() or word[0] in "_$" or word[0] > "\x7f"))
+    return word.startswith("`") or (
+        bool(word) and (word[0].isalnum() or word[0] in "_$" or word[0] > "\x7f")
+    )
 
 
 def _unquoted(word: str) -> str:

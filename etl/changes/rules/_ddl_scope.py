@@ -1,8 +1,8 @@
 """Apply filters and routes to a DDL job: what of it goes downstream, under which names.
 
-A job may be about several tables (RENAME TABLE, DROP DATABASE, batches of CREATE TABLE): the unwanted ones are taken
-out of it. What can't be cut in half without the downstream missing rows, or keeping rows it shouldn't, is a ScopeError
-that names the rule.
+A job may be about several tables (RENAME TABLE, DROP DATABASE, batches of CREATE TABLE): the
+unwanted ones are taken out of it. What can't be cut in half without the downstream missing rows, or
+keeping rows it shouldn't, is a ScopeError that names the rule.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ _ACTIONS_WITHOUT_SCHEMA = {Action.FLASHBACK_CLUSTER}
 
 
 class ScopeError(ChangeError):
-    """A DDL that leads into or out of what is replicated, or would take rows from a merged table; names rule and ways
-    out.
+    """A DDL that leads into or out of what is replicated, or would take rows from a merged table.
+
+    Names rule and ways out.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeResult:
-    """`ddl`: the job as it concerns the downstream, with `before`; None if nothing is to be executed. `touches`: rows
-    that are replicated belong to a table the job changes, so what came before must go downstream first.
+    """`ddl`: the job as it concerns the downstream, with `before`.
+
+    None if nothing is to be executed. `touches`: rows that are replicated belong to a table the job
+    changes, so what came before must go downstream first.
     """
 
     ddl: ScopedDdl | None
@@ -44,13 +47,17 @@ class ScopeResult:
     warnings: tuple[str, ...] = ()
 
 
-def scope_ddl(ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes) -> ScopeResult:
+def scope_ddl(
+    ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes
+) -> ScopeResult:
     """`before`: the tables the job changes as they are upstream before it. Raises ScopeError."""
     return _DdlScoper(ddl, before, filters, routes).result()
 
 
 class _DdlScoper:
-    def __init__(self, ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes) -> None:
+    def __init__(
+        self, ddl: DdlJob, before: Mapping[int, Table], filters: Filter, routes: Routes
+    ) -> None:
         self._ddl = ddl
         self._kind = ddl.type
         self._filters = filters
@@ -65,10 +72,18 @@ class _DdlScoper:
         schema, name, query = self._ddl.schema_name, self._ddl.table_name, self._ddl.query
         kept = [i for i in self._after if self._is_wanted(i)]
         touches = bool(kept)
-        whole = self._filters.wants_schema(schema) if schema or self._kind not in _ACTIONS_WITHOUT_SCHEMA else True
+        whole = (
+            self._filters.wants_schema(schema)
+            if schema or self._kind not in _ACTIONS_WITHOUT_SCHEMA
+            else True
+        )
         if self._schemas and not whole:
             self._schemas = {}
-        if not self._after and not self._schemas and not (self._filters.wants_table(schema, name) if name else whole):
+        if (
+            not self._after
+            and not self._schemas
+            and not (self._filters.wants_table(schema, name) if name else whole)
+        ):
             return ScopeResult(None, touches=False)
         if (self._after or self._ddl_had_schemas()) and not kept and not self._schemas:
             return ScopeResult(None, touches=False)
@@ -118,13 +133,16 @@ class _DdlScoper:
                 f"add a rule for {new.full_name} if it is to be replicated on, or",
             )
         raise self._error(
-            f"it makes {old.full_name}, which is not replicated ({self._filters.reason(old.schema_name, old.name)}),"
-            f" {new.full_name}, which is: its rows are not downstream",
+            f"it makes {old.full_name}, which is not replicated"
+            f" ({self._filters.reason(old.schema_name, old.name)}), {new.full_name}, which is: its"
+            " rows are not downstream",
             f"bring the rows of {new.full_name} as of this commit_ts to the downstream by hand and",
         )
 
     def _may_run(self, table_id: int) -> bool:
-        """Return whether the job is to be executed for a table, as far as merged targets are concerned."""
+        """Return whether the job is to be executed for a table, as far as merged targets are
+        concerned.
+        """
         old, new = self._before.get(table_id), self._after[table_id]
         targets = [self._target(t) for t in (old, new) if t is not None]
         merged = next((t for t in targets if t.is_merged), None)
@@ -138,13 +156,14 @@ class _DdlScoper:
             ):
                 return False  # as before, only the source has another name
             raise self._error(
-                f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several tables"
-                f" ({merged.sources}), whose rows can't be told apart",
+                f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several"
+                f" tables ({merged.sources}), whose rows can't be told apart",
                 "move the rows downstream by hand and",
             )
         if self._kind == Action.EXCHANGE_PARTITION:
             raise self._error(
-                f"{place} is merged from several tables ({merged.sources}): which rows to exchange can't be told",
+                f"{place} is merged from several tables ({merged.sources}): which rows to exchange"
+                " can't be told",
                 "exchange the rows downstream by hand and",
             )
         removes = self._kind in REMOVES_ROWS
@@ -152,9 +171,8 @@ class _DdlScoper:
             source = (old or new).full_name if (old or new) else place  # type: ignore[union-attr]
             if removes and (new is None or self._kind != Action.TRUNCATE_TABLE):
                 self._warnings.append(
-                    f"{self._ddl.title} would remove rows of"
-                    f" {source}: not executed, as {place} is merged from several tables ({merged.sources}); its rows"
-                    " stay"
+                    f"{self._ddl.title} would remove rows of {source}: not executed, as {place} is"
+                    f" merged from several tables ({merged.sources}); its rows stay"
                 )
             return False
         if old is None or new is not None:
@@ -171,19 +189,30 @@ class _DdlScoper:
         schema, name = self._ddl.schema_name, self._ddl.table_name
         before = {i: self._routed(self._before[i]) for i in kept if i in self._before}
         after = {
-            i: self._routed(self._with_what_others_need(table)) if (table := self._after[i]) else None for i in kept
+            i: (
+                self._routed(self._with_what_others_need(table))
+                if (table := self._after[i])
+                else None
+            )
+            for i in kept
         }
         scoped = ScopedDdl.from_job(
             self._ddl,
-            effect=DdlEffect({i: s and self._routed_schema(s) for i, s in self._schemas.items()}, after),
+            effect=DdlEffect(
+                {i: s and self._routed_schema(s) for i, s in self._schemas.items()}, after
+            ),
             before=before,
             merged=self._merged[0] if self._merged else "",
             only_if_empty=self._kind == Action.DROP_SCHEMA
-            and (not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)),
+            and (
+                not self._filters.wants_whole_schema(schema) or self._routes.concerns_schema(schema)
+            ),
         )
         if not self._routes.rules:
             return scoped
-        schema_name, table_name = self._name(schema, name) if name else (self._routes.target_schema(schema), name)
+        schema_name, table_name = (
+            self._name(schema, name) if name else (self._routes.target_schema(schema), name)
+        )
         return replace(
             scoped,
             schema_name=schema_name,
@@ -198,35 +227,49 @@ class _DdlScoper:
             return rename_database(query, self._routes.target_schema(schema))
         return rename_tables(query, schema, self._name)
 
-    def _new_schemas(self, after: Mapping[int, Table | None], before: Mapping[int, Table]) -> tuple[str, ...]:
+    def _new_schemas(
+        self, after: Mapping[int, Table | None], before: Mapping[int, Table]
+    ) -> tuple[str, ...]:
         """Databases that only routes speak of, and in which no table of the job has been so far."""
         routed = {
             table.schema_name
             for i, table in after.items()
-            if table and (was := self._after[i]) is not None and table.schema_name != was.schema_name
+            if table
+            and (was := self._after[i]) is not None
+            and table.schema_name != was.schema_name
         }
         return tuple(sorted(routed - {table.schema_name for table in before.values()}))
 
     def _with_what_others_need(self, table: Table) -> Table:
-        """Columns that one source of a merged table drops, the others may still have: there they stay,
-        and may be NULL.
+        """Columns that one source of a merged table drops, the others may still have: there they
+        stay, and may be NULL.
         """
         old = self._before.get(table.id)
         if not self._merged or old is None:
             return table
         pairs = pair_columns(old, table, self._ddl)
         kept = {column.id for column in pairs.values()}
-        dropped = [c for c in old.columns if c.public and not c.hidden and not c.generated and c.id not in kept]
+        dropped = [
+            c
+            for c in old.columns
+            if c.public and not c.hidden and not c.generated and c.id not in kept
+        ]
         if not dropped:
             return table
         names = ", ".join(column.name for column in dropped)
         self._warnings.append(
-            f"{self._ddl.title} drops {names} of"
-            f" {old.full_name}: the columns stay, as other tables are merged with it ({self._merged[0]}); once all of"
-            " them are without, drop the columns downstream by hand"
+            f"{self._ddl.title} drops {names} of {old.full_name}: the columns stay, as other tables"
+            f" are merged with it ({self._merged[0]}); once all of them are without, drop the"
+            " columns downstream by hand"
         )
         stay = tuple(
-            replace(c, offset=len(table.columns) + n, flag=c.flag & ~FLAG_NOT_NULL, default=None, default_is_expr=False)
+            replace(
+                c,
+                offset=len(table.columns) + n,
+                flag=c.flag & ~FLAG_NOT_NULL,
+                default=None,
+                default_is_expr=False,
+            )
             for n, c in enumerate(dropped)
         )
         return replace(table, columns=(*table.columns, *stay))
@@ -241,12 +284,17 @@ class _DdlScoper:
     def _routed_view(self, table: Table) -> dict[str, Any] | None:
         if not table.view or not self._routes.rules:
             return table.view
-        return {**table.view, "view_select": rename_in_query(str(table.view["view_select"]), self._name)}
+        return {
+            **table.view,
+            "view_select": rename_in_query(str(table.view["view_select"]), self._name),
+        }
 
     def _routed_key(self, table: Table, key: dict[str, Any]) -> dict[str, Any]:
         if not self._routes.rules:
             return key
-        schema, name = self._name(plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"]))
+        schema, name = self._name(
+            plain_name(key.get("ref_schema") or table.schema_name), plain_name(key["ref_table"])
+        )
         return {**key, "ref_schema": schema, "ref_table": name}
 
     def _routed_schema(self, schema: Schema) -> Schema:
@@ -263,5 +311,8 @@ class _DdlScoper:
         ts = self._ddl.commit_ts
         return ScopeError(
             f"{self._ddl.title}: {what}. Statement: {self._ddl.query[:1000]}.",
-            way_out=f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter] ignore-txn-commit-ts",
+            way_out=(
+                f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter]"
+                " ignore-txn-commit-ts"
+            ),
         )

@@ -1,4 +1,6 @@
-"""Select tables beside the settings' rules: by globs, or for a restore by names, into renamed databases."""
+"""Select tables beside the settings' rules: by globs, or for a restore by names, into renamed
+databases.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _SCHEMA_PLACEHOLDER = "{schema}"
 
 @dataclass(frozen=True, slots=True)
 class _ExceptNames(NameRule):
-    """Matches every table but those of `names`, (schema, table) in lower case, and databases that have none."""
+    """Matches every table but those of `names`, (schema, table) in lower case, and databases that
+    have none.
+    """
 
     names: frozenset[tuple[str, str]] = frozenset()
 
@@ -26,18 +30,23 @@ class _ExceptNames(NameRule):
 
 
 def filter_for_tables(names: Iterable[tuple[str, str]], own_schemas: Iterable[str] = ()) -> Filter:
-    """Return a filter that wants the tables of these (schema, table), however they are written, and no other one.
+    """Return a filter that wants the tables of these (schema, table), however they are written, and
+    no other one.
 
     `own_schemas`: beside the system's, what never is a table of the upstream's.
     """
     lower = frozenset((folded(schema), folded(table)) for schema, table in names)
     rule = _ExceptNames("*", "*", "it isn't among the tables to be restored", lower)
-    return Filter(ignored_tables=(rule,), own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas})
+    return Filter(
+        ignored_tables=(rule,), own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPattern(Routes):
-    """Every database arrives under the name that `pattern` makes of its own, such as ``{schema}_restored``."""
+    """Every database arrives under the name that `pattern` makes of its own, such as
+    ``{schema}_restored``.
+    """
 
     pattern: str = _SCHEMA_PLACEHOLDER
 
@@ -61,7 +70,9 @@ class SchemaPattern(Routes):
 
 @dataclass(frozen=True, slots=True)
 class _ExceptGlobs(NameRule):
-    """Matches every table whose ``schema.table`` none of the globs fits, and databases in which none could."""
+    """Matches every table whose ``schema.table`` none of the globs fits, and databases in which
+    none could.
+    """
 
     globs: tuple[str, ...] = ()
 
@@ -73,10 +84,13 @@ class _ExceptGlobs(NameRule):
 
 
 def only_tables(filters: Filter, globs: Sequence[str]) -> Filter:
-    """Return the filter, and of what it wants only the tables whose ``schema.table`` fits one of `globs` (`*` and
-    `?`; their names in case); all of them without globs.
+    """Return the filter, and of what it wants only the tables whose ``schema.table`` fits one of
+    `globs` (`*` and `?`; their names in case); all of them without globs.
     """
     if not globs:
         return filters
     text = f"--table {', '.join(globs)}"
-    return replace(filters, ignored_tables=(*filters.ignored_tables, _ExceptGlobs("*", "*", text, tuple(globs))))
+    return replace(
+        filters,
+        ignored_tables=(*filters.ignored_tables, _ExceptGlobs("*", "*", text, tuple(globs))),
+    )

@@ -1,9 +1,9 @@
 """Filter what is replicated: the original's block and allow lists, and its event filter.
 
-A table goes downstream if a `replicate-do-table` or `replicate-do-db` rule matches it (or there are none), and no
-`ignore-table` or `ignore-schemas` rule does. Statements about a whole database are filtered by the database's name;
-with `replicate-do-table` rules alone, databases that hold a table which one of them could match are created (the
-original left that to the operator).
+A table goes downstream if a `replicate-do-table` or `replicate-do-db` rule matches it (or there are
+none), and no `ignore-table` or `ignore-schemas` rule does. Statements about a whole database are
+filtered by the database's name; with `replicate-do-table` rules alone, databases that hold a table
+which one of them could match are created (the original left that to the operator).
 
 The system schemas and Sluice's own never go downstream.
 """
@@ -40,7 +40,13 @@ DDL_EVENTS = (
 )
 GROUP_EVENTS = ("all", "all dml", "all ddl", "none", "none dml", "none ddl")
 _COMMAND = re.compile(r"(CREATE|DROP|ALTER|TRUNCATE|RENAME)\Z")
-_OBJECT = {"DATABASE": "database", "SCHEMA": "database", "TABLE": "table", "INDEX": "index", "VIEW": "view"}
+_OBJECT = {
+    "DATABASE": "database",
+    "SCHEMA": "database",
+    "TABLE": "table",
+    "INDEX": "index",
+    "VIEW": "view",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,11 @@ class NameRule:
 
 @dataclass(frozen=True, slots=True)
 class EventRule:
-    """Kinds of changes and statements of some tables that don't go downstream. `events` of ROW_EVENTS, DDL_EVENTS and
-    GROUP_EVENTS; `statements` are regular expressions that match anywhere in a statement."""
+    """Kinds of changes and statements of some tables that don't go downstream.
+
+    `events` of ROW_EVENTS, DDL_EVENTS and GROUP_EVENTS; `statements` are regular expressions that
+    match anywhere in a statement.
+    """
 
     names: NameRule
     events: frozenset[str] = frozenset()
@@ -67,21 +76,32 @@ class EventRule:
 
     def ignores_rows(self, event: str) -> bool:
         """Return whether changes of this kind are left out."""
-        return not self.events & {"none", "none dml"} and bool(self.events & {"all", "all dml", event})
+        return not self.events & {"none", "none dml"} and bool(
+            self.events & {"all", "all dml", event}
+        )
 
     @property
     def may_keep_rows(self) -> bool:
-        """Return whether statements that remove rows may be left out, so that rows stay downstream which are gone
-        upstream.
+        """Return whether statements that remove rows may be left out, so that rows stay downstream
+        which are gone upstream.
         """
-        left_out = self.events & {"all", "all ddl", "truncate table", "drop table", "alter table", "drop database"}
+        left_out = self.events & {
+            "all",
+            "all ddl",
+            "truncate table",
+            "drop table",
+            "alter table",
+            "drop database",
+        }
         return bool(self.statements) or (bool(left_out) and not self.events & {"none", "none ddl"})
 
     def ignores_statement(self, query: str) -> bool:
         """Return whether a statement is left out."""
         if any(re.search(pattern, query, re.IGNORECASE) for pattern in self.statements):
             return True
-        return not self.events & {"none", "none ddl"} and bool(self.events & {"all", "all ddl", statement_event(query)})
+        return not self.events & {"none", "none ddl"} and bool(
+            self.events & {"all", "all ddl", statement_event(query)}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +117,13 @@ class Filter:
 
     def wants_schema(self, schema: str) -> bool:
         """Return whether statements about a database as a whole go downstream."""
-        if self._blocks_schema(schema) or any(rule.matches(schema, "") for rule in self.ignored_tables):
+        if self._blocks_schema(schema) or any(
+            rule.matches(schema, "") for rule in self.ignored_tables
+        ):
             return False
-        return self._allows_all_of(schema) or any(matches(rule.schema, schema) for rule in self.do_tables)
+        return self._allows_all_of(schema) or any(
+            matches(rule.schema, schema) for rule in self.do_tables
+        )
 
     def wants_whole_schema(self, schema: str) -> bool:
         """Return whether every table that a database could hold goes downstream."""
@@ -113,7 +137,9 @@ class Filter:
         """Return whether changes and DDL of a table go downstream."""
         if self._blocks_schema(schema):
             return False
-        if not self._allows_all_of(schema) and not any(rule.matches(schema, table) for rule in self.do_tables):
+        if not self._allows_all_of(schema) and not any(
+            rule.matches(schema, table) for rule in self.do_tables
+        ):
             return False
         return not any(rule.matches(schema, table) for rule in self.ignored_tables)
 
@@ -121,21 +147,33 @@ class Filter:
         """Return which rule decides about a table, for messages."""
         if folded(schema) in SYSTEM_SCHEMAS | self.own_schemas:
             return f"the schema {schema} is never replicated"
-        blocking = [f"ignore-schemas '{pattern}'" for pattern in self.ignored_schemas if matches(pattern, schema)]
+        blocking = [
+            f"ignore-schemas '{pattern}'"
+            for pattern in self.ignored_schemas
+            if matches(pattern, schema)
+        ]
         blocking += [rule.text for rule in self.ignored_tables if rule.matches(schema, table)]
-        allowing = [f"replicate-do-db '{pattern}'" for pattern in self.do_schemas if matches(pattern, schema)]
+        allowing = [
+            f"replicate-do-db '{pattern}'"
+            for pattern in self.do_schemas
+            if matches(pattern, schema)
+        ]
         allowing += [rule.text for rule in self.do_tables if rule.matches(schema, table)]
         if self.do_schemas + self.do_tables and not allowing:
             return "no replicate-do-db or replicate-do-table rule matches it"
         return (blocking or allowing or ["no rule leaves it out"])[0]
 
     def ignored_row_kinds(self, schema: str, table: str) -> frozenset[int]:
-        """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left out."""
+        """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left
+        out.
+        """
         rules = [rule for rule in self.events if rule.names.matches(schema, table)]
         if not rules:
             return frozenset()
         return frozenset(
-            kind for kind, event in enumerate(ROW_EVENTS) if any(rule.ignores_rows(event) for rule in rules)
+            kind
+            for kind, event in enumerate(ROW_EVENTS)
+            if any(rule.ignores_rows(event) for rule in rules)
         )
 
     def may_keep_rows(self, schema: str, table: str) -> bool:
@@ -148,7 +186,9 @@ class Filter:
         `table` is "" for a database.
         """
         for rule in self.events:
-            about = matches(rule.names.schema, schema) and (not table or matches(rule.names.table, table))
+            about = matches(rule.names.schema, schema) and (
+                not table or matches(rule.names.table, table)
+            )
             if about and rule.ignores_statement(query):
                 return rule.names.text
         return None
@@ -159,7 +199,9 @@ class Filter:
         return any(matches(pattern, schema) for pattern in self.ignored_schemas)
 
     def _allows_all_of(self, schema: str) -> bool:
-        return not (self.do_schemas or self.do_tables) or any(matches(pattern, schema) for pattern in self.do_schemas)
+        return not (self.do_schemas or self.do_tables) or any(
+            matches(pattern, schema) for pattern in self.do_schemas
+        )
 
 
 def statement_event(query: str) -> str:
@@ -171,11 +213,16 @@ def statement_event(query: str) -> str:
     command = next(words, "")
     if not _COMMAND.match(command):
         return ""
-    kind = next((_OBJECT[word] for word in words if word in _OBJECT), "table" if command == "TRUNCATE" else "")
+    kind = next(
+        (_OBJECT[word] for word in words if word in _OBJECT),
+        "table" if command == "TRUNCATE" else "",
+    )
     event = f"{command.lower()} {kind}"
     return event if event in DDL_EVENTS else ""
 
 
 def is_internal_table(table_id: int) -> bool:
-    """Return whether an id belongs to one of TiDB's internal tables, which no schema history describes."""
+    """Return whether an id belongs to one of TiDB's internal tables, which no schema history
+    describes.
+    """
     return table_id > MAX_USER_TABLE_ID

@@ -1,14 +1,14 @@
-"""The patterns that filters and routes match names with: those of drainer.toml, and the wildcards people expect beside
-them.
+"""The patterns that filters and routes match names with: those of drainer.toml, and the wildcards
+people expect beside them.
 
     ~^log_\\d+     a regular expression that may match anywhere in the name
     shop          the whole name
     shop_*        * any run of characters, ? any one, [a-f] one of a class
     log_.*        what is a regular expression stays one, against the whole name
 
-Case never matters. TiDB Binlog takes every name without ``~`` for the regular expression ``^name$``. So is it here, but
-for ``*`` and ``?`` behind a plain character: to the original ``shop*`` is sho, shop, shopp; nobody means that, here it
-is a wildcard.
+Case never matters. TiDB Binlog takes every name without ``~`` for the regular expression
+``^name$``. So is it here, but for ``*`` and ``?`` behind a plain character: to the original
+``shop*`` is sho, shop, shopp; nobody means that, here it is a wildcard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _POSIX = {
     "blank": " \\t",
 }
 _PLAIN = re.compile(r"(?!~)((?:[^\\.^$*+?{}()\[\]|]|\$(?!\Z)|\\\W)+)\$?\Z")
-"""Signs that mean themselves alone, also by a backslash before them; a ``$`` does, but at the end."""
+"""Signs that mean themselves alone, also by a backslash before them; a ``$`` does, but at the end.
+"""
 _ESCAPED = re.compile(r"\\(\W)")
 _LIKE_WILDCARD = re.compile(r"(?<![.(\])}\\*?+])[*?]")
 
@@ -59,8 +60,14 @@ def plain_name(pattern: str) -> str | None:
 
 
 def reads_otherwise(pattern: str) -> bool:
-    """Return whether the original would take ``*`` or ``?`` in the pattern for a repetition of the character before."""
-    return not pattern.startswith("~") and not pattern.startswith("(?") and _LIKE_WILDCARD.search(pattern) is not None
+    """Return whether the original would take ``*`` or ``?`` in the pattern for a repetition of the
+    character before.
+    """
+    return (
+        not pattern.startswith("~")
+        and not pattern.startswith("(?")
+        and _LIKE_WILDCARD.search(pattern) is not None
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -73,7 +80,8 @@ def _compiled_pattern(pattern: str) -> re.Pattern[str]:
         expression, shift = f"^{_go_to_python_regex(_regex_body(pattern))}\\Z", -1
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # "[[": a bracket in a class, as Go has it
+            # "[[": a bracket in a class, as Go has it
+            warnings.simplefilter("ignore", FutureWarning)
             return re.compile(expression, re.IGNORECASE)
     except re.error as error:
         raise PatternError(f"{error.msg} at position {(error.pos or 0) + shift}") from None
@@ -89,7 +97,9 @@ def _go_to_python_regex(expression: str) -> str:
 def _regex_body(pattern: str) -> str:
     """Return a pattern without ``~`` as the inside of a regular expression."""
     out: list[str] = []
-    before = ""  # what stands before: "" nothing or a plain character, "one" what can be repeated, "(" or "repeat"
+    # what stands before: "" nothing or a plain character, "one" what can be repeated, "(" or
+    # "repeat"
+    before = ""
     at = 0
     while at < len(pattern):
         char = pattern[at]

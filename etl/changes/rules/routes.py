@@ -1,8 +1,9 @@
 """Route tables and databases to their downstream names.
 
-A rule with a `table-pattern` is about tables, one without about whole databases; rules about tables go first, within
-each kind the first that matches decides. What no rule matches keeps its name. A target that several sources can have is
-**merged**: no statement of one source may take away the rows of the others.
+A rule with a `table-pattern` is about tables, one without about whole databases; rules about tables
+go first, within each kind the first that matches decides. What no rule matches keeps its name. A
+target that several sources can have is **merged**: no statement of one source may take away the
+rows of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from sluice.tidb.table_name import full_name
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One rule. `table` "" is a rule about databases; `target_table` "" leaves tables their names. `text` is for
+    """One rule.
+
+    `table` "" is a rule about databases; `target_table` "" leaves tables their names. `text` is for
     messages.
     """
 
@@ -33,7 +36,10 @@ class Route:
 
     def names(self, schema: str, table: str) -> bool:
         """Return whether this is the table that the rule names as its target."""
-        return (folded(self.target_schema), folded(self.target_table)) == (folded(schema), folded(table))
+        return (folded(self.target_schema), folded(self.target_table)) == (
+            folded(schema),
+            folded(table),
+        )
 
     def may_bring(self, schema: str, table: str) -> bool:
         """Return whether the rule can bring a table here that keeps its name."""
@@ -43,12 +49,16 @@ class Route:
     @property
     def is_merging(self) -> bool:
         """Return whether the rule by itself gives several tables one name."""
-        return plain_name(self.schema) is None or bool(self.target_table and plain_name(self.table) is None)
+        return plain_name(self.schema) is None or bool(
+            self.target_table and plain_name(self.table) is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a table arrives. `route` None: under its own name. `sources` tells what a merged target is fed by, "" if it
+    """Where a table arrives.
+
+    `route` None: under its own name. `sources` tells what a merged target is fed by, "" if it
     isn't.
     """
 
@@ -63,8 +73,9 @@ class Target:
 
 
 class RouteError(SluiceError, ValueError):
-    """A table whose rows would be mixed with those of another one without a rule that says so; names both and the ways
-    out.
+    """A table whose rows would be mixed with those of another one without a rule that says so.
+
+    Names both and the ways out.
     """
 
     way_out = "give one of the tables another target, or write a [[route]] rule that merges them"
@@ -79,7 +90,8 @@ class Routes:
     def target(self, schema: str, table: str) -> Target:
         """Return where a table arrives.
 
-        Raises RouteError for one that keeps its name, and meets another there that a rule gives that name.
+        Raises RouteError for one that keeps its name, and meets another there that a rule gives
+        that name.
         """
         rule = self._rule(schema, table)
         target = (rule.target_schema, rule.target_table or table) if rule else (schema, table)
@@ -88,11 +100,11 @@ class Routes:
         taken = naming if rule else naming + bringing
         if taken and not (rule and rule.target_table):
             raise RouteError(
-                f"{full_name(schema, table)} keeps its name and goes to {full_name(*target)}, which is also where"
-                f" {taken[0].text}"
-                f" takes other tables. To merge them give it a rule of its own ([[route]] schema-pattern = '{schema}',"
-                f" table-pattern = '{table}', target-schema = '{target[0]}', target-table = '{target[1]}'), to keep"
-                " them apart another target, to leave it out [filter] ignore-table"
+                f"{full_name(schema, table)} keeps its name and goes to {full_name(*target)}, which"
+                f" is also where {taken[0].text} takes other tables. To merge them give it a rule"
+                f" of its own ([[route]] schema-pattern = '{schema}', table-pattern = '{table}',"
+                f" target-schema = '{target[0]}', target-table = '{target[1]}'), to keep them apart"
+                " another target, to leave it out [filter] ignore-table"
             )
         if rule is None:
             return Target(schema, table)
@@ -102,12 +114,19 @@ class Routes:
 
     def target_schema(self, schema: str) -> str:
         """Return the name under which a database arrives."""
-        rule = next((rule for rule in self.rules if not rule.table and matches(rule.schema, schema)), None)
+        rule = next(
+            (rule for rule in self.rules if not rule.table and matches(rule.schema, schema)), None
+        )
         return rule.target_schema if rule else schema
 
     def concerns_schema(self, schema: str) -> bool:
-        """Return whether some table of a database may arrive in another one, or tables of another one in it."""
-        return any(matches(rule.schema, schema) or folded(rule.target_schema) == folded(schema) for rule in self.rules)
+        """Return whether some table of a database may arrive in another one, or tables of another
+        one in it.
+        """
+        return any(
+            matches(rule.schema, schema) or folded(rule.target_schema) == folded(schema)
+            for rule in self.rules
+        )
 
     def _rule(self, schema: str, table: str) -> Route | None:
         about_tables = (rule for rule in self.rules if rule.table and rule.matches(schema, table))

@@ -17,7 +17,14 @@ from sluice.etl.changes.steps._details import (
     SurvivingRows,
     TransactionDetail,
 )
-from sluice.etl.changes.steps._step import STEP_SCHEMA, ChangeError, Step, from_batches, lists_from_batches, to_batches
+from sluice.etl.changes.steps._step import (
+    STEP_SCHEMA,
+    ChangeError,
+    Step,
+    from_batches,
+    lists_from_batches,
+    to_batches,
+)
 
 __all__ = [
     "STEP_SCHEMA",

@@ -1,4 +1,6 @@
-"""What a step says beside its payload: a class for each kind, which knows the keys of STEP_SCHEMA's `detail`."""
+"""What a step says beside its payload: a class for each kind, which knows the keys of STEP_SCHEMA's
+`detail`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from sluice.tidb.schema import Index, Table
 
 
 class StepDetail:
-    """What a step of one kind says beside its payload. A field that is as it is by default isn't in the JSON."""
+    """What a step of one kind says beside its payload.
+
+    A field that is as it is by default isn't in the JSON.
+    """
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -37,7 +42,9 @@ def _non_default_fields(detail: Any) -> dict[str, Any]:
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = tuple((each.name, each.default) for each in fields(detail))
     found = ((name, getattr(detail, name), default) for name, default in _DEFAULTS[kind])
-    return {name: value for name, value, default in found if value is not default and value != default}
+    return {
+        name: value for name, value, default in found if value is not default and value != default
+    }
 
 
 _DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}
@@ -52,7 +59,9 @@ class RowsDetail(StepDetail):
     safe: bool = False
     """Safe mode: as many of the rows are removed or replaced as there are."""
     absent: bool = False
-    """Only if what is done may be done already, and then nothing is written, but none of these rows may be there."""
+    """Only if what is done may be done already, and then nothing is written, but none of these rows
+    may be there.
+    """
     source: str = ""
     """The upstream's name of a table that is merged with others downstream."""
     worker: int | None = None
@@ -61,8 +70,8 @@ class RowsDetail(StepDetail):
 
 @dataclass(frozen=True, slots=True)
 class ListedRows:
-    """Rows without a key that are to go: the payload is a statement for each that differs, and behind them the same
-    rows as text, as in a load step, so that all can be found at once.
+    """Rows without a key that are to go: the payload is a statement for each that differs, and
+    behind them the same rows as text, as in a load step, so that all can be found at once.
     """
 
     lengths: tuple[int, ...]
@@ -70,7 +79,9 @@ class ListedRows:
     counts: tuple[int, ...]
     """How many rows each has to remove: so many are equal."""
     layout: LoadLayout
-    """Of a line of the text. The first column isn't the table's: it says which statement's row it is, from 0."""
+    """Of a line of the text. The first column isn't the table's: it says which statement's row it
+    is, from 0.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """JSON values by field; `from_json` is the inverse."""
@@ -79,13 +90,19 @@ class ListedRows:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Read what `to_json` has written."""
-        return cls(tuple(document["lengths"]), tuple(document["counts"]), LoadLayout.from_json(document["layout"]))
+        return cls(
+            tuple(document["lengths"]),
+            tuple(document["counts"]),
+            LoadLayout.from_json(document["layout"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteDetail(RowsDetail):
-    """Rows go. The payload is the statement; it must remove exactly the step's `rows`. With `listed` there are several,
-    and each must remove as many as it says.
+    """Rows go.
+
+    The payload is the statement; it must remove exactly the step's `rows`. With `listed` there are
+    several, and each must remove as many as it says.
     """
 
     kind: ClassVar[str] = "delete"
@@ -98,12 +115,16 @@ class DeleteDetail(RowsDetail):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         listed = document.get("listed")
-        return cls(**{**document, "listed": None if listed is None else ListedRows.from_json(listed)})
+        return cls(
+            **{**document, "listed": None if listed is None else ListedRows.from_json(listed)}
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LoadDetail(RowsDetail):
-    """Rows come. The payload is their text (`sluice.etl.changes.formats.load_data`); REPLACE must remove exactly
+    """Rows come.
+
+    The payload is their text (`sluice.etl.changes.formats.load_data`); REPLACE must remove exactly
     `replaces` rows.
     """
 
@@ -122,7 +143,10 @@ class LoadDetail(RowsDetail):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        more = {"layout": LoadLayout.from_json(document["layout"]), "keys": tuple(document.get("keys", ()))}
+        more = {
+            "layout": LoadLayout.from_json(document["layout"]),
+            "keys": tuple(document.get("keys", ())),
+        }
         return cls(**{**document, **more})
 
 
@@ -166,20 +190,29 @@ class DropUniqueness(StepDetail):
     @classmethod
     def from_table(cls, table: Table, ids: frozenset[int]) -> Self:
         """Return the indexes of a table with these ids."""
-        return cls(tuple(DroppedUniqueIndex.from_index(index) for index in table.indexes if index.id in ids))
+        return cls(
+            tuple(
+                DroppedUniqueIndex.from_index(index) for index in table.indexes if index.id in ids
+            )
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {"indexes": [[index.name, index.columns] for index in self.indexes]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        pairs = ((name, tuple((column, length) for column, length in columns)) for name, columns in document["indexes"])
+        pairs = (
+            (name, tuple((column, length) for column, length in columns))
+            for name, columns in document["indexes"]
+        )
         return cls(tuple(DroppedUniqueIndex(name, columns) for name, columns in pairs))
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightDetail(StepDetail):
-    """Everything after `after_ts` (TSO) and through the step's `commit_ts` is in flight from here on."""
+    """Everything after `after_ts` (TSO) and through the step's `commit_ts` is in flight from here
+    on.
+    """
 
     kind: ClassVar[str] = "flight"
     after_ts: int
@@ -200,8 +233,8 @@ class FlushDetail(StepDetail):
 
 @dataclass(frozen=True, slots=True)
 class TransactionDetail(StepDetail):
-    """The payload is whole records (`sluice.etl.changes.formats.binlog_file`), or a piece of one that is too large for
-    a step.
+    """The payload is whole records (`sluice.etl.changes.formats.binlog_file`), or a piece of one
+    that is too large for a step.
     """
 
     kind: ClassVar[str] = "transaction"
@@ -222,18 +255,22 @@ class CommitDetail(StepDetail):
     """What the stages of preparing took."""
     warnings: tuple[str, ...] = ()
     counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    """The row changes it completes by table, under its name upstream: (inserts, updates, deletes)."""
+    """The row changes it completes by table, under its name upstream: (inserts, updates, deletes).
+    """
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         counts = {name: tuple(kinds) for name, kinds in document.get("counts", {}).items()}
-        return cls(**{**document, "warnings": tuple(document.get("warnings", ())), "counts": counts})
+        return cls(
+            **{**document, "warnings": tuple(document.get("warnings", ())), "counts": counts}
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class SurvivingRows:
-    """A load of rows that stay though a DDL drops the partition they were in. `length`: bytes of the DDL step's payload
-    that are its own, behind those of the loads before it.
+    """A load of rows that stay though a DDL drops the partition they were in.
+
+    `length`: bytes of the DDL step's payload that are its own, behind those of the loads before it.
     """
 
     schema: str
@@ -245,7 +282,9 @@ class SurvivingRows:
     length: int
 
     def to_json(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)} | {"detail": self.detail.to_json()}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {
+            "detail": self.detail.to_json()
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SurvivingRows:
@@ -255,8 +294,8 @@ class SurvivingRows:
 
 @dataclass(frozen=True, slots=True)
 class ScopedDdl(DdlJob, StepDetail):
-    """A DDL job as far as it concerns the downstream: the tables that are replicated, under their names there. The
-    detail of a ddl step.
+    """A DDL job as far as it concerns the downstream: the tables that are replicated, under their
+    names there. The detail of a ddl step.
     """
 
     kind: ClassVar[str] = "ddl"
@@ -315,11 +354,18 @@ class LatestImagesDetail(StepDetail):
 _BY_KIND: dict[str, type[StepDetail]] = {
     each.kind: each
     for each in (
-        DeleteDetail, LoadDetail, HoldAsBytes, DropUniqueness, InFlightDetail, FlushDetail, TransactionDetail,
+        DeleteDetail,
+        LoadDetail,
+        HoldAsBytes,
+        DropUniqueness,
+        InFlightDetail,
+        FlushDetail,
+        TransactionDetail,
         CommitDetail,
-        ScopedDdl, LatestImagesDetail,
+        ScopedDdl,
+        LatestImagesDetail,
     )
-}  # fmt: skip
+}
 
 
 _FIRST_TS = '{"first_ts":'
@@ -398,13 +444,20 @@ def detail_from_text(kind: str, text: str) -> StepDetail:
     head, _, layout = text.partition(_LAYOUT)  # in a string its quotes would be escaped
     first_ts, _, more = head[len(_FIRST_TS) :].partition(",")
     if head.startswith(_FIRST_TS) and first_ts.isdecimal():
-        return LoadDetail(int(first_ts), layout=_layout_cache.layout(layout[:-1]), **_load_members(more))
-    return LoadDetail(layout=_layout_cache.layout(layout[:-1]), **_load_members.__wrapped__(head[1:]))
+        return LoadDetail(
+            int(first_ts), layout=_layout_cache.layout(layout[:-1]), **_load_members(more)
+        )
+    return LoadDetail(
+        layout=_layout_cache.layout(layout[:-1]), **_load_members.__wrapped__(head[1:])
+    )
 
 
 @functools.lru_cache(maxsize=1024)
 def _load_members(text: str) -> dict[str, Any]:
-    """Members of a load's detail, without the layout. Many are alike; nobody may change what they share."""
+    """Members of a load's detail, without the layout.
+
+    Many are alike; nobody may change what they share.
+    """
     document: dict[str, Any] = json.loads(f"{{{text}}}")
     return document | {"keys": tuple(document.get("keys", ()))}
 

@@ -26,9 +26,10 @@ STEP_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""`kind`: delete, load, ddl, commit, and what a shape adds; `detail` is the JSON of that kind's class in
-`sluice.etl.changes.steps._details`. `rows`: net rows. `changes`: the row changes a commit completes (0 on other steps).
-`commit_ts`: the last commit timestamp a step belongs to; on a commit, where the checkpoint goes.
+"""`kind`: delete, load, ddl, commit, and what a shape adds; `detail` is the JSON of that kind's
+class in `sluice.etl.changes.steps._details`. `rows`: net rows. `changes`: the row changes a commit
+completes (0 on other steps). `commit_ts`: the last commit timestamp a step belongs to; on a commit,
+where the checkpoint goes.
 """
 
 D = TypeVar("D", bound=StepDetail)
@@ -75,7 +76,8 @@ class Step:
 def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
     """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step.
 
-    What came before an exception of `steps` is handed on before it: all that can go downstream does.
+    What came before an exception of `steps` is handed on before it: all that can go downstream
+    does.
     """
     waiting = _StepColumns(0)
     try:
@@ -93,8 +95,8 @@ def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
 
 
 class _StepColumns:
-    """The columns of steps, as they come: thousands of steps that wait would be as many objects to go through for the
-    garbage collector.
+    """The columns of steps, as they come: thousands of steps that wait would be as many objects to
+    go through for the garbage collector.
     """
 
     def __init__(self, first: int) -> None:
@@ -143,7 +145,9 @@ def _joined_payloads(payloads: list[Any]) -> pa.BinaryArray:
     offsets = list(itertools.accumulate(map(len, payloads), initial=0))
     data = b"".join(map(memoryview, payloads))
     return pa.BinaryArray.from_buffers(
-        pa.binary(), len(payloads), [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)]
+        pa.binary(),
+        len(payloads),
+        [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(data)],
     )
 
 
@@ -161,7 +165,9 @@ def lists_from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[list[Step]
     for batch in batches:
         for found in batch.column("step").to_pylist():
             if found != expected:
-                raise ChangeError(f"step {expected} expected, {found} found: the prepared batch is incomplete")
+                raise ChangeError(
+                    f"step {expected} expected, {found} found: the prepared batch is incomplete"
+                )
             expected += 1
         yield _steps_of(batch)
 
@@ -178,12 +184,17 @@ def _steps_of(batch: pa.RecordBatch) -> list[Step]:
 
 
 def _payload_slices(payloads: pa.Array) -> Iterator[pa.Buffer]:
-    """Yield the buffer of each; to ask an array for its values one by one costs several times as much."""
+    """Yield the buffer of each.
+
+    To ask an array for its values one by one costs several times as much.
+    """
     _, edges, data = payloads.buffers()
     if not len(payloads):
         return
     numbers = memoryview(edges).cast("B")
     is_large = payloads.type == pa.large_binary()
-    ends = (numbers.cast("q") if is_large else numbers.cast("i"))[payloads.offset : payloads.offset + len(payloads) + 1]
+    ends = (numbers.cast("q") if is_large else numbers.cast("i"))[
+        payloads.offset : payloads.offset + len(payloads) + 1
+    ]
     for begin, end in itertools.pairwise(ends):
         yield data.slice(begin, end - begin) if end > begin else _NOTHING

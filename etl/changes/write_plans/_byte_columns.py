@@ -1,4 +1,6 @@
-"""Columns of bytes, a value a row: varints, protobuf fields and TiDB datums, whole Arrow arrays at a time."""
+"""Columns of bytes, a value a row: varints, protobuf fields and TiDB datums, whole Arrow arrays at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ _SIGN = np.uint64(1 << 63)
 
 def binary_column(offsets: npt.NDArray[np.int64], data: Any) -> pa.LargeBinaryArray:
     """Return an array over `data` (bytes-like) whose value i is between offsets i and i + 1."""
-    return pa.LargeBinaryArray.from_buffers(BINARY, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.LargeBinaryArray.from_buffers(
+        BINARY, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 def varints(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
-    """Unsigned LEB128 of 64-bit numbers (negative ones in two's complement, as protobuf writes int64)."""
+    """Unsigned LEB128 of 64-bit numbers (negative ones in two's complement, as protobuf writes
+    int64).
+    """
     numbers = np.ascontiguousarray(values).astype(np.uint64, copy=False)
     limits = np.array([1 << 7 * i for i in range(1, 10)], np.uint64)
     sizes = 1 + np.searchsorted(limits, numbers, side="right")
@@ -62,7 +68,9 @@ def constant_field(tag: bytes, value: bytes) -> bytes:
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """Return the values of a number column, 0 for nulls."""
-    values: npt.NDArray[Any] = (pc.fill_null(array, 0) if array.null_count else array).to_numpy(zero_copy_only=False)
+    values: npt.NDArray[Any] = (pc.fill_null(array, 0) if array.null_count else array).to_numpy(
+        zero_copy_only=False
+    )
     return values
 
 
@@ -74,8 +82,8 @@ def compact(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def datums(array: pa.Array) -> pa.LargeBinaryArray:
-    """TiDB datums of a column of decoded values: whole numbers as varint or uvarint, floats as float, all else as
-    bytes; NULL as nil.
+    """TiDB datums of a column of decoded values: whole numbers as varint or uvarint, floats as
+    float, all else as bytes; NULL as nil.
     """
     kind = array.type
     if pa.types.is_floating(kind):
@@ -88,4 +96,8 @@ def datums(array: pa.Array) -> pa.LargeBinaryArray:
         result = join(bytes((VARINT,)), varints(zigzag(numbers_of(array))))
     else:
         result = compact(array)
-    return pc.if_else(array.is_valid(), result, pa.scalar(bytes((NIL,)), BINARY)) if array.null_count else result
+    return (
+        pc.if_else(array.is_valid(), result, pa.scalar(bytes((NIL,)), BINARY))
+        if array.null_count
+        else result
+    )

@@ -1,5 +1,5 @@
-"""Deletes of rows without a key: a statement for each that differs, by all its values, and many of them as one step
-that lets the sink find all at once.
+"""Deletes of rows without a key: a statement for each that differs, by all its values, and many of
+them as one step that lets the sink find all at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class KeylessDeletes:
-    """Rows of a table that are to go, those that are equal in every value as one: the condition of each, how many there
-    are, and their `images`, a column each by name.
+    """Rows of a table that are to go, those that are equal in every value as one: the condition of
+    each, how many there are, and their `images`, a column each by name.
     """
 
     table: Table
@@ -69,15 +69,28 @@ class KeylessDeletes:
 
     def _slice(self, first: int, end: int) -> KeylessDeletes:
         images = {name: array.slice(first, end - first) for name, array in self.images.items()}
-        return replace(self, conditions=self.conditions[first:end], counts=self.counts[first:end], images=images)
+        return replace(
+            self,
+            conditions=self.conditions[first:end],
+            counts=self.counts[first:end],
+            images=images,
+        )
 
     def _text(self) -> LoadChunk | None:
-        """Return the rows as one load; None where they aren't all alike, or hold what servers take with a warning."""
+        """Return the rows as one load.
+
+        None where they aren't all alike, or hold what servers take with a warning.
+        """
         columns = self.table.writable_columns
         if {_ROW, _TIMES} & {folded(column.name) for column in self.table.columns}:
             return None
-        numbers = tuple(Column(-1 - n, name, n, column_types.INT) for n, name in enumerate((_ROW, _TIMES)))
+        numbers = tuple(
+            Column(-1 - n, name, n, column_types.INT) for n, name in enumerate((_ROW, _TIMES))
+        )
         wider = replace(self.table, columns=(*numbers, *columns), indexes=())
-        values = {_ROW: pa.array(np.arange(len(self.counts))), _TIMES: pa.array(self.counts, pa.int64())}
+        values = {
+            _ROW: pa.array(np.arange(len(self.counts))),
+            _TIMES: pa.array(self.counts, pa.int64()),
+        }
         chunks = list(format_load(wider, {**values, **self.images}, len(self.counts), _MAX_LIMIT))
         return chunks[0] if len(chunks) == 1 and not chunks[0].warnings else None

@@ -1,7 +1,8 @@
-"""The rows of a segment for shapes that keep every change: decoded, with each value as the original Drainer has it.
+"""The rows of a segment for shapes that keep every change: decoded, with each value as the original
+Drainer has it.
 
-ENUM and SET stay numbers, TIMESTAMPs are in the wanted time zone, and virtual generated columns are there where TiDB
-wrote them, which is in deletes.
+ENUM and SET stay numbers, TIMESTAMPs are in the wanted time zone, and virtual generated columns are
+there where TiDB wrote them, which is in deletes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ _UTC = datetime.UTC
 
 @dataclass(frozen=True, slots=True)
 class KindChanges:
-    """Changes of one kind in one table. `old` has updates and deletes, `new` inserts and updates; the other is empty.
-    Columns by name, in the table's order; ENUM and SET are uint64.
+    """Changes of one kind in one table.
+
+    `old` has updates and deletes, `new` inserts and updates; the other is empty. Columns by name,
+    in the table's order; ENUM and SET are uint64.
     """
 
     table: Table
@@ -59,7 +62,9 @@ def changes_of(segment: ChangeSet, zone: datetime.tzinfo) -> Iterator[KindChange
                 old = decode_deletes(raw, rows)
             else:
                 old, new = decode_updates(raw, rows)
-            yield KindChanges(table, kind, chosen, _images(table, old, zone), _images(table, new, zone))
+            yield KindChanges(
+                table, kind, chosen, _images(table, old, zone), _images(table, new, zone)
+            )
 
 
 def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:
@@ -70,7 +75,9 @@ def in_zone(texts: pa.Array, zone: datetime.tzinfo) -> pa.Array:
     if zone is _UTC or getattr(zone, "key", "") == "UTC" or len(texts) == 0:
         return texts
     coded = texts.dictionary_encode()
-    converted = pa.array([_convert(text, zone) for text in coded.dictionary.to_pylist()], texts.type)
+    converted = pa.array(
+        [_convert(text, zone) for text in coded.dictionary.to_pylist()], texts.type
+    )
     return converted.take(coded.indices)
 
 
@@ -96,8 +103,8 @@ def _holds_virtual(table: Table, row: bytes) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _raw_table(table: Table, *, with_virtual: bool) -> Table:
-    """Return the table with its ENUMs and SETs as the numbers that rows hold and, if wanted, virtual columns as
-    stored ones.
+    """Return the table with its ENUMs and SETs as the numbers that rows hold and, if wanted,
+    virtual columns as stored ones.
     """
     columns = tuple(_raw_column(column, with_virtual=with_virtual) for column in table.columns)
     return replace(table, columns=columns) if columns != table.columns else table
@@ -107,7 +114,13 @@ def _raw_column(column: Column, *, with_virtual: bool) -> Column:
     if column.kind in ("enum", "set"):
         number = _number(column, missing_value(column))
         default = None if number is None else str(number)
-        column = replace(column, tp=BIGINT, flag=column.flag | FLAG_UNSIGNED, origin_default=default, default=None)
+        column = replace(
+            column,
+            tp=BIGINT,
+            flag=column.flag | FLAG_UNSIGNED,
+            origin_default=default,
+            default=None,
+        )
     return replace(column, generated_stored=True) if with_virtual and column.virtual else column
 
 
@@ -123,4 +136,7 @@ def _images(table: Table, batch: pa.RecordBatch | None, zone: datetime.tzinfo) -
     if batch is None:
         return {}
     times = {column.name for column in table.columns if column.kind == "timestamp"}
-    return {name: in_zone(batch[name], zone) if name in times else batch[name] for name in batch.schema.names}
+    return {
+        name: in_zone(batch[name], zone) if name in times else batch[name]
+        for name in batch.schema.names
+    }

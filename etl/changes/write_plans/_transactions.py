@@ -1,7 +1,8 @@
 """Transactions as records of the binlogfile format, in transaction steps.
 
-A step's payload is whole records (`sluice.etl.changes.formats.binlog_file`), or a piece of one that is too large for a
-step. Steps are in order of commit_ts; `rows` and `commit_ts` are those of the records that end in the step.
+A step's payload is whole records (`sluice.etl.changes.formats.binlog_file`), or a piece of one that
+is too large for a step. Steps are in order of commit_ts; `rows` and `commit_ts` are those of the
+records that end in the step.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ Transactions = Callable[[ChangeSet, Places, Places, memoryview], Iterator[Transa
 """What `merged_in_order` gave, as transactions, ascending."""
 
 
-def merged_in_order(pieces: list[tuple[Places, pa.LargeBinaryArray]]) -> tuple[Places, Places, memoryview]:
+def merged_in_order(
+    pieces: list[tuple[Places, pa.LargeBinaryArray]],
+) -> tuple[Places, Places, memoryview]:
     """(places, offsets, data) of arrays whose values belong to places, in the order of the places."""
     places = np.concatenate([p for p, _ in pieces])
     order = np.argsort(places, kind="stable")
@@ -53,8 +56,8 @@ def message_head(commit_ts: int, dml_bytes: int) -> bytes:
 def binlog_steps(
     segment: ChangeSet, timings: StageTimings, events: Events, transactions: Transactions
 ) -> Iterator[Step]:
-    """Yield the segment's transaction steps: each change as `events` encodes it, put together by `transactions`, in
-    order. What decoding and formatting take is added to `timings`.
+    """Yield the segment's transaction steps: each change as `events` encodes it, put together by
+    `transactions`, in order. What decoding and formatting take is added to `timings`.
     """
     started = time.perf_counter()
     pieces = []
@@ -72,7 +75,9 @@ def binlog_steps(
         started = time.perf_counter()
 
 
-def transaction_steps(transactions: Iterator[Transaction], step_bytes: int = STEP_BYTES) -> Iterator[Step]:
+def transaction_steps(
+    transactions: Iterator[Transaction], step_bytes: int = STEP_BYTES
+) -> Iterator[Step]:
     """Steps of transactions, ascending. Raises ChangeError for one that no reader could take."""
     waiting = bytearray()
     count = rows = last = 0
@@ -81,9 +86,8 @@ def transaction_steps(transactions: Iterator[Transaction], step_bytes: int = STE
         start = message_head(commit_ts, size)
         if len(start) + size > MAX_MESSAGE_BYTES:
             raise ChangeError(
-                f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more than the"
-                f" {MAX_MESSAGE_BYTES}"
-                f" that protobuf readers take",
+                f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more"
+                f" than the {MAX_MESSAGE_BYTES} that protobuf readers take",
                 way_out=f"leave it out, `sluice txn skip {commit_ts}`, and copy its rows",
             )
         if waiting and len(waiting) + size > step_bytes:

@@ -24,7 +24,10 @@ class StageTimings:
 
     def to_ms(self) -> dict[str, float]:
         """Milliseconds by stage."""
-        return {name: round(getattr(self, name) * 1000, 3) for name in ("read", "decode", "reduce", "format")}
+        return {
+            name: round(getattr(self, name) * 1000, 3)
+            for name in ("read", "decode", "reduce", "format")
+        }
 
     def clear(self) -> None:
         """Start again from zero."""
@@ -38,31 +41,38 @@ class ChangeSet:
     changes: pa.Table
     """In the relay log's PART_SCHEMA, one chunk, ascending by (commit_ts, position)."""
     tables: tuple[tuple[Table, np.ndarray], ...]
-    """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered out is in none."""
+    """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered
+    out is in none.
+    """
     after: int
     """The commit timestamp behind which the change set begins."""
     through: int
-    """The commit timestamp at which the change set ends, where its commit step takes the checkpoint."""
+    """The commit timestamp at which the change set ends, where its commit step takes the
+    checkpoint.
+    """
     safe: bool = False
-    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to the right rows all
-    the same.
+    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to
+    the right rows all the same.
     """
     time_zone: str = "UTC"
     """The zone of TIMESTAMPs, for planners that write them as text without a zone."""
     partial: frozenset[int] = frozenset()
-    """Ids of tables that aren't downstream what they were upstream before: the event filter leaves some kinds of their
-    changes out, or rows are missing that a job is about to bring.
+    """Ids of tables that aren't downstream what they were upstream before: the event filter leaves
+    some kinds of their changes out, or rows are missing that a job is about to bring.
     """
     sources: Mapping[int, str] = field(default_factory=dict)
     """For tables that are merged downstream, by id: the upstream's name of each."""
     left_out: tuple[int, ...] = ()
     """Commit timestamps of the transactions inside that are ignored."""
     replayed: bool = False
-    """An in-flight batch that was interrupted. In tables whose rows are found by a key any part may be downstream. Any
-    image of a row that is there is removed, and the last image is written; no other row may be in the way.
+    """An in-flight batch that was interrupted. In tables whose rows are found by a key any part may
+    be downstream. Any image of a row that is there is removed, and the last image is written; no
+    other row may be in the way.
     """
     reverted: Mapping[int, pa.Table] = field(default_factory=dict)
-    """Of ignored transactions that may be downstream in part, by table id: their changes, in PART_SCHEMA."""
+    """Of ignored transactions that may be downstream in part, by table id: their changes, in
+    PART_SCHEMA.
+    """
 
     _columns: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -71,7 +81,9 @@ class ChangeSet:
         """Return the encoded rows."""
         if "row" not in self._columns:
             rows = self.changes["row"]
-            self._columns["row"] = rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
+            self._columns["row"] = (
+                rows.chunk(0) if rows.num_chunks else pa.array([], pa.large_binary())
+            )
         return self._columns["row"]
 
     def rows_of(self, places: np.ndarray) -> pa.LargeBinaryArray:
@@ -94,7 +106,10 @@ class ChangeSet:
 
     @property
     def encoded(self) -> tuple[pa.Buffer, memoryview] | None:
-        """Return what the encoded rows lie in, and where each begins and ends (int64); None if one is lacking."""
+        """Return what the encoded rows lie in, and where each begins and ends (int64).
+
+        None if one is lacking.
+        """
         if "encoded" not in self._columns:
             rows = self.all_rows
             _, offsets, data = rows.buffers()
@@ -109,8 +124,8 @@ class ChangeSet:
         return int(self._all("commit_ts")[place])
 
     def needs_lenient_writes(self, table_id: int) -> bool:
-        """Return whether a table's rows downstream may not be what they were upstream before the changes, or may meet
-        others'.
+        """Return whether a table's rows downstream may not be what they were upstream before the
+        changes, or may meet others'.
         """
         return (
             self.safe
@@ -122,6 +137,6 @@ class ChangeSet:
 
 
 WritePlanner = Callable[[ChangeSet, StageTimings, int], Iterator[Step]]
-"""From a segment to its steps for so many workers, all but the commit that ends it. Raises ChangeError and the row
-codec's errors.
+"""From a segment to its steps for so many workers, all but the commit that ends it. Raises
+ChangeError and the row codec's errors.
 """

@@ -5,11 +5,12 @@
     flush                           all workers commit what they have before any goes on
     delete, load …
 
-Tables whose rows only their values tell apart can't be written twice without harm: they go through session -1, in one
-transaction with the checkpoint. So do tables that are merged downstream, whose keys meet those of others, and those of
-which something is taken back.
+Tables whose rows only their values tell apart can't be written twice without harm: they go through
+session -1, in one transaction with the checkpoint. So do tables that are merged downstream, whose
+keys meet those of others, and those of which something is taken back.
 
-Few changes of a table go to one session as what they come to: to tell them apart would cost more than to write them.
+Few changes of a table go to one session as what they come to: to tell them apart would cost more
+than to write them.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ from sluice.etl.changes.write_plans.identity import conflict_keys
 from sluice.etl.changes.write_plans.net_effect import key_codes
 from sluice.etl.changes.write_plans.same_shape_tables import small_net_effects
 from sluice.etl.changes.write_plans.small_batches import SmallNetEffect
-from sluice.etl.changes.write_plans.table_changes import TableChanges, changes_of, check_merged_tables, comparable_keys
+from sluice.etl.changes.write_plans.table_changes import (
+    TableChanges,
+    changes_of,
+    check_merged_tables,
+    comparable_keys,
+)
 from sluice.relay import DELETE, INSERT
 from sluice.tidb.schema import Column
 
 CHECKPOINT_SESSION = -1
-_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # multiplying by it spreads neighbouring codes over the high bits
+# multiplying by it spreads neighbouring codes over the high bits
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Iterator[Step]:
@@ -42,14 +49,21 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Itera
     dispatched = []
     alone = []
     together: list[SmallNetEffect] = []
-    for few, (table, places) in zip(small_net_effects(segment, timings), segment.tables, strict=True):
+    for few, (table, places) in zip(
+        small_net_effects(segment, timings), segment.tables, strict=True
+    ):
         if few is not None:  # one session has it in order
             few.worker = len(together) % workers
             together.append(few)
             continue
         kinds = segment.column("kind", places)
         changes = changes_of(segment, table, places, timings)
-        if not changes.is_locatable or changes.source or table.id in segment.partial or table.id in segment.reverted:
+        if (
+            not changes.is_locatable
+            or changes.source
+            or table.id in segment.partial
+            or table.id in segment.reverted
+        ):
             alone.append(changes)
             continue
         started = time.perf_counter()
@@ -85,7 +99,9 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Itera
             yield from _by_worker(changes, kinds, groups, workers)
 
 
-def _by_worker(changes: TableChanges, kinds: np.ndarray, groups: np.ndarray, workers: int) -> Iterator[Step]:
+def _by_worker(
+    changes: TableChanges, kinds: np.ndarray, groups: np.ndarray, workers: int
+) -> Iterator[Step]:
     worker = ((groups.astype(np.uint64) * _HASH_MULTIPLIER) >> np.uint64(40)) % np.uint64(workers)
     old, new = worker[kinds != INSERT], worker[kinds != DELETE]
     for number in range(workers):
@@ -103,7 +119,10 @@ def _assigned_to(steps: Iterator[Step], worker: int) -> Iterator[Step]:
 
 
 def _schedule(changes: TableChanges, kinds: np.ndarray, commits: np.ndarray) -> ConflictSchedule:
-    """Rounds and groups of a table's changes; one group for all where equal keys can't be told by looking at them."""
+    """Rounds and groups of a table's changes.
+
+    One group for all where equal keys can't be told by looking at them.
+    """
     count = len(kinds)
     has_old, has_new = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)
     owners: list[np.ndarray] = []
@@ -125,8 +144,9 @@ def _schedule(changes: TableChanges, kinds: np.ndarray, commits: np.ndarray) -> 
 def _folded_keys(
     changes: TableChanges, names: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Codes of a key's old and new values, and which of them are no NULL. Values that any collation may call equal have
-    one code; None if that can't be told.
+    """Codes of a key's old and new values, and which of them are no NULL.
+
+    Values that any collation may call equal have one code; None if that can't be told.
     """
     columns = {column.name: column for column in changes.table.stored_columns}
     old, new = [], []

@@ -1,19 +1,20 @@
 """Detect conflicts: find the changes that may run in parallel in `parallel` mode.
 
-A change has **keys**: the values of the primary key and of every unique key, before and after. Going through the
-changes in order, a change whose keys nobody holds begins a group; one whose keys belong to one group joins it; one
-whose keys belong to several groups **conflicts**: everything before it has to be executed first (a flush), then all
-keys are forgotten. A group is executed in order by one worker, so whatever touches one row, or takes over a unique
-value, stays in order:
+A change has **keys**: the values of the primary key and of every unique key, before and after.
+Going through the changes in order, a change whose keys nobody holds begins a group; one whose keys
+belong to one group joins it; one whose keys belong to several groups **conflicts**: everything
+before it has to be executed first (a flush), then all keys are forgotten. A group is executed in
+order by one worker, so whatever touches one row, or takes over a unique value, stays in order:
 
     SQL1: UPDATE ... id 3 -> 4   keys 3, 4   begins group a
     SQL2: UPDATE ... id 2 -> 5   keys 2, 5   begins group b, may run beside SQL1
     SQL3: DELETE ... id 3        key 3       joins group a: after SQL1
     SQL4: UPDATE ... id 5 -> 3   keys 5, 3   meets a and b: flush, then begins a group of the next round
 
-The rule is the original Drainer's; what differs is that changes are numbered in columns, that most need no loop, and
-that a transaction isn't cut: values may be handed on in it in a ring, so that only before and behind it they are
-unique. Its changes that have keys in common are as one, and a flush that one of them needs comes before all of it.
+The rule is the original Drainer's; what differs is that changes are numbered in columns, that most
+need no loop, and that a transaction isn't cut: values may be handed on in it in a ring, so that
+only before and behind it they are unique. Its changes that have keys in common are as one, and a
+flush that one of them needs comes before all of it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class ConflictSchedule:
-    """For each change the round it is executed in (int32, ascending; between two rounds lies a flush) and its group
-    within the round (int64; groups of one round have no key in common)."""
+    """For each change the round it is executed in (int32, ascending.
+
+    Between two rounds lies a flush) and its group within the round (int64; groups of one round have
+    no key in common).
+    """
 
     rounds: np.ndarray
     groups: np.ndarray
@@ -38,12 +42,14 @@ class ConflictSchedule:
         return int(self.rounds[-1]) if len(self.rounds) else 0
 
 
-def schedule_conflicts(transactions: np.ndarray, owners: np.ndarray, keys: np.ndarray) -> ConflictSchedule:
+def schedule_conflicts(
+    transactions: np.ndarray, owners: np.ndarray, keys: np.ndarray
+) -> ConflictSchedule:
     """Assign changes, given in order, to rounds and groups.
 
-    `transactions` says for each change which one it is of, such as a commit_ts; those of one stand side by side.
-    `owners` and `keys` (both int64, same length) say which change has which key, in any order; every change has one at
-    least.
+    `transactions` says for each change which one it is of, such as a commit_ts; those of one stand
+    side by side. `owners` and `keys` (both int64, same length) say which change has which key, in
+    any order; every change has one at least.
     """
     changes = len(transactions)
     order = np.argsort(owners, kind="stable")
@@ -53,7 +59,8 @@ def schedule_conflicts(transactions: np.ndarray, owners: np.ndarray, keys: np.nd
         raise ValueError(f"{changes} changes, but keys for {len(starts)}")
     first = keys[starts]
     if (keys == first[np.repeat(np.arange(changes), np.diff(np.append(starts, len(keys))))]).all():
-        return ConflictSchedule(np.zeros(changes, np.int32), first)  # one key each: nobody can meet two groups
+        # one key each: nobody can meet two groups
+        return ConflictSchedule(np.zeros(changes, np.int32), first)
     listed = keys.tolist()
     own = [listed[begin:end] for begin, end in itertools.pairwise([*starts.tolist(), len(listed)])]
     begins = np.flatnonzero(np.append(True, transactions[1:] != transactions[:-1])).tolist()
@@ -74,7 +81,9 @@ def schedule_conflicts(transactions: np.ndarray, owners: np.ndarray, keys: np.nd
             held.update((key, met.get(root, root)) for key, root in joined.items())
             groups += [held[each[0]] for each in own[begin:end]]
         rounds.append(number)
-    return ConflictSchedule(np.repeat(np.array(rounds, np.int32), sizes), np.array(groups, np.int64))
+    return ConflictSchedule(
+        np.repeat(np.array(rounds, np.int32), sizes), np.array(groups, np.int64)
+    )
 
 
 def _assign_groups(own: list[list[int]], held: dict[int, int], groups: list[int]) -> bool:
@@ -115,7 +124,10 @@ def _merge_groups(own: list[list[int]]) -> dict[int, int]:
 
 
 def _find_conflicts(joined: dict[int, int], held: dict[int, int]) -> dict[int, int] | None:
-    """Return the group that each of a transaction's parts meets, by its root; None if one meets several."""
+    """Return the group that each of a transaction's parts meets, by its root.
+
+    None if one meets several.
+    """
     met: dict[int, int] = {}
     for key, root in joined.items():
         group = held.get(key)

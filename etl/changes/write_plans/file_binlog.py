@@ -1,9 +1,10 @@
-"""Transactions as the original Drainer's file sink writes them (`tidb/proto/pb_binlog.proto`), and DDL statements.
+"""Transactions as the original Drainer's file sink writes them (`tidb/proto/pb_binlog.proto`), and
+DDL statements.
 
-An event a changed row, in the order in which TiDB wrote them. Inserts and updates have the columns that a statement may
-set, deletes all that the row holds, generated ones too. A value is a datum: texts for DECIMAL, JSON and all times
-(TIMESTAMP in the wanted zone), numbers for ENUM, SET and BIT. In an update `value` is the old one and `changed_value`
-the new one.
+An event a changed row, in the order in which TiDB wrote them. Inserts and updates have the columns
+that a statement may set, deletes all that the row holds, generated ones too. A value is a datum:
+texts for DECIMAL, JSON and all times (TIMESTAMP in the wanted zone), numbers for ENUM, SET and BIT.
+In an update `value` is the old one and `changed_value` the new one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _TYPE_NAMES = column_types.NAMES | {0: "unspecified", column_types.VECTOR: ""}
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
-    """Transaction steps (`sluice.etl.changes.write_plans._transactions`), each message a pb_binlog.Binlog."""
+    """Transaction steps (`sluice.etl.changes.write_plans._transactions`), each message a
+    pb_binlog.Binlog.
+    """
     return binlog_steps(segment, timings, _encode_events, _encode_transactions)
 
 
@@ -47,7 +50,9 @@ def ddl_message(ddl: DdlJob) -> bytes:
     if ddl.type != Action.CREATE_SCHEMA:
         text = f"use {quote_name(ddl.schema_name)}; {text}"
     message: bytes = pb.file_binlog.Binlog(
-        tp=pb.file_binlog.DDL, commit_ts=ddl.commit_ts, ddl_query=text.encode("utf-8", "surrogateescape")
+        tp=pb.file_binlog.DDL,
+        commit_ts=ddl.commit_ts,
+        ddl_query=text.encode("utf-8", "surrogateescape"),
     ).SerializeToString()
     return message
 
@@ -64,16 +69,31 @@ def _encode_transactions(
 def _encode_events(changes: KindChanges) -> pa.LargeBinaryArray:
     """Return each change as a field of DMLData."""
     table, kind = changes.table, changes.kind
-    head = constant_field(b"\x0a", table.schema_name.encode()) + constant_field(b"\x12", table.name.encode())
+    head = constant_field(b"\x0a", table.schema_name.encode()) + constant_field(
+        b"\x12", table.name.encode()
+    )
     head += bytes((0x18, _EVENT_TYPE[kind]))
     images = changes.old if kind == DELETE else changes.new
-    columns = [c for c in table.columns if c.public and c.name in images and (kind == DELETE or not c.generated)]
+    columns = [
+        c
+        for c in table.columns
+        if c.public and c.name in images and (kind == DELETE or not c.generated)
+    ]
     fields = []
     for column in columns:
-        constant = constant_field(b"\x0a", column.name.encode()) + constant_field(b"\x12", bytes((column.tp,)))
+        constant = constant_field(b"\x0a", column.name.encode()) + constant_field(
+            b"\x12", bytes((column.tp,))
+        )
         constant += constant_field(b"\x1a", type_name(column).encode())
-        value = field(b"\x22", datums((changes.new if kind == INSERT else changes.old)[column.name]), constant)
+        value = field(
+            b"\x22", datums((changes.new if kind == INSERT else changes.old)[column.name]), constant
+        )
         if kind == UPDATE:
             value = join(value, field(b"\x2a", datums(changes.new[column.name])))
         fields.append(field(b"\x22", value))
-    return field(b"\x0a", join(head, *fields) if fields else pa.array([head] * len(changes.places), pa.large_binary()))
+    return field(
+        b"\x0a",
+        join(head, *fields)
+        if fields
+        else pa.array([head] * len(changes.places), pa.large_binary()),
+    )

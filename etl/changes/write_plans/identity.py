@@ -1,10 +1,11 @@
-"""What makes a row the same row: net effects, conflict detection, replays and the statements that find rows all follow
-this.
+"""What makes a row the same row: net effects, conflict detection, replays and the statements that
+find rows all follow this.
 
-TiDB's handle tells the changes of one row apart: the clustered primary key, else the hidden row id. But partitions have
-row ids of their own, EXCHANGE PARTITION brings equal ones into one table, and a binlog names the table, not the
-partition: there a row is known by a key, and without one by all its values. Rows that agree in every value are
-interchangeable, so how many of them come and go is all that counts.
+TiDB's handle tells the changes of one row apart: the clustered primary key, else the hidden row id.
+But partitions have row ids of their own, EXCHANGE PARTITION brings equal ones into one table, and a
+binlog names the table, not the partition: there a row is known by a key, and without one by all its
+values. Rows that agree in every value are interchangeable, so how many of them come and go is all
+that counts.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from sluice.tidb.table_cache import TableCache
 
 
 def identity(table: Table) -> tuple[str, ...]:
-    """Return the columns of a change's images that say which row it is about; () if only all values together do."""
+    """Return the columns of a change's images that say which row it is about.
+
+    () if only all values together do.
+    """
     return _identities(table)
 
 
 def lookup_key_columns(table: Table) -> list[Column]:
-    """Return the key by which rows are found downstream: the primary key, else a unique key without NULLs, else
-    nothing. Of a partitioned table it must hold for each partition: a row that moves on comes before it goes, so a
-    global key has it twice in between.
+    """Return the key by which rows are found downstream: the primary key, else a unique key without
+    NULLs, else nothing. Of a partitioned table it must hold for each partition: a row that moves on
+    comes before it goes, so a global key has it twice in between.
     """
     return [*_lookup_keys(table)]
 
 
 def replace_safe_columns(table: Table) -> tuple[str, ...] | bool:
-    """Return the columns that must be as they were for a row to be replaced in its place; True or False where that is
-    known without looking.
+    """Return the columns that must be as they were for a row to be replaced in its place.
+
+    True or False where that is known without looking.
     """
     return _replace_safe(table)
 
@@ -44,7 +49,9 @@ def _identity_of(table: Table) -> tuple[str, ...]:
 
 def _lookup_key_of(table: Table) -> tuple[Column, ...]:
     by_name = {column.name: column for column in table.stored_columns}
-    across = {tuple(name for name, _, _ in index.columns) for index in table.indexes if index.is_global}
+    across = {
+        tuple(name for name, _, _ in index.columns) for index in table.indexes if index.is_global
+    }
     for key in table.unique_keys():
         if key not in across and all(
             name in by_name and (key == table.primary_key or by_name[name].not_null) for name in key
@@ -72,8 +79,8 @@ _lookup_keys = TableCache(_lookup_key_of)
 
 
 def conflict_keys(table: Table) -> list[tuple[str, ...]]:
-    """Return the column names of everything that must be unique downstream, and of what tells rows apart; an empty
-    tuple for a key that isn't in the rows.
+    """Return the column names of everything that must be unique downstream, and of what tells rows
+    apart; an empty tuple for a key that isn't in the rows.
     """
     stored = {column.name for column in table.stored_columns}
     keys = [identity(table)]

@@ -1,16 +1,17 @@
-"""Transactions as the original Drainer sends them to Kafka (`tidb/proto/secondary_binlog.proto`), and DDL
-statements.
+"""Transactions as the original Drainer sends them to Kafka (`tidb/proto/secondary_binlog.proto`),
+and DDL statements.
 
-A Table for each table that a transaction changes, with its columns and unique keys; a mutation a changed row, in the
-order in which TiDB wrote them. In an update `row` is the new one and `change_row` the old one. Values:
+A Table for each table that a transaction changes, with its columns and unique keys; a mutation a
+changed row, in the order in which TiDB wrote them. In an update `row` is the new one and
+`change_row` the old one. Values:
 
     int64_value, uint64_value   whole numbers; ENUM and SET as uint64_value
     double_value                FLOAT, DOUBLE
     string_value                text, DECIMAL, YEAR and all times (TIMESTAMP in the wanted zone)
     bytes_value                 binary strings, BIT (big-endian), JSON (its text)
 
-Unlike the original's, updates have every column's value: there, columns that the row doesn't hold are null. Hidden
-columns of expression indexes and keys over them are left out.
+Unlike the original's, updates have every column's value: there, columns that the row doesn't hold
+are null. Hidden columns of expression indexes and keys over them are left out.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _TEXT_KINDS = {"text", "decimal", "date", "datetime", "timestamp", "time"}
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
-    """Transaction steps (`sluice.etl.changes.write_plans._transactions`), each message a slave.binlog.Binlog."""
+    """Transaction steps (`sluice.etl.changes.write_plans._transactions`), each message a
+    slave.binlog.Binlog.
+    """
     return binlog_steps(segment, timings, _mutations, _transactions)
 
 
@@ -67,7 +70,9 @@ def ddl_message(ddl: DdlJob) -> bytes:
     return message
 
 
-def _transactions(segment: ChangeSet, places: Places, offsets: Places, data: memoryview) -> Iterator[Transaction]:
+def _transactions(
+    segment: ChangeSet, places: Places, offsets: Places, data: memoryview
+) -> Iterator[Transaction]:
     commit_ts, table_ids = segment.column("commit_ts", places), segment.column("table_id", places)
     frames = {table.id: _table_frame(table) for table, _ in segment.tables}
     begins = np.append(True, (commit_ts[1:] != commit_ts[:-1]) | (table_ids[1:] != table_ids[:-1]))
@@ -77,7 +82,11 @@ def _transactions(segment: ChangeSet, places: Places, offsets: Places, data: mem
     for first, end in zip(starts, [*starts[1:], len(places)], strict=True):
         before, after = frames[int(table_ids[first])]
         mutations = data[offsets[first] : offsets[end]]
-        dml += [b"\x0a" + encode_uvarint(len(before) + len(mutations) + len(after)) + before, mutations, after]
+        dml += [
+            b"\x0a" + encode_uvarint(len(before) + len(mutations) + len(after)) + before,
+            mutations,
+            after,
+        ]
         rows += end - first
         if end == len(places) or commit_ts[end] != commit_ts[first]:
             yield int(commit_ts[first]), rows, dml
@@ -96,19 +105,26 @@ def _table_frame(table: Table) -> tuple[bytes, bytes]:
         table_name=table.name,
         column_info=[
             pb.secondary.ColumnInfo(
-                name=column.name, mysql_type=type_name(column), is_primary_key=bool(column.flag & FLAG_PRIMARY_KEY),
-                flen=_int32(column.flen), decimal=_int32(column.decimal),
+                name=column.name,
+                mysql_type=type_name(column),
+                is_primary_key=bool(column.flag & FLAG_PRIMARY_KEY),
+                flen=_int32(column.flen),
+                decimal=_int32(column.decimal),
             )
             for column in columns
         ],
-    )  # fmt: skip
+    )
     shown = {column.name for column in columns}
     tail = pb.secondary.Table()
     if table.handle_column is not None:
         tail.unique_keys.add(name="PRIMARY", column_names=[table.handle_column.name])
     for index in table.indexes:
         names = [name for name, _, _ in index.columns]
-        if (index.unique or index.primary) and index.state == STATE_PUBLIC and shown.issuperset(names):
+        if (
+            (index.unique or index.primary)
+            and index.state == STATE_PUBLIC
+            and shown.issuperset(names)
+        ):
             tail.unique_keys.add(name=index.name, column_names=names)
     return head.SerializeToString(), tail.SerializeToString()
 
@@ -131,7 +147,11 @@ def _mutations(changes: KindChanges) -> pa.LargeBinaryArray:
 
 def _rows(table: Table, image: Images, count: int) -> pa.LargeBinaryArray:
     fields = [
-        field(b"\x0a", _values(column, image[column.name])) if column.name in image else constant_field(b"\x0a", _NULL)
+        (
+            field(b"\x0a", _values(column, image[column.name]))
+            if column.name in image
+            else constant_field(b"\x0a", _NULL)
+        )
         for column in _shown_columns(table)
     ]
     if not any(isinstance(part, pa.Array) for part in fields):
@@ -151,11 +171,18 @@ def _values(column: Column, array: pa.Array) -> pa.LargeBinaryArray:
     elif kind == "bit":
         size = max(1, (column.flen + 7) // 8)
         digits = numbers_of(array).astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - size :]
-        result = field(b"\x2a", binary_column(np.arange(0, size * len(array) + 1, size), np.ascontiguousarray(digits)))
+        result = field(
+            b"\x2a",
+            binary_column(np.arange(0, size * len(array) + 1, size), np.ascontiguousarray(digits)),
+        )
     elif kind == "year":
         result = field(b"\x32", year_text(array.fill_null(0)).cast(BINARY))
     elif kind in _TEXT_KINDS:
         result = field(b"\x32", array.fill_null("").cast(BINARY))
     else:
         result = field(b"\x2a", array.cast(BINARY).fill_null(b""))
-    return pc.if_else(array.is_valid(), result, pa.scalar(_NULL, BINARY)) if array.null_count else result
+    return (
+        pc.if_else(array.is_valid(), result, pa.scalar(_NULL, BINARY))
+        if array.null_count
+        else result
+    )

@@ -1,9 +1,10 @@
-"""The newest image of each row that a segment touches, by the key that finds rows downstream: what is left of it when
-all that came before doesn't count.
+"""The newest image of each row that a segment touches, by the key that finds rows downstream: what
+is left of it when all that came before doesn't count.
 
-A step `latest_images` a table: the payload is an Arrow IPC stream of the table's stored columns and GONE, which is true
-where the row isn't there in the end; of such a row the key alone counts. Steps of a later segment come after those of
-an earlier one. A table without a key has a step without rows.
+A step `latest_images` a table: the payload is an Arrow IPC stream of the table's stored columns and
+GONE, which is true where the row isn't there in the end; of such a row the key alone counts. Steps
+of a later segment come after those of an earlier one. A table without a key has a step without
+rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
     for table, places in segment.tables:
         started = time.perf_counter()
         changes = RawChanges(
-            segment.column("kind", places), segment.column("commit_ts", places), segment.rows_of(places)
+            segment.column("kind", places),
+            segment.column("commit_ts", places),
+            segment.rows_of(places),
         )
         rows = latest_images(table, changes)
         timings.decode += time.perf_counter() - started
@@ -40,14 +43,25 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
         detail = LatestImagesDetail(table.id)
-        yield Step(detail, segment.through, table.schema_name, table.name, rows.num_rows, 0, sink.getvalue())
+        yield Step(
+            detail,
+            segment.through,
+            table.schema_name,
+            table.name,
+            rows.num_rows,
+            0,
+            sink.getvalue(),
+        )
 
 
 def latest_images(table: Table, changes: RawChanges) -> pa.Table:
-    """Return the last image of each key, and GONE. Raises the row codec's errors.
+    """Return the last image of each key, and GONE.
 
-    Rows may exchange their keys, in one transaction too, so a key's own last image doesn't tell whether it is taken in
-    the end. What each row is in the end, by its identity, does: every other key that was touched is free.
+    Raises the row codec's errors.
+
+    Rows may exchange their keys, in one transaction too, so a key's own last image doesn't tell
+    whether it is taken in the end. What each row is in the end, by its identity, does: every other
+    key that was touched is free.
     """
     key = [column.name for column in lookup_key_columns(table)]
     count = len(changes.kinds) if key else 0
@@ -55,7 +69,9 @@ def latest_images(table: Table, changes: RawChanges) -> pa.Table:
     old, new = decode(table, kinds, changes.rows[:count])
     before, after = len(np.flatnonzero(kinds != INSERT)), len(np.flatnonzero(kinds != DELETE))
     free = {
-        n: pa.concat_arrays([old[n].cast(a.type), a]) if n in key else pa.nulls(before + after, a.type)
+        n: pa.concat_arrays([old[n].cast(a.type), a])
+        if n in key
+        else pa.nulls(before + after, a.type)
         for n, a in new.items()
     }
     taken = pa.array(_surviving_places(table, kinds, old, new))
@@ -78,7 +94,12 @@ def _surviving_places(table: Table, kinds: np.ndarray, old: Images, new: Images)
     if not len(kinds) or not names:
         return np.zeros(0, np.int64)
     columns = {column.name: column for column in table.stored_columns}
-    codes = key_codes(*([comparable_keys(images[name], columns.get(name)) for name in names] for images in (old, new)))
+    codes = key_codes(
+        *(
+            [comparable_keys(images[name], columns.get(name)) for name in names]
+            for images in (old, new)
+        )
+    )
     effect = net_effect(kinds, *codes, partial=True)
     return np.concatenate((effect.inserted, effect.updated_new))
 

@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from sluice.etl.changes.steps import Step
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
 from sluice.etl.changes.write_plans.same_shape_tables import small_net_effects
-from sluice.etl.changes.write_plans.table_changes import TableChanges, changes_of, check_merged_tables
+from sluice.etl.changes.write_plans.table_changes import (
+    TableChanges,
+    changes_of,
+    check_merged_tables,
+)
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
@@ -20,7 +24,9 @@ def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> I
     """
     reduced = [
         few or changes_of(segment, table, places, timings)
-        for few, (table, places) in zip(small_net_effects(segment, timings), segment.tables, strict=True)
+        for few, (table, places) in zip(
+            small_net_effects(segment, timings), segment.tables, strict=True
+        )
     ]
     others = [table_changes for table_changes in reduced if isinstance(table_changes, TableChanges)]
     check_merged_tables(others)

@@ -1,12 +1,14 @@
 """Reduce many changes of one row to at most one delete and one write.
 
-A change has an **old image** (update, delete), a **new image** (insert, update) or both. Per row key, the images in
-order are REMOVE, PUT, REMOVE, PUT …: what a batch does to a key is told by its first and last image alone. It starts
-with REMOVE: the row existed before. It ends with PUT: the row exists afterwards.
+A change has an **old image** (update, delete), a **new image** (insert, update) or both. Per row
+key, the images in order are REMOVE, PUT, REMOVE, PUT …: what a batch does to a key is told by its
+first and last image alone. It starts with REMOVE: the row existed before. It ends with PUT: the row
+exists afterwards.
 
-Keys are compared as the exact bytes that TiDB stored, not under a collation, and that is right under every collation as
-long as deletes are executed before writes: an old image holds the stored bytes of the row it removes, so rows that are
-equal only under the collation ('a' deleted, 'A' inserted) are two keys here, one deleted first, one written after.
+Keys are compared as the exact bytes that TiDB stored, not under a collation, and that is right
+under every collation as long as deletes are executed before writes: an old image holds the stored
+bytes of the row it removes, so rows that are equal only under the collation ('a' deleted, 'A'
+inserted) are two keys here, one deleted first, one written after.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ _MAX_SMALL_CHANGES = 64  # changes
 
 
 class InconsistentHistory(SluiceError, ValueError):
-    """Changes of one key that can't follow one another, such as two inserts with no delete between them. `change` is
-    the index of the second one.
+    """Changes of one key that can't follow one another, such as two inserts with no delete between
+    them. `change` is the index of the second one.
     """
 
-    way_out = "land the window again into an empty relay log, or leave the transaction out: `sluice txn skip`"
+    way_out = (
+        "land the window again into an empty relay log, or leave the transaction out: `sluice txn"
+        " skip`"
+    )
 
     def __init__(self, change: int, kind: str) -> None:
         super().__init__(kind)
@@ -38,8 +43,11 @@ class InconsistentHistory(SluiceError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NetEffect:
-    """Indexes, int64. `gone_old`: old images of rows to delete. `new_only`: new images of rows that did not exist
-    before. `kept_old`, `kept_new` (same length): old and new image of rows that existed and still exist.
+    """Indexes, int64.
+
+    `gone_old`: old images of rows to delete. `new_only`: new images of rows that did not exist
+    before. `kept_old`, `kept_new` (same length): old and new image of rows that existed and still
+    exist.
     """
 
     deleted: np.ndarray
@@ -49,13 +57,17 @@ class NetEffect:
 
 
 def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit for bit.
+    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit
+    for bit.
 
-    `old` and `new` hold the same key columns in the same order. A single integer column is its own code, so sorting
-    by code is sorting by key.
+    `old` and `new` hold the same key columns in the same order. A single integer column is its own
+    code, so sorting by code is sorting by key.
     """
     split = len(old[0])
-    both = [pa.chunked_array([a, b.cast(a.type)]).combine_chunks() for a, b in zip(old, new, strict=True)]
+    both = [
+        pa.chunked_array([a, b.cast(a.type)]).combine_chunks()
+        for a, b in zip(old, new, strict=True)
+    ]
     codes: np.ndarray | None = None
     if len(both) == 1 and pa.types.is_integer(both[0].type) and both[0].null_count == 0:
         codes = np.asarray(both[0]).astype(np.int64, copy=False)
@@ -68,27 +80,32 @@ def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndar
             if codes is None:
                 codes = indices
                 continue
-            _, codes = np.unique(codes, return_inverse=True)  # keeps the product below within 64 bits
+            # keeps the product below within 64 bits
+            _, codes = np.unique(codes, return_inverse=True)
             codes = codes * max(len(encoded.dictionary), 1) + indices
     assert codes is not None
     return codes[:split], codes[split:]
 
 
-def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, *, partial: bool = False) -> NetEffect:
+def net_effect(
+    kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, *, partial: bool = False
+) -> NetEffect:
     """Return the net effect of changes given in order.
 
-    `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with a new image, both
-    in order of the changes. `partial`: some changes were left out, so that the others needn't follow one another.
-    Raises BrokenHistoryError.
+    `kinds` (n,) int8; `old_codes` one key a change with an old image, `new_codes` one a change with
+    a new image, both in order of the changes. `partial`: some changes were left out, so that the
+    others needn't follow one another. Raises BrokenHistoryError.
     """
     changes = len(kinds)
     if (
         changes <= _MAX_SMALL_CHANGES
-        and (few := _small_net_effect(kinds.tolist(), old_codes.tolist(), new_codes.tolist())) is not None
+        and (few := _small_net_effect(kinds.tolist(), old_codes.tolist(), new_codes.tolist()))
+        is not None
     ):
         return few
     has_old, has_new = kinds != INSERT, kinds != DELETE
-    # Slot 2i is the old image of change i, slot 2i+1 its new image: the images in order without sorting.
+    # Slot 2i is the old image of change i, slot 2i+1 its new image: the images in order without
+    # sorting.
     codes = np.empty((changes, 2), np.int64)
     refs = np.empty((changes, 2), np.int64)
     codes[has_old, 0], codes[has_new, 1] = old_codes, new_codes
@@ -103,7 +120,9 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
     broken = np.flatnonzero(~first[1:] & (put[1:] == put[:-1])) + 1
     if len(broken) and not partial:
         at = int(broken[0])
-        what = "inserted though it exists" if put[at] else "updated or deleted though it doesn't exist"
+        what = (
+            "inserted though it exists" if put[at] else "updated or deleted though it doesn't exist"
+        )
         raise InconsistentHistory(int(slots[at]) // 2, what)
     starts = np.flatnonzero(first)
     ends = np.append(starts[1:], len(codes)) - 1
@@ -116,9 +135,12 @@ def net_effect(kinds: np.ndarray, old_codes: np.ndarray, new_codes: np.ndarray, 
     )
 
 
-def _small_net_effect(kinds: list[int], old_codes: list[int], new_codes: list[int]) -> NetEffect | None:
-    """Return the same without a numpy call for each step, which cost more than so few changes; None for a broken
-    history.
+def _small_net_effect(
+    kinds: list[int], old_codes: list[int], new_codes: list[int]
+) -> NetEffect | None:
+    """Return the same without a numpy call for each step, which cost more than so few changes.
+
+    None for a broken history.
     """
     before: dict[int, int | None] = {}
     """The first old image of each key, None for one that began with a new image."""
@@ -155,8 +177,9 @@ def _small_net_effect(kinds: list[int], old_codes: list[int], new_codes: list[in
 
 
 def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
-    """Return the net effect where all of a row's values are its key: of each, as many are gone or new as old and new
-    images differ in number. The order plays no part, and nothing is kept: what goes and comes again is as it was.
+    """Return the net effect where all of a row's values are its key: of each, as many are gone or
+    new as old and new images differ in number. The order plays no part, and nothing is kept: what
+    goes and comes again is as it was.
     """
     _, codes = np.unique(np.concatenate((old_codes, new_codes)), return_inverse=True)
     old, new = codes[: len(old_codes)], codes[len(old_codes) :]
@@ -177,8 +200,9 @@ def _first_by_code(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 def unchanged_rows(
     old: Sequence[pa.Array], new: Sequence[pa.Array], kept_old: np.ndarray, kept_new: np.ndarray
 ) -> np.ndarray:
-    """Return which of the kept rows (bool mask) end exactly as they began; `old` and `new` are the same columns of
-    both images.
+    """Return which of the kept rows (bool mask) end exactly as they began.
+
+    `old` and `new` are the same columns of both images.
     """
     same = np.arange(len(kept_old))
     for before, after in zip(old, new, strict=True):

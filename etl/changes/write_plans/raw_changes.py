@@ -14,7 +14,13 @@ import sluice.tidb.rows
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.native_images import NativeImages, RowLayout, find_images
 from sluice.tidb.row_images import DecodedImages, JoinedImages, RowImages
-from sluice.tidb.rows import DecodeStats, check_collations, decode_deletes, decode_inserts, decode_updates
+from sluice.tidb.rows import (
+    DecodeStats,
+    check_collations,
+    decode_deletes,
+    decode_inserts,
+    decode_updates,
+)
 from sluice.tidb.schema import Table
 from sluice.tidb.table_cache import TableCache
 
@@ -51,7 +57,11 @@ class RawChanges:
     @classmethod
     def from_table(cls, changes: pa.Table) -> Self:
         """From a table in PART_SCHEMA."""
-        return cls(changes["kind"].to_numpy(), changes["commit_ts"].to_numpy(), changes["row"].combine_chunks())
+        return cls(
+            changes["kind"].to_numpy(),
+            changes["commit_ts"].to_numpy(),
+            changes["row"].combine_chunks(),
+        )
 
 
 def decode(
@@ -65,7 +75,9 @@ def decode(
     places = _by_kind(kinds)
     decoded = (
         _in_batches(functools.partial(decode_some, table, stats=counted), rows, at)
-        for decode_some, at in zip((decode_inserts, decode_updates, decode_deletes), places, strict=True)
+        for decode_some, at in zip(
+            (decode_inserts, decode_updates, decode_deletes), places, strict=True
+        )
     )
     inserted, updated, deleted = (tuple(map(decoded_images, images)) for images in decoded)
     old, new = _joined_images(table, places, inserted, updated, deleted)
@@ -73,11 +85,12 @@ def decode(
 
 
 def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[RowImages, RowImages]:
-    """As `decode`, for who doesn't look at every column of every row: what the compiled kernel finds is decoded when it
-    is asked for.
+    """As `decode`, for who doesn't look at every column of every row: what the compiled kernel
+    finds is decoded when it is asked for.
 
-    Elsewhere decoding needs several times the memory of what comes out, so where there is more than a portion of some
-    kind everything is decoded; and where there is so little that choosing costs more.
+    Elsewhere decoding needs several times the memory of what comes out, so where there is more than
+    a portion of some kind everything is decoded; and where there is so little that choosing costs
+    more.
     """
     found = find_changes(table, changes)
     if found is not None:
@@ -86,7 +99,9 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
         return found[:2]
     kinds, rows = changes.kinds, changes.own_rows
     places = _by_kind(kinds)
-    if len(kinds) * len(table.columns) <= _SMALL_BATCH_VALUES or max(map(len, places)) > _batch_rows(rows):
+    if len(kinds) * len(table.columns) <= _SMALL_BATCH_VALUES or max(
+        map(len, places)
+    ) > _batch_rows(rows):
         old, new = decode(table, kinds, rows, stats)
         return decoded_images(old), decoded_images(new)
     inserted, updated, deleted = (
@@ -96,9 +111,11 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
     return _joined_images(table, places, inserted, updated, deleted)
 
 
-def find_changes(table: Table, changes: RawChanges) -> tuple[NativeImages, NativeImages, bool] | None:
-    """Return the old and the new images as the compiled kernel finds them, and whether an old one lacks a column's
-    value; None if it doesn't. Raises the row codec's errors.
+def find_changes(
+    table: Table, changes: RawChanges
+) -> tuple[NativeImages, NativeImages, bool] | None:
+    """Return the old and the new images as the compiled kernel finds them, and whether an old one
+    lacks a column's value; None if it doesn't. Raises the row codec's errors.
     """
     layout, count = row_layout(table), len(changes.kinds)
     if layout is None or count > DECODE_BATCH_ROWS or count * layout.slots > _MAX_BATCH_CELLS:
@@ -143,10 +160,15 @@ def _by_kind(kinds: np.ndarray) -> list[np.ndarray]:
 
 
 def _joined_images(
-    table: Table, places: Sequence[np.ndarray], inserted: _Pieces, updated: _Pieces, deleted: _Pieces
+    table: Table,
+    places: Sequence[np.ndarray],
+    inserted: _Pieces,
+    updated: _Pieces,
+    deleted: _Pieces,
 ) -> tuple[RowImages, RowImages]:
-    """(old images, new images) in the order of the changes, of those of each kind, at `places`; () for a kind that
-    there isn't.
+    """(old images, new images) in the order of the changes, of those of each kind, at `places`.
+
+    () for a kind that there isn't.
     """
     inserts, updates, deletes = places
     before = [(updated[:1], updates), (deleted, deletes)]
@@ -158,7 +180,10 @@ def _merged_in_order(pieces: Sequence[tuple[_Pieces, np.ndarray]], table: Table)
     there = [(images[0], at) for images, at in pieces if images]
     if len(there) < 2:
         return there[0][0] if there else decoded_images(_empty(table))
-    return JoinedImages([each for each, _ in there], np.argsort(np.concatenate([at for _, at in there]), kind="stable"))
+    return JoinedImages(
+        [each for each, _ in there],
+        np.argsort(np.concatenate([at for _, at in there]), kind="stable"),
+    )
 
 
 def _batch_rows(rows: pa.LargeBinaryArray) -> int:
@@ -167,9 +192,13 @@ def _batch_rows(rows: pa.LargeBinaryArray) -> int:
     return max(1, min(DECODE_BATCH_ROWS, size))
 
 
-def _in_batches(decode_some: Callable[..., Any], rows: pa.LargeBinaryArray, places: np.ndarray) -> list[Images]:
-    """Return what `decode_some` makes of the rows at `places`, one batch or a pair; a portion at a time, since
-    decoding needs several times the memory of what comes out. [] for no rows.
+def _in_batches(
+    decode_some: Callable[..., Any], rows: pa.LargeBinaryArray, places: np.ndarray
+) -> list[Images]:
+    """Return what `decode_some` makes of the rows at `places`, one batch or a pair.
+
+    A portion at a time, since decoding needs several times the memory of what comes out. [] for no
+    rows.
     """
     size = _batch_rows(rows)
     found: list[tuple[pa.RecordBatch, ...]] = []
@@ -182,7 +211,9 @@ def _in_batches(decode_some: Callable[..., Any], rows: pa.LargeBinaryArray, plac
 def _columns(batches: Sequence[pa.RecordBatch]) -> Images:
     names = batches[0].schema.names
     return {
-        name: batches[0].column(i) if len(batches) == 1 else pa.concat_arrays([batch.column(i) for batch in batches])
+        name: batches[0].column(i)
+        if len(batches) == 1
+        else pa.concat_arrays([batch.column(i) for batch in batches])
         for i, name in enumerate(names)
     }
 

@@ -1,5 +1,5 @@
-"""Few changes of many tables: those of tables that are alike but for their names are reduced together, by a few calls
-for all of them, since calls for each would be most of what a table costs.
+"""Few changes of many tables: those of tables that are alike but for their names are reduced
+together, by a few calls for all of them, since calls for each would be most of what a table costs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def small_net_effects(segment: ChangeSet, timings: StageTimings) -> list[SmallNe
     return found
 
 
-def _table_batches(segment: ChangeSet, way: ReducePlan, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+def _table_batches(
+    segment: ChangeSet, way: ReducePlan, numbers: Sequence[int]
+) -> Iterator[Sequence[int]]:
     """Yield the tables with these numbers, as many at a time as are reduced together."""
     most = MAX_BATCHED_CHANGES
     if segment.encoded is not None and (count := len(segment.changes)):
@@ -73,7 +75,9 @@ def _table_batches(segment: ChangeSet, way: ReducePlan, numbers: Sequence[int]) 
     yield numbers[first:]
 
 
-def _reduce_tables(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> Sequence[SmallNetEffect | None]:
+def _reduce_tables(
+    segment: ChangeSet, way: ReducePlan, tables: _Changes
+) -> Sequence[SmallNetEffect | None]:
     """For each of some alike tables."""
     if len(tables) < _MIN_BATCHED_TABLES or not (way.is_plain and way.is_text):
         return [way.reduce(segment, table, places) for table, places in tables]
@@ -81,11 +85,19 @@ def _reduce_tables(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> Seq
     if found is not None:
         return found
     half = len(tables) // 2  # who is left out keeps few others from being reduced together
-    return [*_reduce_tables(segment, way, tables[:half]), *_reduce_tables(segment, way, tables[half:])]
+    return [
+        *_reduce_tables(segment, way, tables[:half]),
+        *_reduce_tables(segment, way, tables[half:]),
+    ]
 
 
-def _reduce_together(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> list[SmallNetEffect | None] | None:
-    """Return the same as `ReducePlan.reduce` for each; None where something about one of them keeps it from all."""
+def _reduce_together(
+    segment: ChangeSet, way: ReducePlan, tables: _Changes
+) -> list[SmallNetEffect | None] | None:
+    """Return the same as `ReducePlan.reduce` for each.
+
+    None where something about one of them keeps it from all.
+    """
     if segment.encoded is None:
         return None
     data, layout = segment.encoded[0], way.layout
@@ -93,16 +105,23 @@ def _reduce_together(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> l
     ends = np.cumsum([len(places) for _, places in tables])
     kinds = segment.column("kind", places)
     images = rows_kernel.walk(
-        *segment.encoded, places, kinds.view(np.uint8), layout.slots, layout.handle, layout.of_inserts,
+        *segment.encoded,
+        places,
+        kinds.view(np.uint8),
+        layout.slots,
+        layout.handle,
+        layout.of_inserts,
         layout.of_others,
-    )  # fmt: skip
+    )
     if images is None:
         return None
     old, new, _ = images
     found = lines_kernel.net(data, old, new, layout.slots, way.key, kinds.tobytes(), ends)
     if found is None:
         return None
-    effect = _BatchedEffect.from_kernel(way, (data, old, new), [np.frombuffer(each, np.int64) for each in found])
+    effect = _BatchedEffect.from_kernel(
+        way, (data, old, new), [np.frombuffer(each, np.int64) for each in found]
+    )
     lines = format_small_load_native(tables[0][0], data, new, effect.come.tobytes(), None)
     if lines is None:
         return None
@@ -110,7 +129,12 @@ def _reduce_together(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> l
     commit_ts = segment.column("commit_ts", places)
     first_ts, last_ts = commit_ts[np.append(0, ends[:-1])].tolist(), commit_ts[ends - 1].tolist()
     refused, begins = effect.refused.tolist(), lines.offsets.tolist()
-    ended = zip(effect.deleted_ends.tolist(), effect.written_ends.tolist(), effect.inserted_ends.tolist(), strict=True)
+    ended = zip(
+        effect.deleted_ends.tolist(),
+        effect.written_ends.tolist(),
+        effect.inserted_ends.tolist(),
+        strict=True,
+    )
     reduced: list[SmallNetEffect | None] = []
     gone = come = 0
     for number, (gone_end, written_end, come_end) in enumerate(ended):
@@ -118,28 +142,43 @@ def _reduce_together(segment: ChangeSet, way: ReducePlan, tables: _Changes) -> l
             reduced.append(None)
         else:
             table = tables[number][0]
-            deleted = tuple(deletes_by_number(table, way.located[0], keys[gone:gone_end])) if gone < gone_end else ()
+            deleted = (
+                tuple(deletes_by_number(table, way.located[0], keys[gone:gone_end]))
+                if gone < gone_end
+                else ()
+            )
             first, middle, end = begins[come], begins[written_end], begins[come_end]
             reduced.append(
                 SmallNetEffect(
-                    table, way, first_ts[number], last_ts[number], deleted, lines.layout, written_end - come,
-                    lines.text[first:middle], come_end - written_end, lines.text[middle:end],
+                    table,
+                    way,
+                    first_ts[number],
+                    last_ts[number],
+                    deleted,
+                    lines.layout,
+                    written_end - come,
+                    lines.text[first:middle],
+                    come_end - written_end,
+                    lines.text[middle:end],
                 )
-            )  # fmt: skip
+            )
         gone, come = gone_end, come_end
     return reduced
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchedEffect:
-    """What the changes of some tables come to. Places of images lie table by table, those of each up to its end."""
+    """What the changes of some tables come to.
+
+    Places of images lie table by table, those of each up to its end.
+    """
 
     gone: _Ints
     """Of old images of rows to be removed."""
     deleted_ends: _Ints
     come: _Ints
-    """Of new images: in each table first those that take a free place, then those that take that of their former
-    selves.
+    """Of new images: in each table first those that take a free place, then those that take that of
+    their former selves.
     """
     written_ends: _Ints
     """Where the former end."""
@@ -148,7 +187,9 @@ class _BatchedEffect:
     """Tables of which it can't be told."""
 
     @classmethod
-    def from_kernel(cls, way: ReducePlan, images: tuple[Any, bytes, bytes], found: Sequence[_Ints]) -> _BatchedEffect:
+    def from_kernel(
+        cls, way: ReducePlan, images: tuple[Any, bytes, bytes], found: Sequence[_Ints]
+    ) -> _BatchedEffect:
         """`images`: data, cells of old and of new ones; `found`: what the kernel's `net` has.
 
         See" " `ReducePlan.reduce`.
@@ -157,25 +198,40 @@ class _BatchedEffect:
         count = len(counts) // 3
         counted = counts.reshape(count, 3)
         refused = counted[:, 0] < 0
-        gone_of, fresh_of, kept_of = (np.repeat(np.arange(count), column) for column in np.maximum(counted, 0).T)
+        gone_of, fresh_of, kept_of = (
+            np.repeat(np.arange(count), column) for column in np.maximum(counted, 0).T
+        )
 
         def alike(codes: bytes) -> npt.NDArray[np.uint8]:
-            codes_of_pairs = np.frombuffer(rows_kernel.alike(*images, codes, before, after), np.uint8)
+            codes_of_pairs = np.frombuffer(
+                rows_kernel.alike(*images, codes, before, after), np.uint8
+            )
             refused[kept_of[codes_of_pairs == UNSURE]] = True
             return codes_of_pairs
 
         differ = alike(way.layout.compared) != SAME
         before, after, kept_of = before[differ], after[differ], kept_of[differ]
-        held = np.full(len(before), way.held) if isinstance(way.held, bool) else alike(way.held) == SAME
+        held = (
+            np.full(len(before), way.held)
+            if isinstance(way.held, bool)
+            else alike(way.held) == SAME
+        )
         removed, written, replaced = (
             np.bincount(np.concatenate(owners), minlength=count)
             for owners in ((gone_of, kept_of[~held]), (fresh_of, kept_of[~held]), (kept_of[held],))
         )
-        anew = (removed > 0) & (written > 0) & (replaced > 0) & (replaced * way.indexes <= MAX_REWRITTEN_INDEX_ENTRIES)
+        anew = (
+            (removed > 0)
+            & (written > 0)
+            & (replaced > 0)
+            & (replaced * way.indexes <= MAX_REWRITTEN_INDEX_ENTRIES)
+        )
         renewed = held & anew[kept_of]
         moved, stays = ~held, held & ~renewed
         gone, gone_ends = _by_table(
-            count, (gone, before[moved], before[renewed]), (gone_of, kept_of[moved], kept_of[renewed])
+            count,
+            (gone, before[moved], before[renewed]),
+            (gone_of, kept_of[moved], kept_of[renewed]),
         )
         come, come_ends = _by_table(
             count, (fresh, after[moved], after[renewed], after[stays]),
@@ -186,7 +242,8 @@ class _BatchedEffect:
 
 
 def _by_table(count: int, parts: Sequence[_Ints], owners: Sequence[_Ints]) -> tuple[_Ints, _Ints]:
-    """Places table by table, in each those of the first part first, and where those of each table end.
+    """Places table by table, in each those of the first part first, and where those of each table
+    end.
 
     `owners`: the table of each place, below `count`.
     """

@@ -1,8 +1,9 @@
-"""What few changes of a table come to, by the compiled kernels alone: for so few the fixed cost of Arrow's and numpy's
-calls would be most of it. `sluice.etl.changes.write_plans.same_shape_tables` asks for alike tables together.
+"""What few changes of a table come to, by the compiled kernels alone: for so few the fixed cost of
+Arrow's and numpy's calls would be most of it. `sluice.etl.changes.write_plans.same_shape_tables`
+asks for alike tables together.
 
-Whatever isn't as it nearly always is, is left to `sluice.etl.changes.write_plans.table_changes`, which gives the same
-rows, or the error.
+Whatever isn't as it nearly always is, is left to `sluice.etl.changes.write_plans.table_changes`,
+which gives the same rows, or the error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.load_lines_native import format_small_load_native, needs_images
 from sluice.etl.changes.steps import DeleteDetail, LoadDetail, Step
 from sluice.etl.changes.write_plans.change_set import ChangeSet
-from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns, replace_safe_columns
+from sluice.etl.changes.write_plans.identity import (
+    identity,
+    lookup_key_columns,
+    replace_safe_columns,
+)
 from sluice.etl.changes.write_plans.raw_changes import RawChanges, find_changes, row_layout
 from sluice.tidb import kernel as rows_kernel
 from sluice.tidb.codec.datum import UVARINT, VARINT
@@ -32,7 +37,9 @@ from sluice.tidb.table_cache import TableCache
 
 MAX_SMALL_CHANGES = lines_kernel.FEW
 MAX_REWRITTEN_INDEX_ENTRIES = 16
-"""Entries of secondary indexes at most that are made anew to save a statement, see `ReducePlan._effect`."""
+"""Entries of secondary indexes at most that are made anew to save a statement, see
+`ReducePlan._effect`.
+"""
 REFUSED = array("q", [-1, -1, -1]).tobytes()
 """What the kernel has counted of a table that it leaves to others."""
 _KEY_KINDS = ("int", "text", "binary")
@@ -46,8 +53,8 @@ Deleted = tuple[int, bytes]
 
 @dataclass(slots=True, eq=False)
 class SmallNetEffect:
-    """The net effect of at most FEW changes of a table, of which nothing is known but that the downstream was as the
-    upstream before. Its steps are those that `TableChanges` gives.
+    """The net effect of at most FEW changes of a table, of which nothing is known but that the
+    downstream was as the upstream before. Its steps are those that `TableChanges` gives.
 
     All its text is utf-8, it has a key, and it is merged with no other.
     """
@@ -74,7 +81,9 @@ class SmallNetEffect:
             yield self._step(DeleteDetail(self.first_ts, worker=self.worker), rows, statement)
 
     def loads(self) -> Iterator[Step]:
-        """Load steps: rows that take a free place first, then those that take the place of their former selves."""
+        """Load steps: rows that take a free place first, then those that take the place of their
+        former selves.
+        """
         if self.written:
             yield self._load(self.written, 0, self.written_text)
         if self.replaced:
@@ -82,7 +91,11 @@ class SmallNetEffect:
 
     def _load(self, rows: int, replaces: int, text: bytes) -> Step:
         detail = LoadDetail(
-            self.first_ts, worker=self.worker, layout=self.layout, replaces=replaces, keys=self.way.names
+            self.first_ts,
+            worker=self.worker,
+            layout=self.layout,
+            replaces=replaces,
+            keys=self.way.names,
         )
         return self._step(detail, rows, text)
 
@@ -91,8 +104,15 @@ class SmallNetEffect:
 
 
 def reduce_plan_for(segment: ChangeSet, table: Table, places: np.ndarray) -> ReducePlan | None:
-    """Return how the changes of a table at some places are reduced; None where they can't be told so."""
-    return None if len(places) > MAX_SMALL_CHANGES or segment.needs_lenient_writes(table.id) else _reduce_plans(table)
+    """Return how the changes of a table at some places are reduced.
+
+    None where they can't be told so.
+    """
+    return (
+        None
+        if len(places) > MAX_SMALL_CHANGES or segment.needs_lenient_writes(table.id)
+        else _reduce_plans(table)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +123,8 @@ class ReducePlan:
     key: bytes
     """The slots (int64) of the columns that say which row a change is about."""
     held: bytes | bool
-    """How the columns are compared that must be as they were for a row to be replaced in its place."""
+    """How the columns are compared that must be as they were for a row to be replaced in its place.
+    """
     located: tuple[Column, ...]
     names: tuple[str, ...]
     """Of those."""
@@ -123,14 +144,22 @@ class ReducePlan:
                 return None
             data, begins = segment.encoded
             found = rows_kernel.walk(
-                data, begins, places, kinds.view(np.uint8), layout.slots, layout.handle, layout.of_inserts,
+                data,
+                begins,
+                places,
+                kinds.view(np.uint8),
+                layout.slots,
+                layout.handle,
+                layout.of_inserts,
                 layout.of_others,
-            )  # fmt: skip
+            )
             if found is None:
                 return None
             old, new, _ = found
         else:
-            changes = RawChanges(kinds, segment.column("commit_ts", places), segment.all_rows, places)
+            changes = RawChanges(
+                kinds, segment.column("commit_ts", places), segment.all_rows, places
+            )
             images = find_changes(table, changes)
             if images is None:
                 return None
@@ -145,13 +174,23 @@ class ReducePlan:
             return None
         written, count = len(write) // _WORD, len(lines)
         return SmallNetEffect(
-            table, self, segment.commit_ts(places[0]), segment.commit_ts(places[-1]), deleted, lines.layout,
-            written, lines.some(0, written), count - written, lines.some(written, count),
-        )  # fmt: skip
+            table,
+            self,
+            segment.commit_ts(places[0]),
+            segment.commit_ts(places[-1]),
+            deleted,
+            lines.layout,
+            written,
+            lines.some(0, written),
+            count - written,
+            lines.some(written, count),
+        )
 
-    def _effect(self, data: object, old: bytes, new: bytes, kinds: bytes) -> tuple[bytes, bytes, bytes] | None:
-        """Places of the old images of rows to be removed, of the new ones of rows that come, and of those that take
-        their former selves' places.
+    def _effect(
+        self, data: object, old: bytes, new: bytes, kinds: bytes
+    ) -> tuple[bytes, bytes, bytes] | None:
+        """Places of the old images of rows to be removed, of the new ones of rows that come, and of
+        those that take their former selves' places.
         """
         ends = len(kinds).to_bytes(_WORD, sys.byteorder)
         found = lines_kernel.net(data, old, new, self.layout.slots, self.key, kinds, ends)
@@ -163,7 +202,9 @@ class ReducePlan:
             if UNSURE in alike:
                 return None
             if SAME in alike:
-                before, after = (_filter_by_code(alike, SAME, places, invert=True) for places in (before, after))
+                before, after = (
+                    _filter_by_code(alike, SAME, places, invert=True) for places in (before, after)
+                )
         if before and self.held is not True:
             alike = (
                 bytes(len(before) // _WORD)
@@ -175,12 +216,20 @@ class ReducePlan:
             gone += _filter_by_code(alike, SAME, before, invert=True)
             write += _filter_by_code(alike, SAME, after, invert=True)
             before, after = (_filter_by_code(alike, SAME, places) for places in (before, after))
-        # A REPLACE leaves alone what it doesn't change; but a statement costs more than to make some entries anew.
-        if gone and write and after and len(after) // _WORD * self.indexes <= MAX_REWRITTEN_INDEX_ENTRIES:
+        # A REPLACE leaves alone what it doesn't change; but a statement costs more than to make
+        # some entries anew.
+        if (
+            gone
+            and write
+            and after
+            and len(after) // _WORD * self.indexes <= MAX_REWRITTEN_INDEX_ENTRIES
+        ):
             return gone + before, write + after, b""
         return gone, write, after
 
-    def _deletes(self, table: Table, old: bytes, gone: bytes, images: NativeImages | None) -> list[Deleted] | None:
+    def _deletes(
+        self, table: Table, old: bytes, gone: bytes, images: NativeImages | None
+    ) -> list[Deleted] | None:
         """Rows and statement for the old images at some places."""
         if not gone:
             return []
@@ -190,9 +239,14 @@ class ReducePlan:
             columns = [images.some(column.name, rows) for column in self.located]
             return list(deletes_by_key(table, self.located, columns, once=False))
         column = self.located[0]
-        cells, words = memoryview(old).cast("Q"), memoryview(old).cast("Q" if column.unsigned else "q")
+        cells, words = (
+            memoryview(old).cast("Q"),
+            memoryview(old).cast("Q" if column.unsigned else "q"),
+        )
         at = [2 * (place * self.layout.slots + self.number) for place in memoryview(gone).cast("q")]
-        if not {cells[each] >> _FLAG_BITS for each in at} <= (_UNSIGNED if column.unsigned else _SIGNED):
+        if not {cells[each] >> _FLAG_BITS for each in at} <= (
+            _UNSIGNED if column.unsigned else _SIGNED
+        ):
             return None
         return list(deletes_by_number(table, column, [words[each + 1] for each in at]))
 
@@ -216,18 +270,26 @@ def _reduce_plan_of(table: Table) -> ReducePlan | None:
         return None
     slots = layout.slot_of
     codes = (
-        bytes(code if name in held else UNLOOKED for name, code in zip(slots, layout.compared, strict=True))
+        bytes(
+            code if name in held else UNLOOKED
+            for name, code in zip(slots, layout.compared, strict=True)
+        )
         if not isinstance(held, bool)
         else held
     )
     is_number = len(located) == 1 and located[0].kind == "int"
     is_plain = is_number and not needs_images(table) and not layout.shows_collations
     return ReducePlan(
-        layout, array("q", [slots[name] for name in names]).tobytes(), codes, tuple(located),
-        tuple(column.name for column in located), slots[located[0].name] if is_number else -1, is_plain,
+        layout,
+        array("q", [slots[name] for name in names]).tobytes(),
+        codes,
+        tuple(located),
+        tuple(column.name for column in located),
+        slots[located[0].name] if is_number else -1,
+        is_plain,
         all(column.kind != "binary" for column in layout.columns),
         sum(not index.primary and index.state == STATE_PUBLIC for index in table.indexes),
-    )  # fmt: skip
+    )
 
 
 _reduce_plans = TableCache(_reduce_plan_of)

@@ -18,7 +18,10 @@ def with_surviving_rows(ddl: Step, loads: Iterable[Step]) -> Step:
     if not loads:
         return ddl
     heads = tuple(
-        SurvivingRows(s.schema, s.table, s.detail_of(LoadDetail), s.rows, s.commit_ts, len(s.payload)) for s in loads
+        SurvivingRows(
+            s.schema, s.table, s.detail_of(LoadDetail), s.rows, s.commit_ts, len(s.payload)
+        )
+        for s in loads
     )
     payload = b"".join(bytes(s.payload) for s in loads)
     return replace(ddl, detail=replace(ddl.detail_of(ScopedDdl), kept=heads), payload=payload)

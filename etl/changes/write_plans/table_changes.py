@@ -24,10 +24,22 @@ from sluice.etl.changes.formats.sql_text import (
     number_text,
     row_conditions,
 )
-from sluice.etl.changes.steps import ChangeError, DeleteDetail, HoldAsBytes, ListedRows, LoadDetail, RowsDetail, Step
+from sluice.etl.changes.steps import (
+    ChangeError,
+    DeleteDetail,
+    HoldAsBytes,
+    ListedRows,
+    LoadDetail,
+    RowsDetail,
+    Step,
+)
 from sluice.etl.changes.write_plans._keyless_deletes import MIN_LISTED_ROWS, KeylessDeletes
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
-from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns, replace_safe_columns
+from sluice.etl.changes.write_plans.identity import (
+    identity,
+    lookup_key_columns,
+    replace_safe_columns,
+)
 from sluice.etl.changes.write_plans.net_effect import (
     InconsistentHistory,
     NetEffect,
@@ -36,7 +48,13 @@ from sluice.etl.changes.write_plans.net_effect import (
     net_effect,
     unchanged_rows,
 )
-from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS, RawChanges, decode, decoded_images, images_of
+from sluice.etl.changes.write_plans.raw_changes import (
+    DECODE_BATCH_ROWS,
+    RawChanges,
+    decode,
+    decoded_images,
+    images_of,
+)
 from sluice.relay import DELETE, INSERT, UPDATE
 from sluice.tidb.codec.row import column_ids
 from sluice.tidb.folded import folded
@@ -52,8 +70,8 @@ _MANY_COLUMNS = 12
 
 @dataclass(frozen=True, slots=True)
 class TableContext:
-    """What a segment says of one table: why its rows downstream may not be what they were upstream before the changes.
-    Segment tells what each means.
+    """What a segment says of one table: why its rows downstream may not be what they were upstream
+    before the changes. Segment tells what each means.
     """
 
     safe: bool = False
@@ -71,12 +89,16 @@ _DEFAULT_CONTEXT = TableContext()
 class TableChanges:
     """The net effect of a table's changes, given in order.
 
-    `old` holds the old images of the updates and deletes by column name, `new` the new images of the inserts and
-    updates, each in the order of the changes.
+    `old` holds the old images of the updates and deletes by column name, `new` the new images of
+    the inserts and updates, each in the order of the changes.
     """
 
     def __init__(
-        self, table: Table, changes: RawChanges, timings: StageTimings, circumstances: TableContext = _DEFAULT_CONTEXT
+        self,
+        table: Table,
+        changes: RawChanges,
+        timings: StageTimings,
+        circumstances: TableContext = _DEFAULT_CONTEXT,
     ) -> None:
         """Raise ChangeError and the row codec's errors."""
         self.table = table
@@ -84,7 +106,9 @@ class TableChanges:
         taken_back, kinds, commit_ts = circumstances.reverted, changes.kinds, changes.commit_ts
         self._partial = circumstances.partial or taken_back is not None
         self._lenient_loads = circumstances.safe or circumstances.partial
-        self._safe = circumstances.safe or circumstances.replayed or (self._partial and self.is_locatable)
+        self._safe = (
+            circumstances.safe or circumstances.replayed or (self._partial and self.is_locatable)
+        )
         both = (
             commit_ts
             if taken_back is None
@@ -107,22 +131,26 @@ class TableChanges:
         timings.reduce += time.perf_counter() - decoded
 
     def _prepend_reverted(self, kinds: np.ndarray, changes: pa.Table) -> np.ndarray:
-        """Put the opposite of `changes`, the last one first, before all others: what nobody changed besides is as it
-        was.
+        """Put the opposite of `changes`, the last one first, before all others: what nobody changed
+        besides is as it was.
         """
         undone = changes["kind"].to_numpy()[::-1]
         new, old = decode(self.table, undone[::-1], changes["row"].combine_chunks())
         self.old, self.new = (
-            _concat_after(images, decoded_images(opposite)) for images, opposite in ((self.old, old), (self.new, new))
+            _concat_after(images, decoded_images(opposite))
+            for images, opposite in ((self.old, old), (self.new, new))
         )
-        swapped = np.select([undone == INSERT, undone == DELETE], [DELETE, INSERT], UPDATE).astype(kinds.dtype)
+        swapped = np.select([undone == INSERT, undone == DELETE], [DELETE, INSERT], UPDATE).astype(
+            kinds.dtype
+        )
         return np.concatenate((swapped, kinds))
 
     def _reduce(self, kinds: np.ndarray, commit_ts: np.ndarray) -> None:
         names = identity(self.table)
         effect = self._effect_by(names, kinds, commit_ts) if names else self._effect_by_values()
         if self._safe and self.is_locatable:
-            # Whatever images of them are downstream, the rows go, and come back as they are in the end.
+            # Whatever images of them are downstream, the rows go, and come back as they are in the
+            # end.
             self._remove = _NO_ROWS
             self._set_new_rows(np.concatenate((effect.inserted, effect.updated_new)), _NO_ROWS)
             return
@@ -132,20 +160,26 @@ class TableChanges:
             return
         same = self._unchanged(effect.updated_old, effect.updated_new)
         kept_old, kept_new = effect.updated_old[~same], effect.updated_new[~same]
-        # REPLACE may take a row's place only if it holds on to every unique value, else it could remove another row.
+        # REPLACE may take a row's place only if it holds on to every unique value, else it could
+        # remove another row.
         in_place = self._in_place(kept_old, kept_new)
         self._remove = np.concatenate((effect.deleted, kept_old[~in_place]))
-        self._set_new_rows(np.concatenate((effect.inserted, kept_new[~in_place])), kept_new[in_place])
+        self._set_new_rows(
+            np.concatenate((effect.inserted, kept_new[~in_place])), kept_new[in_place]
+        )
 
     def _set_new_rows(self, write: np.ndarray, replace: np.ndarray) -> None:
-        """The new images that are written, of which `_write` and `_replace` are places from here on.
+        """The new images that are written, of which `_write` and `_replace` are places from here
+        on.
 
         What can't be decoded is an error here, before anything goes downstream.
         """
         self._new_row_places = np.concatenate((write, replace))
         self._new_rows = self.new.take(self._new_row_places)
         self._lines = self._native_lines()
-        if self._lines is None and (len(self._new_row_places) or not isinstance(self.new, NativeImages)):
+        if self._lines is None and (
+            len(self._new_row_places) or not isinstance(self.new, NativeImages)
+        ):
             _decode_all(self._new_rows)
         every = np.arange(len(self._new_row_places))
         self._write, self._replace = every[: len(write)], every[len(write) :]
@@ -162,8 +196,8 @@ class TableChanges:
         return lines
 
     def _unchanged(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-        """Return which of the kept rows (bool mask) are downstream in the end what they were: a REPLACE that changes
-        nothing there isn't counted by the server.
+        """Return which of the kept rows (bool mask) are downstream in the end what they were: a
+        REPLACE that changes nothing there isn't counted by the server.
         """
         mask = np.zeros(len(kept_old), bool)
         if not len(kept_old):
@@ -179,26 +213,34 @@ class TableChanges:
         for column in _most_selective_first(self.table.stored_columns, before, after):
             if len(same) == 0:
                 break
-            a, b = (_as_printed(images.some(column.name, same), column) for images in (before, after))
+            a, b = (
+                _as_printed(images.some(column.name, same), column) for images in (before, after)
+            )
             same = same[unchanged_rows([a], [b], np.arange(len(same)), np.arange(len(same)))]
         mask[same] = True
         return mask
 
-    def _effect_by(self, names: Sequence[str], kinds: np.ndarray, commit_ts: np.ndarray) -> NetEffect:
+    def _effect_by(
+        self, names: Sequence[str], kinds: np.ndarray, commit_ts: np.ndarray
+    ) -> NetEffect:
         codes = self._numbers(names[0]) if len(names) == 1 else None
         if codes is None:
             columns = {column.name: column for column in self.table.stored_columns}
             codes = key_codes(
-                *([comparable_keys(images[n], columns.get(n)) for n in names] for images in (self.old, self.new))
+                *(
+                    [comparable_keys(images[n], columns.get(n)) for n in names]
+                    for images in (self.old, self.new)
+                )
             )
         try:
             return net_effect(kinds, *codes, partial=self._partial)
         except InconsistentHistory as error:
             key = self._key_text(kinds, error.change, names)
             raise ChangeError(
-                f"table {self.table.full_name}, row {key}: {error} at commit_ts {int(commit_ts[error.change])}; the"
-                f" changes between {self.first_ts} and {self.last_ts} contradict each other, so the relay log does not"
-                " hold what the upstream did"
+                f"table {self.table.full_name}, row {key}: {error} at commit_ts"
+                f" {int(commit_ts[error.change])}; the changes between {self.first_ts} and"
+                f" {self.last_ts} contradict each other, so the relay log does not hold what the"
+                " upstream did"
             ) from None
 
     def _numbers(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
@@ -212,16 +254,22 @@ class TableChanges:
     def _effect_by_values(self) -> NetEffect:
         """Rows whose values say who they are: what comes and goes in equal numbers is as it was."""
         columns = self.table.stored_columns
-        old, new = ([_as_printed(images[c.name], c) for c in columns] for images in (self.old, self.new))
+        old, new = (
+            [_as_printed(images[c.name], c) for c in columns] for images in (self.old, self.new)
+        )
         effect = multiset_effect(*key_codes(old, new))
         if not self._lacks_values or not len(effect.deleted) or not len(effect.inserted):
             return effect
         return self._without_dropped_columns(effect)
 
     def _without_dropped_columns(self, effect: NetEffect) -> NetEffect:
-        """While TiDB drops a column, old images come without it: there what the row was written with doesn't count."""
+        """While TiDB drops a column, old images come without it: there what the row was written
+        with doesn't count.
+        """
         short: dict[frozenset[int], list[int]] = {}
-        for row, carried in zip(effect.deleted.tolist(), self._with_carried_columns(effect.deleted), strict=True):
+        for row, carried in zip(
+            effect.deleted.tolist(), self._with_carried_columns(effect.deleted), strict=True
+        ):
             if any(c.id not in carried for c in self.table.writable_columns):
                 short.setdefault(carried, []).append(row)
         gone, come = effect.deleted, effect.inserted
@@ -231,7 +279,9 @@ class TableChanges:
             if not columns or not len(come):
                 continue
             old = [_as_printed(self.old[c.name].take(of), c) for c in columns]
-            matched = multiset_effect(*key_codes(old, [_as_printed(self.new[c.name].take(to), c) for c in columns]))
+            matched = multiset_effect(
+                *key_codes(old, [_as_printed(self.new[c.name].take(to), c) for c in columns])
+            )
             gone = np.setdiff1d(gone, np.setdiff1d(rows, np.array(rows)[matched.deleted]))
             come = come[matched.inserted]
         return NetEffect(gone, come, _NO_ROWS, _NO_ROWS)
@@ -261,17 +311,24 @@ class TableChanges:
 
     @property
     def is_locatable(self) -> bool:
-        """Return whether rows are found downstream by a key; without one only by all their values."""
+        """Return whether rows are found downstream by a key.
+
+        Without one only by all their values.
+        """
         return bool(lookup_key_columns(self.table))
 
     def decode_all(self) -> None:
-        """All that is in the images, which nobody may ever look at. Raises the row codec's errors."""
+        """All that is in the images, which nobody may ever look at.
+
+        Raises the row codec's errors.
+        """
         _decode_all(self.old)
         _decode_all(self.new)
 
     def only(self, old: np.ndarray, new: np.ndarray) -> Self:
-        """Return what there is to do for the rows of which the masks over `old` and `new` hold; a row is in both
-        masks or in none.
+        """Return what there is to do for the rows of which the masks over `old` and `new` hold.
+
+        A row is in both masks or in none.
         """
         part = copy.copy(self)
         part._remove = self._remove[old[self._remove]]
@@ -280,18 +337,23 @@ class TableChanges:
         return part
 
     def new_keys(self) -> list[bytes]:
-        """Return the keys, as conditions, of the rows that take a free place; [] for a table without a key."""
+        """Return the keys, as conditions, of the rows that take a free place.
+
+        [] for a table without a key.
+        """
         key = lookup_key_columns(self.table)
         found: list[bytes] = (
-            key_conditions(key, [self._new_rows.some(c.name, self._write) for c in key]).to_pylist() if key else []
+            key_conditions(key, [self._new_rows.some(c.name, self._write) for c in key]).to_pylist()
+            if key
+            else []
         )
         return found
 
     def as_bytes(self, after_ts: int) -> Iterator[Step]:
         """Yield a bytes step if there is text to be written that isn't utf-8.
 
-        What other character sets than TiDB's own forms of utf-8 would make of bytes isn't known, so there is none for
-        gbk and its like.
+        What other character sets than TiDB's own forms of utf-8 would make of bytes isn't known, so
+        there is none for gbk and its like.
         """
         if self._lines is not None or not self._new_rows.count:
             return
@@ -307,13 +369,15 @@ class TableChanges:
             yield Step(detail, after_ts, self.table.schema_name, self.table.name)
 
     def checks(self) -> Iterator[Step]:
-        """In safe mode, for a table without a key: load steps of rows that must not be there yet, and delete steps of
-        rows that must not be there any more. Nothing tells whether a row that is there is the one to be written, or to
-        be removed, or its twin.
+        """In safe mode, for a table without a key: load steps of rows that must not be there yet,
+        and delete steps of rows that must not be there any more. Nothing tells whether a row that
+        is there is the one to be written, or to be removed, or its twin.
         """
         if self._safe and not self.is_locatable:
             written = np.arange(self.new.count)
-            for step in itertools.chain(self._delete_steps(), self._load_steps(self.new, written, replaces=False)):
+            for step in itertools.chain(
+                self._delete_steps(), self._load_steps(self.new, written, replaces=False)
+            ):
                 yield replace(step, detail=replace(step.detail_of(RowsDetail), absent=True))
 
     def deletes(self) -> Iterator[Step]:
@@ -326,16 +390,24 @@ class TableChanges:
     def _delete_steps(self) -> Iterator[Step]:
         key = lookup_key_columns(self.table)
         if self._safe and key:
-            yield from self._deletes_by_key(key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key])
+            yield from self._deletes_by_key(
+                key, [pa.concat_arrays([self.old[c.name], self.new[c.name]]) for c in key]
+            )
             return
         if len(self._remove) == 0:
             return
         if not key:
             yield from self._deletes_by_values(self._remove)
             return
-        numbers = self.old.numbers(key[0].name) if len(key) == 1 and isinstance(self.old, NativeImages) else None
+        numbers = (
+            self.old.numbers(key[0].name)
+            if len(key) == 1 and isinstance(self.old, NativeImages)
+            else None
+        )
         if numbers is not None:
-            removed = numbers[self._remove].view(np.uint64 if key[0].unsigned else np.int64).tolist()
+            removed = (
+                numbers[self._remove].view(np.uint64 if key[0].unsigned else np.int64).tolist()
+            )
             for rows, statement in deletes_by_number(self.table, key[0], removed):
                 yield self._delete_step(rows, statement)
             return
@@ -346,7 +418,9 @@ class TableChanges:
         images = [self.old.some(c.name, rows) for c in columns]
         conditions = self._row_conditions(images)
         wanted = Counter(conditions)
-        one_of_each = pa.array(list({condition: at for at, condition in enumerate(conditions)}.values()))
+        one_of_each = pa.array(
+            list({condition: at for at, condition in enumerate(conditions)}.values())
+        )
         each = {c.name: image.take(one_of_each) for c, image in zip(columns, images, strict=True)}
         deleted = KeylessDeletes(self.table, list(wanted), list(wanted.values()), each)
         if len(wanted) < MIN_LISTED_ROWS or self._safe or self._lacks_values:
@@ -359,12 +433,19 @@ class TableChanges:
     def _row_conditions(self, images: list[pa.Array]) -> list[bytes]:
         """Conditions that find the removed rows by all their values.
 
-        While TiDB drops a column, old images come without it: then what the downstream still has there doesn't count.
+        While TiDB drops a column, old images come without it: then what the downstream still has
+        there doesn't count.
         """
         columns = self.table.writable_columns
         conditions: list[bytes] = row_conditions(columns, images).to_pylist()
-        for at, ids in enumerate(self._with_carried_columns(self._remove)) if self._lacks_values else ():
-            kept = [(c, image.slice(at, 1)) for c, image in zip(columns, images, strict=True) if c.id in ids]
+        for at, ids in (
+            enumerate(self._with_carried_columns(self._remove)) if self._lacks_values else ()
+        ):
+            kept = [
+                (c, image.slice(at, 1))
+                for c, image in zip(columns, images, strict=True)
+                if c.id in ids
+            ]
             if len(kept) < len(columns):
                 found = (
                     row_conditions([c for c, _ in kept], [image for _, image in kept]).to_pylist()
@@ -379,7 +460,9 @@ class TableChanges:
             yield self._delete_step(rows, statement)
 
     def loads(self) -> Iterator[Step]:
-        """Load steps: rows that take a free place first, then those that take the place of their former selves."""
+        """Load steps: rows that take a free place first, then those that take the place of their
+        former selves.
+        """
         for rows, replaces in ((self._write, False), (self._replace, True)):
             yield from self._load_steps(self._new_rows, rows, replaces=replaces)
 
@@ -393,7 +476,9 @@ class TableChanges:
             if self._lines is not None and images is self._new_rows:
                 chunks = self._lines.take(index).chunks()
             else:
-                columns = {c.name: images[c.name].take(pa.array(index)) for c in self.table.stored_columns}
+                columns = {
+                    c.name: images[c.name].take(pa.array(index)) for c in self.table.stored_columns
+                }
                 chunks = format_load(self.table, columns, len(index))
             while (chunk := next(chunks, None)) is not None:
                 self._timings.format += time.perf_counter() - started
@@ -411,32 +496,45 @@ class TableChanges:
 
     def _delete_step(self, rows: int, payload: bytes, listed: ListedRows | None = None) -> Step:
         lenient = self._safe or self._partial
-        return self._step(DeleteDetail(self.first_ts, lenient, source=self.source, listed=listed), rows, payload)
+        return self._step(
+            DeleteDetail(self.first_ts, lenient, source=self.source, listed=listed), rows, payload
+        )
 
     def _step(self, detail: RowsDetail, rows: int, payload: object) -> Step:
         return Step(detail, self.last_ts, self.table.schema_name, self.table.name, rows, 0, payload)
 
     def _key_text(self, kinds: np.ndarray, change: int, identity: Sequence[str]) -> str:
-        images, wanted = (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
+        images, wanted = (
+            (self.new, kinds != DELETE) if kinds[change] == INSERT else (self.old, kinds != INSERT)
+        )
         at = int(np.count_nonzero(wanted[:change]))
         return ", ".join(f"{name}={display_text(images[name], at)!r}" for name in identity)
 
 
-def changes_of(segment: ChangeSet, table: Table, places: np.ndarray, timings: StageTimings) -> TableChanges:
+def changes_of(
+    segment: ChangeSet, table: Table, places: np.ndarray, timings: StageTimings
+) -> TableChanges:
     """Return the changes at some places of a segment, all of one table. Raises as TableChanges."""
     partial, source = table.id in segment.partial, segment.sources.get(table.id, "")
     # What was in one transaction with the checkpoint is not downstream: it is checked as ever.
     replayed = segment.replayed and not partial and not source and bool(lookup_key_columns(table))
     return TableChanges(
         table,
-        RawChanges(segment.column("kind", places), segment.column("commit_ts", places), segment.all_rows, places),
+        RawChanges(
+            segment.column("kind", places),
+            segment.column("commit_ts", places),
+            segment.all_rows,
+            places,
+        ),
         timings,
         TableContext(segment.safe, replayed, partial, source, segment.reverted.get(table.id)),
     )
 
 
 def check_merged_tables(tables: Sequence[TableChanges]) -> None:
-    """Raise ChangeError if two tables that are merged downstream both bring a row with the same key."""
+    """Raise ChangeError if two tables that are merged downstream both bring a row with the same
+    key.
+    """
     owners: dict[tuple[str, str, bytes], TableChanges] = {}
     for changes in tables:
         if not changes.source:
@@ -446,10 +544,12 @@ def check_merged_tables(tables: Sequence[TableChanges]) -> None:
             other = owners.setdefault(place, changes)
             if other is not changes:
                 raise ChangeError(
-                    f"{other.source} and {changes.source}, both routed to {changes.table.full_name}, have each a row"
-                    f" with the key {key.decode('utf-8', 'replace')[:300]}, written between commit_ts"
-                    f" {min(other.first_ts, changes.first_ts)} and {max(other.last_ts, changes.last_ts)}. Give one of"
-                    " them another target, or other keys"
+                    f"{other.source} and {changes.source}, both routed to"
+                    f" {changes.table.full_name}, have each a row with the key"
+                    f" {key.decode('utf-8', 'replace')[:300]}, written between commit_ts"
+                    f" {min(other.first_ts, changes.first_ts)} and"
+                    f" {max(other.last_ts, changes.last_ts)}. Give one of them another target, or"
+                    " other keys"
                 )
 
 
@@ -462,16 +562,20 @@ def _concat_after(images: RowImages, opposite: RowImages) -> RowImages:
     """Return the images behind those of changes that are taken back, the last one of these first."""
     backwards = np.arange(opposite.count)[::-1]
     columns = {
-        name: pa.concat_arrays([opposite.some(name, backwards).cast(images[name].type), images[name]])
+        name: pa.concat_arrays(
+            [opposite.some(name, backwards).cast(images[name].type), images[name]]
+        )
         for name in images
         if name in opposite
     }
     return decoded_images(columns)
 
 
-def _most_selective_first(columns: Sequence[Column], before: RowImages, after: RowImages) -> Sequence[Column]:
-    """Return the columns whose bytes differ in most rows come first: they show soonest that rows have changed, and
-    what isn't looked at needn't be decoded.
+def _most_selective_first(
+    columns: Sequence[Column], before: RowImages, after: RowImages
+) -> Sequence[Column]:
+    """Return the columns whose bytes differ in most rows come first: they show soonest that rows
+    have changed, and what isn't looked at needn't be decoded.
     """
     if len(columns) < _MANY_COLUMNS:
         return columns
@@ -491,5 +595,7 @@ def _as_printed(array: pa.Array, column: Column) -> pa.Array:
 def comparable_keys(array: pa.Array, column: Column | None) -> pa.Array:
     """Key values whose equality is equality of bytes: 1.10 and 1.1 are one DECIMAL."""
     if column is not None and column.kind == "decimal":
-        return pc.if_else(pc.match_substring(array, "."), pc.replace_substring_regex(array, r"\.?0*$", ""), array)
+        return pc.if_else(
+            pc.match_substring(array, "."), pc.replace_substring_regex(array, r"\.?0*$", ""), array
+        )
     return array

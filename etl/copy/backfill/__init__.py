@@ -1,8 +1,9 @@
 """Tables, or rows of them, copied again beside replication: `sluice backfill`.
 
-A job chooses a timestamp a little ahead of the cluster's clock, reads a chunk there, and hands it to the process that
-applies, which writes it when the checkpoint is exactly there (`sluice.relay.aligned_chunks`). What only the client
-needs is imported on first use: Spark's workers come through this door, too.
+A job chooses a timestamp a little ahead of the cluster's clock, reads a chunk there, and hands it
+to the process that applies, which writes it when the checkpoint is exactly there
+(`sluice.relay.aligned_chunks`). What only the client needs is imported on first use: Spark's
+workers come through this door, too.
 """
 
 from __future__ import annotations

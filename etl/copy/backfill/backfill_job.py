@@ -1,7 +1,7 @@
 """A backfill at work: chunk after chunk is cut, appointed, read and handed to apply.
 
-While one chunk is read the one before is being written, and the next has its appointment already. A chunk that comes
-to nothing, whatever the reason, is appointed again, smaller if it took too long.
+While one chunk is read the one before is being written, and the next has its appointment already. A
+chunk that comes to nothing, whatever the reason, is appointed again, smaller if it took too long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from sluice.etl.copy.backfill.spark_reader import ReadChunk
 from sluice.etl.copy.backfill.table_key import range_key
 from sluice.etl.copy.backfill.throttle import AdaptiveChunkSize, RowRateLimiter
 from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
-from sluice.relay.aligned_chunks import COMPARE, AlignedChunk, AlignedChunks, ChunkReady, TableRepair
+from sluice.relay.aligned_chunks import (
+    COMPARE,
+    AlignedChunk,
+    AlignedChunks,
+    ChunkReady,
+    TableRepair,
+)
 from sluice.relay.jobs import JobCounts, JobRun, StopRequested, TableProgress
 from sluice.relay.storage import Storage
 from sluice.tidb.folded import folded
@@ -57,7 +63,10 @@ class BackfillEndpoints:
 
 @dataclass(slots=True)
 class _ActiveChunk:
-    """A chunk with its appointment; `read` once its rows are ready, `trouble` if nothing came of it."""
+    """A chunk with its appointment.
+
+    `read` once its rows are ready, `trouble` if nothing came of it.
+    """
 
     chunk: BackfillChunk
     made: AlignedChunk
@@ -71,7 +80,12 @@ class BackfillJob:
     """One run of a job. `work` does it; whatever ends it early, nobody waits for what it leaves."""
 
     def __init__(
-        self, request: BackfillRequest, plan: BackfillPlan, sides: BackfillEndpoints, job: str, run: JobRun
+        self,
+        request: BackfillRequest,
+        plan: BackfillPlan,
+        sides: BackfillEndpoints,
+        job: str,
+        run: JobRun,
     ) -> None:
         self._request = request
         self._plan = plan
@@ -79,7 +93,9 @@ class BackfillJob:
         self._job = job
         self._run = run
         self._aligned_chunks = sides.aligned_chunks
-        self._scheduler = AlignedChunkScheduler(self._aligned_chunks, job, sides.upstream.now, sides.downstream)
+        self._scheduler = AlignedChunkScheduler(
+            self._aligned_chunks, job, sides.upstream.now, sides.downstream
+        )
         self._file = BackfillStateFile(sides.storage, job)
         self._progress_state: BackfillState = self._file.load(len(plan.tables))
         self._size = AdaptiveChunkSize()
@@ -96,18 +112,24 @@ class BackfillJob:
         """What was done so far, by table, as JSON values."""
         tables = {
             plan.name: {
-                **state.counts, "chunks": state.chunks, "bytes": state.bytes, "examples": list(state.examples),
+                **state.counts,
+                "chunks": state.chunks,
+                "bytes": state.bytes,
+                "examples": list(state.examples),
                 "over": state.is_over,
             }
             for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True)
-        }  # fmt: skip
+        }
         return {"mode": self._request.mode, "tables": tables, "warnings": list(self.warnings)}
 
     def progress(self) -> dict[str, TableProgress]:
         """What there is to do, and what is done, by table."""
         return {
             plan.name: TableProgress(
-                JobCounts(state.counts["rows"], state.bytes, state.chunks), plan.bytes, 0, plan.rows or None
+                JobCounts(state.counts["rows"], state.bytes, state.chunks),
+                plan.bytes,
+                0,
+                plan.rows or None,
             )
             for plan, state in zip(self._plan.tables, self._progress_state.tables, strict=True)
         }
@@ -115,8 +137,10 @@ class BackfillJob:
     # Doing it
 
     def work(self) -> None:
-        """Until every chunk is done. Raises StopRequested, BackfillError, and what the upstream's and the downstream's
-        clients raise.
+        """Until every chunk is done.
+
+        Raises StopRequested, BackfillError, and what the upstream's and the downstream's clients
+        raise.
         """
         self._run.set_totals(self.progress())
         self._begin_repairs()
@@ -187,14 +211,24 @@ class BackfillJob:
         self._file.keep(self._progress_state)
         plan = self._plan.tables[chunk.table]
         key = range_key(table)
-        condition = chunk.condition or (in_range(key, chunk.low, chunk.high) if chunk.low or chunk.high else "")
+        condition = chunk.condition or (
+            in_range(key, chunk.low, chunk.high) if chunk.low or chunk.high else ""
+        )
         made = self._scheduler.make(
             AlignedChunk(
-                0, self._job, chunk.number, table.id, table.schema_name, table.name, self._request.mode,
-                condition, tuple(column.name for column in key) if chunk.low or chunk.high else (),
-                listed=bool(self._request.where), is_whole=self._is_whole(plan),
+                0,
+                self._job,
+                chunk.number,
+                table.id,
+                table.schema_name,
+                table.name,
+                self._request.mode,
+                condition,
+                tuple(column.name for column in key) if chunk.low or chunk.high else (),
+                listed=bool(self._request.where),
+                is_whole=self._is_whole(plan),
             )
-        )  # fmt: skip
+        )
         hand = _ActiveChunk(chunk, made, table)
         self._active.append(hand)
         return hand
@@ -205,14 +239,19 @@ class BackfillJob:
         for number, chunk in self._progress_state.open.items():
             if number not in busy:
                 table = None if chunk.condition else self._definition(chunk.table)
-                if table is not None and (bound := self._bound(table, chunk.low, chunk.high)) is not None:
+                if (
+                    table is not None
+                    and (bound := self._bound(table, chunk.low, chunk.high)) is not None
+                ):
                     self._progress_state.next_chunk(chunk.table, bound, chunk.high)
                     chunk.high = bound
                 return chunk
         return None
 
     def _next(self) -> BackfillChunk | None:
-        for place, (plan, state) in enumerate(zip(self._plan.tables, self._progress_state.tables, strict=True)):
+        for place, (plan, state) in enumerate(
+            zip(self._plan.tables, self._progress_state.tables, strict=True)
+        ):
             if state.is_cut:
                 continue
             table = self._definition(place)
@@ -232,14 +271,19 @@ class BackfillJob:
             return chunk
         return None
 
-    def _bound(self, table: Table, low: list[str] | None, high: list[str] | None) -> list[str] | None:
+    def _bound(
+        self, table: Table, low: list[str] | None, high: list[str] | None
+    ) -> list[str] | None:
         key = range_key(table)
         if not key:
             return None
-        return self._endpoints.upstream.key_behind(table, key, (low, high), self._rate.limit(self._size.rows))
+        return self._endpoints.upstream.key_behind(
+            table, key, (low, high), self._rate.limit(self._size.rows)
+        )
 
     def _begin_repairs(self) -> None:
-        """Say of every table that is not done that rows may be missing, before applying is waited for.
+        """Say of every table that is not done that rows may be missing, before applying is waited
+        for.
 
         Applying may have stopped at any of them, and the first appointment waits for applying.
         """
@@ -252,51 +296,70 @@ class BackfillJob:
                 )
 
     def _begin(self, plan: BackfillTablePlan, table: Table) -> None:
-        if self._request.mode != COMPARE and table.id != plan.table_id:  # truncated since it was planned
+        # truncated since it was planned
+        if self._request.mode != COMPARE and table.id != plan.table_id:
             self._scheduler.begin_repair(
                 TableRepair(self._repair_name(plan, table.id), self._job, (table.id,)), self._run
             )
         if plan.is_created and folded(plan.target) not in self._endpoints.downstream.columns():
-            self.warnings += self._endpoints.downstream.create_table(table, self._endpoints.upstream.definitions)
+            self.warnings += self._endpoints.downstream.create_table(
+                table, self._endpoints.upstream.definitions
+            )
 
     def _is_whole(self, plan: BackfillTablePlan) -> bool:
         return not (self._request.where or plan.low or plan.high or plan.only)
 
     def _repair_name(self, plan: BackfillTablePlan, table_id: int = 0) -> str:
-        """Return the name of a table's mending; `table_id` if it has another id than when it was planned."""
+        """Return the name of a table's mending.
+
+        `table_id` if it has another id than when it was planned.
+        """
         return f"{self._job}.{plan.table_id}" + (f".{table_id}" if table_id else "")
 
     def _definition(self, place: int, at_ts: int | None = None) -> Table | None:
-        """A table of the plan as it is now, or was at a timestamp; None if it is gone. Raises BackfillError if it isn't
-        what was planned.
+        """A table of the plan as it is now, or was at a timestamp; None if it is gone.
+
+        Raises BackfillError if it isn't what was planned.
         """
         plan = self._plan.tables[place]
-        tables = self._endpoints.upstream.definitions(at_ts or self._endpoints.upstream.now()).tables
+        tables = self._endpoints.upstream.definitions(
+            at_ts or self._endpoints.upstream.now()
+        ).tables
         found = next((t for t in tables if t.full_name == plan.name), None)
         if found is None:
             if any(t.id == plan.table_id for t in tables):
                 raise BackfillError(f"{plan.name} has another name now: begin anew with that name")
             return None
         if tuple(column.name for column in range_key(found)) != plan.key:
-            raise BackfillError(f"the key of {plan.name} has changed: begin anew, with the chunks of the new key")
+            raise BackfillError(
+                f"the key of {plan.name} has changed: begin anew, with the chunks of the new key"
+            )
         return found
 
     def _dropped(self, place: int) -> None:
         """Replication drops it downstream, too."""
         state, plan = self._progress_state.tables[place], self._plan.tables[place]
         busy = {hand.chunk.number for hand in self._active}
-        for number in [n for n, chunk in self._progress_state.open.items() if chunk.table == place and n not in busy]:
+        for number in [
+            n
+            for n, chunk in self._progress_state.open.items()
+            if chunk.table == place and n not in busy
+        ]:
             del self._progress_state.open[number]
         state.is_cut = True
-        if not any(chunk.table == place for chunk in self._progress_state.open.values()) and not state.is_over:
+        if (
+            not any(chunk.table == place for chunk in self._progress_state.open.values())
+            and not state.is_over
+        ):
             self._end(place)
             self.warnings.append(f"{plan.name} was dropped upstream meanwhile")
 
     # Reading
 
     def _read(self, hand: _ActiveChunk) -> None:
-        """Read the chunk, and say that it is ready. In a thread of its own; trouble is noted, and told by
-        `_look_at`.
+        """Read the chunk, and say that it is ready.
+
+        In a thread of its own; trouble is noted, and told by `_look_at`.
         """
         try:
             self._scheduler.wait_for(hand.made.at_ts)
@@ -316,9 +379,14 @@ class BackfillJob:
             hand.failure = "the table was dropped or truncated meanwhile"
             return
         path = f"jobs/{self._job}/rows/{made.at_ts}"
-        conditions = [made.condition or "TRUE", *([f"({self._request.where})"] if self._request.where else [])]
+        conditions = [
+            made.condition or "TRUE",
+            *([f"({self._request.where})"] if self._request.where else []),
+        ]
         most = _MAX_CHUNK_BYTES if range_key(table) and not hand.chunk.condition else 0
-        found = self._endpoints.read(ReadRequest(made.at_ts, table, " AND ".join(conditions), path, most))
+        found = self._endpoints.read(
+            ReadRequest(made.at_ts, table, " AND ".join(conditions), path, most)
+        )
         if not found.complete:
             self._scheduler.give_up(made, f"it has more than {most} bytes")
             hand.failure, hand.too_large = f"the chunk has more than {most >> 20} MiB", True
@@ -327,7 +395,11 @@ class BackfillJob:
         hand.read = found
         outcome = self._scheduler.settle(made, ChunkReady(table.to_json(), made.at_ts, found.loads))
         if not isinstance(outcome, ChunkReady):
-            hand.read, hand.failure, hand.too_large = None, f"applying went on without it: {outcome.why}", True
+            hand.read, hand.failure, hand.too_large = (
+                None,
+                f"applying went on without it: {outcome.why}",
+                True,
+            )
             self._remove_files(found)
 
     def _after_read(self, hand: _ActiveChunk) -> None:
@@ -346,9 +418,8 @@ class BackfillJob:
         self._attempts[chunk.number] += 1
         if self._attempts[chunk.number] >= _MAX_ATTEMPTS:
             raise BackfillError(
-                f"{self._plan.tables[chunk.table].name}: a chunk came to nothing {_MAX_ATTEMPTS} times, the last time"
-                f" because:"
-                f" {why}",
+                f"{self._plan.tables[chunk.table].name}: a chunk came to nothing {_MAX_ATTEMPTS}"
+                f" times, the last time because: {why}",
                 way_out="see to that, then `sluice jobs resume` goes on with it",
             )
         time.sleep(min(0.05 * 2 ** self._attempts[chunk.number], 2.0))
@@ -369,7 +440,9 @@ class BackfillJob:
             self._retry(hand.chunk, "the checkpoint passed it", too_large=True)
         elif found.declined:
             if not found.is_passing:
-                raise BackfillError(found.declined, way_out="see to that, then `sluice jobs resume` goes on")
+                raise BackfillError(
+                    found.declined, way_out="see to that, then `sluice jobs resume` goes on"
+                )
             self._retry(hand.chunk, found.declined, too_large=False)
 
     def _note(self, chunk: BackfillChunk, read: ReadResult, found: Any) -> None:
@@ -377,7 +450,9 @@ class BackfillJob:
         self._progress_state.open.pop(chunk.number, None)
         state.add(found, read.bytes)
         self._attempts.pop(chunk.number, None)
-        if state.is_cut and not any(other.table == chunk.table for other in self._progress_state.open.values()):
+        if state.is_cut and not any(
+            other.table == chunk.table for other in self._progress_state.open.values()
+        ):
             self._end(chunk.table)
         self._file.keep(self._progress_state)
         self._run.did(plan.name, JobCounts(found.rows, read.bytes, 1))
@@ -392,7 +467,10 @@ class BackfillJob:
     def _waiting(self, seconds: float) -> None:
         self._run.check()
         if seconds > _WAIT_LOG_DELAY_S:
-            self._run.doing("waiting for applying to come to the chunk: does the pipeline run? `sluice status` tells")
+            self._run.doing(
+                "waiting for applying to come to the chunk: does the pipeline run? `sluice status`"
+                " tells"
+            )
             self._run.check_order()
 
     def _finish_orphaned(self, made: AlignedChunk) -> None:
@@ -409,7 +487,10 @@ class BackfillJob:
 
 
 def end_repair(appointments: AlignedChunks, job: str) -> Iterator[str]:
-    """A job that is given up: changes to its tables are checked again. The names of its mendings."""
+    """A job that is given up: changes to its tables are checked again.
+
+    The names of its mendings.
+    """
     for mending in appointments.repairs():
         if mending.job == job:
             appointments.mended(mending.name)

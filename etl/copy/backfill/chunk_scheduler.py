@@ -1,6 +1,5 @@
-"""The job's side of appointments (`sluice.relay.aligned_chunks`): made a little ahead of PD's clock, and followed until
-it
-is certain what became of them.
+"""The job's side of appointments (`sluice.relay.aligned_chunks`): made a little ahead of PD's
+clock, and followed until it is certain what became of them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,11 @@ class AlignedChunkScheduler:
     """The appointments of one job."""
 
     def __init__(
-        self, appointments: AlignedChunks, job: str, now: Callable[[], int], downstream: BackfillDownstream
+        self,
+        appointments: AlignedChunks,
+        job: str,
+        now: Callable[[], int],
+        downstream: BackfillDownstream,
     ) -> None:
         """`now`: fresh timestamps of PD."""
         self._aligned_chunks = appointments
@@ -49,8 +52,9 @@ class AlignedChunkScheduler:
         self._lead_ms = _LEAD_MS
 
     def make(self, wanted: AlignedChunk) -> AlignedChunk:
-        """The appointment, at a timestamp that PD's clock has not reached. Raises BackfillError if none can be made in
-        time, PDError, RelayError, OSError.
+        """The appointment, at a timestamp that PD's clock has not reached.
+
+        Raises BackfillError if none can be made in time, PDError, RelayError, OSError.
         """
         while True:
             made = replace(wanted, at_ts=self._now() + tso.span(self._lead_ms))
@@ -65,7 +69,8 @@ class AlignedChunkScheduler:
             self._lead_ms *= 2
             if self._lead_ms > _MAX_LEAD_MS:
                 raise BackfillError(
-                    f"appointments come too late: writing a file takes longer than {_MAX_LEAD_MS / 1000:g} s",
+                    "appointments come too late: writing a file takes longer than"
+                    f" {_MAX_LEAD_MS / 1000:g} s",
                     way_out="see to the relay log's storage, then `sluice jobs resume`",
                 )
 
@@ -79,14 +84,19 @@ class AlignedChunkScheduler:
         return self._aligned_chunks.settle(made.at_ts, ready)
 
     def give_up(self, made: AlignedChunk, why: str) -> bool:
-        """Nothing comes of it; False if its rows are ready already, so that apply may write them."""
+        """Nothing comes of it.
+
+        False if its rows are ready already, so that apply may write them.
+        """
         return isinstance(
-            self._aligned_chunks.settle(made.at_ts, ChunkCancelled(why, CANCELLED_BY_JOB)), ChunkCancelled
+            self._aligned_chunks.settle(made.at_ts, ChunkCancelled(why, CANCELLED_BY_JOB)),
+            ChunkCancelled,
         )
 
     def result(self, made: AlignedChunk, waiting: Callable[[float], None]) -> ChunkResult | None:
-        """What was done at an appointment whose rows are ready, None: nothing, and nothing will be. `waiting` is
-        called with the seconds that it has waited; what that raises comes through.
+        """What was done at an appointment whose rows are ready, None: nothing, and nothing will be.
+
+        `waiting` is called with the seconds that it has waited; what that raises comes through.
         """
         began = time.monotonic()
         while True:
@@ -104,8 +114,10 @@ class AlignedChunkScheduler:
         self._aligned_chunks.remove(made.at_ts)
 
     def begin_repair(self, mending: TableRepair, run: JobRun) -> None:
-        """Say that rows are missing, which loosens what apply checks. A process that stood still until its job was over
-        takes it back at once: nobody else would, before the next job. Raises LeaseLostError, RelayError, OSError.
+        """Say that rows are missing, which loosens what apply checks.
+
+        A process that stood still until its job was over takes it back at once: nobody else would,
+        before the next job. Raises LeaseLostError, RelayError, OSError.
         """
         self._aligned_chunks.begin_repair(mending)
         run.look()
@@ -114,7 +126,10 @@ class AlignedChunkScheduler:
         run.check()
 
     def orphaned(self) -> list[AlignedChunk]:
-        """Those of a process before this one that apply may still write; the others are given up and removed."""
+        """Those of a process before this one that apply may still write.
+
+        The others are given up and removed.
+        """
         found = []
         for made in self._aligned_chunks.of_job(self._job):
             if self.give_up(made, "the process that made it has ended"):

@@ -1,8 +1,8 @@
-"""What is left behind of jobs that are over, in the relay log and in the downstream: whichever job runs next removes
-it.
+"""What is left behind of jobs that are over, in the relay log and in the downstream: whichever job
+runs next removes it.
 
-A job that is killed leaves something between two removals; one that is cancelled, what applying hasn't come to; and
-applying may write a note for a job that is over by then.
+A job that is killed leaves something between two removals; one that is cancelled, what applying
+hasn't come to; and applying may write a note for a job that is over by then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ log = logging.getLogger("sluice.backfill")
 
 
 def remove_orphans(relay: RelayLog, downstream: BackfillDownstream) -> None:
-    """Remove it. What hinders that is logged: it hinders nothing else, and the next job tries again."""
+    """Remove it.
+
+    What hinders that is logged: it hinders nothing else, and the next job tries again.
+    """
     is_over = Jobs(relay.storage).is_over
     try:
         relay.aligned_chunks.sweep(is_over)

@@ -1,6 +1,8 @@
-"""The downstream as a backfill sees it: how far it is, what tables it has, and the notes of what was done.
+"""The downstream as a backfill sees it: how far it is, what tables it has, and the notes of what
+was done.
 
-Rows are written by the process that applies; here only tables that aren't there are made, and notes removed.
+Rows are written by the process that applies; here only tables that aren't there are made, and notes
+removed.
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ _RETRY_INTERVAL_S = 1.0
 
 
 class BackfillDownstream:
-    """One session. Every method raises DownstreamError; a connection that is lost is made anew, for a while."""
+    """One session.
+
+    Every method raises DownstreamError; a connection that is lost is made anew, for a while.
+    """
 
     def __init__(self, settings: Settings, cluster_id: int) -> None:
         self._settings = settings
         self._session = MySQLSession(settings.downstream)
-        self._checkpoint = CheckpointTable.from_settings(self._session, settings.downstream, cluster_id)
+        self._checkpoint = CheckpointTable.from_settings(
+            self._session, settings.downstream, cluster_id
+        )
         self._results = ChunkResults(settings.downstream.checkpoint_schema)
 
     @property
@@ -52,7 +59,9 @@ class BackfillDownstream:
         return self._asked(lambda: self._find_result(job, at_ts))
 
     def is_past(self, at_ts: int) -> bool:
-        """Whether the checkpoint is beyond this timestamp for certain: no note for it comes any more."""
+        """Whether the checkpoint is beyond this timestamp for certain: no note for it comes any
+        more.
+        """
 
         def look() -> bool:
             seen = self._checkpoint.load()
@@ -79,20 +88,26 @@ class BackfillDownstream:
         return self._asked(look)
 
     def create_table(self, table: Table, definitions: Callable[[int], SourceSchema]) -> list[str]:
-        """Make a table that isn't there, empty, as it was upstream at the checkpoint; what there is to say of it.
-        Replication goes on from there with it. Raises BackfillError, DdlError.
+        """Make a table that isn't there, empty, as it was upstream at the checkpoint.
+
+        What there is to say of it. Replication goes on from there with it. Raises BackfillError,
+        DdlError.
         """
         for _ in range(_MAX_ATTEMPTS):
             before = self.checkpoint()
             assert before is not None
-            found = next((t for t in definitions(before.commit_ts).tables if t.id == table.id), None)
+            found = next(
+                (t for t in definitions(before.commit_ts).tables if t.id == table.id), None
+            )
             if found is None:  # the checkpoint will come to its CREATE TABLE, or just has
                 time.sleep(_RETRY_INTERVAL_S)
                 if folded(table.full_name) in self.columns():
                     return []
                 continue
             ddl = scoped_statement(
-                create_object(found, before.commit_ts), self._settings.filters, self._settings.routes
+                create_object(found, before.commit_ts),
+                self._settings.filters,
+                self._settings.routes,
             )
             if ddl is None:
                 raise BackfillError(f"{table.full_name} isn't wanted by the rules")
@@ -102,13 +117,15 @@ class BackfillDownstream:
             self._session.commit()
             return said
         raise BackfillError(
-            f"{table.full_name} was created upstream after the checkpoint, which hasn't come to it: see to it that the"
-            " pipeline runs"
+            f"{table.full_name} was created upstream after the checkpoint, which hasn't come to it:"
+            " see to it that the pipeline runs"
         )
 
     def sweep(self, is_over: Callable[[str], bool]) -> None:
-        """Remove the notes of jobs that are over. Without its note a chunk is done again, to the same rows: so it does
-        no harm that pipelines of other clusters, whose jobs aren't known here, may have theirs in the same table.
+        """Remove the notes of jobs that are over.
+
+        Without its note a chunk is done again, to the same rows: so it does no harm that pipelines
+        of other clusters, whose jobs aren't known here, may have theirs in the same table.
         """
 
         def remove() -> None:
@@ -118,7 +135,11 @@ class BackfillDownstream:
         self._asked(remove)
 
     def _find_result(self, job: str, at_ts: int) -> ChunkResult | None:
-        return self._results.find(self._session, job, at_ts) if self._results.exists(self._session) else None
+        return (
+            self._results.find(self._session, job, at_ts)
+            if self._results.exists(self._session)
+            else None
+        )
 
     def _asked(self, ask: Callable[[], T]) -> T:
         for attempt in range(_MAX_ATTEMPTS):

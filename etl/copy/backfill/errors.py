@@ -6,4 +6,7 @@ from sluice.errors import RequestError
 
 
 class BackfillError(RequestError):
-    """A backfill can't begin, or can't go on; says why, and the way out. What it has done so far is whole."""
+    """A backfill can't begin, or can't go on; says why, and the way out.
+
+    What it has done so far is whole.
+    """

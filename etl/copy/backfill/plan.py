@@ -28,9 +28,11 @@ _ESTIMATED_ROWS_PER_S = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BackfillTablePlan:
-    """A table to be copied again to `target` downstream. `key`: the columns by which it is cut, () if it goes as one.
-    `rows` and `bytes`: about how many the whole table has, 0 where nothing tells. `low`, `high`: the range that was
-    asked for, as literals. `is_created`: it isn't there downstream. `only`: see `BackfillRequest`.
+    """A table to be copied again to `target` downstream.
+
+    `key`: the columns by which it is cut, () if it goes as one. `rows` and `bytes`: about how many
+    the whole table has, 0 where nothing tells. `low`, `high`: the range that was asked for, as
+    literals. `is_created`: it isn't there downstream. `only`: see `BackfillRequest`.
     """
 
     table_id: int
@@ -78,11 +80,18 @@ class BackfillPlan:
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         tables = tuple(
-            BackfillTablePlan(**{**table, "key": tuple(table["key"]), "only": tuple(table.get("only", ()))})
+            BackfillTablePlan(
+                **{**table, "key": tuple(table["key"]), "only": tuple(table.get("only", ()))}
+            )
             for table in document["tables"]
         )
         return cls(
-            **{**document, "tables": tables, "problems": tuple(document["problems"]), "notes": tuple(document["notes"])}
+            **{
+                **document,
+                "tables": tables,
+                "problems": tuple(document["problems"]),
+                "notes": tuple(document["notes"]),
+            }
         )
 
 
@@ -93,7 +102,9 @@ def make_backfill_plan(
     upstream: UpstreamCatalog,
     held: Mapping[str, set[str]],
 ) -> BackfillPlan:
-    """Plan a request. `definitions`: the upstream's schema now; `held`: the downstream's columns by table. Raises what
+    """Plan a request.
+
+    `definitions`: the upstream's schema now; `held`: the downstream's columns by table. Raises what
     the upstream's clients raise.
     """
     return _BackfillPlanner(request, rules, upstream, held).plan(definitions)
@@ -118,22 +129,29 @@ class _BackfillPlanner:
         request = self._request
         chosen = self._chosen(definitions)
         sizes = self._upstream.sizes() if chosen else {}
-        tables = [self._planned(table, sizes.get(table.full_name, TableSize(0, 0))) for table in chosen]
+        tables = [
+            self._planned(table, sizes.get(table.full_name, TableSize(0, 0))) for table in chosen
+        ]
         if request.where and request.mode != MISSING:
             self._notes.append(
-                "with --where only rows that TiDB finds by it are looked at: rows that are downstream alone stay, and"
-                " aren't told of"
+                "with --where only rows that TiDB finds by it are looked at: rows that are"
+                " downstream alone stay, and aren't told of"
             )
         return BackfillPlan(
-            request.mode, tuple(table for table in tables if table is not None), tuple(self._problems),
-            tuple(self._notes), request.rows_per_second,
-        )  # fmt: skip
+            request.mode,
+            tuple(table for table in tables if table is not None),
+            tuple(self._problems),
+            tuple(self._notes),
+            request.rows_per_second,
+        )
 
     def _chosen(self, definitions: SourceSchema) -> list[Table]:
         """The tables that the globs name."""
         found: dict[int, Table] = {}
         for glob in self._request.tables:
-            matching = [t for t in definitions.tables if t.is_base_table and fits(t.full_name, glob)]
+            matching = [
+                t for t in definitions.tables if t.is_base_table and fits(t.full_name, glob)
+            ]
             if not matching:
                 self._problems.append(f"--table {glob}: TiDB has no table of such a name now")
             wanted = [t for t in matching if self._filters.wants_table(t.schema_name, t.name)]
@@ -141,11 +159,14 @@ class _BackfillPlanner:
                 if table not in wanted and not any(sign in glob for sign in "*?["):
                     why = self._filters.reason(table.schema_name, table.name)
                     self._problems.append(
-                        f"{table.full_name} isn't replicated ({why}): nothing would keep it up to date"
+                        f"{table.full_name} isn't replicated ({why}): nothing would keep it up to"
+                        " date"
                     )
             found |= {table.id: table for table in wanted}
         if len(found) > 1 and (self._request.from_key or self._request.to_key):
-            self._problems.append(f"--from-key and --to-key are about one table, the globs name {len(found)}")
+            self._problems.append(
+                f"--from-key and --to-key are about one table, the globs name {len(found)}"
+            )
             return []
         return sorted(found.values(), key=lambda table: table.full_name)
 
@@ -155,7 +176,9 @@ class _BackfillPlanner:
         except (BackfillError, CopyError, RouteError) as error:
             if isinstance(error, SluiceError) and error.transient:
                 raise
-            self._problems.append(f"{table.full_name}: {error}" if table.full_name not in str(error) else str(error))
+            self._problems.append(
+                f"{table.full_name}: {error}" if table.full_name not in str(error) else str(error)
+            )
             return None
 
     def _checked(self, table: Table, size: TableSize) -> BackfillTablePlan:
@@ -163,15 +186,16 @@ class _BackfillPlanner:
         target = self._routes.target(table.schema_name, table.name)
         if target.is_merged:
             raise BackfillError(
-                f"{table.full_name} is merged into {full_name(target.schema, target.table)} with others: which rows"
-                " there are its own can't be told, so none can be replaced or compared"
+                f"{table.full_name} is merged into {full_name(target.schema, target.table)} with"
+                " others: which rows there are its own can't be told, so none can be replaced or"
+                " compared"
             )
-        if self._filters.ignored_row_kinds(table.schema_name, table.name) or self._filters.may_keep_rows(
+        if self._filters.ignored_row_kinds(
             table.schema_name, table.name
-        ):
+        ) or self._filters.may_keep_rows(table.schema_name, table.name):
             raise BackfillError(
-                f"{table.full_name} is replicated in part, as event filters say: downstream it isn't meant to be what"
-                " it is upstream"
+                f"{table.full_name} is replicated in part, as event filters say: downstream it"
+                " isn't meant to be what it is upstream"
             )
         self._upstream.check_readable(table, request.where)
         key = range_key(table)
@@ -182,23 +206,37 @@ class _BackfillPlanner:
         self._check_columns(table, held, goal)
         only = request.only.get(table.full_name, ()) if key else ()
         return BackfillTablePlan(
-            table.id, table.full_name, goal, tuple(column.name for column in key),
-            0 if only else size.rows, 0 if only else size.bytes,
-            parse_key("--from-key", request.from_key, key), parse_key("--to-key", request.to_key, key),
-            is_created=held is None, only=only,
-        )  # fmt: skip
+            table.id,
+            table.full_name,
+            goal,
+            tuple(column.name for column in key),
+            0 if only else size.rows,
+            0 if only else size.bytes,
+            parse_key("--from-key", request.from_key, key),
+            parse_key("--to-key", request.to_key, key),
+            is_created=held is None,
+            only=only,
+        )
 
     def _check_keyless(self, table: Table, size: TableSize) -> None:
         if self._request.from_key or self._request.to_key:
-            raise BackfillError("it has no key that ranges can be cut by: a primary key, or a unique key without NULLs")
+            raise BackfillError(
+                "it has no key that ranges can be cut by: a primary key, or a unique key without"
+                " NULLs"
+            )
         if self._request.where and not lookup_key_columns(table):
-            raise BackfillError("it has no key by which rows of a condition could be found downstream")
+            raise BackfillError(
+                "it has no key by which rows of a condition could be found downstream"
+            )
         if size.bytes > MAX_KEYLESS_BYTES:
             raise BackfillError(
-                f"it has no key that ranges can be cut by, and about {size.bytes / 1e6:,.0f} MB: applying would stand"
-                f" still while all of it is copied. Up to {MAX_KEYLESS_BYTES / 1e6:,.0f} MB are; give it a primary key"
+                f"it has no key that ranges can be cut by, and about {size.bytes / 1e6:,.0f} MB:"
+                " applying would stand still while all of it is copied. Up to"
+                f" {MAX_KEYLESS_BYTES / 1e6:,.0f} MB are; give it a primary key"
             )
-        self._notes.append(f"{table.full_name} has no key that ranges can be cut by, and is copied as one chunk")
+        self._notes.append(
+            f"{table.full_name} has no key that ranges can be cut by, and is copied as one chunk"
+        )
 
     def _check_columns(self, table: Table, held: set[str] | None, target: str) -> None:
         if held is None:
@@ -209,6 +247,6 @@ class _BackfillPlanner:
         wanted = [column.name for column in table.stored_columns]
         if lacking := [name for name in wanted if folded(name) not in held]:
             raise BackfillError(
-                f"{target} downstream lacks the columns {', '.join(lacking)}: if a DDL adds them that isn't applied"
-                " yet, wait for it; else add them there"
+                f"{target} downstream lacks the columns {', '.join(lacking)}: if a DDL adds them"
+                " that isn't applied yet, wait for it; else add them there"
             )

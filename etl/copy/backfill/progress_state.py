@@ -2,9 +2,10 @@
 
     jobs/<id>/frontier.json
 
-A table is cut from its first key to its last; what lies below `low` is done, but for the chunks that are open. The file
-is written before an appointment is made for a chunk, and after its note was seen: an older state, of a process that was
-taken for dead and isn't, only has rows copied again that are there already.
+A table is cut from its first key to its last; what lies below `low` is done, but for the chunks
+that are open. The file is written before an appointment is made for a chunk, and after its note was
+seen: an older state, of a process that was taken for dead and isn't, only has rows copied again
+that are there already.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _COUNTERS = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "ke
 
 @dataclass(slots=True)
 class BackfillChunk:
-    """A range [low, high) of a table's key, as literals; None: no limit. `table`: its place in the plan. `condition`:
-    in place of the range.
+    """A range [low, high) of a table's key, as literals; None: no limit.
+
+    `table`: its place in the plan. `condition`: in place of the range.
     """
 
     number: int
@@ -36,8 +38,9 @@ class BackfillChunk:
 
 @dataclass(slots=True)
 class BackfillTableState:
-    """`low`: where the next chunk begins; `taken`: how many of the conditions have their chunk. `is_cut`: no chunk
-    comes any more; `is_over`: and all are done.
+    """`low`: where the next chunk begins; `taken`: how many of the conditions have their chunk.
+
+    `is_cut`: no chunk comes any more; `is_over`: and all are done.
     """
 
     low: list[str] | None = None
@@ -68,7 +71,9 @@ class BackfillState:
     numbers: int = 0
     """How many chunks there have been."""
 
-    def next_chunk(self, table: int, low: list[str] | None, high: list[str] | None) -> BackfillChunk:
+    def next_chunk(
+        self, table: int, low: list[str] | None, high: list[str] | None
+    ) -> BackfillChunk:
         """A new chunk, which is open."""
         self.numbers += 1
         chunk = self.open[self.numbers] = BackfillChunk(self.numbers, table, low, high)

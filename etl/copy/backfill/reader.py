@@ -1,4 +1,6 @@
-"""Rows read at one timestamp, in Spark's workers: a file for each LOAD DATA statement, as appointments have them."""
+"""Rows read at one timestamp, in Spark's workers: a file for each LOAD DATA statement, as
+appointments have them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from sluice.tidb.schema import Table
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The rows of `table` at `ts` (TSO) that meet `condition` (SQL) go to files whose names begin with `path`. Reading
-    ends early where they become more than `most_bytes`, 0 for no limit.
+    """The rows of `table` at `ts` (TSO) that meet `condition` (SQL) go to files whose names begin
+    with `path`. Reading ends early where they become more than `most_bytes`, 0 for no limit.
     """
 
     ts: int
@@ -48,8 +50,10 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What became of an order. `complete` False: it was more than `most_bytes`, and nothing of it counts. `read_ms`:
-    how long the worker took.
+    """What became of an order.
+
+    `complete` False: it was more than `most_bytes`, and nothing of it counts. `read_ms`: how long
+    the worker took.
     """
 
     loads: tuple[LoadFile, ...]
@@ -91,7 +95,16 @@ def read_chunk(session: TidbSession, storage: Storage, order: ReadRequest) -> Re
         path = f"{order.path}-{len(loads)}.load"
         storage.replace(path, content)  # Spark may run a task twice
         checksum = google_crc32c.value(content)
-        loads.append(LoadFile(path, json.loads(layout.as_py()), rows.as_py(), warnings.as_py(), len(content), checksum))
+        loads.append(
+            LoadFile(
+                path,
+                json.loads(layout.as_py()),
+                rows.as_py(),
+                warnings.as_py(),
+                len(content),
+                checksum,
+            )
+        )
         size += len(content)
         if order.most_bytes and size > order.most_bytes:
             session.close()  # the rest of the result isn't read

@@ -11,19 +11,21 @@ from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.relay.aligned_chunks import COMPARE, MISSING, REPLACE
 
 MODES = (REPLACE, MISSING, COMPARE)
-"""What is done with rows: downstream they become what they are upstream; only those are written that aren't there;
-nothing is written, and what differs is told.
+"""What is done with rows: downstream they become what they are upstream; only those are written
+that aren't there; nothing is written, and what differs is told.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """`tables`: globs of upstream names (`schema.table`). `where`: a condition in TiDB's SQL, "" for none. `from_key`,
-    `to_key`: a range of the key of the one table, the first inside and the second outside, "" for no limit; see
-    `sluice.etl.copy.backfill.table_key.parse_key`. `rows_per_second`: 0 for no limit. `only`: of these tables (full
-    names) no rows but those that one of these conditions takes, on either side; SQL over the key alone that means the
-    same to both, a chunk each. Who repairs rows says so; a table whose key can't be cut is copied as a whole all the
-    same.
+    """`tables`: globs of upstream names (`schema.table`).
+
+    `where`: a condition in TiDB's SQL, "" for none. `from_key`, `to_key`: a range of the key of the
+    one table, the first inside and the second outside, "" for no limit; see
+    `sluice.etl.copy.backfill.table_key.parse_key`. `rows_per_second`: 0 for no limit. `only`: of
+    these tables (full names) no rows but those that one of these conditions takes, on either side;
+    SQL over the key alone that means the same to both, a chunk each. Who repairs rows says so; a
+    table whose key can't be cut is copied as a whole all the same.
     """
 
     tables: tuple[str, ...]
@@ -37,14 +39,21 @@ class BackfillRequest:
     def check(self) -> None:
         """Raises BackfillError for what can't be meant."""
         if not self.tables:
-            raise BackfillError("which tables? --table SCHEMA.TABLE says it, * and ? stand for others")
+            raise BackfillError(
+                "which tables? --table SCHEMA.TABLE says it, * and ? stand for others"
+            )
         for glob in self.tables:
             if "." not in glob:
-                raise BackfillError(f"--table {glob}: a table is named with its schema, {glob}.* are all of a schema")
+                raise BackfillError(
+                    f"--table {glob}: a table is named with its schema, {glob}.* are all of a"
+                    " schema"
+                )
         if self.mode not in MODES:
             raise BackfillError(f"--mode {self.mode}: one of {', '.join(MODES)}")
         if self.rows_per_second < 0:
-            raise BackfillError(f"--rows-per-second {self.rows_per_second}: a number from 1 on, or 0 for no limit")
+            raise BackfillError(
+                f"--rows-per-second {self.rows_per_second}: a number from 1 on, or 0 for no limit"
+            )
         if self.where:
             check_condition(self.where)
 

@@ -1,4 +1,6 @@
-"""A backfill with all that belongs to it: planned, written down as a job, run or gone on with, ended."""
+"""A backfill with all that belongs to it: planned, written down as a job, run or gone on with,
+ended.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,37 @@ from sluice.etl.copy.backfill.upstream_catalog import UpstreamCatalog
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, PAUSED, Job, Jobs, Runner, StopRequested, WriteScope
+from sluice.relay.jobs import (
+    CANCEL,
+    CANCELLED,
+    DONE,
+    PAUSED,
+    Job,
+    Jobs,
+    Runner,
+    StopRequested,
+    WriteScope,
+)
 
 KIND = "backfill"
-_COUNTERS = ("rows", "same", "inserted", "replaced", "deleted", "displaced", "kept", "chunks", "bytes")
+_COUNTERS = (
+    "rows",
+    "same",
+    "inserted",
+    "replaced",
+    "deleted",
+    "displaced",
+    "kept",
+    "chunks",
+    "bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillSummary:
-    """How a run ended. `state`: as in `sluice.relay.jobs.STATES`; `tables`: counts by name, see
+    """How a run ended.
+
+    `state`: as in `sluice.relay.jobs.STATES`; `tables`: counts by name, see
     `sluice.etl.downstream.chunk_results.ChunkResult`, and `examples` of what differed.
     """
 
@@ -50,11 +74,15 @@ class BackfillSummary:
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for scripts."""
         return {
-            "job": self.job, "state": self.state, "mode": self.mode, "differing": self.differing,
+            "job": self.job,
+            "state": self.state,
+            "mode": self.mode,
+            "differing": self.differing,
             "total": {name: self.total(name) for name in _COUNTERS},
-            "tables": {name: dict(counts) for name, counts in self.tables.items()}, "seconds": self.seconds,
+            "tables": {name: dict(counts) for name, counts in self.tables.items()},
+            "seconds": self.seconds,
             "warnings": list(self.warnings),
-        }  # fmt: skip
+        }
 
 
 class _BackfillContext:
@@ -62,7 +90,10 @@ class _BackfillContext:
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         if settings.downstream.type != "mysql":
-            raise BackfillError(f"[downstream] type is {settings.downstream.type}: only a database can be backfilled")
+            raise BackfillError(
+                f"[downstream] type is {settings.downstream.type}: only a database can be"
+                " backfilled"
+            )
         self.settings = settings
         self.relay = settings.open_relay()
         self.jobs = Jobs.for_pipeline(self.relay)
@@ -82,11 +113,14 @@ class _BackfillContext:
         checkpoint = self.downstream.checkpoint()
         definitions = self.upstream.definitions(self.upstream.now())
         rules = self.settings.filters, self.settings.routes
-        plan = make_backfill_plan(request, definitions, rules, self.upstream, self.downstream.columns())
+        plan = make_backfill_plan(
+            request, definitions, rules, self.upstream, self.downstream.columns()
+        )
         problems = [*plan.problems, *self._is_stalled()]
         if checkpoint is None:
             problems.append(
-                f"{self.downstream.address} has no checkpoint: it is no replica yet. `sluice bootstrap` makes it one"
+                f"{self.downstream.address} has no checkpoint: it is no replica yet. `sluice"
+                " bootstrap` makes it one"
             )
         problems += [
             f"the job {job.spec} isn't over: wait for it, or `sluice jobs cancel {job.id}`"
@@ -96,7 +130,8 @@ class _BackfillContext:
 
     def touches(self, plan: BackfillPlan) -> WriteScope:
         return WriteScope(
-            PipelineIdentity.from_settings(self.settings).downstream, tuple(table.target for table in plan.tables)
+            PipelineIdentity.from_settings(self.settings).downstream,
+            tuple(table.target for table in plan.tables),
         )
 
     def sweep(self) -> None:
@@ -108,13 +143,22 @@ class _BackfillContext:
         control = self.relay.control()
         found = []
         if control.land_paused or control.apply_paused:
-            found.append("the pipeline is paused, and chunks are written while it runs: `sluice resume` first")
+            found.append(
+                "the pipeline is paused, and chunks are written while it runs: `sluice resume`"
+                " first"
+            )
         if control.apply_until_ts is not None:
-            found.append(f"applying is to stop at {control.apply_until_ts} (`sluice run-until`): `sluice resume` first")
+            found.append(
+                f"applying is to stop at {control.apply_until_ts} (`sluice run-until`): `sluice"
+                " resume` first"
+            )
         return found
 
     def _stopped(self) -> list[str]:
-        """What has stopped for good. That may be for a table that isn't there yet: the job makes it."""
+        """What has stopped for good.
+
+        That may be for a table that isn't there yet: the job makes it.
+        """
         return [
             f"{failure.what} has stopped, and chunks wait until it goes on: {failure.said}"
             for failure in self.relay.failures.list()
@@ -122,16 +166,19 @@ class _BackfillContext:
 
 
 def plan_backfill(settings: Settings, request: BackfillRequest) -> BackfillPlan:
-    """What a backfill would do, and in `problems` what hinders it. Writes nothing. Raises BackfillError, CopyError,
-    DownstreamError, PDError, TiKVError, RelayError.
+    """What a backfill would do, and in `problems` what hinders it.
+
+    Writes nothing. Raises BackfillError, CopyError, DownstreamError, PDError, TiKVError,
+    RelayError.
     """
     with _BackfillContext.open(settings) as place:
         return place.plan(request)
 
 
 def create_backfill(settings: Settings, request: BackfillRequest, by: str) -> Job:
-    """Write down that a backfill is to be done; `by` whom it was asked for. Raises as `plan_backfill`, BackfillError
-    for what hinders it, JobOverlapError.
+    """Write down that a backfill is to be done; `by` whom it was asked for.
+
+    Raises as `plan_backfill`, BackfillError for what hinders it, JobOverlapError.
     """
     with _BackfillContext.open(settings) as place:
         plan = place.plan(request)
@@ -142,16 +189,21 @@ def create_backfill(settings: Settings, request: BackfillRequest, by: str) -> Jo
         return job
 
 
-def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadChunk | None = None) -> BackfillSummary:
-    """Run a job that `create_backfill` made, or go on with it, until it is over, or an operator pauses it. `read` is on
-    Spark by default. Raises as `create_backfill`, JobRunsError, LeaseLostError, DdlError, SparkError.
+def run_backfill(
+    settings: Settings, job_id: str, runner: Runner, *, read: ReadChunk | None = None
+) -> BackfillSummary:
+    """Run a job that `create_backfill` made, or go on with it, until it is over, or an operator
+    pauses it. `read` is on Spark by default. Raises as `create_backfill`, JobRunsError,
+    LeaseLostError, DdlError, SparkError.
     """
     began = time.monotonic()
     with _BackfillContext.open(settings) as place, ExitStack() as stack:
         job = place.jobs.get(job_id)
         request, plan = _request_of(job)
         if read is None:
-            on_spark = SessionTarget(settings.spark, settings.spark_role("backfill"), settings.relay.url)
+            on_spark = SessionTarget(
+                settings.spark, settings.spark_role("backfill"), settings.relay.url
+            )
             spark = SparkChunkReader(on_spark, place.upstream.address)
             stack.callback(spark.close)
             read = spark
@@ -164,7 +216,9 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
         state = _run_job(work)
         result = work.result
         seconds = round(time.monotonic() - began, 3)
-        summary = BackfillSummary(job.id, state, request.mode, result["tables"], seconds, tuple(result["warnings"]))
+        summary = BackfillSummary(
+            job.id, state, request.mode, result["tables"], seconds, tuple(result["warnings"])
+        )
         if state == PAUSED:
             run.end(PAUSED, said="paused by an order")
             return summary
@@ -175,8 +229,9 @@ def run_backfill(settings: Settings, job_id: str, runner: Runner, *, read: ReadC
 
 
 def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
-    """Give up a job that no process runs; what it leaves behind, for people, "" if nothing. Raises as
-    `run_backfill`.
+    """Give up a job that no process runs; what it leaves behind, for people, "" if nothing.
+
+    Raises as `run_backfill`.
     """
     with _BackfillContext.open(settings) as place:
         job = place.jobs.get(job_id)
@@ -210,6 +265,6 @@ def _clean_up(place: _BackfillContext, job: Job, state: str) -> str:
     if not mended:
         return ""
     return (
-        "not all of the tables was copied: where rows are missing downstream, applying stops at the first change of"
-        " one. Ask for the rest again"
+        "not all of the tables was copied: where rows are missing downstream, applying stops at the"
+        " first change of one. Ask for the rest again"
     )

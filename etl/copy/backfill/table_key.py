@@ -1,7 +1,7 @@
 """The key by whose ranges a table is copied again.
 
-It must mean the same rows on both sides. TiDB's hidden row id doesn't exist downstream: it is the key by which rows are
-found there, whether TiDB keeps the rows in its order or not.
+It must mean the same rows on both sides. TiDB's hidden row id doesn't exist downstream: it is the
+key by which rows are found there, whether TiDB keeps the rows in its order or not.
 """
 
 from __future__ import annotations
@@ -18,27 +18,41 @@ _NUMBER_PATTERNS = {"int": r"-?\d+", "year": r"\d{4}", "decimal": r"-?\d+(\.\d+)
 
 
 def range_key(table: Table) -> list[KeyColumn]:
-    """The columns of the key by which rows are found downstream, in its order; none if ranges can't be cut by it."""
+    """The columns of the key by which rows are found downstream, in its order.
+
+    None if ranges can't be cut by it.
+    """
     columns = lookup_key_columns(table)
-    names = {name for index in table.indexes for name, _, length in index.columns if length != WHOLE_COLUMN}
-    if any(column.kind not in SPLITTABLE_KINDS or column.generated or column.name in names for column in columns):
+    names = {
+        name
+        for index in table.indexes
+        for name, _, length in index.columns
+        if length != WHOLE_COLUMN
+    }
+    if any(
+        column.kind not in SPLITTABLE_KINDS or column.generated or column.name in names
+        for column in columns
+    ):
         return []
     return [KeyColumn.from_column(column) for column in columns]
 
 
 def parse_key(option: str, text: str, key: list[KeyColumn]) -> list[str] | None:
-    """A key as people write it, `5`, `2026-11-01,17` or as a JSON array, `["a,b", 17]`, as literals; None for "". Bytes
-    are written 0x0aff. Raises BackfillError.
+    """A key as people write it, `5`, `2026-11-01,17` or as a JSON array, `["a,b", 17]`, as
+    literals; None for "". Bytes are written 0x0aff. Raises BackfillError.
     """
     if not text:
         return None
     try:
-        values = [str(value) for value in json.loads(text)] if text.startswith("[") else text.split(",")
+        values = (
+            [str(value) for value in json.loads(text)] if text.startswith("[") else text.split(",")
+        )
     except (ValueError, TypeError):
         raise BackfillError(f"{option} {text}: not a JSON array of values") from None
     if len(values) != len(key):
         raise BackfillError(
-            f"{option} {text}: {len(values)} values, and the key is ({', '.join(column.name for column in key)})"
+            f"{option} {text}: {len(values)} values, and the key is"
+            f" ({', '.join(column.name for column in key)})"
         )
     return [_literal(option, column, value) for column, value in zip(key, values)]
 
@@ -49,6 +63,8 @@ def _literal(option: str, column: KeyColumn, value: str) -> str:
         raise BackfillError(f"{option}: {value!r} is no value of {column.name} ({column.kind})")
     if column.kind == "binary":
         if not re.fullmatch(r"0x([0-9a-fA-F]{2})*", value):
-            raise BackfillError(f"{option}: {value!r}: {column.name} holds bytes, which are written 0x0aff")
+            raise BackfillError(
+                f"{option}: {value!r}: {column.name} holds bytes, which are written 0x0aff"
+            )
         return column.literal(bytes.fromhex(value[2:]))
     return column.literal((value.strip() if pattern else value).encode())

@@ -1,7 +1,7 @@
 """How much is copied at once, and how fast.
 
-While a chunk is read and written, applying waits for it: a chunk's size follows the time that the chunks before it
-took, so that nobody notices.
+While a chunk is read and written, applying waits for it: a chunk's size follows the time that the
+chunks before it took, so that nobody notices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 
 TARGET_CHUNK_MS = 200.0
-"""How long reading and writing a chunk's rows should take; that a job begins and a transaction commits comes on top."""
+"""How long reading and writing a chunk's rows should take; that a job begins and a transaction
+commits comes on top.
+"""
 _INITIAL_ROWS = 1_000
 _MIN_ROWS = 100
 """Smaller chunks are hardly faster. Only one that was given up is made smaller still."""
@@ -26,8 +28,9 @@ class AdaptiveChunkSize:
         self.rows = rows
 
     def took(self, rows: int, milliseconds: float) -> None:
-        """A chunk of that many rows took that long. One that was cut short for another reason says nothing about the
-        size unless it took long.
+        """A chunk of that many rows took that long.
+
+        One that was cut short for another reason says nothing about the size unless it took long.
         """
         factor = TARGET_CHUNK_MS / max(milliseconds, 1.0)
         if factor < 1:

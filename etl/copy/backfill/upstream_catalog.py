@@ -1,4 +1,6 @@
-"""The upstream as a backfill sees it: the time, what the tables are, how large, and where to cut them."""
+"""The upstream as a backfill sees it: the time, what the tables are, how large, and where to cut
+them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ class TableSize:
 
 
 class UpstreamCatalog:
-    """The cluster of the settings. Used by one thread, but for `now` and `definitions`. Every method raises CopyError
-    (TiDB), PDError, TiKVError.
+    """The cluster of the settings.
+
+    Used by one thread, but for `now` and `definitions`. Every method raises CopyError (TiDB),
+    PDError, TiKVError.
     """
 
     def __init__(self, settings: Settings, pd: PDClient, tikv: TiKVClient) -> None:
@@ -75,33 +79,49 @@ class UpstreamCatalog:
             self._session = None
 
     def definitions(self, ts: int) -> SourceSchema:
-        """All tables as of `ts` (TSO); read anew only if the schema has changed since the last time."""
+        """All tables as of `ts` (TSO).
+
+        Read anew only if the schema has changed since the last time.
+        """
         with self._lock:
             known = self._known
             if known is None or version_at(self._tikv, ts) != known.schema_version:
-                known = self._known = read_source_schema(self._pd, self._tikv, ts, self._new_collations)
+                known = self._known = read_source_schema(
+                    self._pd, self._tikv, ts, self._new_collations
+                )
             return known
 
     def sizes(self) -> Mapping[str, TableSize]:
         """By full name."""
         rows = self._query(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES"
-            " WHERE TABLE_TYPE = 'BASE TABLE'"
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM"
+            " information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
         )
         return {
-            full_name((schema or b"").decode(), (name or b"").decode()): TableSize(int(count or 0), int(size or 0))
+            full_name((schema or b"").decode(), (name or b"").decode()): TableSize(
+                int(count or 0), int(size or 0)
+            )
             for schema, name, count, size in rows
         }
 
     def check_readable(self, table: Table, where: str) -> None:
-        """Raises CopyError if TiDB refuses to read the table's rows with this condition; reads none."""
-        self._query(f"SELECT 1 FROM {quote_table(table)} WHERE {f'({where})' if where else 'TRUE'} LIMIT 0")
+        """Raises CopyError if TiDB refuses to read the table's rows with this condition.
+
+        Reads none.
+        """
+        self._query(
+            f"SELECT 1 FROM {quote_table(table)} WHERE {f'({where})' if where else 'TRUE'} LIMIT 0"
+        )
 
     def key_behind(
-        self, table: Table, key: list[KeyColumn], within: tuple[list[str] | None, list[str] | None], rows: int
+        self,
+        table: Table,
+        key: list[KeyColumn],
+        within: tuple[list[str] | None, list[str] | None],
+        rows: int,
     ) -> list[str] | None:
-        """The key, as literals, behind the first `rows` rows of a range [low, high), as the table is now; None if there
-        aren't more.
+        """The key, as literals, behind the first `rows` rows of a range [low, high), as the table
+        is now; None if there aren't more.
         """
         return key_behind(self._query, table, key, within, rows)
 
@@ -127,8 +147,8 @@ def key_behind(
     query: Callable[[str], list[tuple[bytes | None, ...]]], table: Table, key: list[KeyColumn],
     within: tuple[list[str] | None, list[str] | None], rows: int,
 ) -> list[str] | None:  # fmt: skip
-    """The key, as literals, behind the first `rows` rows of a range [low, high), as `query` sees the table; None if
-    there aren't more. Raises BackfillError, and as `query`.
+    """The key, as literals, behind the first `rows` rows of a range [low, high), as `query` sees
+    the table; None if there aren't more. Raises BackfillError, and as `query`.
     """
     names = ", ".join(column.quoted for column in key)
     place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {names}"
@@ -137,10 +157,13 @@ def key_behind(
         if not found:
             return None
         try:
-            return [column.literal(value or b"") for column, value in zip(key, found[0], strict=True)]
+            return [
+                column.literal(value or b"") for column, value in zip(key, found[0], strict=True)
+            ]
         except UnicodeDecodeError:  # no literal says it: the range goes on
             continue
     raise BackfillError(
-        f"{table.full_name}: {_MAX_ODD_KEYS} keys behind each other are text that isn't utf-8: no range can end there."
-        " Copy the table by another key, or in ranges, with --from-key and --to-key"
+        f"{table.full_name}: {_MAX_ODD_KEYS} keys behind each other are text that isn't utf-8: no"
+        " range can end there. Copy the table by another key, or in ranges, with --from-key and"
+        " --to-key"
     )

@@ -1,8 +1,9 @@
 """ALTER TABLE made from what a table was and what it is to be.
 
-What a statement says depends on the session it was written in: its database, ANSI_QUOTES, backslashes. What it did
-doesn't: TiDB keeps the whole table as each DDL job leaves it. So the difference is executed, against what the
-downstream has; what it holds in another form (`sluice.etl.changes.formats.table_fallbacks`) stays in that form.
+What a statement says depends on the session it was written in: its database, ANSI_QUOTES,
+backslashes. What it did doesn't: TiDB keeps the whole table as each DDL job leaves it. So the
+difference is executed, against what the downstream has; what it holds in another form
+(`sluice.etl.changes.formats.table_fallbacks`) stays in that form.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.etl.changes.formats.ddl_columns import pair_columns
-from sluice.etl.changes.formats.ddl_partitions import partition_change, partition_clause, plain_name, rows_of_partitions
+from sluice.etl.changes.formats.ddl_partitions import (
+    partition_change,
+    partition_clause,
+    plain_name,
+    rows_of_partitions,
+)
 from sluice.etl.changes.formats.sql_text import quote_name, quote_table, quote_text
 from sluice.etl.changes.formats.table_fallbacks import (
     as_bytes,
@@ -56,9 +62,12 @@ _NEW_COLUMN = re.compile(r"ADD COLUMN `(?:[^`]|``)*`")
 _BOUNDED_TYPES = {"varchar", "char", "varbinary", "binary"}
 
 
-def alterations(session: MySQLSession, old: Table, table: Table, ddl: DdlJob) -> tuple[list[str], list[str]]:
-    """(statements, warnings) that make the downstream's `old` the table it is to be; [] if there is nothing to do. May
-    be asked for again after a crash.
+def alterations(
+    session: MySQLSession, old: Table, table: Table, ddl: DdlJob
+) -> tuple[list[str], list[str]]:
+    """(statements, warnings) that make the downstream's `old` the table it is to be.
+
+    [] if there is nothing to do. May be asked for again after a crash.
     """
     return _Alteration(session, old, table, ddl).result()
 
@@ -73,7 +82,9 @@ class _Alteration:
         self._pairs = pair_columns(old, table, ddl)
         self._old = old
         bound = bound_columns(table)
-        self._table = replace(table, columns=tuple(self._held(column, bound) for column in table.columns))
+        self._table = replace(
+            table, columns=tuple(self._held(column, bound) for column in table.columns)
+        )
         self._warnings: list[str] = []
 
     def result(self) -> tuple[list[str], list[str]]:
@@ -87,9 +98,15 @@ class _Alteration:
             *self._options(),
         ]
         pieces = _split_clauses(clauses, together=self._dialect.indexes_new_columns)
-        statements = [f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces]
-        if self._partition_names and not partition_clause(self._table):  # before an index that partitions don't allow
-            return [f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING", *statements], self._warnings
+        statements = [
+            f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces
+        ]
+        # before an index that partitions don't allow
+        if self._partition_names and not partition_clause(self._table):
+            return [
+                f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING",
+                *statements,
+            ], self._warnings
         return statements + self._partitions(), self._warnings
 
     def _partitions(self) -> list[str]:
@@ -99,17 +116,32 @@ class _Alteration:
         if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
             return []
         if self._partition_names or not partition_clause(self._old):
-            return [] if self._is_partitioned_as_wanted() and not truncates else [f"ALTER TABLE {target} {change}"]
-        # It was created without its partitions: their rows are as good as any, but for those that go.
+            return (
+                []
+                if self._is_partitioned_as_wanted() and not truncates
+                else [f"ALTER TABLE {target} {change}"]
+            )
+        # It was created without its partitions: their rows are as good as any, but for those that
+        # go.
         kept = {d["id"] for d in (self._table.partition or {}).get("definitions") or ()}
         gone = {d["id"] for d in (self._old.partition or {}).get("definitions") or ()} - kept
         removes = truncates or self._ddl.type == Action.DROP_PARTITION
-        return [f"DELETE FROM {target} WHERE {rows_of_partitions(self._old, gone)}"] if removes and gone else []
+        return (
+            [f"DELETE FROM {target} WHERE {rows_of_partitions(self._old, gone)}"]
+            if removes and gone
+            else []
+        )
 
     def _is_partitioned_as_wanted(self) -> bool:
         """Whether an interruption came behind the change of partitions."""
-        wanted = [folded(plain_name(d["name"])) for d in (self._table.partition or {}).get("definitions") or ()]
-        old = [folded(plain_name(d["name"])) for d in (self._old.partition or {}).get("definitions") or ()]
+        wanted = [
+            folded(plain_name(d["name"]))
+            for d in (self._table.partition or {}).get("definitions") or ()
+        ]
+        old = [
+            folded(plain_name(d["name"]))
+            for d in (self._old.partition or {}).get("definitions") or ()
+        ]
         return wanted != old and self._partition_names == wanted
 
     def _where(self, column: Column) -> ActualColumn | None:
@@ -122,10 +154,14 @@ class _Alteration:
             and folded(column.name) not in {folded(c.name) for c in self._old.columns if c.public}
         ):
             named.reverse()  # it has its new name already
-        return next((self._actual[folded(name)] for name in named if folded(name) in self._actual), None)
+        return next(
+            (self._actual[folded(name)] for name in named if folded(name) in self._actual), None
+        )
 
     def _held(self, column: Column, bound: set[str]) -> Column:
-        """`column` in the form in which the downstream has held it so far, if that form is good for it still."""
+        """`column` in the form in which the downstream has held it so far, if that form is good for
+        it still.
+        """
         actual, was = self._where(column), self._pairs.get(column.id)
         if actual is None or was is None:
             return column
@@ -157,36 +193,55 @@ class _Alteration:
                 continue
             moves = column.id not in placed
             same_name = folded(actual.name) == folded(column.name)
-            if same_name and not moves and was is not None and self._as_before(was, column, actual) == definition:
+            if (
+                same_name
+                and not moves
+                and was is not None
+                and self._as_before(was, column, actual) == definition
+            ):
                 continue
             verb = (
-                f"MODIFY COLUMN {definition}" if same_name else f"CHANGE COLUMN {quote_name(actual.name)} {definition}"
+                f"MODIFY COLUMN {definition}"
+                if same_name
+                else f"CHANGE COLUMN {quote_name(actual.name)} {definition}"
             )
             if same_name and was is None and not moves:
                 continue  # added before an interruption
-            self._warnings += column_comment_warning(self._table, column) if column.comment != was_comment else []
+            self._warnings += (
+                column_comment_warning(self._table, column) if column.comment != was_comment else []
+            )
             yield f"{verb}{place if moves else ''}"
         kept = {folded(c.name) for c in wanted} | {folded(c.name) for c in self._pairs.values()}
         for gone in self._old.columns:
-            if gone.public and not gone.hidden and folded(gone.name) in self._actual and folded(gone.name) not in kept:
+            if (
+                gone.public
+                and not gone.hidden
+                and folded(gone.name) in self._actual
+                and folded(gone.name) not in kept
+            ):
                 yield f"DROP COLUMN {quote_name(gone.name)}"
 
     def _as_before(self, was: Column, column: Column, actual: ActualColumn) -> str:
-        """The definition that the downstream's column has been given so far, under its present name."""
+        """The definition that the downstream's column has been given so far, under its present
+        name.
+        """
         if was.tp in LONG and actual.data_type in _BOUNDED_TYPES:
             return ""  # only now it is to be made longer
         return column_definition(
-            as_stored_downstream(replace(was, name=column.name), actual.data_type, generated=actual.generated),
+            as_stored_downstream(
+                replace(was, name=column.name), actual.data_type, generated=actual.generated
+            ),
             self._dialect,
         )
 
     def _in_place(self, wanted: Sequence[Column]) -> set[int]:
-        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or added, behind its
-        neighbour. New columns at the end belong there.
+        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or
+        added, behind its neighbour. New columns at the end belong there.
         """
         order = {name: n for n, name in enumerate(self._actual)}
         places = [
-            (column, order[folded(actual.name)] if (actual := self._where(column)) else None) for column in wanted
+            (column, order[folded(actual.name)] if (actual := self._where(column)) else None)
+            for column in wanted
         ]
         best: list[tuple[int, list[Column]]] = []  # the longest ascending run that ends at a place
         for column, at in places:
@@ -203,7 +258,9 @@ class _Alteration:
     def _indexes(self) -> Iterator[str]:
         actual = actual_indexes(self._session, self._table)
         renamed = {folded(was.name): self._now(i).name for i, was in self._pairs.items()}
-        now = {_index_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC}
+        now = {
+            _index_key(index): index for index in self._table.indexes if index.state == STATE_PUBLIC
+        }
         by_id = {index.id: index for index in now.values()}
         dropped: set[str] = set()
         for old in self._old.indexes:
@@ -211,9 +268,15 @@ class _Alteration:
             new = by_id.get(old.id)
             if new is not None and _index_shape(new) == _index_shape(old, renamed):
                 yield from self._surviving_index(old, new, there=name in actual)
-            elif name in actual and (_index_key(old) not in now or actual[name] != _index_shape(now[_index_key(old)])):
+            elif name in actual and (
+                _index_key(old) not in now or actual[name] != _index_shape(now[_index_key(old)])
+            ):
                 dropped.add(name)
-                yield "DROP PRIMARY KEY" if name == "primary" else f"DROP INDEX {quote_name(old.name)}"
+                yield (
+                    "DROP PRIMARY KEY"
+                    if name == "primary"
+                    else f"DROP INDEX {quote_name(old.name)}"
+                )
         known = {(old.id, _index_shape(old, renamed)) for old in self._old.indexes}
         room = MAX_INDEXES - len(actual) + len(dropped)
         for index in now.values():
@@ -239,12 +302,17 @@ class _Alteration:
     def _surviving_index(self, old: Index, new: Index, *, there: bool) -> Iterator[str]:
         if not there:
             if old.name != new.name or old.invisible != new.invisible:
-                self._warnings.append(f"index {new.name} of {self._table.full_name} was left out before")
+                self._warnings.append(
+                    f"index {new.name} of {self._table.full_name} was left out before"
+                )
             return
         if old.name != new.name:
             yield f"RENAME INDEX {quote_name(old.name)} TO {quote_name(new.name)}"
         if old.invisible != new.invisible:
-            yield f"ALTER INDEX {quote_name(new.name)} {self._dialect.index_visibility[new.invisible]}"
+            yield (
+                f"ALTER INDEX {quote_name(new.name)}"
+                f" {self._dialect.index_visibility[new.invisible]}"
+            )
 
     def _drop_foreign_keys(self) -> Iterator[str]:
         kept = {key.get("id") for key in self._table.foreign_keys}
@@ -273,12 +341,16 @@ class _Alteration:
 
 
 def _split_clauses(clauses: list[str], *, together: bool) -> list[list[str]]:
-    """The clauses of each statement: in one, which runs as a whole or not at all, unless new columns have to be there
-    before an index on them.
+    """The clauses of each statement: in one, which runs as a whole or not at all, unless new
+    columns have to be there before an index on them.
     """
     names = {clause: name[0] for clause in clauses if (name := _NEW_COLUMN.match(clause))}
-    keys = " ".join(clause for clause in clauses if clause.startswith("ADD ") and clause not in names)
-    needed = not together and any(name.removeprefix("ADD COLUMN ") in keys for name in names.values())
+    keys = " ".join(
+        clause for clause in clauses if clause.startswith("ADD ") and clause not in names
+    )
+    needed = not together and any(
+        name.removeprefix("ADD COLUMN ") in keys for name in names.values()
+    )
     columns = list(names) if needed else []
     rest = [clause for clause in clauses if clause not in columns]
     return [some for some in (columns, rest) if some]
@@ -290,23 +362,31 @@ def _index_key(index: Index) -> str:
 
 def _index_shape(index: Index, renamed: Mapping[str, str] | None = None) -> IndexShape:
     names = renamed or {}
-    columns = tuple((folded(names.get(folded(name), name)), max(length, 0)) for name, _, length in index.columns)
+    columns = tuple(
+        (folded(names.get(folded(name), name)), max(length, 0)) for name, _, length in index.columns
+    )
     return index.unique or index.primary, columns
 
 
 def drop_foreign_keys(session: MySQLSession, table: Table) -> list[str]:
-    """Drop every foreign key of a table and on it; what was dropped, as warnings. TiDB names keys in its own way, so a
-    DDL that drops one upstream may leave it here, in the way of the next statement; rows are never checked against
-    it.
+    """Drop every foreign key of a table and on it; what was dropped, as warnings.
+
+    TiDB names keys in its own way, so a DDL that drops one upstream may leave it here, in the way
+    of the next statement; rows are never checked against it.
     """
     found = session.query(
-        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE "
-        "(CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s) OR (UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME"
-        " = %s)",
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM"
+        " information_schema.REFERENTIAL_CONSTRAINTS WHERE (CONSTRAINT_SCHEMA = %s AND TABLE_NAME ="
+        " %s) OR (UNIQUE_CONSTRAINT_SCHEMA = %s AND REFERENCED_TABLE_NAME = %s)",
         (table.schema_name, table.name) * 2,
     )
     warnings = []
     for schema, name, key in ((str(a), str(b), str(c)) for a, b, c in found):
-        session.execute(f"ALTER TABLE {quote_name(schema)}.{quote_name(name)} DROP FOREIGN KEY {quote_name(key)}")
-        warnings.append(f"foreign key {key} of {full_name(schema, name)} dropped: it was in the way")
+        session.execute(
+            f"ALTER TABLE {quote_name(schema)}.{quote_name(name)} DROP FOREIGN KEY"
+            f" {quote_name(key)}"
+        )
+        warnings.append(
+            f"foreign key {key} of {full_name(schema, name)} dropped: it was in the way"
+        )
     return warnings

@@ -15,20 +15,26 @@ from sluice.tidb.folded import folded
 
 _UTF8_CHARSETS = {"utf8mb4", "utf8mb3", "utf8", "ascii"}
 _MAX_INLINE_BYTES = 16_383 * 4
-_BLOBS = {"tinytext": "TINYBLOB", "text": "BLOB", "mediumtext": "MEDIUMBLOB", "longtext": "LONGBLOB"}
+_BLOBS = {
+    "tinytext": "TINYBLOB",
+    "text": "BLOB",
+    "mediumtext": "MEDIUMBLOB",
+    "longtext": "LONGBLOB",
+}
 
 
 def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
-    """Make the columns that a `bytes` step names columns of bytes, unless they are already, or the server's text holds
-    any byte; warnings. Commits what is open. Raises DownstreamError.
+    """Make the columns that a `bytes` step names columns of bytes, unless they are already, or the
+    server's text holds any byte; warnings. Commits what is open. Raises DownstreamError.
     """
     if session.dialect.is_tidb:
         return []
     detail = step.detail_of(HoldAsBytes)
     wanted = {folded(name) for name in detail.columns}
     rows = session.query(
-        "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, IS_NULLABLE FROM"
-        " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND CHARACTER_SET_NAME IS NOT NULL",
+        "SELECT COLUMN_NAME, DATA_TYPE, CHARACTER_SET_NAME, CHARACTER_OCTET_LENGTH, IS_NULLABLE"
+        " FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
+        " CHARACTER_SET_NAME IS NOT NULL",
         (step.schema, step.table),
     )
     target = f"{quote_name(step.schema)}.{quote_name(step.table)}"
@@ -38,18 +44,20 @@ def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
             continue
         column, null = quote_name(str(name)), "NULL" if nullable == "YES" else "NOT NULL"
         text = str(kind).lower()
-        if str(charset).lower() not in _UTF8_CHARSETS:  # what is in it has to become the upstream's utf-8 first
+        # what is in it has to become the upstream's utf-8 first
+        if str(charset).lower() not in _UTF8_CHARSETS:
             length = f"({int(octets)})" if text in ("varchar", "char") else ""
             session.execute(
-                f"ALTER TABLE {target} MODIFY COLUMN {column} {'VARCHAR' if length else text}{length} CHARACTER SET"
-                f" utf8mb4 {null}"
+                f"ALTER TABLE {target} MODIFY COLUMN {column}"
+                f" {'VARCHAR' if length else text}{length} CHARACTER SET utf8mb4 {null}"
             )
         size = int(octets) * (1 if str(charset).lower() in ("utf8mb4", "ascii") else 4)
         form = _BLOBS.get(text) or (f"VARBINARY({size})" if size <= _MAX_INLINE_BYTES else "BLOB")
         session.execute(f"ALTER TABLE {target} MODIFY COLUMN {column} {form} {null}")
         warnings.append(
             f"{step.full_name}: the column {name} holds bytes from here on ({form}): by commit_ts"
-            f" {detail.last_ts} the upstream has values in it that are no UTF-8, and text can't hold them"
+            f" {detail.last_ts} the upstream has values in it that are no UTF-8, and text can't"
+            " hold them"
         )
     return warnings
 
@@ -63,21 +71,31 @@ def repair_blank_ends(session: MySQLSession, schema: str, table: str, types: Seq
     if not types:
         return ""
     rows = session.query(
-        "SELECT COLUMN_NAME, IS_NULLABLE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-        " AND DATA_TYPE IN ('enum', 'set') AND (CHARACTER_SET_NAME <> 'binary' OR %s)",
-        (schema, table, session.dialect.is_tidb),  # a TiDB cuts them off whatever the character set is
+        "SELECT COLUMN_NAME, IS_NULLABLE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s"
+        " AND TABLE_NAME = %s AND DATA_TYPE IN ('enum', 'set') AND (CHARACTER_SET_NAME <> 'binary'"
+        " OR %s)",
+        # a TiDB cuts them off whatever the character set is
+        (schema, table, session.dialect.is_tidb),
     )
     wanted = {folded(text): text for text in types}
     first, then = [], []
     for name, nullable in rows:
         quoted, null = quote_name(str(name)), "" if nullable == "YES" else " NOT NULL"
-        text = next((full for low, full in wanted.items() if low.startswith(f"{folded(quoted)} ")), None)
+        text = next(
+            (full for low, full in wanted.items() if low.startswith(f"{folded(quoted)} ")), None
+        )
         if text is None:
             continue
         if session.dialect.is_tidb:
-            first.append(f"MODIFY COLUMN {quoted} VARCHAR({len(text)}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin{null}")
+            first.append(
+                f"MODIFY COLUMN {quoted} VARCHAR({len(text)}) CHARACTER SET utf8mb4 COLLATE"
+                f" utf8mb4_bin{null}"
+            )
             continue
-        first.append(f"MODIFY COLUMN {quoted} BIGINT UNSIGNED{null}")  # a value stays what it is by its number
+        # a value stays what it is by its number
+        first.append(f"MODIFY COLUMN {quoted} BIGINT UNSIGNED{null}")
         then.append(f"MODIFY COLUMN {text} CHARACTER SET binary{null}")
     target = f"{quote_name(schema)}.{quote_name(table)}"
-    return "; ".join(f"ALTER TABLE {target} {', '.join(changes)}" for changes in (first, then) if changes)
+    return "; ".join(
+        f"ALTER TABLE {target} {', '.join(changes)}" for changes in (first, then) if changes
+    )

@@ -1,8 +1,9 @@
-"""Which columns of a DDL hold other values afterwards, how their present values are read, and what they become.
+"""Which columns of a DDL hold other values afterwards, how their present values are read, and what
+they become.
 
-TiDB rewrites a column whose type changes in a way that touches rows (a reorganisation; the column gets a new id) by
-rules of its own, and none of it is in the binlog. No server has the same rules, so the new values are computed here
-from those that the downstream holds.
+TiDB rewrites a column whose type changes in a way that touches rows (a reorganisation; the column
+gets a new id) by rules of its own, and none of it is in the binlog. No server has the same rules,
+so the new values are computed here from those that the downstream holds.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ _LEADING_ZEROS = re.compile(r"^(-?)0+(?=\d)")
 
 
 class CannotConvert(SluiceError):
-    """Values that can't be made what the upstream made of them; names column, both types, one value and the reason.
-    `raw`: the value as `value_expression` gave it.
+    """Values that can't be made what the upstream made of them.
+
+    Names column, both types, one value and the reason. `raw`: the value as `value_expression` gave
+    it.
     """
 
     way_out = "convert the column downstream by hand, then `sluice ddl skip`"
@@ -59,7 +62,10 @@ class Conversion:
         """Column and both types, for messages."""
         old, new = self.change.old, self.change.new
         renamed = f" (now {new.name})" if new.name != old.name else ""
-        return f"{self.change.before.full_name}.{old.name}{renamed} from {column_type(old)} to {column_type(new)}"
+        return (
+            f"{self.change.before.full_name}.{old.name}{renamed} from {column_type(old)} to"
+            f" {column_type(new)}"
+        )
 
 
 def conversions(ddl: DdlJob) -> list[Conversion]:
@@ -81,8 +87,8 @@ def _computed(old: Column, new: Column) -> bool:
 
 
 def _served(old: Column, new: Column) -> bool:
-    """Whether any server's own conversion is exact for every value: integers, which are cut off at the bounds, and
-    longer text.
+    """Whether any server's own conversion is exact for every value: integers, which are cut off at
+    the bounds, and longer text.
     """
     if old.kind == new.kind == "int":
         return True
@@ -94,14 +100,16 @@ def _served(old: Column, new: Column) -> bool:
         return False
     if old.kind == "binary" and old.tp == column_types.CHAR:
         return old.flen == new.flen
-    return new.flen < 0 or (0 <= old.flen <= new.flen and (new.tp in _SHORT_TEXT) == (old.tp in _SHORT_TEXT))
+    return new.flen < 0 or (
+        0 <= old.flen <= new.flen and (new.tp in _SHORT_TEXT) == (old.tp in _SHORT_TEXT)
+    )
 
 
 def value_expression(column: Column, reference: str) -> str:
-    """SQL whose text identifies a column's value to the byte, and from which `parse_value` gets it. `reference`: the
-    column in
-    SQL. Of FLOAT(M,D) and DOUBLE(M,D) it is what they show: MariaDB keeps -0.010000000000000009 for the -0.01 that it
-    shows and the upstream has.
+    """SQL whose text identifies a column's value to the byte, and from which `parse_value` gets it.
+
+    `reference`: the column in SQL. Of FLOAT(M,D) and DOUBLE(M,D) it is what they show: MariaDB
+    keeps -0.010000000000000009 for the -0.01 that it shows and the upstream has.
     """
     if column.kind == "binary":
         return reference
@@ -132,13 +140,20 @@ def parse_value(column: Column, raw: bytes) -> Any:
     return raw.decode()
 
 
-def computed(conversion: Conversion, raw: Sequence[bytes], session: ConversionSession) -> tuple[pa.Array, set[str]]:
-    """(the new values, texts of old ones that were taken for what they look like). Raises UnconvertibleError."""
+def computed(
+    conversion: Conversion, raw: Sequence[bytes], session: ConversionSession
+) -> tuple[pa.Array, set[str]]:
+    """(the new values, texts of old ones that were taken for what they look like).
+
+    Raises UnconvertibleError.
+    """
     old, new = conversion.change.old, conversion.change.new
     values = [parse_value(old, value) for value in raw]
     try:
         found = convert(values, old, new, session)
-        taken = set(_accept_float_prefixes(values, old, new, session)) if old.kind == "float" else set()
+        taken = (
+            set(_accept_float_prefixes(values, old, new, session)) if old.kind == "float" else set()
+        )
     except ConversionError as error:
         raw_value = next((raw[n] for n, value in enumerate(values) if value == error.value), None)
         raise CannotConvert(f"{conversion.title}: the value {error}", raw_value) from error
@@ -148,21 +163,31 @@ def computed(conversion: Conversion, raw: Sequence[bytes], session: ConversionSe
 def _accept_float_prefixes(
     values: Sequence[float], old: Column, new: Column, session: ConversionSession
 ) -> Iterator[str]:
-    """FLOATs of which TiDB shows, and the downstream holds, six digits at most: several numbers look the same. Where
-    they don't all become the same, one with six digits raises ConversionError; one with fewer is what it looks like, if
-    anything is.
+    """FLOATs of which TiDB shows, and the downstream holds, six digits at most: several numbers
+    look the same. Where they don't all become the same, one with six digits raises ConversionError;
+    one with fewer is what it looks like, if anything is.
     """
     for value in values:
         if value == 0 or _SMALL_FLOAT <= abs(value) < _LARGE_FLOAT:
             continue
         shown = format_float(value)
-        if len({repr(item) for item in convert(list(_float_bounds(value, shown)), old, new, session).to_pylist()}) == 1:
+        if (
+            len(
+                {
+                    repr(item)
+                    for item in convert(
+                        list(_float_bounds(value, shown)), old, new, session
+                    ).to_pylist()
+                }
+            )
+            == 1
+        ):
             continue
         if len(shown.partition("e")[0].strip("-").replace(".", "")) >= _SHOWN_DIGITS:
             raise ConversionError(
                 value,
-                f"{shown}: TiDB shows six digits of such a FLOAT, the downstream holds no more, and the others count"
-                " here",
+                f"{shown}: TiDB shows six digits of such a FLOAT, the downstream holds no more, and"
+                " the others count here",
             )
         yield shown
 

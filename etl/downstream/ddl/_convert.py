@@ -1,5 +1,5 @@
-"""Columns that are given another type: their new values are computed, put into a column of the new type, and that takes
-the old one's place. The statement itself then finds the type as it is to be.
+"""Columns that are given another type: their new values are computed, put into a column of the new
+type, and that takes the old one's place. The statement itself then finds the type as it is to be.
 
 For each column two tables in the recycle schema, and a third for the DDL:
 
@@ -7,10 +7,10 @@ For each column two tables in the recycle schema, and a third for the DDL:
     new_<job>_<column>   k, v: what it becomes                 loaded; the rows find it by the hash of their value
     swapped_<job>        c: a column's id                      written before the new column takes the old one's place
 
-Nothing but these is touched before every value has been computed. A crash anywhere is told by what is there: with the
-new column beside the old one, all is done again from the old values; without it, and with the column's id in `swapped`,
-that column is done. `swapped` goes last, when the whole DDL has been executed. No key of the table is needed, and
-memory is bounded by a page of values.
+Nothing but these is touched before every value has been computed. A crash anywhere is told by what
+is there: with the new column beside the old one, all is done again from the old values; without it,
+and with the column's id in `swapped`, that column is done. `swapped` goes last, when the whole DDL
+has been executed. No key of the table is needed, and memory is bounded by a page of values.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
 _PAGE_BYTES, _PAGE_ROWS = 32 << 20, 5_000
-_HASH = Column(1, "k", 0, column_types.CHAR, column_types.FLAG_NOT_NULL, 32, charset="binary", collate="binary")
+_HASH = Column(
+    1, "k", 0, column_types.CHAR, column_types.FLAG_NOT_NULL, 32, charset="binary", collate="binary"
+)
 
 
 class ColumnConverter:
-    """Converts the columns of DDL jobs in one session. Every method raises DownstreamError; UnconvertibleError before
-    anything changed.
+    """Converts the columns of DDL jobs in one session.
+
+    Every method raises DownstreamError; UnconvertibleError before anything changed.
     """
 
     def __init__(self, session: MySQLSession) -> None:
@@ -61,7 +64,11 @@ class ColumnConverter:
 
     def interrupted(self, ddl: DdlJob) -> bool:
         """Whether a DDL was begun and not finished."""
-        return bool(conversions(ddl)) and not self._session.dialect.is_tidb and self._swapped(ddl) is not None
+        return (
+            bool(conversions(ddl))
+            and not self._session.dialect.is_tidb
+            and self._swapped(ddl) is not None
+        )
 
     def convert(self, ddl: DdlJob) -> list[str]:
         """Convert what is left to be converted; warnings."""
@@ -70,11 +77,19 @@ class ColumnConverter:
             return []
         done = self._swapped(ddl)
         if done is None:
-            self._session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self._session.recycle_schema)}")
-            self._session.execute(f"CREATE TABLE {self._places.swapped(ddl)} (c BIGINT PRIMARY KEY) ENGINE=InnoDB")
+            self._session.execute(
+                f"CREATE DATABASE IF NOT EXISTS {quote_name(self._session.recycle_schema)}"
+            )
+            self._session.execute(
+                f"CREATE TABLE {self._places.swapped(ddl)} (c BIGINT PRIMARY KEY) ENGINE=InnoDB"
+            )
         else:
             self._forget(wanted)
-        left = [c for c in wanted if c.change.new.id not in (done or ()) or NewColumn(self._session, c).exists()]
+        left = [
+            c
+            for c in wanted
+            if c.change.new.id not in (done or ()) or NewColumn(self._session, c).exists()
+        ]
         taken = {}
         try:
             for conversion in left:
@@ -84,10 +99,12 @@ class ColumnConverter:
             if not done and not any(NewColumn(self._session, c).exists() for c in left):
                 self.finish(ddl)
             raise
-        warnings = [warning for conversion in left for warning in self._apply_values(conversion, ddl)]
+        warnings = [
+            warning for conversion in left for warning in self._apply_values(conversion, ddl)
+        ]
         return warnings + [
-            f"{title}: FLOATs shown as {', '.join(sorted(alike)[:5])} were taken for exactly that; more of their digits"
-            " the downstream doesn't hold"
+            f"{title}: FLOATs shown as {', '.join(sorted(alike)[:5])} were taken for exactly that;"
+            " more of their digits the downstream doesn't hold"
             for title, alike in taken.items()
             if alike
         ]
@@ -96,11 +113,15 @@ class ColumnConverter:
         """The whole DDL has been executed: forget how far it was."""
         wanted = conversions(ddl)
         if wanted and not self._session.dialect.is_tidb:
-            self._session.execute(f"DROP TABLE IF EXISTS {self._places.names(wanted)}, {self._places.swapped(ddl)}")
+            self._session.execute(
+                f"DROP TABLE IF EXISTS {self._places.names(wanted)}, {self._places.swapped(ddl)}"
+            )
 
     def _swapped(self, ddl: DdlJob) -> set[int] | None:
         try:
-            return {int(c) for (c,) in self._session.query(f"SELECT c FROM {self._places.swapped(ddl)}")}
+            return {
+                int(c) for (c,) in self._session.query(f"SELECT c FROM {self._places.swapped(ddl)}")
+            }
         except DownstreamError as error:
             if error.code not in (server_errors.NO_SUCH_TABLE, server_errors.UNKNOWN_DATABASE):
                 raise
@@ -110,15 +131,19 @@ class ColumnConverter:
         """Fill the table of new values; texts of values that were taken for what they look like."""
         new = conversion.change.new
         table, name = quote_table(conversion.change.before), quote_name(conversion.change.old.name)
-        if new.not_null and self._session.query(f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1"):
+        if new.not_null and self._session.query(
+            f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1"
+        ):
             raise CannotConvert(
-                f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its mode said"
+                f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its"
+                " mode said"
             )
         results = self._places.tables(conversion)[1]
         with ddl_session(self._session):
             definition = column_definition(results.columns[1], self._session.dialect)
             self._session.execute(
-                f"CREATE TABLE {quote_table(results)} (k BINARY(32) PRIMARY KEY, {definition}) ENGINE=InnoDB"
+                f"CREATE TABLE {quote_table(results)} (k BINARY(32) PRIMARY KEY, {definition})"
+                " ENGINE=InnoDB"
             )
         session, taken = session_of(ddl), set()
         for keys, raw in self._values(conversion):
@@ -130,9 +155,13 @@ class ColumnConverter:
             self._load(conversion, keys, raw, found)
         return taken
 
-    def _load(self, conversion: Conversion, keys: list[bytes], raw: list[bytes], found: pa.Array) -> None:
+    def _load(
+        self, conversion: Conversion, keys: list[bytes], raw: list[bytes], found: pa.Array
+    ) -> None:
         results, at = self._places.tables(conversion)[1], 0
-        for chunk in format_load(results, {"k": pa.array(keys, pa.large_binary()), "v": found}, len(raw)):
+        for chunk in format_load(
+            results, {"k": pa.array(keys, pa.large_binary()), "v": found}, len(raw)
+        ):
             these = raw[at : at + chunk.rows]
             try:
                 outcome = self._session.load(
@@ -142,22 +171,31 @@ class ColumnConverter:
                 if error.transient:
                     raise
                 raise self._refused(
-                    conversion, "a value that TiDB has now is refused by the downstream", str(error), these
+                    conversion,
+                    "a value that TiDB has now is refused by the downstream",
+                    str(error),
+                    these,
                 ) from error
             if outcome.warnings != chunk.warnings:
                 said = str(self._session.warnings()[:3])
-                raise self._refused(conversion, "new values are changed by the downstream", said, these)
+                raise self._refused(
+                    conversion, "new values are changed by the downstream", said, these
+                )
             at += chunk.rows
         self._session.commit()
 
-    def _refused(self, conversion: Conversion, what: str, said: str, raw: list[bytes]) -> CannotConvert:
+    def _refused(
+        self, conversion: Conversion, what: str, said: str, raw: list[bytes]
+    ) -> CannotConvert:
         """`raw`: the old values of which the server speaks by their numbers."""
         number = re.search(r"at row (\d+)", said)
         if number is None or not 1 <= int(number[1]) <= len(raw):
             return CannotConvert(f"{conversion.title}: {what}: {said}")
         value = raw[int(number[1]) - 1]
         return CannotConvert(
-            f"{conversion.title}: the value {shown(value)}: {what}: {said}{self._row_with(conversion, value)}", value
+            f"{conversion.title}: the value {shown(value)}: {what}:"
+            f" {said}{self._row_with(conversion, value)}",
+            value,
         )
 
     def _row_with(self, conversion: Conversion, raw: bytes | None) -> str:
@@ -165,9 +203,14 @@ class ColumnConverter:
         table, old = conversion.change.before, conversion.change.old
         if raw is None or not table.primary_key:
             return ""
-        match = f"SHA2({self._expression(conversion, quote_name(old.name))}, 256) = '{hashlib.sha256(raw).hexdigest()}'"
+        match = (
+            f"SHA2({self._expression(conversion, quote_name(old.name))}, 256) ="
+            f" '{hashlib.sha256(raw).hexdigest()}'"
+        )
         keys = ", ".join(map(quote_name, table.primary_key))
-        found = self._session.query(f"SELECT {keys} FROM {quote_table(table)} WHERE {match} LIMIT 1")
+        found = self._session.query(
+            f"SELECT {keys} FROM {quote_table(table)} WHERE {match} LIMIT 1"
+        )
         return (
             " (in the row"
             f" {', '.join(f'{name}={value!r}' for name, value in zip(table.primary_key, found[0], strict=True))})"
@@ -179,7 +222,9 @@ class ColumnConverter:
         """As `value_expression`, for the form in which the downstream has the column."""
         old = conversion.change.old
         actual = next(
-            c for c in actual_columns(self._session, conversion.change.before) if folded(c.name) == folded(old.name)
+            c
+            for c in actual_columns(self._session, conversion.change.before)
+            if folded(c.name) == folded(old.name)
         )
         return reference if holds_bytes(old, actual.data_type) else value_expression(old, reference)
 
@@ -188,22 +233,29 @@ class ColumnConverter:
         old, table = conversion.change.old, quote_table(conversion.change.before)
         name = quote_name(old.name)
         expression = self._expression(conversion, name)
-        if old.kind != "json" and old.tp not in column_types.LONG:  # short ones; a small table is read at once
+        # short ones; a small table is read at once
+        if old.kind != "json" and old.tp not in column_types.LONG:
             rows = self._session.query(
                 f"SELECT {expression} FROM {table} WHERE {name} IS NOT NULL LIMIT {_PAGE_ROWS + 1}"
             )
             if len(rows) <= _PAGE_ROWS:
-                found = sorted({value if isinstance(value, bytes) else str(value).encode() for (value,) in rows})
+                found = sorted(
+                    {
+                        value if isinstance(value, bytes) else str(value).encode()
+                        for (value,) in rows
+                    }
+                )
                 if found:
                     yield [hashlib.sha256(value).digest() for value in found], found
                 return
         values = self._places.tables(conversion)[0]
         self._session.execute(
-            f"CREATE TABLE {quote_table(values)} (k BINARY(32) PRIMARY KEY, v LONGBLOB NOT NULL) ENGINE=InnoDB"
+            f"CREATE TABLE {quote_table(values)} (k BINARY(32) PRIMARY KEY, v LONGBLOB NOT NULL)"
+            " ENGINE=InnoDB"
         )
         self._session.execute(
-            f"INSERT IGNORE INTO {quote_table(values)} SELECT UNHEX(SHA2({expression}, 256)), {expression} FROM {table}"
-            f" WHERE {name} IS NOT NULL"
+            f"INSERT IGNORE INTO {quote_table(values)} SELECT UNHEX(SHA2({expression}, 256)),"
+            f" {expression} FROM {table} WHERE {name} IS NOT NULL"
         )
         self._session.commit()
         yield from self._batches(quote_table(values))
@@ -237,18 +289,21 @@ class ColumnConverter:
             match = f"r.k = UNHEX(SHA2({self._expression(conversion, value)}, 256))"
             with self._lenient():
                 self._session.execute(
-                    f"UPDATE {table} t SET t.{scratch} = (SELECT r.v FROM {quote_table(results)} r WHERE"
-                    f" {match}){still}"
+                    f"UPDATE {table} t SET t.{scratch} = (SELECT r.v FROM {quote_table(results)} r"
+                    f" WHERE {match}){still}"
                 )
             lost = self._session.query(
-                f"SELECT 1 FROM {table} t LEFT JOIN {quote_table(results)} r ON {match} WHERE {value} IS NOT NULL AND"
-                " r.k IS NULL LIMIT 1"
+                f"SELECT 1 FROM {table} t LEFT JOIN {quote_table(results)} r ON {match} WHERE"
+                f" {value} IS NOT NULL AND r.k IS NULL LIMIT 1"
             )
             if lost:
                 raise DownstreamError(
-                    server_errors.RECORD_CHANGED, f"{conversion.title}: rows were written to the table meanwhile"
+                    server_errors.RECORD_CHANGED,
+                    f"{conversion.title}: rows were written to the table meanwhile",
                 )
-            self._session.execute(f"INSERT IGNORE INTO {self._places.swapped(ddl)} VALUES ({change.new.id})")
+            self._session.execute(
+                f"INSERT IGNORE INTO {self._places.swapped(ddl)} VALUES ({change.new.id})"
+            )
             self._session.commit()
             return NewColumn(self._session, conversion).replace_old()
         except DownstreamError as error:
@@ -258,17 +313,20 @@ class ColumnConverter:
 
     @contextlib.contextmanager
     def _lenient(self) -> Iterator[None]:
-        """Both columns of an assignment are of one type, so that nothing is converted; but servers check an ENUM's
-        empty value again, and rounded bounds.
+        """Both columns of an assignment are of one type, so that nothing is converted.
+
+        But servers check an ENUM's empty value again, and rounded bounds.
         """
         mode = str(self._session.query("SELECT @@SESSION.sql_mode")[0][0])
         self._session.query(
-            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''),"
+            " 'STRICT_ALL_TABLES', '')"
         )
         try:
             yield
         finally:
-            with contextlib.suppress(DownstreamError):  # a lost connection has no session to be put right
+            # a lost connection has no session to be put right
+            with contextlib.suppress(DownstreamError):
                 self._session.query("SET SESSION sql_mode = %s", (mode,))
 
     def _undo(self, conversion: Conversion, ddl: DdlJob) -> None:
@@ -276,10 +334,14 @@ class ColumnConverter:
         with contextlib.suppress(DownstreamError):
             self._session.rollback()
             if NewColumn(self._session, conversion).exists():
-                self._session.execute(f"DELETE FROM {self._places.swapped(ddl)} WHERE c = {conversion.change.new.id}")
+                self._session.execute(
+                    f"DELETE FROM {self._places.swapped(ddl)} WHERE c = {conversion.change.new.id}"
+                )
                 self._session.commit()
                 table = quote_table(conversion.change.before)
-                self._session.execute(f"ALTER TABLE {table} DROP COLUMN {quote_name(conversion.scratch)}")
+                self._session.execute(
+                    f"ALTER TABLE {table} DROP COLUMN {quote_name(conversion.scratch)}"
+                )
 
     def _forget(self, gone: Sequence[Conversion]) -> None:
         self._session.execute(f"DROP TABLE IF EXISTS {self._places.names(gone)}")
@@ -293,7 +355,9 @@ class _ConversionTables:
 
     def names(self, of: Sequence[Conversion]) -> str:
         """The tables of these, for a statement."""
-        return ", ".join(quote_table(table) for conversion in of for table in self.tables(conversion))
+        return ", ".join(
+            quote_table(table) for conversion in of for table in self.tables(conversion)
+        )
 
     def swapped(self, ddl: DdlJob) -> str:
         """The table that says which columns are done."""

@@ -1,4 +1,6 @@
-"""Which DDL has run downstream already, told from what is there: for going on where a Drainer broke off."""
+"""Which DDL has run downstream already, told from what is there: for going on where a Drainer broke
+off.
+"""
 
 from __future__ import annotations
 
@@ -18,49 +20,63 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import STATE_PUBLIC, Column, Table
 
 _KEY_FLAGS = FLAG_PRIMARY_KEY | FLAG_UNIQUE_KEY | FLAG_MULTIPLE_KEY
-_INDEXES = "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-_COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_INDEXES = (
+    "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND"
+    " TABLE_NAME = %s"
+)
+_COLUMNS = (
+    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
 _PARTITIONS = (
-    "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND"
+    " TABLE_NAME = %s"
 )
 
 
 def was_executed(session: MySQLSession, ddl: DdlJob) -> bool | None:
-    """True or False if the tables that the DDL affects look as after or as before it; None if both look the same, or
-    neither.
+    """True or False if the tables that the DDL affects look as after or as before it.
+
+    None if both look the same, or neither.
     """
     if ddl.type == Action.TRUNCATE_TABLE:
         return None
     after = ddl.effect.tables
     told = {
-        _matching_state(session, _keeps_rows(ddl.before.get(i)), _keeps_rows(table)) for i, table in after.items()
+        _matching_state(session, _keeps_rows(ddl.before.get(i)), _keeps_rows(table))
+        for i, table in after.items()
     } - {None}
     return told.pop() if len(told) == 1 else None
 
 
 Fact = tuple[str, str, str, str]
-"""A kind (table, column, index, partition), the schema, the table, as they are written, and the name of what is there,
-in lower case; of the kind type the column's name and the upstream's type.
+"""A kind (table, column, index, partition), the schema, the table, as they are written, and the
+name of what is there, in lower case; of the kind type the column's name and the upstream's type.
 """
 
 
 def executed_prefix(session: MySQLSession, ddls: Sequence[DdlJob]) -> tuple[int, int]:
-    """Of DDL that runs in this order, how many have run: at least and at most. Each alone may look as if it had run, or
-    hadn't, for what a later one has done; so it is asked after which of them things are as they are, all together.
+    """Of DDL that runs in this order, how many have run: at least and at most.
+
+    Each alone may look as if it had run, or hadn't, for what a later one has done; so it is asked
+    after which of them things are as they are, all together.
     """
     states, columns = _states(ddls), _columns_by_type(ddls)
     telling = set().union(*states) - set(states[0]).intersection(*states)
     found = _existing_facts(session, {fact[1:3] for fact in telling})
-    types, tell = _existing_types(session, {fact: c for fact, c in columns.items() if fact in telling}, found)
+    types, tell = _existing_types(
+        session, {fact: c for fact, c in columns.items() if fact in telling}, found
+    )
     telling -= columns.keys() - tell
     there = (found | types) & telling
     fitting = [count for count, state in enumerate(states) if state & telling == there]
     return (fitting[0], fitting[-1]) if fitting else (0, len(ddls))
 
 
-def first_already_converted(session: MySQLSession, ddls: Iterable[DdlJob]) -> tuple[DdlJob, str] | None:
-    """Return the first DDL that would convert a column's values again, as the column has its new type already, with the
-    column and both types; None if there is none.
+def first_already_converted(
+    session: MySQLSession, ddls: Iterable[DdlJob]
+) -> tuple[DdlJob, str] | None:
+    """Return the first DDL that would convert a column's values again, as the column has its new
+    type already, with the column and both types; None if there is none.
     """
     seen = set[tuple[int, str]]()
     for ddl in ddls:
@@ -78,22 +94,29 @@ def _has_new_type(session: MySQLSession, table: Table, old: Column, new: Column)
     actual = found.get(folded(new.name)) or found.get(folded(old.name))
     if actual is None:
         return False
-    is_new, is_old = (is_of_type(session, table.schema_name, column, actual) for column in (new, old))
+    is_new, is_old = (
+        is_of_type(session, table.schema_name, column, actual) for column in (new, old)
+    )
     return is_new and not is_old
 
 
 def first_not_replayable(ddls: Iterable[DdlJob]) -> DdlJob | None:
-    """The first DDL, if one is, before which changes can't be written on the tables as the DDL leaves them."""
+    """The first DDL, if one is, before which changes can't be written on the tables as the DDL
+    leaves them.
+    """
     for ddl in ddls:
         if not all(
-            _same_rows(_keeps_rows(ddl.before.get(i)), _keeps_rows(table)) for i, table in ddl.effect.tables.items()
+            _same_rows(_keeps_rows(ddl.before.get(i)), _keeps_rows(table))
+            for i, table in ddl.effect.tables.items()
         ):
             return ddl
     return None
 
 
 def _same_rows(before: Table | None, after: Table | None) -> bool:
-    """Whether rows of before a DDL can be written on the table that it leaves, without another row giving way."""
+    """Whether rows of before a DDL can be written on the table that it leaves, without another row
+    giving way.
+    """
     if before is None:
         return True
     if after is None or (before.schema_name, before.name) != (after.schema_name, after.name):
@@ -107,9 +130,14 @@ def _same_rows(before: Table | None, after: Table | None) -> bool:
         for t in (before, after)
     ]
     unique = [
-        {index.name for index in t.indexes if index.unique and index.state == STATE_PUBLIC} for t in (before, after)
+        {index.name for index in t.indexes if index.unique and index.state == STATE_PUBLIC}
+        for t in (before, after)
     ]
-    return shape[0] == shape[1] and unique[1] <= unique[0] and _partitions(before) <= _partitions(after)
+    return (
+        shape[0] == shape[1]
+        and unique[1] <= unique[0]
+        and _partitions(before) <= _partitions(after)
+    )
 
 
 def _states(ddls: Sequence[DdlJob]) -> list[set[Fact]]:
@@ -131,7 +159,9 @@ def _facts(tables: Mapping[int, Table | None]) -> set[Fact]:
         if table is not None:
             place = table.schema_name, table.name
             found.add(("table", *place, ""))
-            found |= {("column", *place, name) for name in _columns(table)} | _type_facts(table).keys()
+            found |= {("column", *place, name) for name in _columns(table)} | _type_facts(
+                table
+            ).keys()
             found |= {("index", *place, name) for name in _indexes(table)}
             found |= {("partition", *place, name) for name in _partitions(table)}
     return found
@@ -139,7 +169,12 @@ def _facts(tables: Mapping[int, Table | None]) -> set[Fact]:
 
 def _type_facts(table: Table) -> dict[Fact, Column]:
     return {
-        ("type", table.schema_name, table.name, f"{folded(column.name)} {column_type(column)}"): column
+        (
+            "type",
+            table.schema_name,
+            table.name,
+            f"{folded(column.name)} {column_type(column)}",
+        ): column
         for column in table.columns
         if column.public and not column.hidden and not column.generated
     }
@@ -156,8 +191,9 @@ def _columns_by_type(ddls: Iterable[DdlJob]) -> dict[Fact, Column]:
 def _existing_types(
     session: MySQLSession, columns: Mapping[Fact, Column], names: set[Fact]
 ) -> tuple[set[Fact], set[Fact]]:
-    """Return the types that columns have there, and all types of these columns. A column there that has none of its
-    types, or looks alike with several, is left out.
+    """Return the types that columns have there, and all types of these columns.
+
+    A column there that has none of its types, or looks alike with several, is left out.
     """
     by_column: dict[Fact, list[Fact]] = defaultdict(list)
     for fact, column in columns.items():
@@ -178,8 +214,12 @@ def _existing_facts(session: MySQLSession, places: set[tuple[str, str]]) -> set[
     found = set()
     for place in places:
         for kind, query in (("column", _COLUMNS), ("index", _INDEXES), ("partition", _PARTITIONS)):
-            found |= {(kind, *place, folded(str(name))) for (name,) in session.query(query, place) if name}
-    return found | {("table", schema, table, "") for kind, schema, table, _ in found if kind == "column"}
+            found |= {
+                (kind, *place, folded(str(name))) for (name,) in session.query(query, place) if name
+            }
+    return found | {
+        ("table", schema, table, "") for kind, schema, table, _ in found if kind == "column"
+    }
 
 
 def _keeps_rows(table: Table | None) -> Table | None:
@@ -187,10 +227,14 @@ def _keeps_rows(table: Table | None) -> Table | None:
     return table if table is not None and table.is_base_table else None
 
 
-def _matching_state(session: MySQLSession, before: Table | None, after: Table | None) -> bool | None:
+def _matching_state(
+    session: MySQLSession, before: Table | None, after: Table | None
+) -> bool | None:
     if before is None or after is None:
         table = before or after
-        return None if table is None else bool(actual_columns(session, table)) == (after is not None)
+        return (
+            None if table is None else bool(actual_columns(session, table)) == (after is not None)
+        )
     if (before.schema_name, before.name) != (after.schema_name, after.name):
         there = bool(actual_columns(session, before)), bool(actual_columns(session, after))
         return {(True, False): False, (False, True): True}.get(there)
@@ -198,7 +242,9 @@ def _matching_state(session: MySQLSession, before: Table | None, after: Table | 
     told = {
         _compare(_columns(before), _columns(after), columns),
         _compare(_indexes(before), _indexes(after), _select_names(session, _INDEXES, after)),
-        _compare(_partitions(before), _partitions(after), _select_names(session, _PARTITIONS, after)),
+        _compare(
+            _partitions(before), _partitions(after), _select_names(session, _PARTITIONS, after)
+        ),
     } - {None}
     return told.pop() if len(told) == 1 else None
 
@@ -217,13 +263,23 @@ def _columns(table: Table) -> set[str]:
 
 
 def _indexes(table: Table) -> set[str]:
-    return {folded(index.name) for index in table.indexes if index.state == STATE_PUBLIC and not index.primary}
+    return {
+        folded(index.name)
+        for index in table.indexes
+        if index.state == STATE_PUBLIC and not index.primary
+    }
 
 
 def _partitions(table: Table) -> set[str]:
     definitions = (table.partition or {}).get("definitions") or []
-    return {folded(str((definition.get("name") or {}).get("L") or "")) for definition in definitions}
+    return {
+        folded(str((definition.get("name") or {}).get("L") or "")) for definition in definitions
+    }
 
 
 def _select_names(session: MySQLSession, query: str, table: Table) -> set[str]:
-    return {folded(str(name)) for (name,) in session.query(query, (table.schema_name, table.name)) if name}
+    return {
+        folded(str(name))
+        for (name,) in session.query(query, (table.schema_name, table.name))
+        if name
+    }

@@ -1,4 +1,6 @@
-"""Unique keys that the upstream has given up already, though the DDL that drops them is still to come."""
+"""Unique keys that the upstream has given up already, though the DDL that drops them is still to
+come.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ from sluice.etl.downstream import DownstreamError, MySQLSession
 from sluice.tidb.folded import folded
 
 
-def drop_uniqueness(session: MySQLSession, schema: str, table: str, indexes: Sequence[DroppedUniqueIndex]) -> list[str]:
-    """Let these indexes have values twice; the names of those that didn't yet. Commits. A primary key goes, any other
-    index stays under its name, so that the DDL finds it. May be repeated. Raises DownstreamError.
+def drop_uniqueness(
+    session: MySQLSession, schema: str, table: str, indexes: Sequence[DroppedUniqueIndex]
+) -> list[str]:
+    """Let these indexes have values twice; the names of those that didn't yet.
+
+    Commits. A primary key goes, any other index stays under its name, so that the DDL finds it. May
+    be repeated. Raises DownstreamError.
     """
     rows = session.query(
-        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-        " NON_UNIQUE = 0",
+        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND"
+        " TABLE_NAME = %s AND NON_UNIQUE = 0",
         (schema, table),
     )
     unique = {folded(str(name)) for (name,) in rows}
@@ -29,9 +35,11 @@ def drop_uniqueness(session: MySQLSession, schema: str, table: str, indexes: Seq
             continue
         name = quote_name(index.name)
         columns = ", ".join(
-            f"{quote_name(column)}{f'({length})' if length > 0 else ''}" for column, length in index.columns
+            f"{quote_name(column)}{f'({length})' if length > 0 else ''}"
+            for column, length in index.columns
         )
-        session.execute(f"{alter} DROP INDEX {name}")  # apart: TiDB takes no two changes of one index in a statement
+        # apart: TiDB takes no two changes of one index in a statement
+        session.execute(f"{alter} DROP INDEX {name}")
         try:
             session.execute(f"{alter} ADD INDEX {name} ({columns})")
         except DownstreamError as error:

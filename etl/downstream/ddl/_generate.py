@@ -1,8 +1,8 @@
-"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the statements that create
-tables, views and sequences.
+"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the
+statements that create tables, views and sequences.
 
-TiDB's own text isn't executed: what it means depends on the session it was written in. These are for a session with
-NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
+TiDB's own text isn't executed: what it means depends on the session it was written in. These are
+for a session with NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
 """
 
 from __future__ import annotations
@@ -46,14 +46,22 @@ _LONG_TYPES = {
     column_types.LONGTEXT: ("LONGTEXT", "LONGBLOB"),
     column_types.TEXT: ("TEXT", "BLOB"),
 }
-_FOREIGN_KEY_ACTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
+_FOREIGN_KEY_ACTIONS = {
+    1: "RESTRICT",
+    2: "CASCADE",
+    3: "SET NULL",
+    4: "NO ACTION",
+    5: "SET DEFAULT",
+}
 _VIEW_ALGORITHMS = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
 
 
 def column_type(column: Column) -> str:
     """The SQL type, without character set."""
     tp, flen, decimal = column.tp, column.flen, column.decimal
-    sign = (" UNSIGNED" if column.unsigned else "") + (" ZEROFILL" if column.flag & column_types.FLAG_ZEROFILL else "")
+    sign = (" UNSIGNED" if column.unsigned else "") + (
+        " ZEROFILL" if column.flag & column_types.FLAG_ZEROFILL else ""
+    )
     if tp in _INTEGER_TYPES:
         return f"{_INTEGER_TYPES[tp]}{f'({flen})' if flen > 0 else ''}{sign}"
     if tp in (column_types.FLOAT, column_types.DOUBLE):
@@ -88,9 +96,15 @@ def column_definition(column: Column, dialect: Dialect) -> str:
     if column.has_blank_ends:
         parts.append("CHARACTER SET binary")  # in others the server cuts the blanks off
     elif column.kind in ("text", "enum", "set") and column.charset:
-        parts.append(f"CHARACTER SET {charset_name(column.charset)} COLLATE {collation_name(column.collate, dialect)}")
+        parts.append(
+            f"CHARACTER SET {charset_name(column.charset)} COLLATE"
+            f" {collation_name(column.collate, dialect)}"
+        )
     if column.generated:
-        parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.generated_stored else 'VIRTUAL'}")
+        parts.append(
+            f"GENERATED ALWAYS AS ({column.generated})"
+            f" {'STORED' if column.generated_stored else 'VIRTUAL'}"
+        )
     else:
         parts.append("NOT NULL" if column.not_null else "NULL")
         default = _default_clause(column)
@@ -131,12 +145,17 @@ def table_options(table: Table, dialect: Dialect) -> str:
     """``DEFAULT CHARACTER SET ... COLLATE ...``"""
     if not table.charset:
         return ""
-    return f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE {collation_name(table.collate, dialect)}"
+    return (
+        f"DEFAULT CHARACTER SET {charset_name(table.charset)} COLLATE"
+        f" {collation_name(table.collate, dialect)}"
+    )
 
 
 def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[list[str], list[str]]:
-    """(definitions as in CREATE TABLE or after ADD, what had to be changed about it). No definition: it must be left
-    out. A unique index of which the server keeps hashes has an ordinary one beside it, by which rows are found.
+    """(definitions as in CREATE TABLE or after ADD, what had to be changed about it).
+
+    No definition: it must be left out. A unique index of which the server keeps hashes has an
+    ordinary one beside it, by which rows are found.
     """
     title = f"index {index.name} of {table.full_name}"
     by_name = {column.name: column for column in table.columns}
@@ -150,11 +169,15 @@ def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[list
         return [], [f"{title} is longer than the downstream allows: left out"]
     warnings = [] if fit == index else [f"{title} is longer than the downstream allows: shortened"]
     keys = _index_columns(fit.columns)
-    hashed = fit.unique and dialect.hashes_long_keys and shortened_columns(table, fit) != fit.columns
+    hashed = (
+        fit.unique and dialect.hashes_long_keys and shortened_columns(table, fit) != fit.columns
+    )
     beside = [f"KEY ({_index_columns(shortened_columns(table, fit))})"] if hashed else []
     if index.primary:
         what = ""
-        if not dialect.generated_primary_keys and any(column is not None and column.generated for column in columns):
+        if not dialect.generated_primary_keys and any(
+            column is not None and column.generated for column in columns
+        ):
             what = "is on a generated column"
         elif hashed:
             what = "is longer than the downstream allows"
@@ -163,10 +186,16 @@ def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[list
                 f"the primary key of {table.full_name} {what}: a unique key instead"
             ]
         return [f"PRIMARY KEY ({keys})"], []
-    comment = f" COMMENT {quote_text(fit_comment(index.comment, MAX_INDEX_COMMENT_CHARS))}" if index.comment else ""
+    comment = (
+        f" COMMENT {quote_text(fit_comment(index.comment, MAX_INDEX_COMMENT_CHARS))}"
+        if index.comment
+        else ""
+    )
     warnings += comment_warning(title, index.comment, MAX_INDEX_COMMENT_CHARS)
     hidden = f" {dialect.index_visibility[1]}" if index.invisible else ""
-    one = f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}{hidden}"
+    one = (
+        f"{'UNIQUE ' if index.unique else ''}KEY {quote_name(index.name)} ({keys}){comment}{hidden}"
+    )
     return [one, *beside], warnings
 
 
@@ -186,37 +215,51 @@ def _index_definitions(table: Table, dialect: Dialect, room: int) -> tuple[list[
 
 
 def _index_columns(columns: Sequence[tuple[str, int, int]]) -> str:
-    return ", ".join(f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for name, _, length in columns)
+    return ", ".join(
+        f"{quote_name(name)}{f'({length})' if length > 0 else ''}" for name, _, length in columns
+    )
 
 
 def create_table(table: Table, dialect: Dialect) -> tuple[str, list[str]]:
     """(CREATE TABLE statement, what was left out or changed)."""
     warnings = []
-    lines = [column_definition(column, dialect) for column in table.columns if column.public and not column.hidden]
+    lines = [
+        column_definition(column, dialect)
+        for column in table.columns
+        if column.public and not column.hidden
+    ]
     handle = table.handle_column
     if handle is not None and table.primary_index is None:
         if not dialect.generated_primary_keys and handle.generated:
             lines.append(f"UNIQUE KEY ({quote_name(handle.name)})")
-            warnings.append(f"the primary key of {table.full_name} is on a generated column: a unique key instead")
+            warnings.append(
+                f"the primary key of {table.full_name} is on a generated column: a unique key"
+                " instead"
+            )
         else:
             lines.append(f"PRIMARY KEY ({quote_name(handle.name)})")
     definitions, changed = _index_definitions(table, dialect, room=MAX_INDEXES - bool(handle))
     lines += definitions
     warnings += changed
     warnings += [
-        f"column {column.name} of {table.full_name} has the character set binary: its elements end with blanks, which"
-        " servers cut off in others"
+        f"column {column.name} of {table.full_name} has the character set binary: its elements end"
+        " with blanks, which servers cut off in others"
         for column in table.columns
         if column.public and column.has_blank_ends
     ]
     lines += [foreign_key_definition(key) for key in table.foreign_keys]
-    comment = f" COMMENT={quote_text(fit_comment(table.comment, MAX_TABLE_COMMENT_CHARS))}" if table.comment else ""
+    comment = (
+        f" COMMENT={quote_text(fit_comment(table.comment, MAX_TABLE_COMMENT_CHARS))}"
+        if table.comment
+        else ""
+    )
     warnings += comment_warning(table.full_name, table.comment, MAX_TABLE_COMMENT_CHARS)
     for column in (c for c in table.columns if c.public and not c.hidden):
         warnings += column_comment_warning(table, column)
     counter = f" AUTO_INCREMENT={table.auto_increment}" if table.auto_increment else ""
     options = (
-        f"ENGINE=InnoDB{dialect.row_format} {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
+        f"ENGINE=InnoDB{dialect.row_format}"
+        f" {table_options(table, dialect)}{comment}{counter}{partition_clause(table)}"
     )
     return f"CREATE TABLE {quote_table(table)} ({', '.join(lines)}) {options}", warnings
 
@@ -228,13 +271,16 @@ def too_many_indexes(table: Table, index: Index) -> str:
 
 def column_comment_warning(table: Table, column: Column) -> list[str]:
     """Return what of a column's comment the server doesn't take, as a warning or none."""
-    return comment_warning(f"column {column.name} of {table.full_name}", column.comment, MAX_COLUMN_COMMENT_CHARS)
+    return comment_warning(
+        f"column {column.name} of {table.full_name}", column.comment, MAX_COLUMN_COMMENT_CHARS
+    )
 
 
 def foreign_key_definition(key: Mapping[str, Any]) -> str:
     """``CONSTRAINT name FOREIGN KEY ...`` from TiDB's FKInfo."""
     columns, referred = (
-        ", ".join(quote_name(plain_name(c)) for c in key.get(part) or ()) for part in ("cols", "ref_cols")
+        ", ".join(quote_name(plain_name(c)) for c in key.get(part) or ())
+        for part in ("cols", "ref_cols")
     )
     target = quote_name(plain_name(key["ref_table"]))
     if plain_name(key.get("ref_schema") or ""):
@@ -245,14 +291,16 @@ def foreign_key_definition(key: Mapping[str, Any]) -> str:
         if int(key.get(part) or 0) in _FOREIGN_KEY_ACTIONS
     )
     return (
-        f"CONSTRAINT {quote_name(plain_name(key['fk_name']))} FOREIGN KEY ({columns}) REFERENCES {target}"
-        f" ({referred}){actions}"
+        f"CONSTRAINT {quote_name(plain_name(key['fk_name']))} FOREIGN KEY ({columns}) REFERENCES"
+        f" {target} ({referred}){actions}"
     )
 
 
 def create_view(table: Table) -> str:
-    """CREATE OR REPLACE VIEW. TiDB keeps the query with every table's full name, so it means the same in
-    every session. Always with the rights of the reader: the definer is Sluice's user, which may read everything.
+    """CREATE OR REPLACE VIEW.
+
+    TiDB keeps the query with every table's full name, so it means the same in every session. Always
+    with the rights of the reader: the definer is Sluice's user, which may read everything.
     """
     info: dict[str, Any] = table.view or {}
     columns = ", ".join(quote_name(column.name) for column in table.columns)
@@ -269,6 +317,7 @@ def sequence_statement(verb: str, table: Table) -> str:
     cache = f"CACHE {info['sequence_cache_value']}" if info.get("sequence_cache") else "NOCACHE"
     return (
         f"{verb} SEQUENCE {quote_table(table)} START WITH {info['sequence_start']} MINVALUE"
-        f" {info['sequence_min_value']} MAXVALUE {info['sequence_max_value']} INCREMENT BY {info['sequence_increment']}"
-        f" {cache} {'CYCLE' if info.get('sequence_cycle') else 'NOCYCLE'}"
+        f" {info['sequence_min_value']} MAXVALUE {info['sequence_max_value']} INCREMENT BY"
+        f" {info['sequence_increment']} {cache}"
+        f" {'CYCLE' if info.get('sequence_cycle') else 'NOCYCLE'}"
     )

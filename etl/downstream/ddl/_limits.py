@@ -19,11 +19,23 @@ _BYTES_PER_CHAR = {"binary": 1, "utf8": 3, "utf8mb3": 3, "gbk": 2}
 _RESERVED_INDEX_NAME = "GEN_CLUST_INDEX"
 """What InnoDB calls its own index of rows without a key."""
 _FIXED_BYTES = {
-    column_types.TINYINT: 1, column_types.SMALLINT: 2, column_types.MEDIUMINT: 3, column_types.INT: 4,
-    column_types.BIGINT: 8, column_types.FLOAT: 4, column_types.DOUBLE: 8, column_types.YEAR: 1, column_types.DATE: 3,
-    column_types.NEWDATE: 3, column_types.ENUM: 2, column_types.SET: 8, column_types.TIME: 6, column_types.DATETIME: 8,
-    column_types.TIMESTAMP: 7, column_types.BIT: 8,
-}  # fmt: skip
+    column_types.TINYINT: 1,
+    column_types.SMALLINT: 2,
+    column_types.MEDIUMINT: 3,
+    column_types.INT: 4,
+    column_types.BIGINT: 8,
+    column_types.FLOAT: 4,
+    column_types.DOUBLE: 8,
+    column_types.YEAR: 1,
+    column_types.DATE: 3,
+    column_types.NEWDATE: 3,
+    column_types.ENUM: 2,
+    column_types.SET: 8,
+    column_types.TIME: 6,
+    column_types.DATETIME: 8,
+    column_types.TIMESTAMP: 7,
+    column_types.BIT: 8,
+}
 
 
 def fit_comment(text: str, longest: int) -> str:
@@ -33,35 +45,56 @@ def fit_comment(text: str, longest: int) -> str:
 
 def comment_warning(what: str, text: str, longest: int) -> list[str]:
     """Return what `fit_comment` changes, as a warning or none."""
-    return [] if fit_comment(text, longest) == text else [f"comment of {what} shortened, or with ? for some characters"]
+    return (
+        []
+        if fit_comment(text, longest) == text
+        else [f"comment of {what} shortened, or with ? for some characters"]
+    )
 
 
 def is_unnameable(name: str) -> bool:
-    """Return whether no MariaDB or MySQL holds the name: MariaDB refuses it, MySQL writes ? for some of it."""
+    """Return whether no MariaDB or MySQL holds the name: MariaDB refuses it, MySQL writes ? for
+    some of it.
+    """
     return any(ord(char) > 0xFFFF for char in name)
 
 
 def unnameable_names(ddl: DdlJob) -> list[str]:
-    """Return the names of databases, base tables and changed columns in a DDL job that no server holds."""
-    tables = [table for table in ddl.effect.tables.values() if table is not None and table.is_base_table]
-    renamed = [table for table in ddl.before.values() if table is not None] if ddl.type in RENAMES else []
-    names = [ddl.schema_name, *(schema.name for schema in ddl.effect.schemas.values() if schema is not None)]
+    """Return the names of databases, base tables and changed columns in a DDL job that no server
+    holds.
+    """
+    tables = [
+        table for table in ddl.effect.tables.values() if table is not None and table.is_base_table
+    ]
+    renamed = (
+        [table for table in ddl.before.values() if table is not None] if ddl.type in RENAMES else []
+    )
+    names = [
+        ddl.schema_name,
+        *(schema.name for schema in ddl.effect.schemas.values() if schema is not None),
+    ]
     names += [name for table in (*tables, *renamed) for name in (table.schema_name, table.name)]
     for table in tables:
         before = ddl.before.get(table.id)
         known = {column.name for column in before.columns} if before is not None else set()
-        names += [column.name for column in table.columns if column.public and column.name not in known]
+        names += [
+            column.name for column in table.columns if column.public and column.name not in known
+        ]
     return [name for name in dict.fromkeys(names) if is_unnameable(name)]
 
 
 def unfit_name(index: Index) -> bool:
     """Whether servers refuse the name of a secondary index."""
-    return not index.primary and (index.name.upper() == _RESERVED_INDEX_NAME or is_unnameable(index.name))
+    return not index.primary and (
+        index.name.upper() == _RESERVED_INDEX_NAME or is_unnameable(index.name)
+    )
 
 
 def fit_index(table: Table, index: Index, dialect: Dialect) -> Index | None:
-    """Return the index with prefixes that fit into a key, itself if it fits. A unique one must not be shortened: where
-    the server can't hash it, None stands for one that isn't the primary key.
+    """Return the index with prefixes that fit into a key, itself if it fits.
+
+    A unique one must not be shortened: where the server can't hash it, None stands for one that
+    isn't the primary key.
     """
     columns = {column.name: column for column in table.columns}
     if any(name not in columns for name, _, _ in index.columns):  # one that the downstream lacks
@@ -74,7 +107,9 @@ def fit_index(table: Table, index: Index, dialect: Dialect) -> Index | None:
 
 
 def shortened_columns(table: Table, index: Index) -> tuple[tuple[str, int, int], ...]:
-    """Return the columns of an index that is too long with equal shares of a key for those that are longest."""
+    """Return the columns of an index that is too long with equal shares of a key for those that are
+    longest.
+    """
     columns = {column.name: column for column in table.columns}
     sizes = [_key_bytes(columns[name], length) for name, _, length in index.columns]
     left, share = MAX_KEY_BYTES, 0

@@ -43,7 +43,8 @@ class NewColumn:
                 scratch = bare_column(column, self._conversion.scratch)
                 try:
                     self._session.execute(
-                        f"ALTER TABLE {table} ADD COLUMN {column_definition(scratch, self._session.dialect)}"
+                        f"ALTER TABLE {table} ADD COLUMN"
+                        f" {column_definition(scratch, self._session.dialect)}"
                     )
                     return
                 except DownstreamError as error:
@@ -53,7 +54,9 @@ class NewColumn:
             raise refused
 
     def replace_old(self) -> list[str]:
-        """One statement: the old column goes, the new one gets its name, place, definition and indexes."""
+        """One statement: the old column goes, the new one gets its name, place, definition and
+        indexes.
+        """
         change = self._conversion.change
         names = [column.name for column in actual_columns(self._session, change.before)]
         place = names.index(next(n for n in names if folded(n) == folded(change.old.name)))
@@ -90,12 +93,15 @@ class NewColumn:
     def _forms(self) -> list[Column]:
         """The new column, and as what a table too wide for it holds it."""
         new = self._conversion.change.new
-        wide = next(c for c in widened_strings(self._conversion.change.after).columns if c.id == new.id)
+        wide = next(
+            c for c in widened_strings(self._conversion.change.after).columns if c.id == new.id
+        )
         return [new] if wide == new else [new, wide]
 
     def _definitions(self) -> list[Column]:
-        """The new column under the old name as it is to be; without what servers may refuse; with
-        nothing but its type.
+        """The new column under the old name as it is to be.
+
+        Without what servers may refuse; with nothing but its type.
         """
         change = self._conversion.change
         forms = [replace(column, name=change.old.name) for column in self._forms()]
@@ -109,13 +115,15 @@ class NewColumn:
         return [column for n, column in enumerate(found) if column not in found[:n]]
 
     def _indexes(self) -> list[tuple[str, str]]:
-        """(clause that drops, clause that adds again) for every index of the column. One that the DDL drops isn't
-        added.
+        """(clause that drops, clause that adds again) for every index of the column.
+
+        One that the DDL drops isn't added.
         """
         change = self._conversion.change
         rows = self._session.query(
-            "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NON_UNIQUE, INDEX_TYPE FROM information_schema.STATISTICS "
-            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+            "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART, NON_UNIQUE, INDEX_TYPE FROM"
+            " information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY"
+            " INDEX_NAME, SEQ_IN_INDEX",
             (change.before.schema_name, change.before.name),
         )
         found: dict[str, list[tuple[Any, ...]]] = {}
@@ -131,9 +139,13 @@ class NewColumn:
 def bare_column(column: Column, name: str) -> Column:
     """Nothing but the type, NULL allowed."""
     flag = column.flag & ~(
-        column_types.FLAG_NOT_NULL | column_types.FLAG_ON_UPDATE_NOW | column_types.FLAG_AUTO_INCREMENT
+        column_types.FLAG_NOT_NULL
+        | column_types.FLAG_ON_UPDATE_NOW
+        | column_types.FLAG_AUTO_INCREMENT
     )
-    return replace(column, name=name, flag=flag, default=None, default_is_expr=False, comment="", hidden=False)
+    return replace(
+        column, name=name, flag=flag, default=None, default_is_expr=False, comment="", hidden=False
+    )
 
 
 def _drop_clause(name: str) -> str:
@@ -143,15 +155,17 @@ def _drop_clause(name: str) -> str:
 def _add_index_clause(
     session: MySQLSession, conversion: Conversion, name: str, parts: Sequence[tuple[Any, ...]]
 ) -> str:
-    """The index as it was, but for the column's part of it, which is as long as after the DDL; nothing if it is gone
-    then.
+    """The index as it was, but for the column's part of it, which is as long as after the DDL.
+
+    Nothing if it is gone then.
     """
     change = conversion.change
     after = next(
         (
             i
             for i in change.after.indexes
-            if i.state == STATE_PUBLIC and (folded(i.name) == folded(name) or (i.primary and name == "PRIMARY"))
+            if i.state == STATE_PUBLIC
+            and (folded(i.name) == folded(name) or (i.primary and name == "PRIMARY"))
         ),
         None,
     )
@@ -170,10 +184,19 @@ def _add_index_clause(
         )
         for column, length, _, _ in parts
     )
-    index = replace(after, name=name, columns=columns, unique=not int(parts[0][2]), primary=name.upper() == "PRIMARY")
+    index = replace(
+        after,
+        name=name,
+        columns=columns,
+        unique=not int(parts[0][2]),
+        primary=name.upper() == "PRIMARY",
+    )
     table = replace(
         change.before,
-        columns=tuple(replace(change.new, name=c.name) if c.id == change.old.id else c for c in change.before.columns),
+        columns=tuple(
+            replace(change.new, name=c.name) if c.id == change.old.id else c
+            for c in change.before.columns
+        ),
     )
     definitions, _ = index_definition(table, index, session.dialect)
     return ", ".join(f"ADD {definition}" for definition in definitions)

@@ -1,5 +1,5 @@
-"""What must hold downstream after a DDL job, made true whatever the statement did: columns, collations, the values of
-existing rows.
+"""What must hold downstream after a DDL job, made true whatever the statement did: columns,
+collations, the values of existing rows.
 
 Everything here may be repeated after a crash, as long as no later change has been applied.
 """
@@ -21,8 +21,8 @@ from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
-# What a server fills in for existing rows may differ for these: its clock, its time zone, how it reads a year of 0,
-# its idea of an empty document.
+# What a server fills in for existing rows may differ for these: its clock, its time zone, how it
+# reads a year of 0, its idea of an empty document.
 _CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "year", "json"}
 
 
@@ -33,8 +33,10 @@ class CannotReconcile(SluiceError):
 
 
 def reconcile(session: MySQLSession, ddl: DdlJob, *, values: bool = True) -> list[str]:
-    """Check and repair the tables a DDL job leaves behind; warnings. `values`: also those of existing rows, which must
-    not be when later changes are there. Raises UnsettledError, DownstreamError.
+    """Check and repair the tables a DDL job leaves behind; warnings.
+
+    `values`: also those of existing rows, which must not be when later changes are there. Raises
+    UnsettledError, DownstreamError.
     """
     warnings: list[str] = []
     before = {table.id: old for old, table in ddl.table_pairs()}
@@ -44,7 +46,9 @@ def reconcile(session: MySQLSession, ddl: DdlJob, *, values: bool = True) -> lis
     return warnings
 
 
-def _reconcile_table(session: MySQLSession, old: Table | None, table: Table, ddl: DdlJob, *, values: bool) -> list[str]:
+def _reconcile_table(
+    session: MySQLSession, old: Table | None, table: Table, ddl: DdlJob, *, values: bool
+) -> list[str]:
     warnings = []
     actual = actual_columns(session, table)
     names = {folded(column.name) for column in actual}
@@ -52,15 +56,27 @@ def _reconcile_table(session: MySQLSession, old: Table | None, table: Table, ddl
     if missing:
         raise CannotReconcile(f"{table.full_name} lacks {', '.join(missing)} downstream afterwards")
     kept = {folded(c.name) for c in table.columns if c.public}
-    gone = [c.name for c in old.columns if c.public and not c.hidden and folded(c.name) in names - kept] if old else []
+    gone = (
+        [
+            c.name
+            for c in old.columns
+            if c.public and not c.hidden and folded(c.name) in names - kept
+        ]
+        if old
+        else []
+    )
     if gone:
         session.execute(
-            f"ALTER TABLE {quote_table(table)} {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
+            f"ALTER TABLE {quote_table(table)}"
+            f" {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
         )
         warnings.append(f"{table.full_name}: {', '.join(gone)} dropped apart")
-    if mending := repair_blank_ends(session, table.schema_name, table.name, blank_ended_columns(table)):
+    if mending := repair_blank_ends(
+        session, table.schema_name, table.name, blank_ended_columns(table)
+    ):
         raise CannotReconcile(
-            f"{table.full_name}: the server has cut off the blanks that elements of its ENUM or SET columns end with",
+            f"{table.full_name}: the server has cut off the blanks that elements of its ENUM or SET"
+            " columns end with",
             way_out=f"let the columns have them: {mending}; then let the task go on",
         )
     dialect = session.dialect
@@ -69,10 +85,13 @@ def _reconcile_table(session: MySQLSession, old: Table | None, table: Table, ddl
         held = {folded(column.name): column for column in actual}
         found = [(c, held[folded(c.name)]) for c in table.columns if c.name in wrong]
         changes = ", ".join(
-            f"MODIFY COLUMN {column_definition(as_stored_downstream(c, a.data_type, generated=a.generated), dialect)}"
+            "MODIFY COLUMN"
+            f" {column_definition(as_stored_downstream(c, a.data_type, generated=a.generated), dialect)}"
             for c, a in found
         )
-        session.execute(f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}")
+        session.execute(
+            f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}"
+        )
         warnings.append(f"{table.full_name}: collation of {', '.join(wrong)} set to the upstream's")
     if old is not None and values:
         kinds = {folded(column.name): column.data_type for column in actual}
@@ -97,16 +116,21 @@ def _columns_added(old: Table, table: Table, ddl: DdlJob) -> list[Column]:
 
 
 def _refuse_unknown_zone(session: MySQLSession, table: Table, columns: list[Column]) -> None:
-    """TiDB before 2.1 kept what existing rows have in a new TIMESTAMP by its server's clock (the column's version is
-    0), since then in UTC. Raises UnsettledError.
+    """TiDB before 2.1 kept what existing rows have in a new TIMESTAMP by its server's clock (the
+    column's version is 0), since then in UTC. Raises UnsettledError.
     """
     zero = (None, "", "0", "0000-00-00 00:00:00")
-    doubtful = [c for c in columns if c.kind == "timestamp" and c.version == 0 and c.origin_default not in zero]
+    doubtful = [
+        c
+        for c in columns
+        if c.kind == "timestamp" and c.version == 0 and c.origin_default not in zero
+    ]
     if doubtful and session.query(f"SELECT 1 FROM {quote_table(table)} LIMIT 1"):
         one = doubtful[0]
         raise CannotReconcile(
-            f"{table.full_name}.{one.name}: the upstream's existing rows have {one.origin_default!r} by the clock of"
-            " the TiDB server that added the column, and its time zone isn't known",
+            f"{table.full_name}.{one.name}: the upstream's existing rows have"
+            f" {one.origin_default!r} by the clock of the TiDB server that added the column, and"
+            " its time zone isn't known",
             way_out="give the rows the upstream's value downstream by hand, then `sluice ddl skip`",
         )
 
@@ -114,10 +138,19 @@ def _refuse_unknown_zone(session: MySQLSession, table: Table, columns: list[Colu
 def _fill_columns(session: MySQLSession, table: Table, columns: list[Column]) -> None:
     """Give existing rows the values that TiDB reads where a row is older than the column."""
     values = {
-        quote_name(c.name).encode(): literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py()
+        quote_name(c.name).encode(): (
+            literal_column(constant(missing_value(c), arrow_type(c), 1), c)[0].as_py()
+        )
         for c in columns
     }
-    still = [name.encode() for name in moving_columns(session, table) if name.encode() not in values]
-    changes = [b"%b = %b" % pair for pair in values.items()] + [b"%b = %b" % (name, name) for name in still]
+    still = [
+        name.encode() for name in moving_columns(session, table) if name.encode() not in values
+    ]
+    changes = [b"%b = %b" % pair for pair in values.items()] + [
+        b"%b = %b" % (name, name) for name in still
+    ]
     as_wanted = b" AND ".join(b"%b <=> %b" % pair for pair in values.items())
-    session.execute(b"UPDATE %b SET %b WHERE NOT (%b)" % (quote_table(table).encode(), b", ".join(changes), as_wanted))
+    session.execute(
+        b"UPDATE %b SET %b WHERE NOT (%b)"
+        % (quote_table(table).encode(), b", ".join(changes), as_wanted)
+    )

@@ -1,5 +1,5 @@
-"""The session a DDL statement runs in: strings without backslash escapes, and the clock it had upstream, on which
-CURRENT_TIMESTAMP as the value of existing rows depends.
+"""The session a DDL statement runs in: strings without backslash escapes, and the clock it had
+upstream, on which CURRENT_TIMESTAMP as the value of existing rows depends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[No
     mode = str(session.query("SELECT @@SESSION.sql_mode")[0][0])
     # TiDB rounds what a change of type cuts off a time; MariaDB does so only if told to.
     rounding = ",TIME_ROUND_FRACTIONAL" if session.dialect.rounds_time_by_mode else ""
-    session.query(f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')")
+    session.query(
+        f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')"
+    )
     try:
         moment = _current_timestamp(ddl) if ddl is not None else ""
         if moment:
@@ -34,13 +36,16 @@ def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[No
             session.query("SET SESSION time_zone = %s", (ddl.time_zone or "+00:00",))
         yield
     finally:
-        with contextlib.suppress(DownstreamError):  # a lost connection has no session to be put right
-            session.query("SET SESSION timestamp = DEFAULT, time_zone = '+00:00', sql_mode = %s", (mode,))
+        # a lost connection has no session to be put right
+        with contextlib.suppress(DownstreamError):
+            session.query(
+                "SET SESSION timestamp = DEFAULT, time_zone = '+00:00', sql_mode = %s", (mode,)
+            )
 
 
 def _current_timestamp(ddl: DdlJob) -> str:
-    """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted it; "" if it
-    didn't.
+    """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted
+    it; "" if it didn't.
     """
     for _, column in added_columns(ddl):
         if _is_current_time(column) and re.match(r"\d{4}-\d\d-\d\d ", str(column.origin_default)):

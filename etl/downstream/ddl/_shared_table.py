@@ -1,11 +1,15 @@
-"""DDL of a table that several sources share downstream: each of them brings the statement, the first one
-executes it.
+"""DDL of a table that several sources share downstream: each of them brings the statement, the
+first one executes it.
 """
 
 from __future__ import annotations
 
 from sluice.etl.changes.formats.sql_text import quote_table
-from sluice.etl.changes.formats.table_fallbacks import with_server_computed, without_foreign_keys, without_partitions
+from sluice.etl.changes.formats.table_fallbacks import (
+    with_server_computed,
+    without_foreign_keys,
+    without_partitions,
+)
 from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ddl._conversions import conversions
@@ -26,30 +30,52 @@ def already_executed(session: MySQLSession, ddl: ScopedDdl) -> bool:
         return False
     if kind == Action.ADD_PARTITION:
         return all(
-            _partitions(table) <= _found_partitions(session, table) for table in ddl.effect.tables.values() if table
+            _partitions(table) <= _found_partitions(session, table)
+            for table in ddl.effect.tables.values()
+            if table
         )
     if conversions(ddl):  # names don't tell
-        return all(not structure_differences(session, table) for table in ddl.effect.tables.values() if table)
+        return all(
+            not structure_differences(session, table)
+            for table in ddl.effect.tables.values()
+            if table
+        )
     return was_executed(session, ddl) is True
 
 
 def structure_differences(session: MySQLSession, table: Table) -> list[str]:
-    """What of columns and unique keys is other than in the table that is there downstream; [] if its rows fit and are
-    told apart in the same way.
+    """What of columns and unique keys is other than in the table that is there downstream.
+
+    [] if its rows fit and are told apart in the same way.
     """
-    statement, _ = create_table(without_foreign_keys(without_partitions(with_server_computed(table))), session.dialect)
+    statement, _ = create_table(
+        without_foreign_keys(without_partitions(with_server_computed(table))), session.dialect
+    )
     definition = statement.removeprefix(f"CREATE TABLE {quote_table(table)}")
-    with temporary_table(session, table.schema_name, f"sluice_same_{table.id}", definition) as check:
+    with temporary_table(
+        session, table.schema_name, f"sluice_same_{table.id}", definition
+    ) as check:
         here, there = shown_columns(session, check), shown_columns(session, quote_table(table))
-        keys_here, keys_there = _unique_keys(session, check), _unique_keys(session, quote_table(table))
+        keys_here, keys_there = (
+            _unique_keys(session, check),
+            _unique_keys(session, quote_table(table)),
+        )
     found = [
         f"column {name} is {there.get(name, 'missing')}, {kind} expected"
         for name, kind in here.items()
         if there.get(name) != kind
     ]
-    found += [f"column {name} ({kind}) is one too many" for name, kind in there.items() if name not in here]
-    found += [f"unique key on {', '.join(key)} is missing" for key in sorted(keys_here - keys_there)]
-    return found + [f"unique key on {', '.join(key)} is one too many" for key in sorted(keys_there - keys_here)]
+    found += [
+        f"column {name} ({kind}) is one too many"
+        for name, kind in there.items()
+        if name not in here
+    ]
+    found += [
+        f"unique key on {', '.join(key)} is missing" for key in sorted(keys_here - keys_there)
+    ]
+    return found + [
+        f"unique key on {', '.join(key)} is one too many" for key in sorted(keys_there - keys_here)
+    ]
 
 
 def _unique_keys(session: MySQLSession, name: str) -> set[tuple[str, ...]]:
@@ -62,13 +88,16 @@ def _unique_keys(session: MySQLSession, name: str) -> set[tuple[str, ...]]:
 
 def _partitions(table: Table) -> set[str]:
     definitions = (table.partition or {}).get("definitions") or ()
-    return {folded(str(d["name"]["O"] if isinstance(d["name"], dict) else d["name"])) for d in definitions}
+    return {
+        folded(str(d["name"]["O"] if isinstance(d["name"], dict) else d["name"]))
+        for d in definitions
+    }
 
 
 def _found_partitions(session: MySQLSession, table: Table) -> set[str]:
     rows = session.query(
-        "SELECT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-        " PARTITION_NAME IS NOT NULL",
+        "SELECT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND"
+        " TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL",
         (table.schema_name, table.name),
     )
     return {folded(str(name)) for (name,) in rows}

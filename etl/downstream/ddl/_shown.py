@@ -1,4 +1,6 @@
-"""Columns as the server shows them: how a definition looks there is asked of the server, by a temporary table."""
+"""Columns as the server shows them: how a definition looks there is asked of the server, by a
+temporary table.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,26 @@ class ShownColumn(NamedTuple):
         return self.sql_type.partition("(")[0].partition(" ")[0].lower()
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.sql_type, self.collation, "NULL" if self.nullable else "NOT NULL")))
+        return " ".join(
+            filter(None, (self.sql_type, self.collation, "NULL" if self.nullable else "NOT NULL"))
+        )
 
 
 def shown_columns(session: MySQLSession, name: str) -> dict[str, ShownColumn]:
     """Return the columns of a table by their folded names; `name` is quoted."""
     rows = session.query(f"SHOW FULL COLUMNS FROM {name}")
-    return {folded(str(row[0])): ShownColumn(str(row[1]), str(row[2] or ""), row[3] == "YES") for row in rows}
+    return {
+        folded(str(row[0])): ShownColumn(str(row[1]), str(row[2] or ""), row[3] == "YES")
+        for row in rows
+    }
 
 
 @contextlib.contextmanager
 def temporary_table(session: MySQLSession, schema: str, name: str, columns: str) -> Iterator[str]:
-    """Make a temporary table for as long as the block runs and yield its quoted name; `columns`: what follows it."""
+    """Make a temporary table for as long as the block runs and yield its quoted name.
+
+    `columns`: what follows it.
+    """
     quoted = f"{quote_name(schema)}.{quote_name(name)}"
     session.execute(f"CREATE TEMPORARY TABLE {quoted} {columns}")
     try:
@@ -50,9 +60,14 @@ def temporary_table(session: MySQLSession, schema: str, name: str, columns: str)
 
 
 def is_of_type(session: MySQLSession, schema: str, column: Column, actual: ShownColumn) -> bool:
-    """Return whether a column there has the type of `column`, perhaps in another form that holds the same."""
+    """Return whether a column there has the type of `column`, perhaps in another form that holds
+    the same.
+    """
     held = as_stored_downstream(column, actual.data_type, generated=False)
     definition = column_definition(bare_column(held, column.name), session.dialect)
-    with ddl_session(session), temporary_table(session, schema, f"sluice_type_{column.id}", f"({definition})") as name:
+    with (
+        ddl_session(session),
+        temporary_table(session, schema, f"sluice_type_{column.id}", f"({definition})") as name,
+    ):
         (shown,) = shown_columns(session, name).values()
     return shown.sql_type == actual.sql_type

@@ -17,27 +17,30 @@ from sluice.tidb.schema import Table
 
 _FINGERPRINTS = (
     (
-        "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME IN ({schemas})"
-        " ORDER BY 1"
+        "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE"
+        " SCHEMA_NAME IN ({schemas}) ORDER BY 1"
     ),
     (
-        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_COLLATION, CREATE_OPTIONS, TABLE_COMMENT FROM "
-        "information_schema.TABLES WHERE {tables} ORDER BY 1, 2"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_COLLATION, CREATE_OPTIONS,"
+        " TABLE_COMMENT FROM information_schema.TABLES WHERE {tables} ORDER BY 1, 2"
     ),
     (
-        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, ORDINAL_POSITION, COLUMN_DEFAULT, IS_NULLABLE, COLUMN_TYPE,"
-        " COLLATION_NAME, EXTRA, COLUMN_COMMENT, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE {tables}"
-        " ORDER BY 1, 2, 4"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, ORDINAL_POSITION, COLUMN_DEFAULT,"
+        " IS_NULLABLE, COLUMN_TYPE, COLLATION_NAME, EXTRA, COLUMN_COMMENT, GENERATION_EXPRESSION"
+        " FROM information_schema.COLUMNS WHERE {tables} ORDER BY 1, 2, 4"
     ),
     (
-        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART, NON_UNIQUE FROM "
-        "information_schema.STATISTICS WHERE {tables} ORDER BY 1, 2, 3, 4"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART,"
+        " NON_UNIQUE FROM information_schema.STATISTICS WHERE {tables} ORDER BY 1, 2, 3, 4"
     ),
     (
-        "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME, PARTITION_METHOD, PARTITION_EXPRESSION, PARTITION_DESCRIPTION"
-        " FROM information_schema.PARTITIONS WHERE {tables} ORDER BY 1, 2, 3"
+        "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME, PARTITION_METHOD, PARTITION_EXPRESSION,"
+        " PARTITION_DESCRIPTION FROM information_schema.PARTITIONS WHERE {tables} ORDER BY 1, 2, 3"
     ),
-    "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE {tables} ORDER BY 1, 2",
+    (
+        "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE"
+        " {tables} ORDER BY 1, 2"
+    ),
 )
 
 
@@ -46,8 +49,10 @@ _ENDED_JOB_STATES = {"synced", "cancelled", "rollback done"}
 
 @dataclass(frozen=True, slots=True)
 class ActualColumn:
-    """A downstream column. `collation` is "" for those that hold no text; `data_type` as in ``varchar``; `generated`:
-    it is computed.
+    """A downstream column.
+
+    `collation` is "" for those that hold no text; `data_type` as in ``varchar``; `generated`: it is
+    computed.
     """
 
     name: str
@@ -72,12 +77,17 @@ def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:
 
 
 def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
-    """A hash over the definitions of everything the DDL affects; with `swaps` also over which table is which. Not over
-    AUTO_INCREMENT: rows move it, and MySQL tells one that is a day old.
+    """A hash over the definitions of everything the DDL affects.
+
+    With `swaps` also over which table is which. Not over AUTO_INCREMENT: rows move it, and MySQL
+    tells one that is a day old.
     """
     schemas, tables = affected_names(ddl)
-    if not session.dialect.is_tidb:  # elsewhere nothing has such a name, and comparing with one is an error (1267)
-        schemas, tables = ({name for name in names if max(name) <= "\uffff"} for names in (schemas, tables))
+    # elsewhere nothing has such a name, and comparing with one is an error (1267)
+    if not session.dialect.is_tidb:
+        schemas, tables = (
+            {name for name in names if max(name) <= "\uffff"} for names in (schemas, tables)
+        )
     _check_nothing_runs(session, schemas)
     in_schemas = _placeholders(schemas)
     where = {
@@ -91,21 +101,25 @@ def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
             continue
         digest.update(repr(session.query(statement.format(**where), args)).encode())
     if swaps and schemas:
-        # Swaps leave every definition as it was; the server's own ids tell who is who. Needs the PROCESS privilege.
+        # Swaps leave every definition as it was; the server's own ids tell who is who. Needs the
+        # PROCESS privilege.
         prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
         args = [_like_pattern(schema) + "/%" for schema in sorted(schemas)]
-        digest.update(repr(session.query(session.dialect.table_ids.format(prefixes=prefixes), args)).encode())
+        digest.update(
+            repr(session.query(session.dialect.table_ids.format(prefixes=prefixes), args)).encode()
+        )
     return digest.hexdigest()[:32]
 
 
 def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
-    """Where a statement goes on after the session it was sent in, nothing tells whether it has run until it has. Raises
-    DownstreamError, transient, until then.
+    """Where a statement goes on after the session it was sent in, nothing tells whether it has run
+    until it has. Raises DownstreamError, transient, until then.
     """
     query = session.dialect.running_ddl
     wanted = {folded(schema) for schema in schemas}
     if query and any(
-        str(state) not in _ENDED_JOB_STATES and str(schema).lower() in wanted for state, schema in session.query(query)
+        str(state) not in _ENDED_JOB_STATES and str(schema).lower() in wanted
+        for state, schema in session.query(query)
     ):
         raise DownstreamError(
             server_errors.LOCK_WAIT_TIMEOUT,
@@ -116,8 +130,9 @@ def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
 def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
     """The downstream table's columns, [] if there is no such table."""
     rows = session.query(
-        "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, ''), DATA_TYPE, COALESCE(GENERATION_EXPRESSION, '') <> '' FROM"
-        " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, ''), DATA_TYPE,"
+        " COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS WHERE"
+        " TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         (table.schema_name, table.name),
     )
     return [
@@ -127,12 +142,13 @@ def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
 
 
 def moving_columns(session: MySQLSession, table: Table) -> list[str]:
-    """Quoted names of the downstream's columns that move with the clock at every UPDATE which doesn't set them: the
-    upstream's, and those that a server without explicit_defaults_for_timestamp has made so by itself.
+    """Quoted names of the downstream's columns that move with the clock at every UPDATE which
+    doesn't set them: the upstream's, and those that a server without
+    explicit_defaults_for_timestamp has made so by itself.
     """
     rows = session.query(
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-        " LOWER(EXTRA) LIKE '%on update%'",
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
+        " = %s AND LOWER(EXTRA) LIKE '%on update%'",
         (table.schema_name, table.name),
     )
     return [quote_name(str(name)) for (name,) in rows]
@@ -141,22 +157,29 @@ def moving_columns(session: MySQLSession, table: Table) -> list[str]:
 def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]:
     """The downstream table's indexes by their names in lower case."""
     rows = session.query(
-        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COALESCE(SUB_PART, 0) FROM information_schema.STATISTICS WHERE"
-        " TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COALESCE(SUB_PART, 0) FROM"
+        " information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY"
+        " INDEX_NAME, SEQ_IN_INDEX",
         (table.schema_name, table.name),
     )
     found: dict[str, IndexShape] = {}
     for name, not_unique, column, length in rows:
         _, columns = found.get(folded(str(name)), (False, ()))
-        found[folded(str(name))] = not int(not_unique), (*columns, (folded(str(column)), int(length)))
+        found[folded(str(name))] = (
+            not int(not_unique),
+            (*columns, (folded(str(column)), int(length))),
+        )
     return found
 
 
 def actual_partitions(session: MySQLSession, table: Table) -> list[str]:
-    """Names of the downstream table's partitions in lower case, in their order; [] if it has none."""
+    """Names of the downstream table's partitions in lower case, in their order.
+
+    [] if it has none.
+    """
     rows = session.query(
-        "SELECT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND"
-        " PARTITION_NAME IS NOT NULL ORDER BY PARTITION_ORDINAL_POSITION",
+        "SELECT PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND"
+        " TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL ORDER BY PARTITION_ORDINAL_POSITION",
         (table.schema_name, table.name),
     )
     return [folded(str(name)) for (name,) in rows]
@@ -166,27 +189,38 @@ def has_foreign_key(session: MySQLSession, table: Table, name: str) -> bool:
     """Whether the downstream's table has a foreign key of this name."""
     return bool(
         session.query(
-            "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s"
-            " AND CONSTRAINT_NAME = %s",
+            "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s"
+            " AND TABLE_NAME = %s AND CONSTRAINT_NAME = %s",
             (table.schema_name, table.name, name),
         )
     )
 
 
 def wrong_collations(table: Table, actual: Iterable[ActualColumn], dialect: Dialect) -> list[str]:
-    """Names of text columns whose collation isn't the upstream's: their keys would take other values for equal. Where
-    an operator has put bytes in the place of text, since text can't hold what the upstream has, nothing is compared
-    wrongly.
+    """Names of text columns whose collation isn't the upstream's: their keys would take other
+    values for equal. Where an operator has put bytes in the place of text, since text can't hold
+    what the upstream has, nothing is compared wrongly.
     """
     found = {column.name.lower(): column.collation for column in actual if column.collation}
     wrong = []
     for column in table.columns:
-        if not column.public or column.hidden or column.generated or column.kind not in ("text", "enum", "set"):
+        if (
+            not column.public
+            or column.hidden
+            or column.generated
+            or column.kind not in ("text", "enum", "set")
+        ):
             continue
-        if column.has_blank_ends:  # its character set is binary; the sink checks that before it writes
+        # its character set is binary; the sink checks that before it writes
+        if column.has_blank_ends:
             continue
-        fine = {_same_charset_name(c) for c in (collation_name(column.collate, dialect), column.collate)}
-        if column.collate and _same_charset_name(found.get(column.name.lower(), column.collate)) not in fine:
+        fine = {
+            _same_charset_name(c) for c in (collation_name(column.collate, dialect), column.collate)
+        }
+        if (
+            column.collate
+            and _same_charset_name(found.get(column.name.lower(), column.collate)) not in fine
+        ):
             wrong.append(column.name)
     return wrong
 
@@ -200,5 +234,8 @@ def _placeholders(values: Iterable[str]) -> str:
 
 
 def _like_pattern(name: str) -> str:
-    """A schema name as InnoDB's dictionary spells it, as a LIKE pattern; characters it encodes match anything."""
+    """A schema name as InnoDB's dictionary spells it, as a LIKE pattern.
+
+    Characters it encodes match anything.
+    """
     return "".join(char if char.isascii() and char.isalnum() else "%" for char in name)

@@ -15,26 +15,36 @@ _NO_SUCH_TABLE = {server_errors.UNKNOWN_TABLE, server_errors.NO_SUCH_TABLE}
 
 
 def exchange_partition(session: MySQLSession, ddl: DdlJob) -> None:
-    """EXCHANGE PARTITION by the server. Raises ValueError if nothing tells which partition it is, DownstreamError."""
+    """EXCHANGE PARTITION by the server.
+
+    Raises ValueError if nothing tells which partition it is, DownstreamError.
+    """
     partitioned, ordinary, place = _exchange_parts(ddl)
     session.execute(
-        f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE {quote_table(ordinary)}"
-        " WITHOUT VALIDATION"
+        f"ALTER TABLE {quote_table(partitioned)} EXCHANGE PARTITION {place} WITH TABLE"
+        f" {quote_table(ordinary)} WITHOUT VALIDATION"
     )
 
 
 def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
-    """The same row by row, in a transaction: MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table
-    holds rows. Raises as `exchange_partition`.
+    """The same row by row, in a transaction: MariaDB's EXCHANGE PARTITION (10.11.19) never ends
+    when the ordinary table holds rows. Raises as `exchange_partition`.
     """
     partitioned, ordinary, place = _exchange_parts(ddl)
-    computed_here = {folded(column.name) for column in actual_columns(session, ordinary) if column.generated}
-    names = columns_text([column for column in ordinary.stored_columns if folded(column.name) not in computed_here])
+    computed_here = {
+        folded(column.name) for column in actual_columns(session, ordinary) if column.generated
+    }
+    names = columns_text(
+        [column for column in ordinary.stored_columns if folded(column.name) not in computed_here]
+    )
     partition = f"{quote_table(partitioned)} PARTITION ({place})"
     kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
     session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
     session.execute(f"DELETE FROM {partition}")
-    session.execute(f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM {quote_table(ordinary)}")
+    session.execute(
+        f"INSERT INTO {quote_table(partitioned)} ({names}) SELECT {names} FROM"
+        f" {quote_table(ordinary)}"
+    )
     session.execute(f"DELETE FROM {quote_table(ordinary)}")
     session.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
     session.execute(f"DROP TEMPORARY TABLE {kept}")
@@ -43,25 +53,34 @@ def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
 def _exchange_parts(ddl: DdlJob) -> tuple[Table, Table, str]:
     """The partitioned table, the ordinary one, the partition."""
     tables = [table for table in ddl.effect.tables.values() if table is not None]
-    partitioned, ordinary = (next(t for t in tables if bool(t.partition) is want) for want in (True, False))
+    partitioned, ordinary = (
+        next(t for t in tables if bool(t.partition) is want) for want in (True, False)
+    )
     was = ddl.before.get(partitioned.id)
     return partitioned, ordinary, exchanged_partition(was or partitioned, partitioned)
 
 
 def rename_tables(session: MySQLSession, ddl: DdlJob) -> list[str]:
-    """RENAME TABLE with one pair of names or several; warnings. Raises ValueError if nothing tells what a table was,
-    DownstreamError.
+    """RENAME TABLE with one pair of names or several; warnings.
+
+    Raises ValueError if nothing tells what a table was, DownstreamError.
     """
     before, after = ddl.before, ddl.effect.tables
     pairs = [(before.get(i), table) for i, table in after.items() if table is not None]
     if not pairs or any(old is None for old, _ in pairs):
         raise ValueError("it renames a table of which the relay log doesn't say what it was")
     moves = [
-        (quote_table(old), quote_table(new), new) for old, new in pairs if old and quote_table(old) != quote_table(new)
+        (quote_table(old), quote_table(new), new)
+        for old, new in pairs
+        if old and quote_table(old) != quote_table(new)
     ]
     if {source for source, _, _ in moves} & {goal for _, goal, _ in moves}:
-        # Names are handed on in a ring: everything steps aside first. One statement, so nobody sees the middle.
-        aside = [f"{quote_name(new.schema_name)}.{quote_name(f'sluice_rename_{new.id}')}" for _, _, new in moves]
+        # Names are handed on in a ring: everything steps aside first. One statement, so nobody sees
+        # the middle.
+        aside = [
+            f"{quote_name(new.schema_name)}.{quote_name(f'sluice_rename_{new.id}')}"
+            for _, _, new in moves
+        ]
         renames = [(source, place) for (source, _, _), place in zip(moves, aside)]
         renames += [(place, goal) for (_, goal, _), place in zip(moves, aside)]
     else:
@@ -69,7 +88,9 @@ def rename_tables(session: MySQLSession, ddl: DdlJob) -> list[str]:
     if not renames:
         return []
     try:
-        session.execute(f"RENAME TABLE {', '.join(f'{source} TO {goal}' for source, goal in renames)}")
+        session.execute(
+            f"RENAME TABLE {', '.join(f'{source} TO {goal}' for source, goal in renames)}"
+        )
     except DownstreamError as error:
         if error.code not in _NO_SUCH_TABLE or any(new.is_base_table for _, new in pairs):
             raise

@@ -9,8 +9,11 @@ ALREADY_EXISTS = "is there already: taken as done"
 
 
 class DdlError(SluiceError):
-    """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the server's error, ways
-    out.
+    """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the
+    server's error, ways out.
     """
 
-    way_out = "repair the downstream and let the task go on, or decide: `sluice ddl skip` or `sluice ddl replace`"
+    way_out = (
+        "repair the downstream and let the task go on, or decide: `sluice ddl skip` or `sluice ddl"
+        " replace`"
+    )

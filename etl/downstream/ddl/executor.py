@@ -44,17 +44,19 @@ _SWAP_ACTIONS = RENAMES | {Action.EXCHANGE_PARTITION, Action.RECOVER_TABLE, Acti
 # They run several statements, and find out themselves which of them are still to run.
 _REPEATABLE_ACTIONS = {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.TRUNCATE_TABLE}
 _HINT = (
-    "make the statement possible downstream and let the task go on; or bring the downstream to the same result by hand,"
-    " then `sluice ddl skip {0}`; or have other statements executed in its place: `sluice ddl replace {0} --sql '...'`"
+    "make the statement possible downstream and let the task go on; or bring the downstream to the"
+    " same result by hand, then `sluice ddl skip {0}`; or have other statements executed in its"
+    " place: `sluice ddl replace {0} --sql '...'`"
 )
 
 _ROW_IDS_DIFFER_REASON = (
-    "while it ran, TiDB wrote rows into the old partition under one hidden row id and into the new one under another."
-    " Many versions of TiDB (its issue 59680) then keep such rows twice or lose them, and no binlog says so"
+    "while it ran, TiDB wrote rows into the old partition under one hidden row id and into the new"
+    " one under another. Many versions of TiDB (its issue 59680) then keep such rows twice or lose"
+    " them, and no binlog says so"
 )
 _COPY_AGAIN_HINT = (
-    "execute the statement: `sluice ddl replace {0} --sql '...'`; then compare the table with the upstream and bring it"
-    " what differs: `sluice backfill --table {1}`"
+    "execute the statement: `sluice ddl replace {0} --sql '...'`; then compare the table with the"
+    " upstream and bring it what differs: `sluice backfill --table {1}`"
 )
 
 
@@ -93,8 +95,8 @@ class DdlExecutor:
     def fingerprint(self, ddl: ScopedDdl) -> str:
         """Return a digest of what the DDL affects, as it is downstream now.
 
-        It differs after the statement has run, if the statement leaves a trace. Databases that routes
-        need are created first: they are no trace of the statement. Raises as `execute`.
+        It differs after the statement has run, if the statement leaves a trace. Databases that
+        routes need are created first: they are no trace of the statement. Raises as `execute`.
         """
         with self._errors(ddl):
             for schema in ddl.needs_schemas:
@@ -106,7 +108,9 @@ class DdlExecutor:
 
         Such a DDL may share a transaction with the checkpoint and needs no marker.
         """
-        return ddl.type == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
+        return (
+            ddl.type == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
+        )
 
     def execute(self, ddl: ScopedDdl) -> list[str]:
         """Run the DDL, and return warnings about what was excluded or executed in another form.
@@ -116,10 +120,20 @@ class DdlExecutor:
         with self._errors(ddl):
             self._check_names(ddl)
             if ddl.merged and self._already_executed(ddl):
-                return [f"done already, as {ddl.merged} merges tables: another of them brought the statement before"]
+                return [
+                    f"done already, as {ddl.merged} merges tables: another of them brought the"
+                    " statement before"
+                ]
             if ddl.row_ids_differ:
-                name = next((table.full_name for table in ddl.effect.tables.values() if table is not None), "NAME")
-                raise self._failure(ddl, _ROW_IDS_DIFFER_REASON, _COPY_AGAIN_HINT.format(ddl.commit_ts, argument(name)))
+                name = next(
+                    (table.full_name for table in ddl.effect.tables.values() if table is not None),
+                    "NAME",
+                )
+                raise self._failure(
+                    ddl,
+                    _ROW_IDS_DIFFER_REASON,
+                    _COPY_AGAIN_HINT.format(ddl.commit_ts, argument(name)),
+                )
             warnings = self._converter.convert(ddl)
             return warnings + self._run(ddl) + self._reconcile(ddl)
 
@@ -145,7 +159,9 @@ class DdlExecutor:
     def _check_names(self, ddl: ScopedDdl) -> None:
         if not self._session.dialect.has_all_names and (names := unnameable_names(ddl)):
             listed = ", ".join(map(repr, names))
-            raise self._failure(ddl, f"this server holds no name with characters beyond U+FFFF: {listed}")
+            raise self._failure(
+                ddl, f"this server holds no name with characters beyond U+FFFF: {listed}"
+            )
 
     def _run(self, ddl: ScopedDdl) -> list[str]:
         with ddl_session(self._session, ddl):
@@ -182,7 +198,9 @@ class DdlExecutor:
         effect = ddl.effect.tables
         if not ddl.schema_version and not effect:
             return []  # the job found its change made already; window records omit such jobs by now
-        if not effect or any(t is not None and t.is_base_table and i not in known for i, t in effect.items()):
+        if not effect or any(
+            t is not None and t.is_base_table and i not in known for i, t in effect.items()
+        ):
             raise self._failure(ddl, f"job type {ddl.type} doesn't name the tables that it changes")
         warnings: list[str] = []
         for old, table in ddl.table_pairs():
@@ -207,8 +225,8 @@ class DdlExecutor:
     def _execute(self, statement: str, ddl: ScopedDdl) -> list[str]:
         """Run a statement, if need be twice.
 
-        The second time it runs without the foreign keys that prevented it, or in a mode that converts
-        values that don't fit.
+        The second time it runs without the foreign keys that prevented it, or in a mode that
+        converts values that don't fit.
         """
         try:
             self._session.execute(statement)
@@ -219,13 +237,19 @@ class DdlExecutor:
                 return self._lenient(statement, error)
             if error.code not in server_errors.IN_FOREIGN_KEY:
                 raise
-            dropped = [warning for t in ddl.before.values() if t for warning in drop_foreign_keys(self._session, t)]
+            dropped = [
+                warning
+                for t in ddl.before.values()
+                if t
+                for warning in drop_foreign_keys(self._session, t)
+            ]
             self._session.execute(statement)
             return dropped
 
     def _lenient(self, text: str, error: DownstreamError) -> list[str]:
         self._session.query(
-            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''), 'STRICT_ALL_TABLES', '')"
+            "SET SESSION sql_mode = REPLACE(REPLACE(@@sql_mode, 'STRICT_TRANS_TABLES', ''),"
+            " 'STRICT_ALL_TABLES', '')"
         )
         self._session.execute(text)
         return [f"values that don't fit were converted: {error.message}"]
@@ -236,11 +260,16 @@ class DdlExecutor:
                 continue
             dialect = self._session.dialect
             options = (
-                f" CHARACTER SET {charset_name(schema.charset)} COLLATE {collation_name(schema.collate, dialect)}"
+                f" CHARACTER SET {charset_name(schema.charset)} COLLATE"
+                f" {collation_name(schema.collate, dialect)}"
                 if schema.charset
                 else ""
             )
-            verb = "CREATE DATABASE IF NOT EXISTS" if ddl.type == Action.CREATE_SCHEMA else "ALTER DATABASE"
+            verb = (
+                "CREATE DATABASE IF NOT EXISTS"
+                if ddl.type == Action.CREATE_SCHEMA
+                else "ALTER DATABASE"
+            )
             self._session.execute(f"{verb} {quote_name(schema.name)}{options}")
         return []
 
@@ -248,13 +277,16 @@ class DdlExecutor:
         warnings: list[str] = []
         for table_id, table in ddl.before.items():
             if table is not None and table.is_base_table:
-                warnings += self.recycle.drop(table.schema_name, table.name, table_id, ddl.commit_ts)
+                warnings += self.recycle.drop(
+                    table.schema_name, table.name, table_id, ddl.commit_ts
+                )
         schema = ddl.schema_name
         if ddl.only_if_empty:
             for view in ddl.before.values():
                 if view is not None and (view.is_view or view.is_sequence):
                     self._session.execute(
-                        f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS {quote_table(view)}"
+                        f"DROP {'VIEW' if view.is_view else 'SEQUENCE'} IF EXISTS"
+                        f" {quote_table(view)}"
                     )
             left = self._session.query(
                 "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,)
@@ -262,7 +294,10 @@ class DdlExecutor:
             if int(left[0][0]):
                 return [
                     *warnings,
-                    f"the database {schema} stays: it holds tables that don't come from this one upstream",
+                    (
+                        f"the database {schema} stays: it holds tables that don't come from this"
+                        " one upstream"
+                    ),
                 ]
         self._session.execute(f"DROP DATABASE IF EXISTS {quote_name(schema)}")
         return warnings
@@ -292,9 +327,13 @@ class DdlExecutor:
             return self._check_existing(ddl, table)
         warnings += describe_fallback(table, made)
         if table.temp_table_type:
-            warnings.append(f"{table.full_name} is temporary upstream: an empty table stands for it")
+            warnings.append(
+                f"{table.full_name} is temporary upstream: an empty table stands for it"
+            )
         if rejection is not None:
-            warnings.insert(0, f"{table.full_name}: created in another form because {rejection.message}")
+            warnings.insert(
+                0, f"{table.full_name}: created in another form because {rejection.message}"
+            )
         return warnings
 
     def _check_existing(self, ddl: ScopedDdl, table: Table) -> list[str]:
@@ -304,13 +343,19 @@ class DdlExecutor:
             if differences:
                 raise self._failure(
                     ddl,
-                    f"{table.full_name} is there already, merged from several tables ({ddl.merged}), but with"
-                    f" another structure: {'; '.join(differences)}",
+                    f"{table.full_name} is there already, merged from several tables"
+                    f" ({ddl.merged}), but with another structure: {'; '.join(differences)}",
                 )
             return []
         names = {folded(column.name) for column in actual_columns(self._session, table)}
-        wanted = {folded(column.name): column for column in table.columns if column.public and not column.hidden}
-        if not names <= wanted.keys() or any(not wanted[name].virtual for name in wanted.keys() - names):
+        wanted = {
+            folded(column.name): column
+            for column in table.columns
+            if column.public and not column.hidden
+        }
+        if not names <= wanted.keys() or any(
+            not wanted[name].virtual for name in wanted.keys() - names
+        ):
             raise self._failure(ddl, f"{table.full_name} is there already and has other columns")
         return [f"{table.full_name} {ALREADY_EXISTS}"]
 
@@ -333,8 +378,9 @@ class DdlExecutor:
             if not self.recycle.recover(table.schema_name, table.name, table_id):
                 raise self._failure(
                     ddl,
-                    f"the rows of {table.full_name} are not in {self._session.recycle_schema}: they were dropped too"
-                    " long ago; copy the table from the upstream as of this commit_ts",
+                    f"the rows of {table.full_name} are not in {self._session.recycle_schema}: they"
+                    " were dropped too long ago; copy the table from the upstream as of this"
+                    " commit_ts",
                 )
         return []
 
@@ -365,18 +411,24 @@ class DdlExecutor:
                 continue
             if not (made.view or made.sequence):
                 warnings.append(
-                    f"left out: {made.full_name}: the relay log was written before it said what views and sequences are"
+                    f"left out: {made.full_name}: the relay log was written before it said what"
+                    " views and sequences are"
                 )
                 continue
             if not self._session.dialect.has_all_names and is_unnameable(made.name):
-                warnings.append(f"left out: {made.full_name}: this server holds no name with characters beyond U+FFFF")
+                warnings.append(
+                    f"left out: {made.full_name}: this server holds no name with characters beyond"
+                    " U+FFFF"
+                )
                 continue
             if made.sequence and not self._session.dialect.has_sequences:
                 warnings.append(f"left out: {made.full_name}: this server has no sequences")
                 continue
             verb = "ALTER" if ddl.type == Action.ALTER_SEQUENCE else "CREATE"
             try:
-                self._session.execute(create_view(made) if made.view else sequence_statement(verb, made))
+                self._session.execute(
+                    create_view(made) if made.view else sequence_statement(verb, made)
+                )
             except DownstreamError as error:
                 if error.transient:
                     raise
@@ -386,7 +438,11 @@ class DdlExecutor:
     def _drop_optional(self, ddl: ScopedDdl) -> list[str]:
         kind = "VIEW" if ddl.type == Action.DROP_VIEW else "SEQUENCE"
         known = next((t for t in ddl.before.values() if t), None)
-        name = quote_table(known) if known else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
+        name = (
+            quote_table(known)
+            if known
+            else f"{quote_name(ddl.schema_name)}.{quote_name(ddl.table_name)}"
+        )
         dialect = self._session.dialect
         if (kind == "SEQUENCE" and not dialect.has_sequences) or (
             not dialect.has_all_names and is_unnameable(known.name if known else ddl.table_name)

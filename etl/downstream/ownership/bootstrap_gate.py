@@ -1,5 +1,5 @@
-"""While a job makes a downstream a replica, nothing is replicated to it: landing would begin now, after what the copy
-has, and applying would write beside it. Both wait for the job's checkpoint.
+"""While a job makes a downstream a replica, nothing is replicated to it: landing would begin now,
+after what the copy has, and applying would write beside it. Both wait for the job's checkpoint.
 """
 
 from __future__ import annotations
@@ -20,12 +20,19 @@ class BootstrapPending(SluiceError):
     way_out = "replication begins by itself once the job is done: `sluice jobs`"
 
 
-def require_bootstrap_done(relay: RelayLog, downstream: str, has_checkpoint: Callable[[], bool]) -> None:
-    """Raises CopyAwaitedError while a job that touches all of `downstream`, a `downstream_name`, isn't over and there
-    is no checkpoint yet; `has_checkpoint` is asked only then. Raises what it raises, RelayError, OSError.
+def require_bootstrap_done(
+    relay: RelayLog, downstream: str, has_checkpoint: Callable[[], bool]
+) -> None:
+    """Raises CopyAwaitedError while a job that touches all of `downstream`, a `downstream_name`,
+    isn't over and there is no checkpoint yet; `has_checkpoint` is asked only then. Raises what it
+    raises, RelayError, OSError.
     """
     whole = WriteScope(downstream)
-    found = [job for job in Jobs.for_pipeline(relay).overlapping(whole) if job.spec.touches.tables is None]
+    found = [
+        job
+        for job in Jobs.for_pipeline(relay).overlapping(whole)
+        if job.spec.touches.tables is None
+    ]
     if not found or has_checkpoint():
         return
     status = found[0].status()
@@ -33,9 +40,11 @@ def require_bootstrap_done(relay: RelayLog, downstream: str, has_checkpoint: Cal
         way_out = BootstrapPending.way_out
     else:
         name = status.spec.id
-        way_out = f"`sluice jobs resume {name}` goes on with it, `sluice jobs cancel {name}` gives it up"
+        way_out = (
+            f"`sluice jobs resume {name}` goes on with it, `sluice jobs cancel {name}` gives it up"
+        )
     raise BootstrapPending(
-        f"the job {status.spec} is {status.state}, {status.progress.percent} % are done, and there is no"
-        " checkpoint yet",
+        f"the job {status.spec} is {status.state}, {status.progress.percent} % are done, and there"
+        " is no checkpoint yet",
         way_out=way_out,
     )

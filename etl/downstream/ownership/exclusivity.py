@@ -1,12 +1,14 @@
 """Sees to it that this pipeline is the only one that writes to its downstream.
 
-Two that write to the same tables end with different rows, and none of them notices: what one replaces, the other has
-replaced already. Two things tell of another writer. The checkpoint row: every row of ours names its pipeline, so one
-that doesn't was written by somebody else. And the registry: a Drainer is `online` there before it writes its first row.
-The registry doesn't say where a Drainer writes to, so every one counts, unless the settings name it among the unrelated
-ones; other pipelines say where.
+Two that write to the same tables end with different rows, and none of them notices: what one
+replaces, the other has replaced already. Two things tell of another writer. The checkpoint row:
+every row of ours names its pipeline, so one that doesn't was written by somebody else. And the
+registry: a Drainer is `online` there before it writes its first row. The registry doesn't say where
+a Drainer writes to, so every one counts, unless the settings name it among the unrelated ones;
+other pipelines say where.
 
-What was seen while this pipeline was at work is kept beside the relay log, and only `sluice takeover` lets it go on.
+What was seen while this pipeline was at work is kept beside the relay log, and only `sluice
+takeover` lets it go on.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from sluice.relay import Ownership, RelayError, RelayLog, StopMark
 from sluice.tidb import EtcdClient, EtcdError, NodeStatus, Registry, RegistryError
 from sluice.tidb.tso import to_datetime
 
-__all__ = ["OtherWriterError", "RegistryUnknownError", "WriterExclusivity", "describe_drainer", "other_writers"]
+__all__ = [
+    "OtherWriterError",
+    "RegistryUnknownError",
+    "WriterExclusivity",
+    "describe_drainer",
+    "other_writers",
+]
 
 log = logging.getLogger("sluice.apply")
 
@@ -52,8 +60,9 @@ class RegistryUnknownError(SluiceError, OSError):
 def other_writers(
     pipeline: PipelineIdentity, unrelated: Collection[str], drainers: Iterable[NodeStatus]
 ) -> list[NodeStatus]:
-    """The drainers that may be writing to the pipeline's downstream at this moment. `unrelated`: the node ids of those
-    that don't, as operators say.
+    """The drainers that may be writing to the pipeline's downstream at this moment.
+
+    `unrelated`: the node ids of those that don't, as operators say.
     """
     return [
         drainer
@@ -68,13 +77,15 @@ def other_writers(
 def describe_drainer(drainer: NodeStatus) -> str:
     """A drainer as the registry shows it, in words."""
     return (
-        f"drainer {drainer.node_id} at {drainer.host} is {drainer.state} in the registry (last heartbeat"
-        f" {to_datetime(drainer.update_ts):%Y-%m-%d %H:%M:%S} UTC)"
+        f"drainer {drainer.node_id} at {drainer.host} is {drainer.state} in the registry (last"
+        f" heartbeat {to_datetime(drainer.update_ts):%Y-%m-%d %H:%M:%S} UTC)"
     )
 
 
 class WriterExclusivity:
-    """Looks at the registry and at the relay log's stop every second, from a thread of its own, until closed."""
+    """Looks at the registry and at the relay log's stop every second, from a thread of its own,
+    until closed.
+    """
 
     def __init__(self, pipeline: PipelineIdentity, upstream: Upstream, relay: RelayLog) -> None:
         self._identity = pipeline
@@ -89,7 +100,9 @@ class WriterExclusivity:
         self._has_begun = owned is not None and owned.begun
         self.pipeline = owned.pipeline if owned else f"{pipeline.id}/{secrets.token_hex(4)}"
         """What this pipeline's checkpoints name as their owner."""
-        self._etcd = EtcdClient(upstream.pd_urls, tls=upstream.tls(), timeout_s=_ETCD_TIMEOUT_S, retries=False)
+        self._etcd = EtcdClient(
+            upstream.pd_urls, tls=upstream.tls(), timeout_s=_ETCD_TIMEOUT_S, retries=False
+        )
         self._stopped = threading.Event()
         self._check_registry()
         self._thread = threading.Thread(target=self._run, name="sole-writer", daemon=True)
@@ -102,25 +115,28 @@ class WriterExclusivity:
         self._thread.join(_ETCD_TIMEOUT_S)
 
     def check(self) -> None:
-        """Raises NotSoleWriterError if somebody else may be writing, or was, and no operator has said
-        yet what to do.
+        """Raises NotSoleWriterError if somebody else may be writing, or was, and no operator has
+        said yet what to do.
         """
         if self._stop is not None:
             raise OtherWriterError(self._stop.why)
         if self._other_writers:
             other = self._other_writers[0]
             why = (
-                f"{describe_drainer(other)}, and may write to {self._where} as this pipeline does: two writers make"
+                f"{describe_drainer(other)}, and may write to {self._where} as this pipeline does:"
+                " two writers make"
                 f" rows"
                 " differ. If it replicates to another "
-                f'downstream, name it in sluice.toml: [upstream] unrelated-drainers = ["{other.node_id}"]. If it is'
-                f" gone: `sluice drainers offline {other.node_id} --gone`. Else stop it: `sluice drainers pause"
+                "downstream, name it in sluice.toml: [upstream] unrelated-drainers ="
+                f' ["{other.node_id}"]. If it is'
+                f" gone: `sluice drainers offline {other.node_id} --gone`. Else stop it: `sluice"
+                " drainers pause"
                 f" {other.node_id}`"
             )
             if self._has_begun and other.update_ts > self._checkpoint:
                 why = (
-                    f"applying was stopped: {why}; then `sluice takeover` goes on. To leave the downstream to the"
-                    " Drainer: `sluice handover --to-drainer`"
+                    f"applying was stopped: {why}; then `sluice takeover` goes on. To leave the"
+                    " downstream to the Drainer: `sluice handover --to-drainer`"
                 )
                 self._relay.stop(StopMark(why, _now_ms()))
             raise OtherWriterError(why)
@@ -134,49 +150,69 @@ class WriterExclusivity:
             self._has_begun = True
 
     def check_checkpoint(self, found: Checkpoint | None) -> None:
-        """Whether to go on from a checkpoint as it was found, None if there is no row. One that nobody of ours wrote is
-        taken over when this pipeline has written nothing yet. Raises NotSoleWriterError and RegistryUnknownError.
+        """Whether to go on from a checkpoint as it was found, None if there is no row.
+
+        One that nobody of ours wrote is taken over when this pipeline has written nothing yet.
+        Raises NotSoleWriterError and RegistryUnknownError.
         """
         self.check()
         owned = self._relay.ownership()
-        place = "there is no checkpoint" if found is None else f"the checkpoint is at {found.commit_ts}"
+        place = (
+            "there is no checkpoint" if found is None else f"the checkpoint is at {found.commit_ts}"
+        )
         if owned is None:
             if found is not None and found.owner:
                 raise OtherWriterError(
-                    f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is another one than"
-                    f" {self._relay.url}.",
-                    way_out="stop that pipeline; if it is this one, with a new relay log, or its place is to be taken:"
-                    " `sluice takeover`",
+                    f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is"
+                    f" another one than {self._relay.url}.",
+                    way_out=(
+                        "stop that pipeline; if it is this one, with a new relay log, or its place"
+                        " is to be taken: `sluice takeover`"
+                    ),
                 )
-            if found is not None and found.needs_safe_mode and not found.safe_until and self._unknown:
+            if (
+                found is not None
+                and found.needs_safe_mode
+                and not found.safe_until
+                and self._unknown
+            ):
                 raise RegistryUnknownError(
-                    f"{self._where}: {place}, left there by a Drainer, and whether it still runs can't be asked:"
-                    f" {self._unknown}"
+                    f"{self._where}: {place}, left there by a Drainer, and whether it still runs"
+                    f" can't be asked: {self._unknown}"
                 )
             adopted = found.to_text() if found else None
             self.pipeline = self._relay.own(Ownership(self.pipeline, self._where, adopted)).pipeline
         elif owned.downstream != self._where:
             raise OtherWriterError(
-                f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and sluice.toml now names"
-                f" {self._where}, where {place}.",
-                way_out="if that is a mistake, correct [downstream] or [relay] url; if it is meant: `sluice takeover`",
+                f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and"
+                f" sluice.toml now names {self._where}, where {place}.",
+                way_out=(
+                    "if that is a mistake, correct [downstream] or [relay] url; if it is meant:"
+                    " `sluice takeover`"
+                ),
             )
         elif found is None and owned.begun:
             raise OtherWriterError(
-                f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was applied: all since the"
-                " relay log's beginning would be applied again.",
-                way_out="bring the row back; or, if the downstream was lost, make it a replica again with `sluice"
-                " bootstrap`; or, if it is to begin where the relay log begins: `sluice takeover`",
+                f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was"
+                " applied: all since the relay log's beginning would be applied again.",
+                way_out=(
+                    "bring the row back; or, if the downstream was lost, make it a replica again"
+                    " with `sluice bootstrap`; or, if it is to begin where the relay log begins:"
+                    " `sluice takeover`"
+                ),
             )
-        elif found is not None and found.owner != owned.pipeline and found.to_text() != owned.adopted:
+        elif (
+            found is not None and found.owner != owned.pipeline and found.to_text() != owned.adopted
+        ):
             by = f"pipeline {found.owner}" if found.owner else "a Drainer"
             raise OtherWriterError(
-                f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two that write to the same"
-                " downstream make rows differ. Applying has not gone on.",
+                f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two"
+                " that write to the same downstream make rows differ. Applying has not gone on.",
                 way_out="stop the other one, then `sluice takeover` goes on from there",
             )
         else:
-            self.pipeline = owned.pipeline  # another process may have begun it since this one looked
+            # another process may have begun it since this one looked
+            self.pipeline = owned.pipeline
 
     def _run(self) -> None:
         while not self._stopped.wait(_CHECK_INTERVAL_S):
@@ -186,15 +222,17 @@ class WriterExclusivity:
         with contextlib.suppress(RelayError, OSError):  # whoever reads windows says so
             self._stop = self._relay.stopped()
         try:
-            self._other_writers = other_writers(self._identity, self._unrelated, Registry(self._etcd).drainers())
+            self._other_writers = other_writers(
+                self._identity, self._unrelated, Registry(self._etcd).drainers()
+            )
             if self._unknown:
                 log.info("the registry answers again: whether a Drainer runs is known")
             self._unknown = ""
         except (EtcdError, RegistryError, OSError) as error:
             if not self._unknown and not self._stopped.is_set():  # said once, not every second
                 log.warning(
-                    "whether a Drainer runs can't be asked of the registry; until it answers only the checkpoint tells"
-                    " of another writer: %s",
+                    "whether a Drainer runs can't be asked of the registry; until it answers only"
+                    " the checkpoint tells of another writer: %s",
                     error,
                 )
             self._unknown = str(error) or type(error).__name__

@@ -10,22 +10,28 @@ from sluice.etl.downstream import MySQLSession, own_session_ids
 
 __all__ = ["OtherSession", "sessions_writing"]
 
-_WRITE = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE|LOAD|ALTER|CREATE|DROP|TRUNCATE|RENAME)\b", re.IGNORECASE)
+_WRITE = re.compile(
+    r"\s*(?:INSERT|REPLACE|UPDATE|DELETE|LOAD|ALTER|CREATE|DROP|TRUNCATE|RENAME)\b", re.IGNORECASE
+)
 _QUALIFIED = re.compile(
     r"\b(?:INTO|IGNORE|REPLACE|UPDATE|FROM|TABLE|EXISTS|ON)\s+(?:`((?:[^`]|``)+)`|([^\s`.,;()'\"=]+))\s*\.",
     re.IGNORECASE,
 )
 _TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _SESSIONS = (
-    "SELECT ID, USER, HOST, DB, INFO FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID()"
-    " AND INFO IS NOT NULL AND COMMAND NOT IN ('Daemon', 'Binlog Dump', 'Binlog Dump GTID')"
+    "SELECT ID, USER, HOST, DB, INFO FROM information_schema.PROCESSLIST WHERE ID <>"
+    " CONNECTION_ID() AND INFO IS NOT NULL AND COMMAND NOT IN ('Daemon', 'Binlog Dump', 'Binlog"
+    " Dump GTID')"
 )
 _MAX_SHOWN_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class OtherSession:
-    """A session that isn't this process's. `text` names it and its statement; `user`, `address` as the server says."""
+    """A session that isn't this process's.
+
+    `text` names it and its statement; `user`, `address` as the server says.
+    """
 
     number: int
     user: str
@@ -38,11 +44,14 @@ class OtherSession:
         return f"session {self.number} of {self.user} from {self.address} runs: {self.statement}"
 
 
-def sessions_writing(session: MySQLSession, is_replicated: Callable[[str], bool]) -> Iterator[OtherSession]:
-    """Yield the sessions of other processes that run a statement which writes to a replicated database.
+def sessions_writing(
+    session: MySQLSession, is_replicated: Callable[[str], bool]
+) -> Iterator[OtherSession]:
+    """Yield the sessions of other processes that run a statement which writes to a replicated
+    database.
 
-    `is_replicated`: asked with a database's name downstream. What a user without the right PROCESS can't see of other
-    users isn't found. Raises DownstreamError.
+    `is_replicated`: asked with a database's name downstream. What a user without the right PROCESS
+    can't see of other users isn't found. Raises DownstreamError.
     """
     own = own_session_ids()
     for number, user, address, database, statement in session.query(_SESSIONS):
@@ -50,7 +59,9 @@ def sessions_writing(session: MySQLSession, is_replicated: Callable[[str], bool]
         if int(number) in own or not _WRITE.match(text):
             continue
         if is_replicated(_schema_named_first(text) or _text(database)):
-            yield OtherSession(int(number), _text(user), _text(address), " ".join(text.split())[:_MAX_SHOWN_CHARS])
+            yield OtherSession(
+                int(number), _text(user), _text(address), " ".join(text.split())[:_MAX_SHOWN_CHARS]
+            )
 
 
 def _schema_named_first(statement: str) -> str:

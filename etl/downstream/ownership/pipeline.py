@@ -10,7 +10,9 @@ from sluice.etl.settings import Settings
 from sluice.tidb import NodeStatus
 
 OWNER_LABEL = "sluice"
-"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL. Beside it `downstream`."""
+"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL. Beside
+it `downstream`.
+"""
 
 
 def default_node_id(relay_url: str) -> str:
@@ -19,8 +21,8 @@ def default_node_id(relay_url: str) -> str:
 
 
 def writes_elsewhere(drainer: NodeStatus, downstream: str) -> bool:
-    """Whether an entry of the registry is of a pipeline that says it writes to another downstream than `downstream`, a
-    `downstream_name`. No Drainer says where it writes to.
+    """Whether an entry of the registry is of a pipeline that says it writes to another downstream
+    than `downstream`, a `downstream_name`. No Drainer says where it writes to.
     """
     label = drainer.label or {}
     return OWNER_LABEL in label and label.get("downstream") != downstream
@@ -40,7 +42,11 @@ class PipelineIdentity:
     def from_settings(cls, settings: Settings) -> Self:
         """The pipeline that the settings are of."""
         relay_url = settings.relay.url
-        return cls(settings.upstream.node_id or default_node_id(relay_url), relay_url, settings.downstream_name)
+        return cls(
+            settings.upstream.node_id or default_node_id(relay_url),
+            relay_url,
+            settings.downstream_name,
+        )
 
     @property
     def label(self) -> dict[str, str]:

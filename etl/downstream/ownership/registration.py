@@ -1,15 +1,17 @@
-"""The pipeline's entry among the drainers in the registry: how far it has landed, for pumps and operators to see.
+"""The pipeline's entry among the drainers in the registry: how far it has landed, for pumps and
+operators to see.
 
-Pumps remove nothing silently that a drainer still needs to know of, and one that goes offline for good waits until
-every drainer is past what it holds: to them this is a drainer at the commit timestamp that the relay log is complete
-through.
+Pumps remove nothing silently that a drainer still needs to know of, and one that goes offline for
+good waits until every drainer is past what it holds: to them this is a drainer at the commit
+timestamp that the relay log is complete through.
 
-While landing works the state is ``online``, for people and scripts that look. A pump that starts calls every online
-drainer (`binlog.Cistern/Notify`), at the address that the entry names, and an original pump ends itself if one doesn't
-answer; the landing task comes and goes, on changing machines, and a killed one would keep pumps from starting. It needs
-no such call, because windows are planned from a timestamp taken before the pumps are listed. So the entry names a pump
-of Sluice's, which answers in its place and outlives it; where none answers, the state is ``paused``: such entries are
-not called, and count in everything else.
+While landing works the state is ``online``, for people and scripts that look. A pump that starts
+calls every online drainer (`binlog.Cistern/Notify`), at the address that the entry names, and an
+original pump ends itself if one doesn't answer; the landing task comes and goes, on changing
+machines, and a killed one would keep pumps from starting. It needs no such call, because windows
+are planned from a timestamp taken before the pumps are listed. So the entry names a pump of
+Sluice's, which answers in its place and outlives it; where none answers, the state is ``paused``:
+such entries are not called, and count in everything else.
 """
 
 from __future__ import annotations
@@ -33,12 +35,23 @@ _REPORT_INTERVAL_S = 30.0
 
 
 class RegistryHeartbeat:
-    """Registers at once and then every second, from a thread of its own; trouble is logged and never stops landing."""
+    """Registers at once and then every second, from a thread of its own.
+
+    Trouble is logged and never stops landing.
+    """
 
     def __init__(
-        self, pipeline: PipelineIdentity, registry: Registry, tls: TLS | None, tso: Callable[[], int], landed_ts: int
+        self,
+        pipeline: PipelineIdentity,
+        registry: Registry,
+        tls: TLS | None,
+        tso: Callable[[], int],
+        landed_ts: int,
     ) -> None:
-        """`tls` is for the pumps, `tso` gives timestamps. `landed_ts`: through where all is landed."""
+        """`tls` is for the pumps, `tso` gives timestamps.
+
+        `landed_ts`: through where all is landed.
+        """
         self._registry = registry
         self._pipeline = pipeline
         self._delegate = _NotifyDelegate(registry, tls)
@@ -95,7 +108,10 @@ class _NotifyDelegate:
         self._due = 0.0
 
     def host(self) -> str | None:
-        """Its address, None if there is none; looked for now and then. Raises EtcdError, RegistryError."""
+        """Its address, None if there is none; looked for now and then.
+
+        Raises EtcdError, RegistryError.
+        """
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _DELEGATE_SEARCH_INTERVAL_S
             hosts = [pump.host for pump in self._registry.pumps() if pump.state == "online"]

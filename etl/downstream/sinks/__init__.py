@@ -5,7 +5,11 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.etl.downstream.sinks._checkpoint_reader import hold_checkpoint, read_checkpoint, read_writer
+from sluice.etl.downstream.sinks._checkpoint_reader import (
+    hold_checkpoint,
+    read_checkpoint,
+    read_writer,
+)
 from sluice.etl.downstream.sinks.chunk_writer import AlignedChunkRows, ChunkLoad
 from sluice.etl.downstream.sinks.sink import (
     AcceptsChunks,
@@ -38,7 +42,10 @@ __all__ = [
 
 
 def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
-    """Return the sink that the settings name; it connects at `recover`. `job` is "" for a pipeline."""
+    """Return the sink that the settings name; it connects at `recover`.
+
+    `job` is "" for a pipeline.
+    """
     match settings.target:
         case File() as folder:
             from sluice.etl.downstream.sinks.file import FileSink
@@ -52,7 +59,9 @@ def open_sink(settings: Settings, cluster_id: int, job: str = "") -> Sink:
             from sluice.etl.downstream.sinks.mysql import ChangeOrigin
 
             kind = _database_kind(settings.apply.mode)
-            return kind.open(database, ChangeOrigin.from_upstream(settings.upstream, settings.rules), cluster_id)
+            return kind.open(
+                database, ChangeOrigin.from_upstream(settings.upstream, settings.rules), cluster_id
+            )
 
 
 def write_plan_of_sink(target: Target, mode: str) -> str:

@@ -9,7 +9,8 @@ from sluice.etl.changes.steps import ScopedDdl
 from sluice.tidb.ddl_actions import Action
 
 _PASS_ALL = Filter()  # what filters leave out never becomes a step
-_TIDB_ONLY_ACTIONS = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}  # a reader of the file or topic may be a TiDB
+# a reader of the file or topic may be a TiDB
+_TIDB_ONLY_ACTIONS = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}
 
 
 def with_recorded_statement(ddl: ScopedDdl) -> ScopedDdl | None:

@@ -36,7 +36,8 @@ class BinlogSink(ABC):
                     self._moved_to(step.commit_ts, scoped.schema_version or None)
                     written.ddl_s += time.perf_counter() - started
                 case CommitDetail() as detail:
-                    with self._savepoint.held():  # as the row of a database's checkpoint is locked meanwhile
+                    # as the row of a database's checkpoint is locked meanwhile
+                    with self._savepoint.held():
                         confirm(step)
                         self._make_durable(step)
                         self._save(self._moved_to(step.commit_ts, detail.schema_version))

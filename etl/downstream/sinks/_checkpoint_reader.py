@@ -17,8 +17,9 @@ from sluice.etl.settings import Downstream, File, Kafka, Target
 
 
 def read_checkpoint(target: Target, cluster_id: int) -> Checkpoint | None:
-    """Through where the downstream is complete at least; None if nobody has replicated to it yet. Raises
-    CheckpointError, DownstreamError and OSError when that can't be known.
+    """Through where the downstream is complete at least; None if nobody has replicated to it yet.
+
+    Raises CheckpointError, DownstreamError and OSError when that can't be known.
     """
     match target:
         case Downstream():
@@ -32,8 +33,10 @@ def read_checkpoint(target: Target, cluster_id: int) -> Checkpoint | None:
 
 @contextlib.contextmanager
 def hold_checkpoint(target: Target, cluster_id: int) -> Iterator[Checkpoint | None]:
-    """Read the checkpoint, and let no process commit until the block ends. A process that commits later asks for
-    operators' orders later. Raises as `read_checkpoint`, and what asking Kafka raises.
+    """Read the checkpoint, and let no process commit until the block ends.
+
+    A process that commits later asks for operators' orders later. Raises as `read_checkpoint`, and
+    what asking Kafka raises.
     """
     if isinstance(target, Downstream):
         with _open_session(target) as session:
@@ -45,7 +48,8 @@ def hold_checkpoint(target: Target, cluster_id: int) -> Iterator[Checkpoint | No
         return
     with savepoint.held():
         found = _from_file(savepoint)
-        if isinstance(target, Kafka):  # a process may have ended between the topic and the savepoint
+        # a process may have ended between the topic and the savepoint
+        if isinstance(target, Kafka):
             from sluice.etl.downstream.sinks.kafka import sent_through
 
             sent_ts = sent_through(target, cluster_id)
@@ -70,11 +74,16 @@ def _from_file(file: SavepointFile) -> Checkpoint | None:
 
 
 def read_writer(downstream: Downstream, cluster_id: int) -> str | None:
-    """What the session that writes to a database executes now: "" for nothing; None if
-    there is no such session, or the server can't tell. Raises DownstreamError.
+    """What the session that writes to a database executes now: "" for nothing.
+
+    None if there is no such session, or the server can't tell. Raises DownstreamError.
     """
     with _open_session(downstream) as session:
-        found = CheckpointTable.from_settings(session, downstream, cluster_id).writer_lock().holder(session)
+        found = (
+            CheckpointTable.from_settings(session, downstream, cluster_id)
+            .writer_lock()
+            .holder(session)
+        )
         return found[1] if found else None
 
 

@@ -1,5 +1,5 @@
-"""The columns of a downstream table as a chunk of rows meets them: which are written, how values are compared exactly,
-and the definition of a scratch table that takes the same values.
+"""The columns of a downstream table as a chunk of rows meets them: which are written, how values
+are compared exactly, and the definition of a scratch table that takes the same values.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
 
 _COLUMNS = (
-    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, CHARACTER_MAXIMUM_LENGTH,"
-    " COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND"
-    " TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME,"
+    " CHARACTER_MAXIMUM_LENGTH, COALESCE(GENERATION_EXPRESSION, '') <> '' FROM"
+    " information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY"
+    " ORDINAL_POSITION"
 )
-_LONG_TYPES = frozenset({"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"})
+_LONG_TYPES = frozenset(
+    {"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"}
+)
 _BYTE_TYPES = _LONG_TYPES | {"binary", "varbinary"}
 _NUMBERED_TYPES = frozenset({"enum", "set", "bit"})
 _MAX_INDEX_CHARS = 64
@@ -66,7 +69,10 @@ class ChunkColumn:
         )
 
     def exact(self, table: str) -> str:
-        """An expression that is equal for equal values only, whatever the collation says. `table`: quoted."""
+        """An expression that is equal for equal values only, whatever the collation says.
+
+        `table`: quoted.
+        """
         name = f"{table}.{self.quoted}"
         if self.data_type in _NUMBERED_TYPES:
             return f"({name}+0)"
@@ -80,27 +86,43 @@ class ChunkColumn:
         return f"CAST({name} AS CHAR)" if self.data_type == "json" else self.exact(table)
 
     def grouped(self, table: str) -> str:
-        """An expression by which exactly equal values are grouped: long ones are cut off by the server."""
+        """An expression by which exactly equal values are grouped: long ones are cut off by the
+        server.
+        """
         if self.data_type == "json":
             return f"SHA2(CAST({table}.{self.quoted} AS CHAR), 256)"
         exact, is_number = self.exact(table), self.data_type in _NUMBERED_TYPES
-        return f"SHA2({exact}, 256)" if (self.charset and not is_number) or self.data_type in _BYTE_TYPES else exact
+        return (
+            f"SHA2({exact}, 256)"
+            if (self.charset and not is_number) or self.data_type in _BYTE_TYPES
+            else exact
+        )
 
 
 def downstream_columns(session: MySQLSession, schema: str, table: str) -> list[ChunkColumn]:
     """The columns of a table downstream, in its order; [] if there is no such table."""
     return [
         ChunkColumn(
-            str(name), str(kind).lower(), _text(full), _text(charset), _text(collation), int(length or 0),
+            str(name),
+            str(kind).lower(),
+            _text(full),
+            _text(charset),
+            _text(collation),
+            int(length or 0),
             bool(computed),
         )
-        for name, kind, full, charset, collation, length, computed in session.query(_COLUMNS, (schema, table))
-    ]  # fmt: skip
+        for name, kind, full, charset, collation, length, computed in session.query(
+            _COLUMNS, (schema, table)
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkColumns:
-    """`written`: the columns that the chunk brings; `key`: those of them that tell rows apart, () if only all do."""
+    """`written`: the columns that the chunk brings.
+
+    `key`: those of them that tell rows apart, () if only all do.
+    """
 
     written: tuple[ChunkColumn, ...]
     key: tuple[ChunkColumn, ...]
@@ -109,8 +131,8 @@ class ChunkColumns:
 
     @classmethod
     def load(cls, session: MySQLSession, table: Table, brought: Sequence[str]) -> ChunkColumns:
-        """What a chunk of `table` (the upstream's, under its name downstream) with the columns `brought` meets. Raises
-        UnfitChunkError, which names what doesn't fit.
+        """What a chunk of `table` (the upstream's, under its name downstream) with the columns
+        `brought` meets. Raises UnfitChunkError, which names what doesn't fit.
         """
         found = downstream_columns(session, table.schema_name, table.name)
         if not found:
@@ -119,31 +141,37 @@ class ChunkColumns:
         lacking = [name for name in brought if folded(name) not in by_name]
         if lacking:
             raise ChunkDoesNotFit(
-                f"{table.full_name} on {session.address} lacks the columns {', '.join(lacking)} of the upstream's table"
+                f"{table.full_name} on {session.address} lacks the columns {', '.join(lacking)} of"
+                " the upstream's table"
             )
         computed = {folded(column.name) for column in found if column.is_computed}
         brought_lower = {folded(name) for name in brought}
         for column in table.stored_columns:
             if folded(column.name) not in brought_lower | computed:
                 raise ChunkDoesNotFit(
-                    f"{table.full_name}.{column.name} is computed upstream and a plain column on {session.address}: the"
-                    " chunk doesn't bring its values"
+                    f"{table.full_name}.{column.name} is computed upstream and a plain column on"
+                    f" {session.address}: the chunk doesn't bring its values"
                 )
         unsure = [name for name in zone_dependent_columns(table) if folded(name) in computed]
         if unsure:
             raise ChunkDoesNotFit(
-                f"{session.address} computes {', '.join(unsure)} of {table.full_name} by itself, and may come to other"
-                " values than the upstream: make them plain columns"
+                f"{session.address} computes {', '.join(unsure)} of {table.full_name} by itself,"
+                " and may come to other values than the upstream: make them plain columns"
             )
-        if mending := repair_blank_ends(session, table.schema_name, table.name, blank_ended_columns(table)):
+        if mending := repair_blank_ends(
+            session, table.schema_name, table.name, blank_ended_columns(table)
+        ):
             raise ChunkDoesNotFit(
-                f"{session.address} has cut off the blanks that elements of ENUM or SET columns of {table.full_name}"
-                f" end with: {mending}"
+                f"{session.address} has cut off the blanks that elements of ENUM or SET columns of"
+                f" {table.full_name} end with: {mending}"
             )
         written = tuple(by_name[folded(name)] for name in brought if folded(name) not in computed)
         names = [folded(column.name) for column in lookup_key_columns(table)]
         if set(names) - {folded(column.name) for column in written}:
-            raise ChunkDoesNotFit(f"the key {', '.join(names)} of {table.full_name} is not among what the chunk brings")
+            raise ChunkDoesNotFit(
+                f"the key {', '.join(names)} of {table.full_name} is not among what the chunk"
+                " brings"
+            )
         key = tuple(by_name[name] for name in names)
         return cls(written, key, frozenset(computed))
 
@@ -152,18 +180,23 @@ class ChunkColumns:
         return tuple(name for name in names if folded(name) in self.computed)
 
     def check_order(self, session: MySQLSession, table: Table, names: Sequence[str]) -> None:
-        """Raises UnfitChunkError unless conditions on these columns mean the same rows here as upstream."""
+        """Raises UnfitChunkError unless conditions on these columns mean the same rows here as
+        upstream.
+        """
         found = {folded(column.name): column for column in self.key}
         upstream = {folded(column.name): column for column in table.columns}
         for name in names:
             column, here = upstream.get(folded(name)), found.get(folded(name))
             if column is None or here is None:
                 raise ChunkDoesNotFit(f"{table.full_name}.{name} is no column of its key")
-            if column.kind == "text" and not _same_collation(session, column.collate, here.collation):
+            if column.kind == "text" and not _same_collation(
+                session, column.collate, here.collation
+            ):
                 raise ChunkDoesNotFit(
                     f"{table.full_name}.{name} has the collation {column.collate} upstream and"
-                    f" {here.collation or 'none'} on {session.address}: a range of it would be other rows there."
-                    " Copy the whole table at once, or give the column the upstream's collation"
+                    f" {here.collation or 'none'} on {session.address}: a range of it would be"
+                    " other rows there. Copy the whole table at once, or give the column the"
+                    " upstream's collation"
                 )
 
     def same(self, one: str, other: str) -> str:
@@ -173,7 +206,9 @@ class ChunkColumns:
 
     def keys_equal(self, one: str, other: str) -> str:
         """The condition that two rows have the key that the server holds to be the same."""
-        return " AND ".join(f"{one}.{column.quoted} = {other}.{column.quoted}" for column in self.key)
+        return " AND ".join(
+            f"{one}.{column.quoted} = {other}.{column.quoted}" for column in self.key
+        )
 
     def names(self) -> str:
         """The written columns, separated by commas."""
@@ -181,9 +216,13 @@ class ChunkColumns:
 
     def scratch(self, name: str, state: str) -> str:
         """The statement that makes a temporary table for such rows, with a number `state` for each."""
-        parts = [column.definition for column in self.written] + [f"{state} TINYINT NOT NULL DEFAULT 0"]
+        parts = [column.definition for column in self.written] + [
+            f"{state} TINYINT NOT NULL DEFAULT 0"
+        ]
         if self.key:
-            parts.append(f"KEY ({', '.join(column.indexed for column in self.key[:_MAX_INDEX_COLUMNS])})")
+            parts.append(
+                f"KEY ({', '.join(column.indexed for column in self.key[:_MAX_INDEX_COLUMNS])})"
+            )
         return f"CREATE TEMPORARY TABLE {name} ({', '.join(parts)}) ENGINE=InnoDB"
 
 

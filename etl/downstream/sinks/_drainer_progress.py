@@ -28,8 +28,9 @@ def advance_past_ddl(
     ddls: Sequence[ScopedDdl],
     missing: Callable[[MySQLSession, int], str],
 ) -> Checkpoint:
-    """The checkpoint after `before`, see `TakesOver.look_ahead`. What has run gets the definitions that it is to leave.
-    Raises DdlError and DownstreamError.
+    """The checkpoint after `before`, see `TakesOver.look_ahead`.
+
+    What has run gets the definitions that it is to leave. Raises DdlError and DownstreamError.
     """
     least, most = executed_prefix(session, ddls)
     if before.pending is not None:
@@ -37,10 +38,10 @@ def advance_past_ddl(
     if least and (wrong := missing(session, ddls[least - 1].commit_ts)):
         if (ddl := first_not_replayable(ddls[:least])) is not None:
             raise DdlError(
-                f"{ddl.title}: {ddl.query[:500]}: the"
-                f" tables on {session.address} look as if it had run, but not all that was committed before it is"
-                f" there: {wrong}. Did somebody else make this change there? Then undo it, and let the task go on."
-                ' If it was the Drainer, and the rows are right as they are, set "commitTS" in the checkpoint to'
+                f"{ddl.title}: {ddl.query[:500]}: the tables on {session.address} look as if it had"
+                f" run, but not all that was committed before it is there: {wrong}. Did somebody"
+                " else make this change there? Then undo it, and let the task go on. If it was the"
+                ' Drainer, and the rows are right as they are, set "commitTS" in the checkpoint to'
                 " this commit_ts"
             )
         least = 0  # written again on the tables as they are; the DDL finds that it is done
@@ -49,7 +50,10 @@ def advance_past_ddl(
         before = replace(before, safe_until=min(before.safe_until, ddls[most].commit_ts - 1))
     if least:
         commit_ts = ddls[least - 1].commit_ts
-        log.info("everything through the DDL at commit_ts %s is downstream already, for it has run", commit_ts)
+        log.info(
+            "everything through the DDL at commit_ts %s is downstream already, for it has run",
+            commit_ts,
+        )
         for number, ddl in enumerate(ddls[:least]):
             later = set().union(*(other.effect.tables for other in ddls[number + 1 : most]))
             if later.isdisjoint(ddl.effect.tables):  # else it isn't as this one left it
@@ -74,8 +78,10 @@ def _check_repeatable(ddl: ScopedDdl) -> None:
 def _not_repeatable_error(ddl: DdlJob, again: str) -> DdlError:
     """Return the error for a DDL that may have run; `again`: what running it once more would do."""
     return DdlError(
-        f"{ddl.title}: {ddl.query[:500]}: the Drainer may have run it before it broke off, and a second time would"
-        f' {again}. If it has run, set "commitTS" in the checkpoint to this commit_ts; if it hasn\'t, set "safe-until"'
+        f"{ddl.title}: {ddl.query[:500]}: the Drainer may have run it before it broke off, and a"
+        " second time would"
+        f' {again}. If it has run, set "commitTS" in the checkpoint to this commit_ts; if it'
+        ' hasn\'t, set "safe-until"'
         ' in the checkpoint\'s "sluice" to one less'
     )
 
@@ -85,5 +91,8 @@ def _is_swap(ddl: ScopedDdl) -> bool:
     before = {i: (table.schema_name, table.name) for i, table in ddl.before.items() if table}
     after = {i: (table.schema_name, table.name) for i, table in ddl.effect.tables.items() if table}
     return any(
-        name == after.get(key) and other != key for other, name in before.items() for key in after if key in before
+        name == after.get(key) and other != key
+        for other, name in before.items()
+        for key in after
+        if key in before
     )

@@ -1,7 +1,9 @@
-"""The checkpoint row as the one process that writes downstream holds it, and the transaction that it is moved in.
+"""The checkpoint row as the one process that writes downstream holds it, and the transaction that
+it is moved in.
 
-Every commit moves the row from the place it was locked at, so whatever happened to a connection or a process, the row
-tells what is done. A token of this process is in it: who takes over puts another one there, and shuts this one out.
+Every commit moves the row from the place it was locked at, so whatever happened to a connection or
+a process, the row tells what is done. A token of this process is in it: who takes over puts another
+one there, and shuts this one out.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from sluice.etl.downstream.sinks.sink import CheckpointGuard
 
 @dataclass(frozen=True, slots=True)
 class PipelinedCommit:
-    """A transaction that is to be committed, or rolled back: the row as it is written there, what each order did."""
+    """A transaction that is to be committed, or rolled back: the row as it is written there, what
+    each order did.
+    """
 
     checkpoint: Checkpoint
     answers: Sequence[StatementOutcome]
@@ -42,7 +46,9 @@ class FencedCheckpoint:
         self._lock = table.writer_lock()
         self._process = ""
         self._accepted: frozenset[str | None] | None = None
-        """The processes that the row may name when this one looks again; None before it has looked the first time."""
+        """The processes that the row may name when this one looks again; None before it has looked
+        the first time.
+        """
         self._is_locked = False
         self.guard: CheckpointGuard | None = None
         self.value: Checkpoint | None = None
@@ -54,15 +60,17 @@ class FencedCheckpoint:
         return self.value or Checkpoint(0)
 
     def take(self, wait_s: float) -> Checkpoint | None:
-        """Connect, and become the one who writes: what the process before has left, None for nothing. A DDL
-        statement of that one that still runs is waited for, at most `wait_s`. Raises the keeper's errors, too.
+        """Connect, and become the one who writes: what the process before has left, None for
+        nothing. A DDL statement of that one that still runs is waited for, at most `wait_s`. Raises
+        the keeper's errors, too.
         """
         self._forget_transaction()
         self._session.connect()
         if self.guard is not None and not self._table.exists():
             self.guard.check_checkpoint(None)  # a mistyped name makes no schema
         self._table.create()
-        found = self._table.load()  # before the session of another pipeline, or of a successor, would be ended
+        # before the session of another pipeline, or of a successor, would be ended
+        found = self._table.load()
         self._check_mine(found)
         if self.guard is not None:
             self.guard.check_checkpoint(found)
@@ -85,8 +93,10 @@ class FencedCheckpoint:
         self._table.lock(self.value)
 
     def save(self, checkpoint: Checkpoint, confirm: Callable[[], None] = lambda: None) -> None:
-        """Write the row and commit. `confirm` is asked when the row is written: the first one can't be locked before
-        it is there.
+        """Write the row and commit.
+
+        `confirm` is asked when the row is written: the first one can't be locked before it is
+        there.
         """
         checkpoint = self._owned(checkpoint)
         self._table.save(checkpoint, first=self.value is None)
@@ -98,9 +108,11 @@ class FencedCheckpoint:
         """Whether `attempt` may be used now."""
         return self.value is not None and not self.in_transaction and self._session.is_pipelining
 
-    def try_commit(self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint) -> PipelinedCommit:
-        """A transaction with the row locked, found where it was left and written anew, and with `orders` in it, in one
-        round trip: nothing of it is committed. None may be open.
+    def try_commit(
+        self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint
+    ) -> PipelinedCommit:
+        """A transaction with the row locked, found where it was left and written anew, and with
+        `orders` in it, in one round trip: nothing of it is committed. None may be open.
         """
         assert self.value is not None
         checkpoint = self._owned(checkpoint)
@@ -115,10 +127,14 @@ class FencedCheckpoint:
         self._is_locked = True
         return PipelinedCommit(checkpoint, answers)
 
-    def _attempt_reading(self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint) -> list[StatementOutcome]:
+    def _attempt_reading(
+        self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint
+    ) -> list[StatementOutcome]:
         """The answers to `orders`, behind a look at the row."""
         save = self._table.save_statement(checkpoint).encode("utf-8", "surrogateescape")
-        found, *answers, saved = self._pipelined([Query(self._table.lock_statement()), *orders, save])
+        found, *answers, saved = self._pipelined(
+            [Query(self._table.lock_statement()), *orders, save]
+        )
         for answer in (found, saved):
             if isinstance(answer, DownstreamError):
                 raise answer
@@ -179,15 +195,18 @@ class FencedCheckpoint:
         self._forget_transaction()
 
     def _claim(self) -> None:
-        """Read the row and put a new token into it, so that nobody else commits any more. Raises CheckpointMovedError
-        if somebody else has claimed it since this process did: who was taken over doesn't take over again.
+        """Read the row and put a new token into it, so that nobody else commits any more.
+
+        Raises CheckpointMovedError if somebody else has claimed it since this process did: who was
+        taken over doesn't take over again.
         """
         found = self._table.load(wait=True)
         process = self._check_mine(found)
         if self.guard is not None:
             self.guard.check_checkpoint(found)
         self._process = secrets.token_hex(8)
-        self._accepted = (self._accepted or frozenset()) | {process, self._process}  # until it is known to be there
+        # until it is known to be there
+        self._accepted = (self._accepted or frozenset()) | {process, self._process}
         self.value = found
         if found is None:
             self._session.query("COMMIT")
@@ -195,8 +214,9 @@ class FencedCheckpoint:
             self.save(found)
 
     def _check_mine(self, found: Checkpoint | None) -> str | None:
-        """The process that the row names. Raises CheckpointMovedError if another one has claimed it since this one
-        did.
+        """The process that the row names.
+
+        Raises CheckpointMovedError if another one has claimed it since this one did.
         """
         process = found.process if found else None
         if self._accepted is not None and process not in self._accepted:
@@ -205,7 +225,10 @@ class FencedCheckpoint:
         return process
 
     def _fence(self) -> None:
-        """Before a statement that writes. In a transaction the row is locked and compared before the commit."""
+        """Before a statement that writes.
+
+        In a transaction the row is locked and compared before the commit.
+        """
         if not self.in_transaction and self._process:
             self._table.lock(self.value)
 

@@ -20,12 +20,17 @@ _TEMPORARY_SUFFIX = ".tmp"
 
 
 class FileMaintenance:
-    """Works in a thread of its own, on files that are no longer written: never on the newest. Trouble is logged and
-    left for the next time. At most one thread a folder: who uses it holds the folder's lock.
+    """Works in a thread of its own, on files that are no longer written: never on the newest.
+
+    Trouble is logged and left for the next time. At most one thread a folder: who uses it holds the
+    folder's lock.
     """
 
     def __init__(self, folder: Path, *, compress: bool, retention_days: int) -> None:
-        """`retention_days`: how long finished files are kept, by their time of last change; 0: for ever."""
+        """`retention_days`: how long finished files are kept, by their time of last change.
+
+        0: for ever.
+        """
         self._folder = folder
         self._compress = compress
         self._keep_s = retention_days * 86400
@@ -36,11 +41,14 @@ class FileMaintenance:
         self._thread: threading.Thread | None = None
 
     def clean_up(self) -> None:
-        """Remove what an interrupted upkeep left: unfinished copies, and files whose copy is finished.
-        Raises OSError.
+        """Remove what an interrupted upkeep left: unfinished copies, and files whose copy is
+        finished. Raises OSError.
         """
         for path in self._folder.glob("binlog-*"):
-            if path.name.endswith(_TEMPORARY_SUFFIX) or path.with_name(path.name + COMPRESSED_SUFFIX).exists():
+            if (
+                path.name.endswith(_TEMPORARY_SUFFIX)
+                or path.with_name(path.name + COMPRESSED_SUFFIX).exists()
+            ):
                 path.unlink()
 
     def start(self) -> None:

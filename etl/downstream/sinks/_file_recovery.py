@@ -1,4 +1,6 @@
-"""Finds where a folder of binlog files ends, after whatever happened to the process that wrote them."""
+"""Finds where a folder of binlog files ends, after whatever happened to the process that wrote
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ _MAGIC = MAGIC.to_bytes(4, "little")
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """The newest file (None: there is none), the bytes in it, and the last commit timestamp that was found (TSO, 0 if
-    none was looked at).
+    """The newest file (None: there is none), the bytes in it, and the last commit timestamp that
+    was found (TSO, 0 if none was looked at).
     """
 
     path: Path | None = None
@@ -41,8 +43,10 @@ class LogTail:
 
 
 def find_tail(folder: Path, savepoint: Savepoint | None) -> LogTail:
-    """Where the files end that are durable; what was written after the savepoint is cut off, and written again. Nothing
-    less is safe: after a write that failed, the page cache still holds what the disk doesn't, and tells nobody. Raises
+    """Where the files end that are durable.
+
+    What was written after the savepoint is cut off, and written again. Nothing less is safe: after
+    a write that failed, the page cache still holds what the disk doesn't, and tells nobody. Raises
     BinlogFileError when files aren't as they were left, and OSError.
     """
     files = list_files(folder)
@@ -54,12 +58,15 @@ def find_tail(folder: Path, savepoint: Savepoint | None) -> LogTail:
         indexes = [_index(path) for path in files]
         if place is None or place.index not in indexes:
             raise BinlogFileError(
-                f"{folder / savepoint.place} is not there, the file that the savepoint says was written last: bring the"
-                " files back, or, to begin a new folder of files at the savepoint's commitTS, remove the [sluice] part"
-                " from the savepoint file"
+                f"{folder / savepoint.place} is not there, the file that the savepoint says was"
+                " written last: bring the files back, or, to begin a new folder of files at the"
+                " savepoint's commitTS, remove the [sluice] part from the savepoint file"
             )
         at = indexes.index(place.index)
-        end, later = LogTail(files[at], savepoint.offset, savepoint.checkpoint.commit_ts), files[at + 1 :]
+        end, later = (
+            LogTail(files[at], savepoint.offset, savepoint.checkpoint.commit_ts),
+            files[at + 1 :],
+        )
         if not files[at].name.endswith(COMPRESSED_SUFFIX):
             _truncate(files[at], savepoint.offset)
     for path in reversed(later):
@@ -74,12 +81,15 @@ def _truncate(path: Path, offset: int) -> None:
     size = path.stat().st_size
     if size < offset:
         raise BinlogFileError(
-            f"{path} has {size} bytes, but {offset} were durable when the savepoint was written: somebody cut it, or"
-            " the disk lost data. Bring the file back, or begin at an earlier commitTS in a new folder"
+            f"{path} has {size} bytes, but {offset} were durable when the savepoint was written:"
+            " somebody cut it, or the disk lost data. Bring the file back, or begin at an earlier"
+            " commitTS in a new folder"
         )
     if size > offset:
         log.warning(
-            "%s: %d bytes were written after the savepoint: cut off; they are written again", path, size - offset
+            "%s: %d bytes were written after the savepoint: cut off; they are written again",
+            path,
+            size - offset,
         )
         with path.open("r+b") as file:
             file.truncate(offset)
@@ -104,8 +114,8 @@ def _read_to_end(path: Path, *, may_cut: bool) -> LogTail:
             found = commit_ts_of(message)
             if found < commit_ts:
                 raise BinlogFileError(
-                    f"{path}: commit_ts {found} at byte {offset} follows {commit_ts}: two processes wrote to it;"
-                    f" {_truncate_hint(offset)}"
+                    f"{path}: commit_ts {found} at byte {offset} follows {commit_ts}: two processes"
+                    f" wrote to it; {_truncate_hint(offset)}"
                 )
             commit_ts, offset = found, behind
     except ValueError as error:
@@ -118,10 +128,9 @@ def _read_to_end(path: Path, *, may_cut: bool) -> LogTail:
             ) from error
         if _has_readable_behind(path, damage):
             raise BinlogFileError(
-                f"{error.args[0]}, but behind it are whole ones: a Drainer went on behind what a crash had left, and no"
-                f" reader gets past it; {_truncate_hint(damage)} and set commitTS in the savepoint file to"
-                f" {commit_ts}, so"
-                " that the rest is written again"
+                f"{error.args[0]}, but behind it are whole ones: a Drainer went on behind what a"
+                f" crash had left, and no reader gets past it; {_truncate_hint(damage)} and set"
+                f" commitTS in the savepoint file to {commit_ts}, so that the rest is written again"
             ) from error
         log.warning("%s: cut off there; it is written again", error.args[0])
         with path.open("r+b") as file:
@@ -144,7 +153,8 @@ def _has_readable_behind(path: Path, damage: int) -> bool:
             if (
                 size
                 and end + FOOTER.size <= len(data)
-                and FOOTER.unpack_from(data, end)[0] == google_crc32c.value(data[at + HEADER.size : end])
+                and FOOTER.unpack_from(data, end)[0]
+                == google_crc32c.value(data[at + HEADER.size : end])
             ):
                 return True
             at = data.find(_MAGIC, at + 1)

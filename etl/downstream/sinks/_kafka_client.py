@@ -1,4 +1,6 @@
-"""librdkafka as the Kafka sink needs it: its options, the errors that matter, and the last message of a topic."""
+"""librdkafka as the Kafka sink needs it: its options, the errors that matter, and the last message
+of a topic.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,9 @@ class KafkaUnavailableError(SluiceError, OSError):
 
 @dataclass(frozen=True, slots=True)
 class TopicTail:
-    """`next`: the offset that the next message gets. `last`: offset and value of the last message; None when there is
-    none.
+    """`next`: the offset that the next message gets.
+
+    `last`: offset and value of the last message; None when there is none.
     """
 
     next: int
@@ -74,8 +77,8 @@ class KafkaClient:
         return f"topic {self.topic} on {self._options.brokers}"
 
     def producer(self) -> Producer:
-        """A producer that has shut out every earlier one of the same cluster and topic, whose transactions are settled
-        then. Raises as `told` says.
+        """A producer that has shut out every earlier one of the same cluster and topic, whose
+        transactions are settled then. Raises as `told` says.
         """
         common = self._common()
         try:
@@ -117,7 +120,8 @@ class KafkaClient:
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "receive.message.max.bytes": min(
-                    _MAX_RECEIVE_BYTES, max(100_000_000, self._options.max_message_bytes + _HEADROOM_BYTES)
+                    _MAX_RECEIVE_BYTES,
+                    max(100_000_000, self._options.max_message_bytes + _HEADROOM_BYTES),
                 ),
             }
         )
@@ -135,7 +139,10 @@ class KafkaClient:
             consumer.close()
 
     def _bounds(self, consumer: Consumer) -> tuple[int, int]:
-        """(first offset there is, offset of the next message); (0, 0) when the topic doesn't exist yet."""
+        """(first offset there is, offset of the next message).
+
+        (0, 0) when the topic doesn't exist yet.
+        """
         try:
             low, high = consumer.get_watermark_offsets(
                 TopicPartition(self.topic, PARTITION), timeout=self._options.timeout_s
@@ -174,8 +181,8 @@ class KafkaClient:
         )
 
     def told(self, error: BaseException, doing: str) -> Exception:
-        """What to raise for an error of the client: CheckpointMovedError when another process has taken over,
-        ApplyError when trying again can't help, KafkaUnavailableError otherwise.
+        """What to raise for an error of the client: CheckpointMovedError when another process has
+        taken over, ApplyError when trying again can't help, KafkaUnavailableError otherwise.
         """
         if isinstance(error, KafkaUnavailableError):
             return KafkaUnavailableError(f"{self.address}, {doing}: {error}{self._last_trouble}")
@@ -186,12 +193,13 @@ class KafkaClient:
         code = kafka.code()
         if code in _FENCED_ERRORS:
             return CheckpointMovedError(
-                f"{text}: another process writes to the same topic for this cluster: stop one of the two"
+                f"{text}: another process writes to the same topic for this cluster: stop one of"
+                " the two"
             )
         if code in _TOO_LARGE_ERRORS:
             return ApplyError(
-                f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the brokers), or [kafka]"
-                " max-message-bytes if it is below"
+                f"{text}: raise max.message.bytes of the topic (and message.max.bytes of the"
+                " brokers), or [kafka] max-message-bytes if it is below"
             )
         if code in _REFUSED_ERRORS:
             return ApplyError(f"{text}{self._last_trouble}")
@@ -220,12 +228,18 @@ class KafkaClient:
 
 
 def error_reason(producer: Producer, error: BaseException) -> BaseException:
-    """What is behind an error that only says that something is wrong: a message thrown away, or, when the producer is
-    broken for good while the client calls back, a SystemError of Python's. A broken producer names the reason at the
-    next call.
+    """What is behind an error that only says that something is wrong: a message thrown away, or,
+    when the producer is broken for good while the client calls back, a SystemError of Python's. A
+    broken producer names the reason at the next call.
     """
     code = error.args[0].code() if isinstance(error, KafkaException) else None
-    if code not in (None, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE, KafkaError._FATAL):
+    if code not in (
+        None,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._STATE,
+        KafkaError._FATAL,
+    ):
         return error
     try:
         producer.abort_transaction(1)

@@ -1,9 +1,9 @@
-"""Writes a chunk of upstream rows (`sluice.relay.aligned_chunks`) into a table downstream, in the transaction that is
-open.
+"""Writes a chunk of upstream rows (`sluice.relay.aligned_chunks`) into a table downstream, in the
+transaction that is open.
 
-The rows are loaded into a temporary table of the session, then compared with what is there and written by statements
-over sets. What each statement changes is counted, and in the end every row of the chunk is looked for, value by value,
-and nothing else may be in its range.
+The rows are loaded into a temporary table of the session, then compared with what is there and
+written by statements over sets. What each statement changes is counted, and in the end every row of
+the chunk is looked for, value by value, and nothing else may be in its range.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _NEVER = "1 = 0"
 
 @dataclass(frozen=True, slots=True)
 class ChunkLoad:
-    """Rows of a chunk: the text of one LOAD DATA statement, as `sluice.etl.changes.formats.load_data` makes it."""
+    """Rows of a chunk: the text of one LOAD DATA statement, as
+    `sluice.etl.changes.formats.load_data` makes it.
+    """
 
     layout: LoadLayout
     payload: Any
@@ -54,8 +56,9 @@ class AlignedChunkRows:
 
 
 class ChunkWriter:
-    """One chunk: `prepare` before the transaction, `write` in it, `close` afterwards. Raises UnfitChunkError and
-    DownstreamError.
+    """One chunk: `prepare` before the transaction, `write` in it, `close` afterwards.
+
+    Raises UnfitChunkError and DownstreamError.
     """
 
     def __init__(self, session: MySQLSession, chunk: AlignedChunkRows) -> None:
@@ -70,9 +73,13 @@ class ChunkWriter:
     def prepare(self) -> None:
         """Load the rows into a temporary table. Commits what is open."""
         chunk, session = self._chunk, self._session
-        engine = session.engines_without_transactions([(chunk.table.schema_name, chunk.table.name)])[0]
+        engine = session.engines_without_transactions(
+            [(chunk.table.schema_name, chunk.table.name)]
+        )[0]
         if engine:
-            raise ChunkDoesNotFit(f"{chunk.table.full_name} on {session.address} is in the storage engine {engine}")
+            raise ChunkDoesNotFit(
+                f"{chunk.table.full_name} on {session.address} is in the storage engine {engine}"
+            )
         if self._asked.how != COMPARE:
             self._hold_bytes()
         self._columns = columns = ChunkColumns.load(session, chunk.table, chunk.columns)
@@ -108,9 +115,13 @@ class ChunkWriter:
         if columns.key:
             columns.check_order(self._session, table, asked.key)
         elif asked.condition or asked.listed:
-            raise ChunkDoesNotFit(f"{table.full_name} has no key: it can only be brought as a whole")
+            raise ChunkDoesNotFit(
+                f"{table.full_name} has no key: it can only be brought as a whole"
+            )
         elif asked.how == MISSING:
-            raise ChunkDoesNotFit(f"{table.full_name} has no key that tells which rows are missing: replace them")
+            raise ChunkDoesNotFit(
+                f"{table.full_name} has no key that tells which rows are missing: replace them"
+            )
 
     def _load(self, load: ChunkLoad, columns: ChunkColumns) -> None:
         layout = replace(load.layout, left_out=columns.left_out(load.layout.columns))
@@ -119,8 +130,14 @@ class ChunkWriter:
         if outcome.records < 0:
             expected = replace(expected, records=-1, deleted=load.rows)
         if outcome != expected:
-            told = "; ".join(message for _, _, message in self._session.warnings()[:3]) if outcome.warnings else ""
-            raise ChunkDoesNotFit(f"{self._chunk.table.full_name}: {outcome}, {expected} expected {told}".rstrip())
+            told = (
+                "; ".join(message for _, _, message in self._session.warnings()[:3])
+                if outcome.warnings
+                else ""
+            )
+            raise ChunkDoesNotFit(
+                f"{self._chunk.table.full_name}: {outcome}, {expected} expected {told}".rstrip()
+            )
         self._rows += load.rows
 
     # In it, by key
@@ -129,16 +146,22 @@ class ChunkWriter:
         self._check_range()
         self._compare(columns)
         found = dict(
-            self._session.query(f"SELECT {_STATE_COLUMN}, COUNT(*) FROM {self._scratch} GROUP BY {_STATE_COLUMN}")
+            self._session.query(
+                f"SELECT {_STATE_COLUMN}, COUNT(*) FROM {self._scratch} GROUP BY {_STATE_COLUMN}"
+            )
         )
-        missing, differing, same = (int(found.get(state, 0)) for state in (_MISSING, _DIFFERS, _SAME))
+        missing, differing, same = (
+            int(found.get(state, 0)) for state in (_MISSING, _DIFFERS, _SAME)
+        )
         extra = 0 if self._asked.how == MISSING else self._count(self._target, self._extra(columns))
         result = ChunkResult(self._rows, same, examples=self._examples(columns, extra))
         if self._asked.how == MISSING:
             self._insert(columns, f"{_STATE_COLUMN} = {_MISSING}", missing)
             return replace(result, inserted=missing, kept=differing)
         if not self._asked.listed:
-            self._expect("in their range", self._count(self._target, self._inside), differing + same + extra)
+            self._expect(
+                "in their range", self._count(self._target, self._inside), differing + same + extra
+            )
         result = replace(result, inserted=missing, replaced=differing, deleted=extra)
         if self._asked.how == COMPARE or not result.differing:
             return result
@@ -153,17 +176,18 @@ class ChunkWriter:
             inside = self._count(self._scratch, self._inside)
             if inside != self._rows:
                 raise ChunkDoesNotFit(
-                    f"{self._chunk.table.full_name}: of {self._rows} rows that the upstream has where"
-                    f" {self._asked.condition[:300]}, {inside} are there in the order of {self._session.address}: its"
-                    " keys are ordered in another way. Copy the whole table at once"
+                    f"{self._chunk.table.full_name}: of {self._rows} rows that the upstream has"
+                    f" where {self._asked.condition[:300]}, {inside} are there in the order of"
+                    f" {self._session.address}: its keys are ordered in another way. Copy the whole"
+                    " table at once"
                 )
 
     def _compare(self, columns: ChunkColumns) -> None:
         """Note for each row of the chunk whether it is there."""
         for state, condition in ((_DIFFERS, columns.keys_equal), (_SAME, columns.same)):
             self._session.execute(
-                f"UPDATE {self._scratch} SET {_STATE_COLUMN} = {state} WHERE EXISTS (SELECT 1 FROM {self._target} WHERE"
-                f" {condition(self._target, self._scratch)})"
+                f"UPDATE {self._scratch} SET {_STATE_COLUMN} = {state} WHERE EXISTS (SELECT 1 FROM"
+                f" {self._target} WHERE {condition(self._target, self._scratch)})"
             )
 
     def _extra(self, columns: ChunkColumns) -> str:
@@ -177,7 +201,9 @@ class ChunkWriter:
         """What isn't upstream, and what is there with other values."""
         deleted = 0
         if not self._asked.listed:
-            deleted += self._session.execute(f"DELETE FROM {self._target} WHERE {self._extra(columns)}")
+            deleted += self._session.execute(
+                f"DELETE FROM {self._target} WHERE {self._extra(columns)}"
+            )
         # From the chunk's rows to the table's, by the key: the table may be large.
         deleted += self._session.execute(
             f"DELETE {self._target} FROM {self._scratch} STRAIGHT_JOIN {self._target} ON"
@@ -193,15 +219,16 @@ class ChunkWriter:
         names = columns.names()
         try:
             written = self._session.execute(
-                f"{'REPLACE' if may_displace else 'INSERT'} INTO {self._target} ({names}) SELECT {names} FROM"
-                f" {self._scratch} WHERE {which}"
+                f"{'REPLACE' if may_displace else 'INSERT'} INTO {self._target} ({names}) SELECT"
+                f" {names} FROM {self._scratch} WHERE {which}"
             )
         except DownstreamError as error:
             if error.code != server_errors.DUPLICATE_ENTRY:
                 raise
             raise ChunkDoesNotFit(
-                f"{self._chunk.table.full_name}: {error.message}: another row, outside of what was asked for, holds a"
-                " value that must be unique and belongs to one of these rows upstream. Replace the whole table"
+                f"{self._chunk.table.full_name}: {error.message}: another row, outside of what was"
+                " asked for, holds a value that must be unique and belongs to one of these rows"
+                " upstream. Replace the whole table"
             ) from error
         if not may_displace:
             self._expect("added", written, expected)
@@ -213,7 +240,9 @@ class ChunkWriter:
         found = self._count(self._scratch, f"EXISTS (SELECT 1 FROM {self._target} WHERE {same})")
         self._expect("there in the end", found, self._rows)
         if not self._asked.listed:
-            self._expect("in their range in the end", self._count(self._target, self._inside), self._rows)
+            self._expect(
+                "in their range in the end", self._count(self._target, self._inside), self._rows
+            )
 
     # In it, without a key
 
@@ -222,14 +251,15 @@ class ChunkWriter:
 
         def each(table: str, count: int) -> str:
             values = ", ".join(
-                f"{column.grouped(table)} AS {name}" for column, name in zip(columns.written, names, strict=True)
+                f"{column.grouped(table)} AS {name}"
+                for column, name in zip(columns.written, names, strict=True)
             )
             return f"SELECT {count} AS n, {values} FROM {table}"
 
         ((more, less),) = self._session.query(
-            "SELECT COALESCE(SUM(GREATEST(n, 0)), 0), COALESCE(SUM(GREATEST(-n, 0)), 0) FROM (SELECT SUM(n) AS n FROM"
-            f" ({each(self._scratch, 1)} UNION ALL {each(self._target, -1)}) AS both_ GROUP BY {', '.join(names)})"
-            " AS sums"
+            "SELECT COALESCE(SUM(GREATEST(n, 0)), 0), COALESCE(SUM(GREATEST(-n, 0)), 0) FROM"
+            f" (SELECT SUM(n) AS n FROM ({each(self._scratch, 1)} UNION ALL"
+            f" {each(self._target, -1)}) AS both_ GROUP BY {', '.join(names)}) AS sums"
         )
         inserted, deleted = int(more), int(less)
         result = ChunkResult(self._rows, self._rows - inserted, inserted, 0, deleted)
@@ -237,7 +267,8 @@ class ChunkWriter:
             return result
         self._session.execute(f"DELETE FROM {self._target}")
         added = self._session.execute(
-            f"INSERT INTO {self._target} ({columns.names()}) SELECT {columns.names()} FROM {self._scratch}"
+            f"INSERT INTO {self._target} ({columns.names()}) SELECT {columns.names()} FROM"
+            f" {self._scratch}"
         )
         self._expect("added", added, self._rows)
         self._expect("there in the end", self._count(self._target, "1 = 1"), self._rows)
@@ -256,8 +287,9 @@ class ChunkWriter:
     def _expect(self, what: str, found: int, expected: int) -> None:
         if found != expected:
             raise ChunkDoesNotFit(
-                f"{self._chunk.table.full_name} on {self._session.address}: {found} rows {what}, {expected} expected:"
-                " it holds rows twice, or text that differs upstream is the same under its collation"
+                f"{self._chunk.table.full_name} on {self._session.address}: {found} rows {what},"
+                f" {expected} expected: it holds rows twice, or text that differs upstream is the"
+                " same under its collation"
             )
 
     def _examples(self, columns: ChunkColumns, extra: int) -> tuple[str, ...]:
@@ -270,11 +302,15 @@ class ChunkWriter:
             ("not upstream", self._target, self._extra(columns) if extra else _NEVER),
         ):
             keys = ", ".join(column.quoted for column in columns.key)
-            rows = self._session.query(f"SELECT {keys} FROM {table} WHERE {condition} LIMIT {_MAX_SHOWN}")
+            rows = self._session.query(
+                f"SELECT {keys} FROM {table} WHERE {condition} LIMIT {_MAX_SHOWN}"
+            )
             found += [f"{what}: {_shown_row(columns, row)}" for row in rows]
         return tuple(found)
 
 
 def _shown_row(columns: ChunkColumns, row: Iterable[Any]) -> str:
-    pairs: Mapping[str, Any] = {column.name: value for column, value in zip(columns.key, row, strict=True)}
+    pairs: Mapping[str, Any] = {
+        column.name: value for column, value in zip(columns.key, row, strict=True)
+    }
     return ", ".join(f"{name}={value!s:.60}" for name, value in pairs.items())

@@ -1,10 +1,11 @@
-"""Writes transactions to binlog files in the original Drainer's format (`sluice.etl.changes.formats.binlog_file`),
-exactly once.
+"""Writes transactions to binlog files in the original Drainer's format
+(`sluice.etl.changes.formats.binlog_file`), exactly once.
 
-Data is synced before the savepoint moves, and the savepoint says up to which byte the files are durable. Whatever went
-wrong, a run begins with cutting off what lies behind that byte: a write that failed can't be told from one that is
-still in the page cache. If the files have become shorter than that, data was lost and nothing is written. A Drainer's
-files have no such savepoint: they are read to the last whole record.
+Data is synced before the savepoint moves, and the savepoint says up to which byte the files are
+durable. Whatever went wrong, a run begins with cutting off what lies behind that byte: a write that
+failed can't be told from one that is still in the page cache. If the files have become shorter than
+that, data was lost and nothing is written. A Drainer's files have no such savepoint: they are read
+to the last whole record.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from sluice.etl.changes.formats.binlog_file import (
 )
 from sluice.etl.changes.steps import ScopedDdl, Step
 from sluice.etl.changes.write_plans.file_binlog import ddl_message
-from sluice.etl.downstream import Checkpoint, CheckpointMovedError, Savepoint, SavepointFile, sync_folder
+from sluice.etl.downstream import (
+    Checkpoint,
+    CheckpointMovedError,
+    Savepoint,
+    SavepointFile,
+    sync_folder,
+)
 from sluice.etl.downstream.sinks._binlog_sink import BinlogSink
 from sluice.etl.downstream.sinks._file_maintenance import FileMaintenance
 from sluice.etl.downstream.sinks._file_recovery import LogTail, find_tail
@@ -48,7 +55,9 @@ class FileSink(BinlogSink):
         self._folder = Path(options.dir).absolute()
         self._limit = options.max_file_bytes
         self._maintenance = FileMaintenance(
-            self._folder, compress=options.compression == "gzip", retention_days=options.retention_days
+            self._folder,
+            compress=options.compression == "gzip",
+            retention_days=options.retention_days,
         )
         self._maintenance_due = 0.0
         self._lock: int | None = None
@@ -69,7 +78,9 @@ class FileSink(BinlogSink):
         self._file = self._lock = None
 
     def recover(self) -> Checkpoint | None:
-        """Lock the folder, cut off what was not finished, and find the last transaction that is there."""
+        """Lock the folder, cut off what was not finished, and find the last transaction that is
+        there.
+        """
         self.close()
         self._within = False
         try:
@@ -84,7 +95,9 @@ class FileSink(BinlogSink):
             if found is None or found.place is None:
                 found = self._adopt(found)
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
-            raise ApplyError(f"{error}", way_out="[file] dir must be a folder that this user can write to") from error
+            raise ApplyError(
+                f"{error}", way_out="[file] dir must be a folder that this user can write to"
+            ) from error
         except BinlogFileError as error:
             raise ApplyError(str(error), way_out=error.way_out) from error
         self._checkpoint = found.checkpoint if found.checkpoint.commit_ts else None
@@ -117,8 +130,9 @@ class FileSink(BinlogSink):
         self._write_records(memoryview(encode_record(ddl_message(ddl))), more=False)
 
     def _write_records(self, data: memoryview, *, more: bool) -> None:
-        """Append whole records, or a piece of one with `more` to come; a record that reaches the limit is a file's
-        last.
+        """Append whole records, or a piece of one with `more` to come.
+
+        A record that reaches the limit is a file's last.
         """
         if self._within or more or self._room > len(data):
             self._append(data)
@@ -166,7 +180,10 @@ class FileSink(BinlogSink):
         self._file = None
 
     def _open_newest(self) -> None:
-        """Go on in the newest file if it is neither full nor compressed. A full one is made durable, if nobody did."""
+        """Go on in the newest file if it is neither full nor compressed.
+
+        A full one is made durable, if nobody did.
+        """
         path = self._end.path
         if path is None or path.name.endswith(COMPRESSED_SUFFIX):
             return
@@ -191,7 +208,9 @@ class FileSink(BinlogSink):
 
 def savepoint_file(options: File, cluster_id: int, job: str = "") -> SavepointFile:
     """Where the checkpoint of a folder of binlog files is kept."""
-    return SavepointFile(Path(options.savepoint or Path(options.dir) / "savepoint").absolute(), cluster_id, job)
+    return SavepointFile(
+        Path(options.savepoint or Path(options.dir) / "savepoint").absolute(), cluster_id, job
+    )
 
 
 def is_unused(options: File) -> bool:

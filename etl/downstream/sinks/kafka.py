@@ -1,9 +1,10 @@
-"""Sends transactions to a Kafka topic in the original Drainer's format, one message each, exactly once.
+"""Sends transactions to a Kafka topic in the original Drainer's format, one message each, exactly
+once.
 
-Messages go out in Kafka transactions, one for what lies between two commit steps. Beginning anew shuts out the process
-that wrote before and settles what it left open; after that the last committed message of the topic tells where to go
-on. The savepoint file remembers what no message tells: how far an upstream without changes was followed, and how far
-the topic had come.
+Messages go out in Kafka transactions, one for what lies between two commit steps. Beginning anew
+shuts out the process that wrote before and settles what it left open; after that the last committed
+message of the topic tells where to go on. The savepoint file remembers what no message tells: how
+far an upstream without changes was followed, and how far the topic had come.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class KafkaSink(BinlogSink):
             self._savepoint.path.parent.mkdir(parents=True, exist_ok=True)
             found = self._savepoint.load()
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
-            raise ApplyError(f"{error}: [kafka] savepoint must be a file that this user can write") from error
+            raise ApplyError(
+                f"{error}: [kafka] savepoint must be a file that this user can write"
+            ) from error
         self._producer = self._client.producer()
         tail = self._client.tail()
         self._client.clear_trouble()
@@ -93,10 +96,13 @@ class KafkaSink(BinlogSink):
         commit_ts = commit_ts_of(message)
         if len(message) > self._options.max_message_bytes:
             raise ApplyError(
-                f"{self.address}: the transaction at commit_ts {commit_ts} is a message of {len(message)} bytes,"
-                f" [kafka] max-message-bytes is {self._options.max_message_bytes}",
-                way_out="raise it, and max.message.bytes of the topic, or leave the transaction out: `sluice txn skip"
-                f" {commit_ts}`",
+                f"{self.address}: the transaction at commit_ts {commit_ts} is a message of"
+                f" {len(message)} bytes, [kafka] max-message-bytes is"
+                f" {self._options.max_message_bytes}",
+                way_out=(
+                    "raise it, and max.message.bytes of the topic, or leave the transaction out:"
+                    f" `sluice txn skip {commit_ts}`"
+                ),
             )
         producer = self._connected()
         doing = f"sending commit_ts {commit_ts} ({len(message)} bytes)"
@@ -107,12 +113,18 @@ class KafkaSink(BinlogSink):
             deadline = time.monotonic() + self._options.timeout_s
             while True:
                 try:
-                    producer.produce(self._client.topic, message, partition=PARTITION, on_delivery=self._delivered)
+                    producer.produce(
+                        self._client.topic,
+                        message,
+                        partition=PARTITION,
+                        on_delivery=self._delivered,
+                    )
                     break
                 except BufferError:  # what is on the way must arrive first
                     if time.monotonic() > deadline:
                         raise KafkaUnavailableError(
-                            f"{self.address}, {doing}: nothing was taken for {self._options.timeout_s} s"
+                            f"{self.address}, {doing}: nothing was taken for"
+                            f" {self._options.timeout_s} s"
                         ) from None
                     producer.poll(0.05)
             producer.poll(0)
@@ -129,7 +141,8 @@ class KafkaSink(BinlogSink):
                 self._check_refused(doing)
                 if left:
                     raise KafkaUnavailableError(
-                        f"{self.address}, {doing}: {left} messages were not taken in {self._options.timeout_s} s"
+                        f"{self.address}, {doing}: {left} messages were not taken in"
+                        f" {self._options.timeout_s} s"
                     )
                 producer.commit_transaction(self._options.timeout_s)
             except (KafkaException, SystemError) as error:
@@ -138,7 +151,9 @@ class KafkaSink(BinlogSink):
             self._in_transaction = False
 
     def _save(self, checkpoint: Checkpoint) -> None:
-        self._savepoint.save(checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset))
+        self._savepoint.save(
+            checkpoint, self._client.topic if self._offset >= 0 else None, max(0, self._offset)
+        )
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -148,7 +163,9 @@ class KafkaSink(BinlogSink):
 
     def _check_refused(self, doing: str) -> None:
         if self._rejected is not None:
-            raise self._client.told(error_reason(self._connected(), KafkaException(self._rejected)), doing)
+            raise self._client.told(
+                error_reason(self._connected(), KafkaException(self._rejected)), doing
+            )
 
     def _connected(self) -> Producer:
         if self._producer is None:
@@ -160,8 +177,8 @@ class KafkaSink(BinlogSink):
             return commit_ts_of(message)
         except ValueError as error:
             raise ApplyError(
-                f"{self.address}: the message at offset {offset} is {error}: somebody else writes to this topic; give"
-                " Sluice one of its own"
+                f"{self.address}: the message at offset {offset} is {error}: somebody else writes"
+                " to this topic; give Sluice one of its own"
             ) from error
 
     def _check_place(self, found: Savepoint | None, next_offset: int) -> None:
@@ -171,9 +188,10 @@ class KafkaSink(BinlogSink):
         if next_offset <= found.offset:
             raise ApplyError(
                 f"{self.address} ends before offset {found.offset}, which was delivered by commitTS"
-                f" {found.checkpoint.commit_ts}: it was made anew, or lost messages. To go on at that commitTS all the"
-                f" same, remove the [sluice] part from the savepoint file {self._savepoint.path}; to send the topic's"
-                " content again, set an earlier commitTS there too"
+                f" {found.checkpoint.commit_ts}: it was made anew, or lost messages. To go on at"
+                " that commitTS all the same, remove the [sluice] part from the savepoint file"
+                f" {self._savepoint.path}; to send the topic's content again, set an earlier"
+                " commitTS there too"
             )
 
 
@@ -188,17 +206,26 @@ def _client(options: Kafka, cluster_id: int) -> KafkaClient:
 
 
 def sent_through(options: Kafka, cluster_id: int) -> int:
-    """The commit timestamp of the topic's last message, 0 if there is none. Raises as `is_unused`."""
+    """The commit timestamp of the topic's last message, 0 if there is none.
+
+    Raises as `is_unused`.
+    """
     last = _client(options, cluster_id).tail().last
     return commit_ts_of(last[1]) if last is not None else 0
 
 
 def is_unused(options: Kafka, cluster_id: int) -> bool:
-    """Whether no message is in the topic; shuts nobody out. Raises KafkaUnavailableError, ApplyError."""
+    """Whether no message is in the topic; shuts nobody out.
+
+    Raises KafkaUnavailableError, ApplyError.
+    """
     return _client(options, cluster_id).tail().last is None
 
 
 def is_same_topic(one: Kafka, other: Kafka, cluster_id: int) -> bool:
-    """Whether two sections mean one topic, whatever names the brokers have. Raises as `is_unused`."""
+    """Whether two sections mean one topic, whatever names the brokers have.
+
+    Raises as `is_unused`.
+    """
     a, b = _client(one, cluster_id), _client(other, cluster_id)
     return a.topic == b.topic and (one.brokers == other.brokers or a.brokers_id() == b.brokers_id())

@@ -1,8 +1,10 @@
-"""Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
+"""Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a
+marker.
 
-One process at a time: `recover` ends the sessions of the one before (`sluice.etl.downstream._writer_lock`) and puts a
-token of its own into the checkpoint row (`_checkpoint_row`), which every transaction locks and compares before it
-commits, and every other statement before it runs. A DDL statement commits by itself: `_marked_ddl`.
+One process at a time: `recover` ends the sessions of the one before
+(`sluice.etl.downstream._writer_lock`) and puts a token of its own into the checkpoint row
+(`_checkpoint_row`), which every transaction locks and compares before it commits, and every other
+statement before it runs. A DDL statement commits by itself: `_marked_ddl`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ from sluice.etl.downstream.sinks._drainer_progress import advance_past_ddl
 from sluice.etl.downstream.sinks._fenced_checkpoint import FencedCheckpoint, PipelinedCommit
 from sluice.etl.downstream.sinks._idempotent_ddl import IdempotentDdl
 from sluice.etl.downstream.sinks.chunk_writer import AlignedChunkRows, ChunkWriter
-from sluice.etl.downstream.sinks.sink import ApplyError, BeforeCommit, CheckpointGuard, SinkResult, always_confirm
+from sluice.etl.downstream.sinks.sink import (
+    ApplyError,
+    BeforeCommit,
+    CheckpointGuard,
+    SinkResult,
+    always_confirm,
+)
 from sluice.etl.downstream.sinks.write_executor import WriteExecutor, coalesce_small_steps
 from sluice.etl.settings import Downstream, Upstream
 from sluice.relay import AlignedChunk
@@ -63,8 +71,8 @@ class ChangeOrigin:
 
 
 class MySQLSink:
-    """A database that speaks the MySQL protocol, written by one session: what lies between two commit steps is one
-    transaction.
+    """A database that speaks the MySQL protocol, written by one session: what lies between two
+    commit steps is one transaction.
     """
 
     shape = "net"
@@ -116,24 +124,36 @@ class MySQLSink:
         return self._row.value
 
     def _check_rules(self, found: Checkpoint, flight: InFlight) -> None:
-        """What is in part downstream can only be written again under the same rules. Raises ApplyError."""
+        """What is in part downstream can only be written again under the same rules.
+
+        Raises ApplyError.
+        """
         log.warning(
-            "changes between commit_ts %s and %s may be on %s already: writing them again, replacing what is there",
-            found.commit_ts, flight.until, self.address,
-        )  # fmt: skip
+            "changes between commit_ts %s and %s may be on %s already: writing them again,"
+            " replacing what is there",
+            found.commit_ts,
+            flight.until,
+            self.address,
+        )
         if flight.rules not in ("", self._origin.rules if self._origin else ""):
             raise ApplyError(
-                f"changes between commit_ts {found.commit_ts} and {flight.until} are on {self.address} in part, written"
-                " under another [filter] or other [[route]] rules.",
-                way_out=f"go on with the former rules until the checkpoint is past {flight.until} (`sluice run-until"
-                f" {flight.until}`), then change them",
+                f"changes between commit_ts {found.commit_ts} and {flight.until} are on"
+                f" {self.address} in part, written under another [filter] or other [[route]]"
+                " rules.",
+                way_out=(
+                    f"go on with the former rules until the checkpoint is past {flight.until}"
+                    f" (`sluice run-until {flight.until}`), then change them"
+                ),
             )
 
     def _fresh_ts(self) -> int:
-        """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp taken now."""
+        """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp
+        taken now.
+        """
         if self._origin is None:
             raise ApplyError(
-                f"the checkpoint on {self.address} was left inconsistent; going on from there needs PD, and none is set"
+                f"the checkpoint on {self.address} was left inconsistent; going on from there needs"
+                " PD, and none is set"
             )
         upstream = self._origin.upstream
         with PDClient(upstream.pd_urls, tls=upstream.tls()) as pd:
@@ -149,15 +169,16 @@ class MySQLSink:
         return written
 
     def remember_blocked(self, refusal: str, decided: Sequence[int]) -> None:
-        """Note in the checkpoint row that a flight was refused, so that nobody writes it again before operators have
-        decided. Without a flight nothing of what was refused is downstream, and the next attempt checks it as this one
-        did.
+        """Note in the checkpoint row that a flight was refused, so that nobody writes it again
+        before operators have decided. Without a flight nothing of what was refused is downstream,
+        and the next attempt checks it as this one did.
         """
         before = self._row.value
         if before is None or before.flight is None:
             return
         refused = Blocked(secrets.token_hex(4), refusal[:_MAX_BLOCKED_CHARS], tuple(decided))
-        with contextlib.suppress(DownstreamError, CheckpointMovedError):  # then the next attempt finds out by itself
+        # then the next attempt finds out by itself
+        with contextlib.suppress(DownstreamError, CheckpointMovedError):
             if self._row.in_transaction:
                 self._row.roll_back()
             self._row.change(replace(before, flight=replace(before.flight, refused=refused)))
@@ -207,9 +228,13 @@ class MySQLSink:
 
     def decline(self, appointment: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
         self._row.begin()
-        return self._record_result(appointment, lambda: ChunkResult(declined=why, is_passing=is_passing))
+        return self._record_result(
+            appointment, lambda: ChunkResult(declined=why, is_passing=is_passing)
+        )
 
-    def _record_result(self, appointment: AlignedChunk, do: Callable[[], ChunkResult]) -> ChunkResult:
+    def _record_result(
+        self, appointment: AlignedChunk, do: Callable[[], ChunkResult]
+    ) -> ChunkResult:
         """What was done before; else what `do` does, with a note. The row is locked."""
         found = self._results.find(self._session, appointment.job, appointment.at_ts)
         if found is not None:
@@ -222,7 +247,11 @@ class MySQLSink:
 
     def _execute_all(self, steps: Sequence[Step], written: SinkResult) -> None:
         """As `coalesce_small_steps` makes them."""
-        rows, commit = (steps[:-1], steps[-1]) if len(steps) > 1 and steps[-1].kind == "commit" else (steps, None)
+        rows, commit = (
+            (steps[:-1], steps[-1])
+            if len(steps) > 1 and steps[-1].kind == "commit"
+            else (steps, None)
+        )
         if commit is not None and self._is_executed_whole(rows, commit, written):
             return
         if rows[0].kind in ("delete", "load"):
@@ -234,15 +263,19 @@ class MySQLSink:
             self._execute(commit, written)
 
     def _is_executed_whole(self, rows: Sequence[Step], commit: Step, written: SinkResult) -> bool:
-        """Have a small transaction executed in two round trips, one of them for the COMMIT. False, with nothing of it
-        done, if it can't be so: then it goes step by step, which tells what is wrong.
+        """Have a small transaction executed in two round trips, one of them for the COMMIT.
+
+        False, with nothing of it done, if it can't be so: then it goes step by step, which tells
+        what is wrong.
         """
         if not self._row.can_pipeline:
             return False
         started = time.perf_counter()
         safe = self._in_safe_mode
         self._writer.follow(self._row.value)
-        attempt = self._row.try_commit(self._writer.orders(rows, safe=safe), self._checkpoint_after(commit))
+        attempt = self._row.try_commit(
+            self._writer.orders(rows, safe=safe), self._checkpoint_after(commit)
+        )
         as_expected = self._writer.did(rows, attempt.answers, safe=safe)
         if not as_expected:
             self._row.roll_back()
@@ -254,7 +287,11 @@ class MySQLSink:
     def _execute(self, step: Step, written: SinkResult) -> None:
         match step.kind:
             case "commit":
-                attempt = self._row.try_commit([], self._checkpoint_after(step)) if self._row.can_pipeline else None
+                attempt = (
+                    self._row.try_commit([], self._checkpoint_after(step))
+                    if self._row.can_pipeline
+                    else None
+                )
                 if attempt is None:
                     self._row.begin()
                 self._commit(step, written, attempt)
@@ -277,7 +314,9 @@ class MySQLSink:
     def _in_safe_mode(self) -> bool:
         return self._row.reached().needs_safe_mode
 
-    def advance_past_ddl(self, ddls: Sequence[ScopedDdl], missing: Callable[[MySQLSession, int], str]) -> Checkpoint:
+    def advance_past_ddl(
+        self, ddls: Sequence[ScopedDdl], missing: Callable[[MySQLSession, int], str]
+    ) -> Checkpoint:
         before = self._row.value
         assert before is not None
         wanted = [ddl for ddl in ddls if skip_reason(ddl, self._filters) is None]
@@ -286,9 +325,13 @@ class MySQLSink:
             self._row.change(after)
         return after
 
-    def _commit(self, step: Step, written: SinkResult, attempt: PipelinedCommit | None = None) -> None:
+    def _commit(
+        self, step: Step, written: SinkResult, attempt: PipelinedCommit | None = None
+    ) -> None:
         started = time.perf_counter()
-        confirm = functools.partial(self._confirm, step, begun=self._row.reached().flight is not None)
+        confirm = functools.partial(
+            self._confirm, step, begun=self._row.reached().flight is not None
+        )
         if attempt is None:
             self._row.save(self._checkpoint_after(step), confirm)
         else:
@@ -304,7 +347,9 @@ class MySQLSink:
 
     def _checkpoint_after(self, commit: Step) -> Checkpoint:
         """The checkpoint that a commit step takes the row to."""
-        return self._row.reached().at(commit.commit_ts, commit.detail_of(CommitDetail).schema_version)
+        return self._row.reached().at(
+            commit.commit_ts, commit.detail_of(CommitDetail).schema_version
+        )
 
     def _run_ddl(self, step: Step, written: SinkResult) -> None:
         started = time.perf_counter()
@@ -339,13 +384,18 @@ class MySQLSink:
         written.ddl_s += time.perf_counter() - started
 
     def _drop_uniqueness(self, step: Step, written: SinkResult) -> None:
-        """Nothing is open: it comes behind a commit. Whoever else does the same at the same time does no harm."""
-        names = drop_uniqueness(self._session, step.schema, step.table, step.detail_of(DropUniqueness).indexes)
+        """Nothing is open: it comes behind a commit.
+
+        Whoever else does the same at the same time does no harm.
+        """
+        names = drop_uniqueness(
+            self._session, step.schema, step.table, step.detail_of(DropUniqueness).indexes
+        )
         if names:
             written.warn(
                 [
-                    f"{step.full_name}: {', '.join(names)} may have values twice from here on: the upstream is about to"
-                    " drop it"
+                    f"{step.full_name}: {', '.join(names)} may have values twice from here on: the"
+                    " upstream is about to drop it"
                 ]
             )
 

@@ -1,11 +1,12 @@
 """Several sessions write side by side what doesn't conflict; mode `parallel`.
 
-While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end of the flight and
-the owner, a token of this process. Every session locks the row (shared, where the server can), and finds that token,
-before it commits anything. So a process that takes over changes the token first, and shuts out whatever of the one
-before still runs. Then the same changes, through the same end, are written again in one transaction with the
-checkpoint: every image of their rows goes by key, and what they are in the end comes (`Segment.replayed`), so it makes
-no difference in which mode, or with which decisions, they were begun. What only its values identify is in the
+While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end
+of the flight and the owner, a token of this process. Every session locks the row (shared, where the
+server can), and finds that token, before it commits anything. So a process that takes over changes
+the token first, and shuts out whatever of the one before still runs. Then the same changes, through
+the same end, are written again in one transaction with the checkpoint: every image of their rows
+goes by key, and what they are in the end comes (`Segment.replayed`), so it makes no difference in
+which mode, or with which decisions, they were begun. What only its values identify is in the
 checkpoint's own transaction in the first place, and is never written twice.
 """
 
@@ -37,8 +38,11 @@ from sluice.etl.settings import Downstream
 
 _MAX_QUEUED_BYTES = 32 * 2**20
 _SESSION_TTL_S = 300.0
-"""A session that did nothing for so long may have been ended by the server: another one is begun."""
-_COLLISION_ERRORS = frozenset({server_errors.RECORD_CHANGED, server_errors.LOCK_WAIT_TIMEOUT, server_errors.DEADLOCK})
+"""A session that did nothing for so long may have been ended by the server: another one is begun.
+"""
+_COLLISION_ERRORS = frozenset(
+    {server_errors.RECORD_CHANGED, server_errors.LOCK_WAIT_TIMEOUT, server_errors.DEADLOCK}
+)
 _RETRY_DELAYS_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _PARTIAL_COMMIT_HINT = "Others of the batch are committed, perhaps"
 _FLUSH = object()
@@ -46,9 +50,11 @@ _END = object()
 
 
 class _WriterThread:
-    """A session with a thread. The steps that wait for it are one transaction: near by that is mostly one step, so
-    nobody waits long for its locks; far away it is all that has come during the round trips of those before. The first
-    error is kept; what comes after it is dropped.
+    """A session with a thread.
+
+    The steps that wait for it are one transaction: near by that is mostly one step, so nobody waits
+    long for its locks; far away it is all that has come during the round trips of those before. The
+    first error is kept; what comes after it is dropped.
     """
 
     def __init__(self, session: MySQLSession, table: CheckpointTable, number: int) -> None:
@@ -60,7 +66,9 @@ class _WriterThread:
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._flushed = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"sluice-worker-{number}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"sluice-worker-{number}", daemon=True
+        )
         self._thread.start()
 
     def write(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
@@ -98,7 +106,9 @@ class _WriterThread:
                 order = self._orders.get()
                 continue
             steps, checkpoint = [*order[0]], order[1]
-            while (order := self._waiting()) is not None and order is not _FLUSH and order is not _END:
+            while (
+                (order := self._waiting()) is not None and order is not _FLUSH and order is not _END
+            ):
                 steps += order[0]
             try:
                 if self._error is None:
@@ -116,14 +126,17 @@ class _WriterThread:
             return None
 
     def _execute(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
-        """All of them or none; one by one if the downstream's rows aren't those that one of them expects, so that the
-        error tells of it alone.
+        """All of them or none.
+
+        One by one if the downstream's rows aren't those that one of them expects, so that the error
+        tells of it alone.
         """
         self._connect()
         try:
             self._commit(steps, checkpoint)
         except ApplyError:
-            # What a process that was taken over finds is what its successor has written: that is no refusal.
+            # What a process that was taken over finds is what its successor has written: that is no
+            # refusal.
             self._table.lock(checkpoint, shared=True)
             if len(steps) == 1:
                 raise
@@ -146,7 +159,8 @@ class _WriterThread:
     def _commit(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
         for pause_s in (*_RETRY_DELAYS_S, None):
             try:
-                # As autocommit is off, the first statement begins a transaction: no round trip for that alone.
+                # As autocommit is off, the first statement begins a transaction: no round trip for
+                # that alone.
                 if not self._is_sent_whole(steps, checkpoint):
                     self._writer.write_all(steps)
                     self._table.lock(checkpoint, shared=True)
@@ -154,21 +168,24 @@ class _WriterThread:
                 self._last_used = time.monotonic()
                 return
             except DownstreamError as error:
-                # The server has rolled it back, or is told to: neighbours in an index may collide though no row is
-                # shared.
+                # The server has rolled it back, or is told to: neighbours in an index may collide
+                # though no row is shared.
                 if error.code not in _COLLISION_ERRORS or pause_s is None:
                     raise
                 self._session.rollback()
                 time.sleep(pause_s)
 
     def _is_sent_whole(self, steps: Sequence[Step], checkpoint: Checkpoint) -> bool:
-        """Have small steps executed, and the row locked, in one round trip. False, with nothing of it done, if it can't
-        be so.
+        """Have small steps executed, and the row locked, in one round trip.
+
+        False, with nothing of it done, if it can't be so.
         """
         if not self._session.is_pipelining or not are_coalesced(steps):
             return False
         question = Query(self._table.lock_statement(shared=True))
-        *answers, found = self._session.execute_pipelined([*self._writer.orders(steps, safe=False), question])
+        *answers, found = self._session.execute_pipelined(
+            [*self._writer.orders(steps, safe=False), question]
+        )
         if isinstance(found, DownstreamError):
             raise found
         self._table.expect(checkpoint, found if isinstance(found, list) else [])
@@ -179,8 +196,9 @@ class _WriterThread:
 
 
 class ParallelMySQLSink(MySQLSink):
-    """A database that speaks the MySQL protocol, written by several sessions; complete and consistent where the
-    checkpoint says.
+    """A database that speaks the MySQL protocol, written by several sessions.
+
+    Complete and consistent where the checkpoint says.
     """
 
     shape = "groups"
@@ -196,7 +214,9 @@ class ParallelMySQLSink(MySQLSink):
         self._waiting_bytes = 0
 
     @classmethod
-    def open(cls, downstream: Downstream, origin: ChangeOrigin, cluster_id: int) -> ParallelMySQLSink:
+    def open(
+        cls, downstream: Downstream, origin: ChangeOrigin, cluster_id: int
+    ) -> ParallelMySQLSink:
         """The database that the settings name; nothing is connected yet."""
         return cls(downstream, origin, cluster_id)
 
@@ -246,7 +266,8 @@ class ParallelMySQLSink(MySQLSink):
                 self._row.begin(lock=False)  # the workers need the lock
                 started = time.perf_counter()
                 self._writer.follow(self._row.value)
-                self._writer.write(step, safe=self._in_safe_mode)  # in no attempt before this one was it committed
+                # in no attempt before this one was it committed
+                self._writer.write(step, safe=self._in_safe_mode)
                 written.send_s += time.perf_counter() - started
             case "commit":
                 self._flush(written)
@@ -256,7 +277,10 @@ class ParallelMySQLSink(MySQLSink):
 
     @staticmethod
     def _worker_of(step: Step) -> int | None:
-        """Which of the sessions beside the checkpoint's executes a delete or load step; None: the checkpoint's own."""
+        """Which of the sessions beside the checkpoint's executes a delete or load step.
+
+        None: the checkpoint's own.
+        """
         worker = step.detail_of(RowsDetail).worker
         return None if worker == CHECKPOINT_SESSION else worker
 
@@ -266,10 +290,13 @@ class ParallelMySQLSink(MySQLSink):
         before = self._row.value or Checkpoint(detail.after_ts)
         if before.flight is not None:
             raise ValueError(
-                f"changes through {before.flight.until} are in flight: what follows can't begin before they are written"
+                f"changes through {before.flight.until} are in flight: what follows can't begin"
+                " before they are written"
             )
         flight = InFlight(step.commit_ts, detail.left_out, self._rules)
-        self._row.change(replace(before, consistent=False, flight=flight), lambda: self._confirm(step))
+        self._row.change(
+            replace(before, consistent=False, flight=flight), lambda: self._confirm(step)
+        )
 
     def _flush(self, written: SinkResult) -> None:
         started = time.perf_counter()

@@ -35,7 +35,8 @@ class BeforeCommit(Protocol):
     def __call__(self, step: Step, *, begun: bool = False) -> None:
         """Raise if `step` (a commit, a DDL or an in-flight batch) must not come: `recover` is next.
 
-        `begun`: a part of it is downstream, so it isn't paused, but it may have to be prepared again.
+        `begun`: a part of it is downstream, so it isn't paused, but it may have to be prepared
+        again.
         """
 
 
@@ -91,12 +92,14 @@ class DrainerTakeover(Protocol):
     def set_guard(self, keeper: CheckpointGuard) -> None:
         """Check each checkpoint by `keeper` before any write, and write as the keeper's pipeline."""
 
-    def advance_past_ddl(self, ddls: Sequence[ScopedDdl], missing: Callable[[Any, int], str]) -> Checkpoint:
+    def advance_past_ddl(
+        self, ddls: Sequence[ScopedDdl], missing: Callable[[Any, int], str]
+    ) -> Checkpoint:
         """Move the checkpoint (in safe mode) past DDL that has certainly run, and return it.
 
         Safe mode ends before DDL that hasn't run. `missing(session, ts)` names a row change through
-        `ts` that isn't downstream, "" if all are. Raises DdlError for DDL that may have run, and must
-        not run again.
+        `ts` that isn't downstream, "" if all are. Raises DdlError for DDL that may have run, and
+        must not run again.
         """
 
 
@@ -134,8 +137,8 @@ class AcceptsChunks(Protocol):
     def decline(self, appointment: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
         """Record that the chunk isn't written, and return its result.
 
-        If it was written before, that is the result. `is_passing`: it may be accepted if its rows are
-        read again.
+        If it was written before, that is the result. `is_passing`: it may be accepted if its rows
+        are read again.
         """
 
 

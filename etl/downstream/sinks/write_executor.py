@@ -1,4 +1,6 @@
-"""Executes delete and load steps in a session, and checks that they did exactly what the changes say."""
+"""Executes delete and load steps in a session, and checks that they did exactly what the changes
+say.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ _MAX_GROUP_STEPS = MAX_PIPELINED - 3
 class WriteExecutor:
     """Writes through one session, in whatever transaction is open there."""
 
-    def __init__(self, session: MySQLSession, afterwards: str = "Nothing of this batch was committed") -> None:
+    def __init__(
+        self, session: MySQLSession, afterwards: str = "Nothing of this batch was committed"
+    ) -> None:
         """`afterwards`: what an error says of the rest of the batch."""
         self._session = session
         self._hint = afterwards
@@ -50,11 +54,12 @@ class WriteExecutor:
         self._checkpoint = checkpoint or Checkpoint(0)
 
     def write(self, step: Step, *, safe: bool = False) -> None:
-        """Execute a delete or load step. `safe`: it may have been executed before, so rows may be missing or there
-        already.
+        """Execute a delete or load step.
 
-        Raises ApplyError when the downstream's rows aren't those that the step expects, and DownstreamError when trying
-        again may help.
+        `safe`: it may have been executed before, so rows may be missing or there already.
+
+        Raises ApplyError when the downstream's rows aren't those that the step expects, and
+        DownstreamError when trying again may help.
         """
         detail = step.detail_of(RowsDetail)
         if detail.absent:
@@ -69,7 +74,9 @@ class WriteExecutor:
             self._load(step, safe=safe)
 
     def write_all(self, steps: Sequence[Step], *, safe: bool = False) -> None:
-        """`write` of each. Small ones are sent before those in front of them are answered: hundreds of tables with a
+        """`write` of each.
+
+        Small ones are sent before those in front of them are answered: hundreds of tables with a
         few rows each would be as many round trips, and more.
         """
         for together in coalesce_small_steps(steps):
@@ -93,13 +100,20 @@ class WriteExecutor:
             self.write(step, safe=safe)
 
     def orders(self, steps: Sequence[Step], *, safe: bool) -> list[bytes | LoadData]:
-        """What is to be sent ahead for steps that are small together, one behind the other. Raises DownstreamError."""
+        """What is to be sent ahead for steps that are small together, one behind the other.
+
+        Raises DownstreamError.
+        """
         self._check_engines(steps)
         return [self._to_statement(step, safe=safe) for step in steps]
 
-    def did(self, steps: Sequence[Step], answers: Sequence[StatementOutcome], *, safe: bool) -> bool:
-        """Whether each of the orders did what its step says. Raises DownstreamError for one behind which the server may
-        have rolled back what came before, or that may do when it is tried again.
+    def did(
+        self, steps: Sequence[Step], answers: Sequence[StatementOutcome], *, safe: bool
+    ) -> bool:
+        """Whether each of the orders did what its step says.
+
+        Raises DownstreamError for one behind which the server may have rolled back what came
+        before, or that may do when it is tried again.
         """
         for answer in answers:
             if isinstance(answer, DownstreamError) and answer.transient:
@@ -118,7 +132,9 @@ class WriteExecutor:
 
     def _is_safe(self, step: Step, *, safe: bool) -> bool:
         """Whether rows may be missing or there already."""
-        return step.detail_of(RowsDetail).safe or (safe and step.full_name not in self._checkpoint.copied)
+        return step.detail_of(RowsDetail).safe or (
+            safe and step.full_name not in self._checkpoint.copied
+        )
 
     def _is_as_expected(self, step: Step, done: StatementOutcome, *, safe: bool) -> bool:
         if isinstance(done, int):
@@ -135,17 +151,27 @@ class WriteExecutor:
         return (done.records, done.deleted, done.skipped) == (step.rows, detail.replaces, 0)
 
     def _check_engines(self, steps: Sequence[Step]) -> None:
-        """A table whose engine has no transactions would keep what is rolled back. Looked at once in a session."""
-        new = {step.full_name: step for step in steps if step.full_name not in self._session.known_tables}
+        """A table whose engine has no transactions would keep what is rolled back.
+
+        Looked at once in a session.
+        """
+        new = {
+            step.full_name: step
+            for step in steps
+            if step.full_name not in self._session.known_tables
+        }
         if not new:
             return
-        engines = self._session.engines_without_transactions([(step.schema, step.table) for step in new.values()])
+        engines = self._session.engines_without_transactions(
+            [(step.schema, step.table) for step in new.values()]
+        )
         for name, engine in zip(new, engines, strict=True):
             if engine:
                 raise DownstreamError(
                     server_errors.UNFIT,
-                    f"table {name} on {self._session.address} is in the storage engine {engine}, which has no"
-                    " transactions: after a crash changes would be lost or doubled. Nothing was written to it.",
+                    f"table {name} on {self._session.address} is in the storage engine {engine},"
+                    " which has no transactions: after a crash changes would be lost or doubled."
+                    " Nothing was written to it.",
                     "ALTER TABLE ... ENGINE = InnoDB there",
                 )
             self._session.known_tables.add(name)
@@ -160,120 +186,156 @@ class WriteExecutor:
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if affected is None:
-            raise self._mismatch(step, "rows came or went while those to be removed were counted", "")
+            raise self._mismatch(
+                step, "rows came or went while those to be removed were counted", ""
+            )
         if not self._is_as_expected(step, affected, safe=safe):
             raise self._mismatch(
-                step, f"{affected} rows of the {step.rows} to be removed were there", self._missing(step)
+                step,
+                f"{affected} rows of the {step.rows} to be removed were there",
+                self._missing(step),
             )
 
     def _load(self, step: Step, *, safe: bool) -> None:
         detail = step.detail_of(LoadDetail)
         replaces, warnings = detail.replaces, detail.warnings
         try:
-            outcome = self._session.load(_target(step), self._layout(step), step.payload, strict=not warnings)
+            outcome = self._session.load(
+                _target(step), self._layout(step), step.payload, strict=not warnings
+            )
             if outcome.warnings != warnings:
-                texts = "; ".join(f"{message} ({code})" for _, code, message in self._session.warnings())
+                texts = "; ".join(
+                    f"{message} ({code})" for _, code, message in self._session.warnings()
+                )
                 raise self._mismatch(step, f"{outcome.warnings} warnings: {texts}", "")
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if not self._is_as_expected(step, outcome, safe=safe):
-            found = f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped} skipped"
+            found = (
+                f"{outcome.deleted} rows were replaced, {replaces} expected; {outcome.skipped}"
+                " skipped"
+            )
             raise self._mismatch(step, found, self._unexpected(step, replaces=bool(replaces)))
 
     def _layout(self, step: Step) -> LoadLayout:
-        """The step's layout without the columns that the server computes. Raises ApplyError where it may compute
-        something else.
+        """The step's layout without the columns that the server computes.
+
+        Raises ApplyError where it may compute something else.
         """
         layout = step.detail_of(LoadDetail).layout
         if mending := repair_blank_ends(self._session, step.schema, step.table, layout.blank_ends):
             raise self._unfit(
                 step,
-                f"{self._session.address} has cut off the blanks that elements of its ENUM or SET columns end with",
+                f"{self._session.address} has cut off the blanks that elements of its ENUM or SET"
+                " columns end with",
                 f"Let the columns have them: {mending}; then let the task go on",
             )
         if not layout.generated:
             return layout
         rows = self._session.query(
-            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME ="
-            " %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
+            "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA ="
+            " %s AND TABLE_NAME = %s AND COALESCE(GENERATION_EXPRESSION, '') <> ''",
             (step.schema, step.table),
         )
         computed = {folded(str(name)): str(kind) for name, kind in rows}
         unsure = [name for name in layout.unsure if folded(name) in computed]
         if unsure:
             what = (
-                f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to other values than the"
-                " upstream"
+                f"{self._session.address} computes {', '.join(unsure)} by itself, and may come to"
+                " other values than the upstream"
             )
-            changes = ", ".join(f"MODIFY COLUMN {quote_name(name)} {computed[folded(name)]}" for name in unsure)
+            changes = ", ".join(
+                f"MODIFY COLUMN {quote_name(name)} {computed[folded(name)]}" for name in unsure
+            )
             way_out = (
-                f"Make them plain columns with the upstream's values: ALTER TABLE {_target(step)} {changes};"
-                " then compare the rows that are there with the upstream's, and let the task go on"
+                f"Make them plain columns with the upstream's values: ALTER TABLE {_target(step)}"
+                f" {changes}; then compare the rows that are there with the upstream's, and let the"
+                " task go on"
             )
             raise self._unfit(step, what, way_out)
-        return replace(layout, left_out=tuple(name for name in layout.generated if folded(name) in computed))
+        return replace(
+            layout, left_out=tuple(name for name in layout.generated if folded(name) in computed)
+        )
 
     def _unfit(self, step: Step, what: str, way_out: str) -> ApplyError:
         return ApplyError(
-            f"table {step.full_name}, rows changed between commit_ts {step.detail_of(RowsDetail).first_ts} and"
-            f" {step.commit_ts}: {what}. {self._hint}. {way_out}",
+            f"table {step.full_name}, rows changed between commit_ts"
+            f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}: {what}. {self._hint}."
+            f" {way_out}",
             f"{what}. {way_out}",
             way_out,
         )
 
     def _check_absent(self, step: Step) -> None:
-        """A table without a key, and changes that may be there already: if a row to be written or removed is there, is
-        it the one or its twin?
+        """A table without a key, and changes that may be there already: if a row to be written or
+        removed is there, is it the one or its twin?
         """
         try:
-            there = self._check_deleted(step) if step.kind == "delete" else self._check_absent_rows(step)
+            there = (
+                self._check_deleted(step)
+                if step.kind == "delete"
+                else self._check_absent_rows(step)
+            )
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if there:
             told = (
                 (
                     "removed",
-                    "still: a Drainer did not remove them before it broke off, or these are others that look the same",
+                    (
+                        "still: a Drainer did not remove them before it broke off, or these are"
+                        " others that look the same"
+                    ),
                 )
                 if step.kind == "delete"
-                else ("written", "already: a Drainer wrote them before it broke off, or others look the same")
+                else (
+                    "written",
+                    "already: a Drainer wrote them before it broke off, or others look the same",
+                )
             )
             first_ts = step.detail_of(RowsDetail).first_ts
             raise ApplyError(
-                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between commit_ts"
-                f" {first_ts} and {step.commit_ts} are on {self._session.address} {told[1]}; nothing"
-                " tells which. Nothing of this batch was committed."
+                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between"
+                f" commit_ts {first_ts} and {step.commit_ts} are on {self._session.address}"
+                f" {told[1]}; nothing tells which. Nothing of this batch was committed."
                 f" {self._way_out(step, _target(step), self._columns(step))}"
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
-        """An empty temporary table for the step's rows, without keys: of rows that followed one another in a place that
-        a unique key keeps for one, all are looked for.
+        """An empty temporary table for the step's rows, without keys: of rows that followed one
+        another in a place that a unique key keeps for one, all are looked for.
         """
         names = ", ".join(map(quote_name, self._layout(step).written))
-        self._session.execute(f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0")
+        self._session.execute(
+            f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0"
+        )
 
     def _way_out(self, step: Step, target: str, names: list[str]) -> str:
         columns, at = ", ".join(names), self._checkpoint.commit_ts
         return (
-            "Ways out: start the Drainer again and stop it with `sluice drainers pause`, if it gets to its end; or"
-            f" make the table what it was upstream at the checkpoint. What it was: SET @@tidb_snapshot = '{at}'; SELECT"
-            f" {columns}, COUNT(*) FROM <upstream's table> GROUP BY {columns}; what it is here: SELECT {columns},"
-            f" COUNT(*) FROM {target} GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of"
-            f" the table as of that snapshot (dumpling --snapshot {at} --tables-list); then `sluice takeover --copied"
-            f" {shlex.quote(step.full_name)}`"
+            "Ways out: start the Drainer again and stop it with `sluice drainers pause`, if it"
+            " gets to its end; or make the table what it was upstream at the checkpoint. What it"
+            f" was: SET @@tidb_snapshot = '{at}'; SELECT {columns}, COUNT(*) FROM <upstream's"
+            f" table> GROUP BY {columns}; what it is here: SELECT {columns}, COUNT(*) FROM {target}"
+            f" GROUP BY {columns}; where the two differ: DELETE FROM {target}, and load all of the"
+            f" table as of that snapshot (dumpling --snapshot {at} --tables-list); then `sluice"
+            f" takeover --copied {shlex.quote(step.full_name)}`"
         )
 
     def _check_deleted(self, step: Step) -> int:
         return sum(
-            int(self._session.query(count)[0][0]) for each in statements_of(step) for _, count in counting_selects(each)
+            int(self._session.query(count)[0][0])
+            for each in statements_of(step)
+            for _, count in counting_selects(each)
         )
 
     def _check_absent_rows(self, step: Step) -> int:
         target, check = _target(step), _temporary_name(step)
         names = self._load_merged(step, target, check)
         same = " AND ".join(f"n.{name} <=> o.{name}" for name in names)
-        query = f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
+        query = (
+            f"SELECT COUNT(*) FROM {check} n WHERE EXISTS (SELECT 1 FROM {target} o WHERE {same})"
+        )
         there = int(self._session.query(query)[0][0])
         self._session.execute(f"DROP TEMPORARY TABLE {check}")
         return there
@@ -281,13 +343,18 @@ class WriteExecutor:
     def _load_merged(self, step: Step, target: str, check: str) -> list[str]:
         """Load a step's rows into a temporary table `check`; the names of its columns, quoted."""
         self._make_check(step, target, check)
-        self._session.load(check, self._layout(step), step.payload, strict=not step.detail_of(LoadDetail).warnings)
-        return [quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")]
+        self._session.load(
+            check, self._layout(step), step.payload, strict=not step.detail_of(LoadDetail).warnings
+        )
+        return [
+            quote_name(str(row[0])) for row in self._session.query(f"SHOW COLUMNS FROM {check}")
+        ]
 
     def _columns(self, step: Step) -> list[str]:
         found = self._session.query(
-            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
-            "COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY ORDINAL_POSITION",
+            "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND"
+            " TABLE_NAME = %s AND COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY"
+            " ORDINAL_POSITION",
             (step.schema, step.table),
         )
         return [quote_name(str(name)) for (name,) in found]
@@ -300,18 +367,19 @@ class WriteExecutor:
     def _mismatch(self, step: Step, found: str, keys: str) -> ApplyError:
         if source := step.detail_of(RowsDetail).source:
             keys += (
-                f"{'; ' if keys else ''}{step.full_name} merges {source} with other tables: has one of"
-                " them the same key?"
+                f"{'; ' if keys else ''}{step.full_name} merges {source} with other tables: has one"
+                " of them the same key?"
             )
         return ApplyError(
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
-            f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}: {found}{f' ({keys})' if keys else ''}."
-            f" {self._hint}. Somebody else wrote to {self._session.address}, or it did not begin as a copy of the"
-            " upstream at its checkpoint.",
+            f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}:"
+            f" {found}{f' ({keys})' if keys else ''}. {self._hint}. Somebody else wrote to"
+            f" {self._session.address}, or it did not begin as a copy of the upstream at its"
+            " checkpoint.",
             f"{found}{f' ({keys})' if keys else ''}",
-            f"repair these rows there, or copy the table again, then start again. `sluice relay show {step.commit_ts}"
-            f" --rows --table {shlex.quote(step.full_name)}` shows the changes, `sluice txn skip COMMIT_TS` leaves"
-            " one transaction out",
+            "repair these rows there, or copy the table again, then start again. `sluice relay"
+            f" show {step.commit_ts} --rows --table {shlex.quote(step.full_name)}` shows the"
+            " changes, `sluice txn skip COMMIT_TS` leaves one transaction out",
         )
 
     def _missing(self, step: Step) -> str:
@@ -319,7 +387,9 @@ class WriteExecutor:
         try:
             self._session.rollback()
             missing = []
-            for term, count in itertools.chain.from_iterable(map(counting_selects, statements_of(step))):
+            for term, count in itertools.chain.from_iterable(
+                map(counting_selects, statements_of(step))
+            ):
                 if int(self._session.query(count)[0][0]) == 0:
                     missing.append(term.decode("utf-8", "replace")[:300])
                     if len(missing) == _MAX_SHOWN:
@@ -329,7 +399,10 @@ class WriteExecutor:
             return f"which ones can't be told: {error}"
 
     def _unexpected(self, step: Step, *, replaces: bool) -> str:
-        """Which rows of a LOAD were there though they should not be, or the other way round; never fails."""
+        """Which rows of a LOAD were there though they should not be, or the other way round.
+
+        Never fails.
+        """
         target, check = _target(step), _temporary_name(step)
         keys = [quote_name(key) for key in step.detail_of(LoadDetail).keys]
         if not keys:
@@ -337,7 +410,10 @@ class WriteExecutor:
         try:
             self._session.rollback()
             self._load_merged(step, target, check)
-            columns, same = ", ".join(f"n.{key}" for key in keys), " AND ".join(f"n.{key} = o.{key}" for key in keys)
+            columns, same = (
+                ", ".join(f"n.{key}" for key in keys),
+                " AND ".join(f"n.{key} = o.{key}" for key in keys),
+            )
             join = (
                 f"LEFT JOIN {target} o ON {same} WHERE o.{keys[0]} IS NULL"
                 if replaces
@@ -366,8 +442,8 @@ def _quoted(schema: str, table: str) -> str:
 
 
 def coalesce_small_steps(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """The steps in their order: small deletes and loads that follow each other together, with the commit that comes
-    right behind them; any other one alone.
+    """The steps in their order: small deletes and loads that follow each other together, with the
+    commit that comes right behind them; any other one alone.
     """
     group: list[Step] = []
     size = 0
@@ -378,7 +454,11 @@ def coalesce_small_steps(steps: Iterable[Step]) -> Iterator[list[Step]]:
             group, size = [], 0
             continue
         is_small = _is_small(step)
-        if group and (not is_small or len(group) == _MAX_GROUP_STEPS or size + len(step.payload) > _MAX_GROUP_BYTES):
+        if group and (
+            not is_small
+            or len(group) == _MAX_GROUP_STEPS
+            or size + len(step.payload) > _MAX_GROUP_BYTES
+        ):
             yield group
             group, size = [], 0
         if not is_small:
@@ -393,13 +473,19 @@ def coalesce_small_steps(steps: Iterable[Step]) -> Iterator[list[Step]]:
 def are_coalesced(steps: Sequence[Step]) -> bool:
     """Whether all of the steps are one of the groups of `coalesce_small_steps`."""
     size = sum(len(step.payload) for step in steps)
-    return len(steps) <= _MAX_GROUP_STEPS and size <= _MAX_GROUP_BYTES and all(map(_is_small, steps))
+    return (
+        len(steps) <= _MAX_GROUP_STEPS and size <= _MAX_GROUP_BYTES and all(map(_is_small, steps))
+    )
 
 
 def _is_small(step: Step) -> bool:
     """Whether a step is one statement, and nothing has to be asked or set before it."""
     detail = step.detail
-    if not isinstance(detail, RowsDetail) or detail.absent or len(step.payload) > _MAX_SMALL_STEP_BYTES:
+    if (
+        not isinstance(detail, RowsDetail)
+        or detail.absent
+        or len(step.payload) > _MAX_SMALL_STEP_BYTES
+    ):
         return False
     if isinstance(detail, LoadDetail):
         return not (detail.warnings or detail.layout.generated or detail.layout.blank_ends)

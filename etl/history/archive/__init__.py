@@ -1,4 +1,6 @@
-"""The archive: landed windows become volumes, for restoring and as typed columns; volumes are compacted and checked.
+"""The archive: landed windows become volumes, for restoring and as typed columns.
+
+Volumes are compacted and checked.
 
 What only the client needs is imported on first use: Spark's workers come through this door, too.
 """

@@ -1,10 +1,11 @@
-"""Volumes that somebody has begun to make: what a killed process, or one that came too late, leaves behind.
+"""Volumes that somebody has begun to make: what a killed process, or one that came too late, leaves
+behind.
 
     <archive>/attempts/<token>.json    {"lo", "hi", "token", "begun_ms", "compacts"}
 
-It is written before the first file of a volume, and removed when the archive's catalogue names the volume. Files of one
-that is left go when no catalogue can name them any more: the archive has gone past it, or another compaction of that
-day has begun.
+It is written before the first file of a volume, and removed when the archive's catalogue names the
+volume. Files of one that is left go when no catalogue can name them any more: the archive has gone
+past it, or another compaction of that day has begun.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ class PendingSegments:
         self._storage = storage
 
     def begin(self, lo: int, hi: int, *, compacts: bool = False) -> str:
-        """Durably note that a volume is begun; the token for it, which nobody has had. Raises OSError."""
+        """Durably note that a volume is begun; the token for it, which nobody has had.
+
+        Raises OSError.
+        """
         token = secrets.token_hex(8)
         attempt = PendingSegment(lo, hi, token, time.time_ns() // 1_000_000, compacts)
         self._storage.create(_path(token), json.dumps(asdict(attempt)).encode() + b"\n")
@@ -62,7 +66,10 @@ class PendingSegments:
         self._storage.remove(_path(token))
 
     def list(self) -> list[PendingSegment]:
-        """Those that are noted. One that can't be read is passed over: it only keeps files. Raises OSError."""
+        """Those that are noted.
+
+        One that can't be read is passed over: it only keeps files. Raises OSError.
+        """
         found = []
         for name in self._storage.names(_FOLDER):
             try:
@@ -70,14 +77,23 @@ class PendingSegments:
             except FileNotFoundError:
                 continue
             except (ValueError, TypeError) as error:
-                log.warning("%s/%s/%s: %r: the files that it is about stay", self._storage.url, _FOLDER, name, error)
+                log.warning(
+                    "%s/%s/%s: %r: the files that it is about stay",
+                    self._storage.url,
+                    _FOLDER,
+                    name,
+                    error,
+                )
         return found
 
 
-def remove_abandoned(archive: Archive, stop: Callable[[], bool], given_up_ms: int = _ABANDONED_AFTER_MS) -> int:
-    """Remove what attempts have left that can't come into the archive any more, whoever wakes up; how many files. An
-    attempt is forgotten `given_up_ms` after it began, when no worker of it writes any more. Raises relay errors,
-    OSError.
+def remove_abandoned(
+    archive: Archive, stop: Callable[[], bool], given_up_ms: int = _ABANDONED_AFTER_MS
+) -> int:
+    """Remove what attempts have left that can't come into the archive any more, whoever wakes up.
+
+    How many files. An attempt is forgotten `given_up_ms` after it began, when no worker of it
+    writes any more. Raises relay errors, OSError.
     """
     attempts = PendingSegments(archive.storage)
     last = archive.last()
@@ -105,15 +121,23 @@ def remove_abandoned(archive: Archive, stop: Callable[[], bool], given_up_ms: in
 
 
 def _remove_superseded(storage: Storage, day: CatalogueDay) -> int:
-    """Remove the lake's files that volumes of a day no longer have; how many. People read whole folders."""
+    """Remove the lake's files that volumes of a day no longer have; how many.
+
+    People read whole folders.
+    """
     gone = [file.path for file in day.old if file.path.startswith("lake/")]
     for path in gone:
         storage.remove(path)
     return len(gone)
 
 
-def _remove(storage: Storage, late: Sequence[PendingSegment], known: set[str], unfinished_s: float | None) -> int:
-    """Remove the files of attempts that aren't `known`, and unfinished ones that are so old; how many."""
+def _remove(
+    storage: Storage, late: Sequence[PendingSegment], known: set[str], unfinished_s: float | None
+) -> int:
+    """Remove the files of attempts that aren't `known`, and unfinished ones that are so old.
+
+    How many.
+    """
     tokens = {attempt.token for attempt in late}
     removed = 0
     for folder in _folders(storage, late):

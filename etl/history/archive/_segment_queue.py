@@ -1,6 +1,7 @@
-"""The Spark job that makes a volume of windows: a row goes in, the volume as its entry in the catalogue comes out.
-Workers read the relay log and write the archive themselves; nothing of it passes through the JVM. Its files are durable
-when the job has ended, and mean nothing until the archive's catalogue names them.
+"""The Spark job that makes a volume of windows: a row goes in, the volume as its entry in the
+catalogue comes out. Workers read the relay log and write the archive themselves; nothing of it
+passes through the JVM. Its files are durable when the job has ended, and mean nothing until the
+archive's catalogue names them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ import pyarrow as pa
 
 from sluice.etl.history.archive.plan import SegmentPlan
 from sluice.etl.history.archive.report import ArchivedSegment
-from sluice.etl.history.archive.worker import RESULT_SCHEMA, TASK_SCHEMA, BuildSegments, build_segment
+from sluice.etl.history.archive.worker import (
+    RESULT_SCHEMA,
+    TASK_SCHEMA,
+    BuildSegments,
+    build_segment,
+)
 from sluice.etl.spark import session as spark_session
 from sluice.etl.spark.error_translation import ErrorTranslator
 from sluice.etl.spark.errors import SparkError, WorkerError
@@ -38,7 +44,10 @@ class SegmentBuilder(Protocol):
         """Be ready for `run`."""
 
     def run(self, task: dict[str, Any]) -> Any:
-        """What becomes of a row: see `sluice.etl.history.archive.worker`. Threads may call it at once."""
+        """What becomes of a row: see `sluice.etl.history.archive.worker`.
+
+        Threads may call it at once.
+        """
 
     def interrupt(self) -> None:
         """End what is under way."""
@@ -52,11 +61,14 @@ WorkerFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class SparkSegmentBuilder:
-    """Runs jobs of one function on a Spark Connect server. Connects at the first use, and anew after the connection was
-    lost. Threads may run jobs at once.
+    """Runs jobs of one function on a Spark Connect server.
+
+    Connects at the first use, and anew after the connection was lost. Threads may run jobs at once.
     """
 
-    def __init__(self, place: SessionTarget, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA) -> None:
+    def __init__(
+        self, place: SessionTarget, function: WorkerFunction, tasks: pa.Schema = TASK_SCHEMA
+    ) -> None:
         """`tasks`: the schema of its rows."""
         self._place = place
         self._function = function
@@ -75,7 +87,9 @@ class SparkSegmentBuilder:
         assert self._connection is not None
         spark, frame = self._connection
         with self._errors.translating():
-            rows = collect(spark, frame.of(pa.Table.from_pylist([task], self._tasks)), _JOB_TIMEOUT_S)
+            rows = collect(
+                spark, frame.of(pa.Table.from_pylist([task], self._tasks)), _JOB_TIMEOUT_S
+            )
         return json.loads(rows["result"][0].as_py())
 
     def interrupt(self) -> None:
@@ -93,8 +107,9 @@ class SparkSegmentBuilder:
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A volume whose files are written, and that no catalogue names yet. `stages_ms`: job until its result was taken
-    up; within it what the worker says of itself.
+    """A volume whose files are written, and that no catalogue names yet.
+
+    `stages_ms`: job until its result was taken up; within it what the worker says of itself.
     """
 
     plan: SegmentPlan
@@ -107,14 +122,22 @@ class BuiltSegment:
         stages["spark"] = 2 * stages["job"] - sum(stages.values())
         lake = sum(file.bytes for file in volume.lake)
         return ArchivedSegment(
-            volume.lo, volume.hi, len(self.plan.windows), volume.transactions, volume.changes, volume.binlog_bytes,
-            volume.bytes - lake, lake, stages | {"append": append_ms},
-        )  # fmt: skip
+            volume.lo,
+            volume.hi,
+            len(self.plan.windows),
+            volume.transactions,
+            volume.changes,
+            volume.binlog_bytes,
+            volume.bytes - lake,
+            lake,
+            stages | {"append": append_ms},
+        )
 
 
 class SegmentQueue:
-    """Volumes that Spark's workers are making, several at once, and taken up in order. Those in which nothing was
-    committed are made here: they cost less than a job.
+    """Volumes that Spark's workers are making, several at once, and taken up in order.
+
+    Those in which nothing was committed are made here: they cost less than a job.
     """
 
     def __init__(self, jobs: SegmentBuilder, work: BuildSegments, at_once: int) -> None:
@@ -137,17 +160,25 @@ class SegmentQueue:
         return build_segment(self._work, task, task["token"])
 
     def take(self) -> BuiltSegment | None:
-        """Wait for the first and take it up; None if none is under way. Raises as ArchiveJobs.run."""
+        """Wait for the first and take it up; None if none is under way.
+
+        Raises as ArchiveJobs.run.
+        """
         if not self._running:
             return None
         plan, began, running = self._running[0]
         answer = running.result()
         self._running.popleft()
         job = {"job": (time.perf_counter() - began) * 1000}
-        return BuiltSegment(plan, ArchiveSegment.from_json(answer["volume"]), job | answer["stages_ms"])
+        return BuiltSegment(
+            plan, ArchiveSegment.from_json(answer["volume"]), job | answer["stages_ms"]
+        )
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """Stop what is under way; after an `error` of Spark itself the session is let go of, too."""
+        """Stop what is under way.
+
+        After an `error` of Spark itself the session is let go of, too.
+        """
         if self._running:
             self._jobs.interrupt()
             wait([running for _, _, running in self._running], timeout=_ABANDON_TIMEOUT_S)

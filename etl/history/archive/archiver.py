@@ -1,9 +1,10 @@
 """From the relay log into the archive: volume by volume, in order, through Spark's workers.
 
-Whoever appends continues at the end of the archive's chain, by compare-and-set, so a second process, or one that stood
-still and wakes up, can at most leave files that the catalogue doesn't name. The claim is there so that a pass that was
-taken over from notices soon. Who needs a moment of the past works beside the passes: without the claim, and in a Spark
-session of its own, so that theirs goes on undisturbed.
+Whoever appends continues at the end of the archive's chain, by compare-and-set, so a second
+process, or one that stood still and wakes up, can at most leave files that the catalogue doesn't
+name. The claim is there so that a pass that was taken over from notices soon. Who needs a moment of
+the past works beside the passes: without the claim, and in a Spark session of its own, so that
+theirs goes on undisturbed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from collections.abc import Iterator
 
 from sluice.errors import ours
 from sluice.etl.history.archive._pending import PendingSegments, remove_abandoned
-from sluice.etl.history.archive._segment_queue import BuiltSegment, SegmentBuilder, SegmentQueue, SparkSegmentBuilder
+from sluice.etl.history.archive._segment_queue import (
+    BuiltSegment,
+    SegmentBuilder,
+    SegmentQueue,
+    SparkSegmentBuilder,
+)
 from sluice.etl.history.archive.errors import ArchiveGapError, NotYetLandedError, OtherClusterError
 from sluice.etl.history.archive.plan import MAX_PLAN_BYTES, plan_segments
 from sluice.etl.history.archive.report import ArchiveProgressLog, ArchiveSummary, ms_since
@@ -37,15 +43,21 @@ __all__ = ["CONSUMER", "QUIET_MS", "Archiver", "archive_through"]
 log = logging.getLogger("sluice.archive")
 
 CONSUMER = ROLE = "archive"
-"""By this name the archive is among the relay log's consumers: nothing goes from there that isn't here."""
+"""By this name the archive is among the relay log's consumers: nothing goes from there that isn't
+here.
+"""
 QUIET_MS = 600_000
-"""Windows in which nothing happened are archived at the latest when they span so many ms of the upstream's time."""
+"""Windows in which nothing happened are archived at the latest when they span so many ms of the
+upstream's time.
+"""
 _PEER_TIMEOUT_S = 120.0
 """How long another archiver may take for one volume."""
 _MAX_MISSED_PASSES = 3
 """Another pipeline's archiver may leave out so many."""
 _PEER_TIMEOUT_BESIDE_S = 20.0
-"""The same, where somebody needs a moment: he would rather make a volume that another process makes, too."""
+"""The same, where somebody needs a moment: he would rather make a volume that another process
+makes, too.
+"""
 _CHECK_INTERVAL_S = 0.5
 
 
@@ -57,13 +69,15 @@ def archive_through(
     on_volume: OnSegment | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> ArchiveSummary:
-    """Archive what is landed, at least through `until_ts` (TSO; None: all that is landed now), if it isn't archived
-    yet. For everybody who needs a moment of the past: cheap when there is nothing to do, and no pass that runs is
-    disturbed. `jobs`: where volumes are made, by default on Spark.
+    """Archive what is landed, at least through `until_ts` (TSO.
 
-    What may pass (Spark or the disk is away) is logged and tried again until `stop` says so; another process that was
-    faster is waited for while it gets on. Raises NotYetLandedError, ArchiveGapError, OtherClusterError, relay errors,
-    SparkError.
+    None: all that is landed now), if it isn't archived yet. For everybody who needs a moment of the
+    past: cheap when there is nothing to do, and no pass that runs is disturbed. `jobs`: where
+    volumes are made, by default on Spark.
+
+    What may pass (Spark or the disk is away) is logged and tried again until `stop` says so;
+    another process that was faster is waited for while it gets on. Raises NotYetLandedError,
+    ArchiveGapError, OtherClusterError, relay errors, SparkError.
     """
     with contextlib.closing(Archiver.without_claim(settings, stop, on_volume, jobs)) as archiver:
         archiver.through(until_ts)
@@ -82,8 +96,9 @@ class Archiver:
         jobs: SegmentBuilder | None = None,
         volume_bytes: int = MAX_PLAN_BYTES,
     ) -> None:
-        """One that takes over from other processes. `jobs`: where volumes are made, by default on Spark.
-        `volume_bytes`: see `plan_segments`.
+        """One that takes over from other processes.
+
+        `jobs`: where volumes are made, by default on Spark. `volume_bytes`: see `plan_segments`.
         """
         self._is_beside = False
         self._stop = stop
@@ -93,30 +108,44 @@ class Archiver:
         self._attempts = PendingSegments(self._archive.storage)
         self._consumers = Consumers(self._relay)
         work = BuildSegments.from_settings(settings, settings.relay.url)
-        self._queue = SegmentQueue(jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count)
+        self._queue = SegmentQueue(
+            jobs or _on_spark(settings, ROLE), work, settings.archive.worker_count
+        )
         self._volume_bytes = volume_bytes
         self._claim: RoleClaim | None = None
         self._standby = RoleStandby(self._relay, CONSUMER, self._end, log)
-        self._peer_timeout_s = max(_PEER_TIMEOUT_S, _MAX_MISSED_PASSES * settings.archive.every_ms / 1000)
+        self._peer_timeout_s = max(
+            _PEER_TIMEOUT_S, _MAX_MISSED_PASSES * settings.archive.every_ms / 1000
+        )
         self._cluster_id: int | None = None
         self._other: tuple[int | None, float] | None = None
-        """Where the archive ended when another process was last seen to get on, and when that was."""
+        """Where the archive ended when another process was last seen to get on, and when that was.
+        """
         self._waiting = RetryBackoff(log, "archiving")
         self._progress = ArchiveProgressLog()
         self.summary = ArchiveSummary()
 
     @classmethod
     def without_claim(
-        cls, settings: Settings, stop: Stop, on_volume: OnSegment | None, jobs: SegmentBuilder | None
+        cls,
+        settings: Settings,
+        stop: Stop,
+        on_volume: OnSegment | None,
+        jobs: SegmentBuilder | None,
     ) -> Archiver:
-        """One that doesn't disturb other processes' passes: without the claim, and in a Spark session of its own."""
+        """One that doesn't disturb other processes' passes: without the claim, and in a Spark
+        session of its own.
+        """
         jobs = jobs or _on_spark(settings, f"{ROLE} {secrets.token_hex(6)}")
         archiver = cls(settings, stop=stop, on_volume=on_volume, jobs=jobs)
         archiver._is_beside = True
         return archiver
 
     def through(self, until_ts: int | None = None, *, quiet_ms: int = 0) -> None:
-        """As `archive_through`. With `quiet_ms` windows in which nothing happened may wait until they span so much."""
+        """As `archive_through`.
+
+        With `quiet_ms` windows in which nothing happened may wait until they span so much.
+        """
         goal = until_ts
         checked = False
         more = True
@@ -128,7 +157,11 @@ class Archiver:
                 if not checked and (goal is None or end is None or end < goal):
                     goal = self._goal(until_ts)
                 checked = True
-                more = goal is not None and (end is None or end < goal) and self._step(end, goal, quiet_ms)
+                more = (
+                    goal is not None
+                    and (end is None or end < goal)
+                    and self._step(end, goal, quiet_ms)
+                )
                 self._waiting.over()
             except Exception as error:
                 self._recover(error)
@@ -137,8 +170,9 @@ class Archiver:
             remove_abandoned(self._archive, self._stop)
 
     def age_s(self) -> float:
-        """For how many seconds nothing has been archived, by this machine's clock; 0 if nothing ever was. Raises relay
-        errors, OSError.
+        """For how many seconds nothing has been archived, by this machine's clock.
+
+        0 if nothing ever was. Raises relay errors, OSError.
         """
         last = self._archive.last()
         return time.time() - last.archived_ms / 1000 if last is not None else 0.0
@@ -157,8 +191,14 @@ class Archiver:
         if until_ts is None:
             return last.hi if last is not None else None
         if last is None or last.hi < until_ts:
-            landed = f"landing has come to {tso.text(last.hi)}" if last is not None else "nothing is landed yet"
-            raise NotYetLandedError(f"{tso.text(until_ts)} isn't in {self._relay.url} yet: {landed}")
+            landed = (
+                f"landing has come to {tso.text(last.hi)}"
+                if last is not None
+                else "nothing is landed yet"
+            )
+            raise NotYetLandedError(
+                f"{tso.text(until_ts)} isn't in {self._relay.url} yet: {landed}"
+            )
         return until_ts
 
     def _end(self) -> int | None:
@@ -172,7 +212,9 @@ class Archiver:
 
     def _step(self, end: int | None, goal: int, quiet_ms: int) -> bool:
         """Archive what is landed behind `end`, through `goal`. Whether there may be more to do."""
-        if self._is_another_at_work(end) or not (self._is_beside or self._standby.should_claim(self._peer_timeout_s)):
+        if self._is_another_at_work(end) or not (
+            self._is_beside or self._standby.should_claim(self._peer_timeout_s)
+        ):
             wait(_CHECK_INTERVAL_S, self._stop)
             return True
         plans = plan_segments(self._windows(end, goal), self._volume_bytes)
@@ -197,13 +239,13 @@ class Archiver:
         for window in self._relay.windows(end, goal):
             if window.lo != end:
                 raise ArchiveGapError(
-                    f"{self._archive.url} ends at {tso.text(end)}, but the first window behind it in {self._relay.url}"
-                    f" begins at {tso.text(window.lo)}"
+                    f"{self._archive.url} ends at {tso.text(end)}, but the first window behind it"
+                    f" in {self._relay.url} begins at {tso.text(window.lo)}"
                 )
             if self._cluster_id not in (None, window.cluster_id):
                 raise OtherClusterError(
-                    f"{self._archive.url} keeps the past of cluster {self._cluster_id}; {self._relay.url} has windows"
-                    f" of cluster {window.cluster_id}"
+                    f"{self._archive.url} keeps the past of cluster {self._cluster_id};"
+                    f" {self._relay.url} has windows of cluster {window.cluster_id}"
                 )
             yield window
             end = window.hi
@@ -211,7 +253,8 @@ class Archiver:
     def _beginning(self) -> int:
         """Where a new archive begins: at the oldest window that stays."""
         begin = 0
-        # Windows may go before the archive is among the relay log's consumers; none does afterwards.
+        # Windows may go before the archive is among the relay log's consumers; none does
+        # afterwards.
         for _ in range(2):
             first = self._relay.first()
             assert first is not None  # the newest is never purged
@@ -284,5 +327,7 @@ class Archiver:
 
 def _on_spark(settings: Settings, role: str) -> SparkSegmentBuilder:
     work = BuildSegments.from_settings(settings, settings.relay.url)
-    place = SessionTarget(settings.spark, settings.spark_role(role), settings.relay.url, (settings.archive_url,))
+    place = SessionTarget(
+        settings.spark, settings.spark_role(role), settings.relay.url, (settings.archive_url,)
+    )
     return SparkSegmentBuilder(place, work)

@@ -28,7 +28,10 @@ ROLE = "archive-check"
 
 @dataclass(slots=True)
 class CheckSummary:
-    """What was read, and what is wrong: a line each, which names a file. `lo`, `hi`: the range (TSO)."""
+    """What was read, and what is wrong: a line each, which names a file.
+
+    `lo`, `hi`: the range (TSO).
+    """
 
     lo: int = 0
     hi: int = 0
@@ -64,10 +67,11 @@ def check(
     on_volume: OnRead | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> CheckSummary:
-    """Read every file of the volumes with commits in (from_ts, to_ts] (TSO; None: through the end), in Spark's workers,
-    and compare it with its checksums and the catalogue. A hole in the chain is a problem, too, and what lies behind it
-    is not read. `jobs`: where it is read, by default on Spark. Raises relay errors for a catalogue that can't be read,
-    SparkError.
+    """Read every file of the volumes with commits in (from_ts, to_ts] (TSO.
+
+    None: through the end), in Spark's workers, and compare it with its checksums and the catalogue.
+    A hole in the chain is a problem, too, and what lies behind it is not read. `jobs`: where it is
+    read, by default on Spark. Raises relay errors for a catalogue that can't be read, SparkError.
     """
     summary = CheckSummary()
     work = ReadSegments(settings.archive_url)
@@ -80,7 +84,9 @@ def check(
         running: deque[tuple[ArchiveSegment, Future[list[str]]]] = deque()
         for volume in volumes:
             jobs.connect()
-            running.append((volume, threads.submit(jobs.run, {"volume": json.dumps(volume.to_json())})))
+            running.append(
+                (volume, threads.submit(jobs.run, {"volume": json.dumps(volume.to_json())}))
+            )
             if len(running) > 2 * settings.archive.worker_count:
                 _collect_results(running, summary, on_volume)
         while running:
@@ -89,7 +95,9 @@ def check(
 
 
 def _collect_results(
-    running: deque[tuple[ArchiveSegment, Future[list[str]]]], summary: CheckSummary, on_volume: OnRead | None
+    running: deque[tuple[ArchiveSegment, Future[list[str]]]],
+    summary: CheckSummary,
+    on_volume: OnRead | None,
 ) -> None:
     volume, answer = running.popleft()
     summary.add(volume, answer.result())
@@ -97,7 +105,9 @@ def _collect_results(
         on_volume(summary)
 
 
-def _chain(archive: Archive, from_ts: int, to_ts: int | None, summary: CheckSummary) -> Iterator[ArchiveSegment]:
+def _chain(
+    archive: Archive, from_ts: int, to_ts: int | None, summary: CheckSummary
+) -> Iterator[ArchiveSegment]:
     if from_ts == 0 and (missing := archive.missing_before()):
         summary.problems.append(missing)
     try:

@@ -1,7 +1,8 @@
-"""Few large volumes in the place of many small ones: their windows are read from the archive, and written as those of
-the relay log are.
+"""Few large volumes in the place of many small ones: their windows are read from the archive, and
+written as those of the relay log are.
 
-Of two who compact a day at once the later one goes on, and the other ends; what it has written is swept.
+Of two who compact a day at once the later one goes on, and the other ends; what it has written is
+swept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from typing import Any
 
 from sluice.errors import ours
 from sluice.etl.history.archive._pending import PendingSegments, remove_abandoned
-from sluice.etl.history.archive._segment_queue import SegmentBuilder, SegmentQueue, SparkSegmentBuilder
+from sluice.etl.history.archive._segment_queue import (
+    SegmentBuilder,
+    SegmentQueue,
+    SparkSegmentBuilder,
+)
 from sluice.etl.history.archive.compaction_policy import compaction_groups
 from sluice.etl.history.archive.plan import SegmentPlan
 from sluice.etl.history.archive.stopping import OnSegment, Stop, never_stop, wait
@@ -36,8 +41,10 @@ ROLE = "archive-compact"
 
 @dataclass(slots=True)
 class CompactionSummary:
-    """What was done: `volumes` that became `into`; `bytes` written; `removed` files of volumes that were replaced some
-    hours ago, or never came into the archive.
+    """What was done: `volumes` that became `into`.
+
+    `bytes` written; `removed` files of volumes that were replaced some hours ago, or never came
+    into the archive.
     """
 
     volumes: int = 0
@@ -57,8 +64,10 @@ def compact(
     on_volume: OnSegment | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> CompactionSummary:
-    """Compact what is worth it, day by day, then remove files that nobody needs; until `stop`. `jobs`: where volumes
-    are made, by default on Spark. What may pass is tried again. Raises relay errors, SparkError.
+    """Compact what is worth it, day by day, then remove files that nobody needs; until `stop`.
+
+    `jobs`: where volumes are made, by default on Spark. What may pass is tried again. Raises relay
+    errors, SparkError.
     """
     with contextlib.closing(_CompactionRun(settings, stop, on_volume, jobs)) as compactor:
         compactor.run()
@@ -67,7 +76,11 @@ def compact(
 
 class _CompactionRun:
     def __init__(
-        self, settings: Settings, stop: Stop, on_volume: OnSegment | None, jobs: SegmentBuilder | None
+        self,
+        settings: Settings,
+        stop: Stop,
+        on_volume: OnSegment | None,
+        jobs: SegmentBuilder | None,
     ) -> None:
         self.summary = CompactionSummary()
         self._stop = stop
@@ -134,13 +147,22 @@ class _CompactionRun:
         self.summary.into += 1
         self.summary.bytes += made.volume.bytes
         log.info(
-            "compacted volumes=%d windows=%d changes=%d log_bytes=%d lake_bytes=%d seconds=%.1f lo=%d hi=%d",
-            len(group), report.windows, report.changes, report.log_bytes, report.lake_bytes,
-            time.perf_counter() - began, report.lo, report.hi,
-        )  # fmt: skip
+            "compacted volumes=%d windows=%d changes=%d log_bytes=%d lake_bytes=%d seconds=%.1f"
+            " lo=%d hi=%d",
+            len(group),
+            report.windows,
+            report.changes,
+            report.log_bytes,
+            report.lake_bytes,
+            time.perf_counter() - began,
+            report.lo,
+            report.hi,
+        )
         if self._on_volume is not None:
             self._on_volume(report)
 
     def _remove_replaced(self) -> int:
         """Remove files that nobody needs; how many."""
-        return remove_unreferenced(self._archive, self._open_jobs.is_over) + remove_abandoned(self._archive, self._stop)
+        return remove_unreferenced(self._archive, self._open_jobs.is_over) + remove_abandoned(
+            self._archive, self._stop
+        )

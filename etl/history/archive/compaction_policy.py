@@ -1,9 +1,9 @@
 """Which volumes of a day are compacted together.
 
-A day of passes every minute has more than a thousand small volumes, each with a file for every table that was changed.
-Eight neighbours of about the same size become one, and eight of these again, so what is written is rewritten three or
-four times in all, and a day never has more than some forty. When the day is over, what is left of it becomes as few as
-the largest size allows.
+A day of passes every minute has more than a thousand small volumes, each with a file for every
+table that was changed. Eight neighbours of about the same size become one, and eight of these
+again, so what is written is rewritten three or four times in all, and a day never has more than
+some forty. When the day is over, what is left of it becomes as few as the largest size allows.
 """
 
 from __future__ import annotations
@@ -22,22 +22,32 @@ _TIER_FACTOR = 8
 _SMALL_BYTES = 256 * 2**10
 
 
-def compaction_groups(volumes: Sequence[ArchiveSegment], *, is_over: bool) -> list[list[ArchiveSegment]]:
-    """Neighbours among the volumes of a day (ascending) that are to become one each; at least two each. `is_over`: no
-    more will come.
+def compaction_groups(
+    volumes: Sequence[ArchiveSegment], *, is_over: bool
+) -> list[list[ArchiveSegment]]:
+    """Neighbours among the volumes of a day (ascending) that are to become one each.
+
+    At least two each. `is_over`: no more will come.
     """
     if is_over:
         found = _pack_run(volumes)
         return [group for group in found if len(group) > 1 and min(map(_size, group)) < LARGE_BYTES]
     for tier in range(_tier(LARGE_BYTES) + 1):
-        found = [group for run in _runs(volumes, tier) for group in _pack_run(run) if _is_enough(group, tier)]
+        found = [
+            group
+            for run in _runs(volumes, tier)
+            for group in _pack_run(run)
+            if _is_enough(group, tier)
+        ]
         if found:
             return found
     return []
 
 
 def _is_enough(group: Sequence[ArchiveSegment], tier: int) -> bool:
-    """Whether it is worth writing them again: eight of this tier, or one large volume comes of them."""
+    """Whether it is worth writing them again: eight of this tier, or one large volume comes of
+    them.
+    """
     alike = sum(_tier(_size(volume)) == tier for volume in group)
     return alike >= _TIER_FACTOR or (len(group) > 1 and sum(map(_size, group)) >= LARGE_BYTES)
 

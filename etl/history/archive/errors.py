@@ -17,8 +17,9 @@ class ArchiveGapError(SluiceError):
     """Windows that follow the archive's end are in the relay log no longer."""
 
     way_out = (
-        "bring the relay log's files back from a copy; or give [archive] url another place, where an archive begins"
-        " anew with what the relay log has, and make a base: the old one stays readable"
+        "bring the relay log's files back from a copy; or give [archive] url another place, where"
+        " an archive begins anew with what the relay log has, and make a base: the old one stays"
+        " readable"
     )
 
 

@@ -1,7 +1,8 @@
 """Which landed windows become a volume.
 
-A volume is whole windows, as many as its files should hold, and begins and ends on one UTC day, but for its last
-window, which may reach into the next; and but for the first one of all, if landing began at 0.
+A volume is whole windows, as many as its files should hold, and begins and ends on one UTC day, but
+for its last window, which may reach into the next; and but for the first one of all, if landing
+began at 0.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class SegmentPlan:
         return cls.from_records(windows, text, size)
 
     @classmethod
-    def from_records(cls, windows: Sequence[WindowRecord], text: RecordEncoder, size: int) -> SegmentPlan:
+    def from_records(
+        cls, windows: Sequence[WindowRecord], text: RecordEncoder, size: int
+    ) -> SegmentPlan:
         """The same, where `text` has their records."""
         return cls(tuple(windows), encode_text(text.to_text()), size)
 
@@ -55,9 +58,12 @@ class SegmentPlan:
         return not any(window.parts or window.ddls or window.skipped for window in self.windows)
 
 
-def plan_segments(windows: Iterable[WindowRecord], max_bytes: int = MAX_PLAN_BYTES) -> Iterator[SegmentPlan]:
-    """Volumes of windows that follow one another, each as soon as it is full. Its parts have at most `max_bytes`,
-    unless it is a single window.
+def plan_segments(
+    windows: Iterable[WindowRecord], max_bytes: int = MAX_PLAN_BYTES
+) -> Iterator[SegmentPlan]:
+    """Volumes of windows that follow one another, each as soon as it is full.
+
+    Its parts have at most `max_bytes`, unless it is a single window.
     """
     chosen: list[WindowRecord] = []
     text = RecordEncoder()
@@ -81,6 +87,9 @@ def plan_segments(windows: Iterable[WindowRecord], max_bytes: int = MAX_PLAN_BYT
 
 
 def windows_of(records: bytes) -> list[WindowRecord]:
-    """The windows of a plan, from its records. Raises ValueError if they were damaged on the way."""
+    """The windows of a plan, from its records.
+
+    Raises ValueError if they were damaged on the way.
+    """
     found, _ = read_records(decode_text(records))
     return [WindowRecord.from_dict(record) for record in found]

@@ -14,9 +14,11 @@ _PROGRESS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSegment:
-    """A volume that the archive has now. `read_bytes` of the relay log's parts; `log_bytes` and `lake_bytes` of what
-    they became, the windows' records among the former. `stages_ms`: job (the Spark job until its result was taken up)
-    and append; within the job what its worker says of itself, and spark, what is left.
+    """A volume that the archive has now.
+
+    `read_bytes` of the relay log's parts; `log_bytes` and `lake_bytes` of what they became, the
+    windows' records among the former. `stages_ms`: job (the Spark job until its result was taken
+    up) and append; within the job what its worker says of itself, and spark, what is left.
     """
 
     lo: int
@@ -32,7 +34,10 @@ class ArchivedSegment:
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What a pass did, or several. `hi`: everything through this TSO is archived; `stages_ms` summed up."""
+    """What a pass did, or several.
+
+    `hi`: everything through this TSO is archived; `stages_ms` summed up.
+    """
 
     hi: int = 0
     volumes: int = 0
@@ -78,11 +83,18 @@ class ArchiveProgressLog:
             return
         if part.volumes:
             log.info(
-                "archived volumes=%d windows=%d transactions=%d changes=%d changes_per_s=%.0f read_bytes=%d"
-                " log_bytes=%d lake_bytes=%d hi=%d",
-                part.volumes, part.windows, part.transactions, part.changes, part.changes / max(seconds, 1e-3),
-                part.read_bytes, part.log_bytes, part.lake_bytes, part.hi,
-            )  # fmt: skip
+                "archived volumes=%d windows=%d transactions=%d changes=%d changes_per_s=%.0f"
+                " read_bytes=%d log_bytes=%d lake_bytes=%d hi=%d",
+                part.volumes,
+                part.windows,
+                part.transactions,
+                part.changes,
+                part.changes / max(seconds, 1e-3),
+                part.read_bytes,
+                part.log_bytes,
+                part.lake_bytes,
+                part.hi,
+            )
         self._begin()
 
 

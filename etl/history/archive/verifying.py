@@ -23,8 +23,8 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ReadSegments:
-    """Runs in Spark's Python workers: reads the volumes of its rows, which are in TASK_SCHEMA, and yields for each a
-    row in RESULT_SCHEMA: a JSON list of what is wrong with it.
+    """Runs in Spark's Python workers: reads the volumes of its rows, which are in TASK_SCHEMA, and
+    yields for each a row in RESULT_SCHEMA: a JSON list of what is wrong with it.
     """
 
     archive_url: str
@@ -34,14 +34,18 @@ class ReadSegments:
             for batch in batches:
                 for text in batch.column(0).to_pylist():
                     found = segment_problems(
-                        ArchiveLog.open(self.archive_url), ArchiveSegment.from_json(json.loads(text))
+                        ArchiveLog.open(self.archive_url),
+                        ArchiveSegment.from_json(json.loads(text)),
                     )
                     yield pa.record_batch([pa.array([json.dumps(found)])], schema=RESULT_SCHEMA)
         freeze_gc()
 
 
 def segment_problems(archive: ArchiveLog, volume: ArchiveSegment) -> list[str]:
-    """What is wrong with a volume: each line names a file. Raises OSError for a store that can't be reached."""
+    """What is wrong with a volume: each line names a file.
+
+    Raises OSError for a store that can't be reached.
+    """
     found = [wrong for file in volume.lake if (wrong := _lake_file_problem(archive.storage, file))]
     try:
         found += _log_problems(archive, volume)
@@ -83,6 +87,7 @@ def _lake_file_problem(storage: Storage, file: LakeFile) -> str:
         return f"{where}: the file is missing"
     if (size, crc) != (file.bytes, file.crc32c):
         return (
-            f"{where}: {size} bytes with CRC-32C {crc:#010x}, the catalogue says {file.bytes} with {file.crc32c:#010x}"
+            f"{where}: {size} bytes with CRC-32C {crc:#010x}, the catalogue says {file.bytes} with"
+            f" {file.crc32c:#010x}"
         )
     return ""

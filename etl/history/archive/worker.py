@@ -1,7 +1,8 @@
 """What Spark's Python workers do for the archive: windows become a volume.
 
-A worker reads the windows' changes once, and writes both products of it, the log and the lake. Spark finds the function
-by this module's path, so nothing is imported here that the driver alone needs.
+A worker reads the windows' changes once, and writes both products of it, the log and the lake.
+Spark finds the function by this module's path, so nothing is imported here that the driver alone
+needs.
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ from sluice.relay.storage import open_storage
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
 
-TASK_SCHEMA = pa.schema([("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())])
-"""A volume to be made: the token of its files, its windows' records (see `VolumePlan`), and the size of the relay log's
-parts it is made of.
+TASK_SCHEMA = pa.schema(
+    [("token", pa.string()), ("records", pa.binary()), ("binlog_bytes", pa.int64())]
+)
+"""A volume to be made: the token of its files, its windows' records (see `VolumePlan`), and the
+size of the relay log's parts it is made of.
 """
 RESULT_SCHEMA = pa.schema([("result", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
 class BuildSegments:
-    """Runs in Spark's Python workers: makes a volume for each of its rows, which are in TASK_SCHEMA, and yields it as
-    JSON in RESULT_SCHEMA. Nothing of a volume is in here, so that it is the same object from job to job.
+    """Runs in Spark's Python workers: makes a volume for each of its rows, which are in
+    TASK_SCHEMA, and yields it as JSON in RESULT_SCHEMA. Nothing of a volume is in here, so that it
+    is the same object from job to job.
     """
 
     source_url: str
@@ -65,8 +69,9 @@ class BuildSegments:
 
 
 def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """The volume of a task, durable but for the catalogue, and how long what took: {"volume", "stages_ms"}. `token`
-    goes into the names of its files. Raises relay errors, OSError, and what the lake can't say of a change.
+    """The volume of a task, durable but for the catalogue, and how long what took: {"volume",
+    "stages_ms"}. `token` goes into the names of its files. Raises relay errors, OSError, and what
+    the lake can't say of a change.
     """
     began = time.perf_counter()
     windows = windows_of(task["records"])
@@ -77,7 +82,9 @@ def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> d
         written = write_log(source, archive, windows, token)
     else:
         old_values = work.lake == "all"
-        with LakeWriter(archive, (windows[0].lo, windows[-1].hi), token, old_values=old_values) as writer:
+        with LakeWriter(
+            archive, (windows[0].lo, windows[-1].hi), token, old_values=old_values
+        ) as writer:
             lake = _TeeToLake(writer, windows)
             written = write_log(source, archive, windows, token, seen=lake.take)
             files = lake.finish()

@@ -1,5 +1,6 @@
-"""Tables of the past: any of them as of any moment of the archive, computed by Spark from a base and the changes since,
-without a database and without what applies changes downstream: so it can judge that as well.
+"""Tables of the past: any of them as of any moment of the archive, computed by Spark from a base
+and the changes since, without a database and without what applies changes downstream: so it can
+judge that as well.
 
 What only the client needs is imported on first use: Spark's workers come through this door, too.
 """
@@ -13,7 +14,12 @@ from sluice.etl.history.as_of.fingerprint import Fingerprint, compared_columns, 
 from sluice.etl.lazy_exports import lazy_getattr
 
 if TYPE_CHECKING:
-    from sluice.etl.history.as_of.api import PlanExecutor, TimeTravelQuery, differences_between, tables_as_of
+    from sluice.etl.history.as_of.api import (
+        PlanExecutor,
+        TimeTravelQuery,
+        differences_between,
+        tables_as_of,
+    )
     from sluice.etl.history.as_of.by_spark import SparkExecution, run_locally
     from sluice.etl.history.as_of.frames import TableFrames, as_frames
     from sluice.etl.history.as_of.query_planner import AsOfTable

@@ -1,4 +1,7 @@
-"""Rows of one table, and what changes made of them. Nothing here depends on the order of rows, nor on any collation."""
+"""Rows of one table, and what changes made of them.
+
+Nothing here depends on the order of rows, nor on any collation.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,16 @@ from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column
 
 PLACE_COLUMN = "place "
-"""Of a changed image: twice the number of the change in its piece, and one more for a new image. No name for a column
-in TiDB, which allows none that ends with a blank; nor is COMMIT_TS."""
+"""Of a changed image: twice the number of the change in its piece, and one more for a new image. No
+name for a column in TiDB, which allows none that ends with a blank; nor is COMMIT_TS.
+"""
 COMMIT_TS_COLUMN = "commit ts "
 _MAX_SHOWN_CHARS = 500
 
 
 def apply_changes(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Table:
-    """`rows` after the changes whose images, in order, are `images`: the columns of the version, PLACE and COMMIT_TS.
-    Raises AsOfError for a change that contradicts what is there.
+    """`rows` after the changes whose images, in order, are `images`: the columns of the version,
+    PLACE and COMMIT_TS. Raises AsOfError for a change that contradicts what is there.
     """
     if not images.num_rows:
         return rows
@@ -57,11 +61,17 @@ def _check_keys(version: TableVersion, rows: pa.Table, there: np.ndarray) -> Non
     values, counts = np.unique(there, return_counts=True)
     if (counts > 1).any():
         at = int(np.flatnonzero(there == values[counts > 1][0])[0])
-        raise AsOfError(f"{version.table.full_name}: two rows have the key {_shown(version, rows, at)}")
+        raise AsOfError(
+            f"{version.table.full_name}: two rows have the key {_shown(version, rows, at)}"
+        )
 
 
 def _check_changes(
-    version: TableVersion, images: pa.Table, changed: np.ndarray, puts: np.ndarray, is_there: np.ndarray
+    version: TableVersion,
+    images: pa.Table,
+    changed: np.ndarray,
+    puts: np.ndarray,
+    is_there: np.ndarray,
 ) -> None:
     """`is_there`: whether there is a row of the image's key before all changes."""
     order = np.argsort(changed, kind="stable")
@@ -76,20 +86,31 @@ def _check_changes(
 
 def _contradiction(version: TableVersion, images: pa.Table, at: int) -> str:
     put = images[PLACE_COLUMN][at].as_py() & 1
-    what = "is written though there is one of its key" if put else "is changed or removed though there is none"
+    what = (
+        "is written though there is one of its key"
+        if put
+        else "is changed or removed though there is none"
+    )
     return (
-        f"{version.table.full_name}: at commit_ts {images[COMMIT_TS_COLUMN][at].as_py()} a row {what}:"
-        f" {_shown(version, images, at)}. The log, or the base it goes on from, isn't what the upstream had"
+        f"{version.table.full_name}: at commit_ts {images[COMMIT_TS_COLUMN][at].as_py()} a row"
+        f" {what}: {_shown(version, images, at)}. The log, or the base it goes on from, isn't what"
+        " the upstream had"
     )
 
 
 def _shown(version: TableVersion, rows: pa.Table, at: int) -> str:
-    return ", ".join(f"{c.name}={_text(rows[c.name][at])}" for c in version.identity)[:_MAX_SHOWN_CHARS]
+    return ", ".join(f"{c.name}={_text(rows[c.name][at])}" for c in version.identity)[
+        :_MAX_SHOWN_CHARS
+    ]
 
 
 def _text(value: pa.Scalar) -> str:
     """Text needn't be utf-8."""
-    plain = value.cast(pa.large_binary()).as_py() if pa.types.is_large_string(value.type) else value.as_py()
+    plain = (
+        value.cast(pa.large_binary()).as_py()
+        if pa.types.is_large_string(value.type)
+        else value.as_py()
+    )
     return plain.decode("utf-8", "backslashreplace") if isinstance(plain, bytes) else repr(plain)
 
 
@@ -103,7 +124,9 @@ def _by_values(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Ta
         left, wanted = np.flatnonzero(~drop), np.flatnonzero(~done)
         if not len(wanted):
             break
-        there, gone = value_codes(columns, pool.take(pa.array(left)), removed.take(pa.array(wanted)))
+        there, gone = value_codes(
+            columns, pool.take(pa.array(left)), removed.take(pa.array(wanted))
+        )
         more, found = match_removed(there, gone)
         drop[left[more]] = True
         done[wanted[found]] = True
@@ -113,8 +136,10 @@ def _by_values(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Ta
 
 
 def _identifying_columns(version: TableVersion) -> Iterator[list[Column]]:
-    """By which columns a row is looked for that is to go: all of them; while TiDB drops a column old images come
-    without it; and what a base has fewer digits of tells nothing.
+    """By which columns a row is looked for that is to go: all of them.
+
+    While TiDB drops a column old images come without it; and what a base has fewer digits of tells
+    nothing.
     """
     yield version.identity
     staying = [column for column in version.identity if column.name not in version.leaving]
@@ -141,13 +166,18 @@ def _occurrence_numbers(numbers: np.ndarray) -> np.ndarray:
     return found
 
 
-def value_codes(columns: Sequence[Column], rows: pa.Table, images: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def value_codes(
+    columns: Sequence[Column], rows: pa.Table, images: pa.Table
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers from 0, equal for equal values in these columns."""
     names = [column.name for column in columns]
     if not names:
         return np.zeros(rows.num_rows, np.int64), np.zeros(images.num_rows, np.int64)
     both = pa.concat_tables([rows.select(names), images.select(names)]).combine_chunks()
-    arrays = {name: both[name].combine_chunks() if both.num_rows else pa.array([], both[name].type) for name in names}
+    arrays = {
+        name: both[name].combine_chunks() if both.num_rows else pa.array([], both[name].type)
+        for name in names
+    }
     numbers = np.asarray(row_bytes(columns, arrays).dictionary_encode().indices).astype(np.int64)
     return numbers[: rows.num_rows], numbers[rows.num_rows :]
 

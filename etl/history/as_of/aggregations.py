@@ -49,12 +49,17 @@ class CollectFingerprints:
     def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
         for (moment, name), rows in found.items():
             table = family.version_at(moment, name).table
-            yield AggregateResult(moment, name, json.dumps(fingerprint(table, [rows]).to_json()).encode())
+            yield AggregateResult(
+                moment, name, json.dumps(fingerprint(table, [rows]).to_json()).encode()
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotFiles:
-    """The rows as files of a base, below `folder` of the archive at `url`; what comes back is each file as JSON."""
+    """The rows as files of a base, below `folder` of the archive at `url`.
+
+    What comes back is each file as JSON.
+    """
 
     url: str
     folder: str
@@ -71,8 +76,8 @@ class WriteSnapshotFiles:
 
 @dataclass(frozen=True, slots=True)
 class CollectDiff:
-    """What is different at a moment from what was at an earlier one, see `sluice.etl.history.as_of.diff`, as Arrow IPC
-    streams.
+    """What is different at a moment from what was at an earlier one, see
+    `sluice.etl.history.as_of.diff`, as Arrow IPC streams.
     """
 
     earlier: int
@@ -80,7 +85,9 @@ class CollectDiff:
 
     def __call__(self, family: TableGroup, found: Results) -> Iterator[AggregateResult]:
         for name in family.results[self.later].keys() & family.results[self.earlier].keys():
-            before, after = (family.version_at(moment, name) for moment in (self.earlier, self.later))
+            before, after = (
+                family.version_at(moment, name) for moment in (self.earlier, self.later)
+            )
             rows = diff_rows(before, found[self.earlier, name], after, found[self.later, name])
             for first in range(0, rows.num_rows, _CHUNK_ROWS):
                 yield AggregateResult(self.later, name, to_ipc(rows.slice(first, _CHUNK_ROWS)))

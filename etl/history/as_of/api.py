@@ -1,4 +1,6 @@
-"""Tables of the past: as of a moment, or what became different between two, from the archive and its bases."""
+"""Tables of the past: as of a moment, or what became different between two, from the archive and
+its bases.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,16 @@ from sluice.relay.archive import Archive, SnapshotFile
 from sluice.tidb import tso
 
 PlanExecutor = Callable[[TimeTravelPlan, Aggregation], Iterator[AggregateResult]]
-"""Where a plan is carried out: `SparkExecution`, or `sluice.etl.history.as_of.by_spark.run_locally`."""
+"""Where a plan is carried out: `SparkExecution`, or
+`sluice.etl.history.as_of.by_spark.run_locally`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeTravelQuery:
-    """What `tables_as_of` and `differences_between` give: nothing is read before one of the methods is called, each of
-    which computes anew. They raise AsOfError, relay errors, RemovedError, SparkError.
+    """What `tables_as_of` and `differences_between` give: nothing is read before one of the methods
+    is called, each of which computes anew. They raise AsOfError, relay errors, RemovedError,
+    SparkError.
     """
 
     archive_url: str
@@ -60,8 +65,9 @@ class TimeTravelQuery:
         return self.asked.skipped
 
     def rows(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """Chunks of rows with their table's name, in no order: the stored columns but those left out, in types and
-        texts of `sluice.tidb.rows.arrow_schema`. There is no chunk of a table without rows.
+        """Chunks of rows with their table's name, in no order: the stored columns but those left
+        out, in types and texts of `sluice.tidb.rows.arrow_schema`. There is no chunk of a table
+        without rows.
         """
         for result in self._results(CollectRows()):
             for batch in from_ipc(result.payload):
@@ -84,7 +90,9 @@ class TimeTravelQuery:
     def part_rows(
         self, parts: int, wanted: Mapping[str, Sequence[int]]
     ) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """The rows of some parts of some tables, with their table's name: `compared_columns`, in no order."""
+        """The rows of some parts of some tables, with their table's name: `compared_columns`, in no
+        order.
+        """
         for result in self._results(CollectPartRows(parts, wanted)):
             for batch in from_ipc(result.payload):
                 yield result.name, batch
@@ -92,8 +100,8 @@ class TimeTravelQuery:
     def files(
         self, folder: str, on_file: Callable[[str, SnapshotFile], None] = lambda name, file: None
     ) -> dict[str, list[SnapshotFile]]:
-        """The rows as files of a base, written by Spark's workers below `folder` of the archive, by table. `on_file` is
-        called with each one's table as it comes.
+        """The rows as files of a base, written by Spark's workers below `folder` of the archive, by
+        table. `on_file` is called with each one's table as it comes.
         """
         found: dict[str, list[SnapshotFile]] = {name: [] for name in self.tables}
         for result in self._results(WriteSnapshotFiles(self.archive_url, folder)):
@@ -103,9 +111,8 @@ class TimeTravelQuery:
         return found
 
     def differences(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """What became different between the two moments, by table, see `sluice.etl.history.as_of.diff`; of tables that
-        there are at
-        both, under one name.
+        """What became different between the two moments, by table, see
+        `sluice.etl.history.as_of.diff`; of tables that there are at both, under one name.
         """
         for result in self._results(CollectDiff(*self.moments)):
             for batch in from_ipc(result.payload):
@@ -118,17 +125,24 @@ class TimeTravelQuery:
 
     def row_schemas(self) -> dict[str, pa.Schema]:
         """The columns of `rows`, by table."""
-        return {name: schema(version.columns) for name, version in self.asked.versions[self.moments[-1]].items()}
+        return {
+            name: schema(version.columns)
+            for name, version in self.asked.versions[self.moments[-1]].items()
+        }
 
     def _results(self, finish: Aggregation) -> Generator[AggregateResult, None, None]:
         with self.held():
             for plan in self.asked.plans:
-                yield from (result for result in self.run(plan, finish) if result.moment == self.moments[-1])
+                yield from (
+                    result for result in self.run(plan, finish) if result.moment == self.moments[-1]
+                )
 
     def held(self) -> contextlib.AbstractContextManager[None]:
         """Keep what is read in the archive meanwhile."""
         what = f"`sluice as-of` {tso.text(self.moments[-1])}"
-        return pinned(Archive.open(self.archive_url), "as-of", what, self.asked.start_ts, self.bases)
+        return pinned(
+            Archive.open(self.archive_url), "as-of", what, self.asked.start_ts, self.bases
+        )
 
 
 def tables_as_of(
@@ -139,18 +153,23 @@ def tables_as_of(
     ignored: Collection[int] = (),
     run: PlanExecutor | None = None,
 ) -> TimeTravelQuery:
-    """Tables (`schema.table` then, also with * and ?) as of `ts` (TSO): every transaction committed through it, and no
-    other. What is landed and not archived yet is archived first.
+    """Tables (`schema.table` then, also with * and ?) as of `ts` (TSO): every transaction committed
+    through it, and no other. What is landed and not archived yet is archived first.
 
-    `ignored`: commit timestamps of transactions to be left out. `run`: `SparkExecution` unless something else is given.
-    Raises AsOfError with the table and what hinders, errors of `sluice.etl.history.archive.archive_through`, relay
-    errors.
+    `ignored`: commit timestamps of transactions to be left out. `run`: `SparkExecution` unless
+    something else is given. Raises AsOfError with the table and what hinders, errors of
+    `sluice.etl.history.archive.archive_through`, relay errors.
     """
     return _build_query(settings, (ts,), tables, ignored, run)
 
 
 def differences_between(
-    settings: Settings, earlier: int, later: int, tables: Sequence[str], *, run: PlanExecutor | None = None
+    settings: Settings,
+    earlier: int,
+    later: int,
+    tables: Sequence[str],
+    *,
+    run: PlanExecutor | None = None,
 ) -> TimeTravelQuery:
     """For `TimeTravelQuery.differences` between two moments (TSO); see `tables_as_of`."""
     return _build_query(settings, (earlier, later), tables, (), run)
@@ -175,7 +194,10 @@ def _build_query(
 
 
 def _bases(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:
-    """The bases at or before a moment, from the newest to the oldest; `ids` learns which they are, by timestamp."""
+    """The bases at or before a moment, from the newest to the oldest.
+
+    `ids` learns which they are, by timestamp.
+    """
     while (base := archive.bases.latest(moment)) is not None:
         source = SnapshotSource.from_snapshot(archive.url, base)
         tables = {table.id: table for table in source.definitions().tables if table.is_base_table}

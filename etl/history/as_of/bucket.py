@@ -1,4 +1,6 @@
-"""One bucket: the rows of a family's tables that fall into it, from the base through all changes and DDL."""
+"""One bucket: the rows of a family's tables that fall into it, from the base through all changes
+and DDL.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ Results = dict[tuple[int, str], pa.Table]
 
 
 def compute_bucket(family: TableGroup, pieces: Iterable[ShufflePiece]) -> Results:
-    """The rows of a bucket at each moment that is asked for. `pieces` by step, table, task and number. Raises
-    AsOfError.
+    """The rows of a bucket at each moment that is asked for.
+
+    `pieces` by step, table, task and number. Raises AsOfError.
     """
     tables = BucketTables(family.versions[0])
     waiting = _StepReader(pieces)
@@ -52,7 +55,9 @@ def compute_bucket(family: TableGroup, pieces: Iterable[ShufflePiece]) -> Result
 
 
 def _advance(
-    tables: BucketTables, versions: Mapping[int, TableVersion], images: Iterable[tuple[int, pa.Table]]
+    tables: BucketTables,
+    versions: Mapping[int, TableVersion],
+    images: Iterable[tuple[int, pa.Table]],
 ) -> None:
     for table_id, own in images:
         tables.rows[table_id] = apply_changes(versions[table_id], tables.rows[table_id], own)
@@ -82,8 +87,11 @@ def _rows(pieces: Iterable[ShufflePiece]) -> pa.Table:
         if PLACE_COLUMN in rows.column_names:
             at = rows.schema.get_field_index(PLACE_COLUMN)
             places = rows[PLACE_COLUMN].to_numpy() & 1
-            # The order is that of the rows; of the place only the kind of image is needed from here.
-            rows = rows.set_column(at, PLACE_COLUMN, pa.array((np.arange(len(places)) + begin) * 2 + places))
+            # The order is that of the rows; of the place only the kind of image is needed from
+            # here.
+            rows = rows.set_column(
+                at, PLACE_COLUMN, pa.array((np.arange(len(places)) + begin) * 2 + places)
+            )
             begin += rows.num_rows
         found.append(rows)
     return pa.concat_tables(found).combine_chunks()

@@ -1,5 +1,6 @@
-"""A plan by Spark: workers read portions of the log and chunks of the base and deal rows to buckets, others bring each
-bucket through changes and DDL. Nothing but what `Aggregation` makes of the rows comes back.
+"""A plan by Spark: workers read portions of the log and chunks of the base and deal rows to
+buckets, others bring each bucket through changes and DDL. Nothing but what `Aggregation` makes of
+the rows comes back.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ class BucketTables:
         self._dropped: dict[int, tuple[TableVersion, pa.Table]] = {}
         self._misplaced: set[int] = set()
 
-    def execute(self, ddl: DdlJob, before: Mapping[int, TableVersion], after: Mapping[int, TableVersion]) -> None:
+    def execute(
+        self, ddl: DdlJob, before: Mapping[int, TableVersion], after: Mapping[int, TableVersion]
+    ) -> None:
         """Go on behind a DDL. `before`, `after`: the tables there are, by id. Raises AsOfError."""
         if ddl.type == Action.EXCHANGE_PARTITION:
             self._exchange(ddl, before, after)
@@ -68,12 +70,16 @@ class BucketTables:
             return next(iter(left.values()), None)
         return None
 
-    def _without_partitions(self, ddl: DdlJob, was: TableVersion, version: TableVersion, rows: pa.Table) -> pa.Table:
+    def _without_partitions(
+        self, ddl: DdlJob, was: TableVersion, version: TableVersion, rows: pa.Table
+    ) -> pa.Table:
         gone = partition_ids(was.table).keys() - partition_ids(version.table).keys()
         places = self._partitions(ddl, was, rows)
         return rows.filter(pa.array(~np.isin(places, list(gone))))
 
-    def _exchange(self, ddl: DdlJob, before: Mapping[int, TableVersion], after: Mapping[int, TableVersion]) -> None:
+    def _exchange(
+        self, ddl: DdlJob, before: Mapping[int, TableVersion], after: Mapping[int, TableVersion]
+    ) -> None:
         old_id = next(i for i, table in ddl.effect.tables.items() if table is None)
         new_id = next(i for i in ddl.effect.tables if i in after and i not in before)
         whole_id = next(i for i in ddl.effect.tables if i in after and i in before)
@@ -84,15 +90,18 @@ class BucketTables:
         names = [column.name for column in after[whole_id].columns]
         stay = rows.filter(pa.array(~inside)).select(names)
         self.rows[whole_id] = pa.concat_tables([stay, come.select(names)]).combine_chunks()
-        self.rows[new_id] = rows.filter(pa.array(inside)).select([c.name for c in after[new_id].columns])
+        self.rows[new_id] = rows.filter(pa.array(inside)).select(
+            [c.name for c in after[new_id].columns]
+        )
 
     def _partitions(self, ddl: DdlJob, version: TableVersion, rows: pa.Table) -> np.ndarray:
         """The id of the partition of each row."""
         table = version.table
         if table.id in self._misplaced:
             raise AsOfError(
-                f"{ddl.title}, `{ddl.query[:200]}`: an EXCHANGE PARTITION before it put rows into {table.full_name}"
-                " that belong to other partitions (WITHOUT VALIDATION), so which rows go can't be told"
+                f"{ddl.title}, `{ddl.query[:200]}`: an EXCHANGE PARTITION before it put rows into"
+                f" {table.full_name} that belong to other partitions (WITHOUT VALIDATION), so which"
+                " rows go can't be told"
             )
         try:
             found = [partition_of(table, row) or -1 for row in _partition_rows(version, rows)]
@@ -119,25 +128,35 @@ def altered_rows(ddl: DdlJob, was: TableVersion, version: TableVersion, rows: pa
         if source is None:
             arrays.append(constant(missing_value(column), arrow_type(column), rows.num_rows))
         else:
-            arrays.append(_changed_values(ddl, version.table, source, column, rows[source.name].combine_chunks()))
+            arrays.append(
+                _changed_values(
+                    ddl, version.table, source, column, rows[source.name].combine_chunks()
+                )
+            )
     return pa.Table.from_arrays(arrays, schema=schema(version.columns))
 
 
-def _changed_values(ddl: DdlJob, table: Table, old: Column, new: Column, values: pa.Array) -> pa.Array:
+def _changed_values(
+    ddl: DdlJob, table: Table, old: Column, new: Column, values: pa.Array
+) -> pa.Array:
     if new.not_null and not old.not_null and values.null_count:
         raise AsOfError(
-            f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{new.name} held NULL, for which TiDB put in what its"
-            " clock or its mode said"
+            f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{new.name} held NULL, for which"
+            " TiDB put in what its clock or its mode said"
         )
     if not is_converted(old, new):
         return _with_fraction(old, new, values)
     distinct = values.dictionary_encode()
-    listed = [_PARSERS.get(old.kind, _plain)(old, value) for value in _known_elements(old, distinct.dictionary)]
+    listed = [
+        _PARSERS.get(old.kind, _plain)(old, value)
+        for value in _known_elements(old, distinct.dictionary)
+    ]
     try:
         return convert(listed, old, new, session_of(ddl)).take(distinct.indices)
     except ConversionError as error:
         raise AsOfError(
-            f"{ddl.title}, `{ddl.query[:200]}`, changed the type of {table.full_name}.{new.name}: the value {error}"
+            f"{ddl.title}, `{ddl.query[:200]}`, changed the type of {table.full_name}.{new.name}:"
+            f" the value {error}"
         ) from error
 
 
@@ -146,12 +165,16 @@ def _with_fraction(old: Column, new: Column, values: pa.Array) -> pa.Array:
     if new.kind not in _TIMES or new.fsp <= old.fsp:
         return values
     more = ("" if old.fsp else ".") + "0" * (new.fsp - old.fsp)
-    return pc.binary_join_element_wise(values, pa.scalar(more, values.type), pa.scalar("", values.type))
+    return pc.binary_join_element_wise(
+        values, pa.scalar(more, values.type), pa.scalar("", values.type)
+    )
 
 
 def _known_elements(column: Column, values: pa.Array) -> list[Any]:
     """Text needn't be utf-8."""
-    found: list[Any] = values.cast(pa.large_binary()).to_pylist() if column.kind == "text" else values.to_pylist()
+    found: list[Any] = (
+        values.cast(pa.large_binary()).to_pylist() if column.kind == "text" else values.to_pylist()
+    )
     return found
 
 

@@ -18,15 +18,19 @@ INSERTED, DELETED, CHANGED = "inserted", "deleted", "changed"
 
 
 def diff_schema(before: TableVersion, after: TableVersion) -> pa.Schema:
-    """`change`, then ``old.<column>`` of each column of the table before, ``new.<column>`` of each after."""
+    """`change`, then ``old.<column>`` of each column of the table before, ``new.<column>`` of each
+    after.
+    """
     old = [field.with_name(f"old.{field.name}") for field in schema(before.columns)]
     new = [field.with_name(f"new.{field.name}") for field in schema(after.columns)]
     return pa.schema([pa.field(CHANGE_COLUMN, pa.string()), *old, *new])
 
 
 def diff_rows(before: TableVersion, old: pa.Table, after: TableVersion, new: pa.Table) -> pa.Table:
-    """In `diff_schema`. Rows are the same by the key that both have; without one, a row with other values is one
-    deleted and one inserted. Columns count that both have, with values of the same type.
+    """In `diff_schema`.
+
+    Rows are the same by the key that both have; without one, a row with other values is one deleted
+    and one inserted. Columns count that both have, with values of the same type.
     """
     shared = _shared_columns(before, after)
     key = _key(before, after, shared)
@@ -38,9 +42,15 @@ def diff_rows(before: TableVersion, old: pa.Table, after: TableVersion, new: pa.
         _rows(before, after, INSERTED, None, new.take(pa.array(inserted))),
     ]
     if key:
-        was, is_now = _matching_places(old_codes, np.flatnonzero(gone), new_codes, np.flatnonzero(come))
+        was, is_now = _matching_places(
+            old_codes, np.flatnonzero(gone), new_codes, np.flatnonzero(come)
+        )
         a, b = old.take(pa.array(was)), new.take(pa.array(is_now))
-        other = np.asarray(_values(shared, a)) != np.asarray(_values(shared, b)) if len(was) else np.zeros(0, bool)
+        other = (
+            np.asarray(_values(shared, a)) != np.asarray(_values(shared, b))
+            if len(was)
+            else np.zeros(0, bool)
+        )
         at = pa.array(np.flatnonzero(other))
         parts.append(_rows(before, after, CHANGED, a.take(at), b.take(at)))
     return pa.concat_tables(parts)
@@ -50,7 +60,9 @@ def _matching_places(
     old: np.ndarray, old_at: np.ndarray, new: np.ndarray, new_at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The places of equal codes, each of which both have as often."""
-    return old_at[np.argsort(old[old_at], kind="stable")], new_at[np.argsort(new[new_at], kind="stable")]
+    return old_at[np.argsort(old[old_at], kind="stable")], new_at[
+        np.argsort(new[new_at], kind="stable")
+    ]
 
 
 def _values(columns: Sequence[Column], rows: pa.Table) -> np.ndarray:
@@ -74,7 +86,11 @@ def _key(before: TableVersion, after: TableVersion, shared: Sequence[Column]) ->
 
 
 def _rows(
-    before: TableVersion, after: TableVersion, change: str, old: pa.Table | None, new: pa.Table | None
+    before: TableVersion,
+    after: TableVersion,
+    change: str,
+    old: pa.Table | None,
+    new: pa.Table | None,
 ) -> pa.Table:
     rows = next(table for table in (old, new) if table is not None).num_rows
     arrays: list[pa.Array | pa.ChunkedArray] = [pa.array([change] * rows, pa.string())]

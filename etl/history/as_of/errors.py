@@ -10,5 +10,7 @@ from sluice.errors import SluiceError
 class AsOfError(SluiceError):
     """A table as of a moment that can't be computed exactly; names the table, and where it ends."""
 
-    way_out = "ask for another moment, or begin with a base that was made after it: `sluice base make`"
+    way_out = (
+        "ask for another moment, or begin with a base that was made after it: `sluice base make`"
+    )
     exit_code: ClassVar[int] = 1

@@ -1,4 +1,6 @@
-"""What a table's rows are, in 128 bits: equal for the same rows in whatever order, from wherever they were read."""
+"""What a table's rows are, in 128 bits: equal for the same rows in whatever order, from wherever
+they were read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _HALF = 32
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`digest` is the sum of the rows' digests, modulo 2^128, so those of parts add up to that of the whole."""
+    """`digest` is the sum of the rows' digests, modulo 2^128, so those of parts add up to that of
+    the whole.
+    """
 
     rows: int = 0
     digest: int = 0
@@ -42,8 +46,9 @@ class Fingerprint:
 
 
 def fingerprint(table: Table, batches: Iterable[pa.RecordBatch | pa.Table]) -> Fingerprint:
-    """Of rows of `table`: its writable columns count, by name whatever their order, in types and texts of
-    `sluice.tidb.rows.arrow_schema`. What databases compute themselves, generated columns, is left out.
+    """Of rows of `table`: its writable columns count, by name whatever their order, in types and
+    texts of `sluice.tidb.rows.arrow_schema`. What databases compute themselves, generated columns,
+    is left out.
     """
     columns = compared_columns(table)
     found = Fingerprint()

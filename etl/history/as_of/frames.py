@@ -1,4 +1,6 @@
-"""Tables of the past as Spark frames, for queries that Spark itself answers: the rows stay in Spark."""
+"""Tables of the past as Spark frames, for queries that Spark itself answers: the rows stay in
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,22 @@ from sluice.etl.spark.remote_workers import wrap_for_workers
 __all__ = ["TableFrames", "as_frames"]
 
 _TYPES = {
-    pa.int64(): "bigint", pa.int32(): "int", pa.float32(): "float", pa.float64(): "double", pa.date32(): "date",
-    pa.timestamp("us"): "timestamp_ntz", pa.timestamp("us", "UTC"): "timestamp", pa.binary(): "binary",
+    pa.int64(): "bigint",
+    pa.int32(): "int",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.binary(): "binary",
     pa.string(): "string",
-}  # fmt: skip
+}
 
 
 class TableFrames:
-    """`spark`: their session. `tables`: by name (``schema.table`` upstream), each computed once, when it is needed
-    first.
+    """`spark`: their session.
+
+    `tables`: by name (``schema.table`` upstream), each computed once, when it is needed first.
     """
 
     def __init__(self, spark: Any, tables: Mapping[str, Any]) -> None:
@@ -45,8 +54,9 @@ class TableFrames:
 
 @contextlib.contextmanager
 def as_frames(past: TimeTravelQuery, server: Spark, session_name: str) -> Iterator[TableFrames]:
-    """The tables of `past` as frames with the lake's types, in a session on `server`; no more than one
-    process at a time has a session of that name. Raises AsOfError, SparkError.
+    """The tables of `past` as frames with the lake's types, in a session on `server`.
+
+    No more than one process at a time has a session of that name. Raises AsOfError, SparkError.
     """
     with past.held(), restored_errors(), ErrorTranslator().translating():
         spark = spark_session.attach(server, session_name, places=(past.archive_url,))
@@ -57,9 +67,15 @@ def as_frames(past: TimeTravelQuery, server: Spark, session_name: str) -> Iterat
                 compute = wrap_for_workers(spark, Aggregate(replace(plan, tasks=()), CollectRows()))
                 payloads = ordered_pieces(spark, plan).mapInArrow(compute, RESULT_TYPES).persist()
                 kept.append(payloads)
-                own = {name for buckets in plan.families for name in buckets.family.results[past.moments[-1]]}
+                own = {
+                    name
+                    for buckets in plan.families
+                    for name in buckets.family.results[past.moments[-1]]
+                }
                 for name in sorted(own & past.tables.keys()):
-                    of_table = payloads.where((payloads["name"] == name) & (payloads["moment"] == past.moments[-1]))
+                    of_table = payloads.where(
+                        (payloads["name"] == name) & (payloads["moment"] == past.moments[-1])
+                    )
                     found = past.tables[name]
                     typed = wrap_for_workers(spark, TypedRows(found.table, found.left_out))
                     frames[name] = of_table.mapInArrow(typed, _ddl(past, name))

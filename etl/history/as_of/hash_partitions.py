@@ -1,5 +1,6 @@
-"""A table in parts: each row belongs to one by the bytes of its key, so that two readings of a table, here and on
-Spark, can be compared part by part, and only the rows of parts that differ need to travel.
+"""A table in parts: each row belongs to one by the bytes of its key, so that two readings of a
+table, here and on Spark, can be compared part by part, and only the rows of parts that differ need
+to travel.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _SIGNED_ZEROS = ("double",)
 
 @dataclass(slots=True)
 class PartSums:
-    """Of each part how many rows it has and the sums of their digests, in two lanes of 64 bits modulo 2^64: equal for
-    the same rows in whatever order. A part without rows has zeros.
+    """Of each part how many rows it has and the sums of their digests, in two lanes of 64 bits
+    modulo 2^64: equal for the same rows in whatever order. A part without rows has zeros.
     """
 
     parts: int
@@ -63,7 +64,11 @@ class PartSums:
     def to_json(self) -> dict[str, Any]:
         """As JSON values: the parts that have rows. `from_json` is the inverse."""
         at = np.flatnonzero(self.sums[0])
-        return {"parts": self.parts, "at": at.tolist(), "sums": [lane[at].tolist() for lane in self.sums]}
+        return {
+            "parts": self.parts,
+            "at": at.tolist(),
+            "sums": [lane[at].tolist() for lane in self.sums],
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -76,14 +81,16 @@ class PartSums:
 
 
 def key_columns_of(table: Table) -> list[Column]:
-    """By what rows are the same on both sides: the key that finds them downstream, else all that is compared. A key
-    that a database computes isn't in what is read, so there all counts, too.
+    """By what rows are the same on both sides: the key that finds them downstream, else all that is
+    compared. A key that a database computes isn't in what is read, so there all counts, too.
     """
     key = lookup_key_columns(table)
     return key if key and not any(column.generated for column in key) else compared_columns(table)
 
 
-def rows_of_parts(table: Table, batch: pa.RecordBatch | pa.Table, parts: int, wanted: Sequence[int]) -> pa.Table:
+def rows_of_parts(
+    table: Table, batch: pa.RecordBatch | pa.Table, parts: int, wanted: Sequence[int]
+) -> pa.Table:
     """The rows of some parts."""
     rows = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
     if not rows.num_rows:
@@ -92,7 +99,9 @@ def rows_of_parts(table: Table, batch: pa.RecordBatch | pa.Table, parts: int, wa
     return rows.filter(pa.array(np.isin(at, np.array(wanted, np.int64))))
 
 
-def _digests(table: Table, batch: pa.RecordBatch | pa.Table, parts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _digests(
+    table: Table, batch: pa.RecordBatch | pa.Table, parts: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     columns = compared_columns(table)
     rows = row_bytes(columns, {c.name: batch[c.name] for c in columns}, signed_zeros=_SIGNED_ZEROS)
     upper, lower = row_digests(rows)
@@ -101,7 +110,9 @@ def _digests(table: Table, batch: pa.RecordBatch | pa.Table, parts: int) -> tupl
 
 def _parts_of(table: Table, batch: pa.RecordBatch | pa.Table, parts: int) -> np.ndarray:
     key = key_columns_of(table)
-    _, lower = row_digests(row_bytes(key, {c.name: batch[c.name] for c in key}, signed_zeros=_SIGNED_ZEROS))
+    _, lower = row_digests(
+        row_bytes(key, {c.name: batch[c.name] for c in key}, signed_zeros=_SIGNED_ZEROS)
+    )
     return (lower % np.uint64(parts)).astype(np.int64)
 
 
@@ -120,7 +131,10 @@ class CollectPartSums:
 
 @dataclass(frozen=True, slots=True)
 class CollectPartRows:
-    """The rows of some parts, by table, as Arrow IPC streams of `compared_columns`. Runs in Spark's workers."""
+    """The rows of some parts, by table, as Arrow IPC streams of `compared_columns`.
+
+    Runs in Spark's workers.
+    """
 
     parts: int
     wanted: Mapping[str, Sequence[int]]
@@ -130,6 +144,8 @@ class CollectPartRows:
             table = family.version_at(moment, name).table
             if not (numbers := self.wanted.get(name)):
                 continue
-            within = rows_of_parts(table, rows.select([c.name for c in compared_columns(table)]), self.parts, numbers)
+            within = rows_of_parts(
+                table, rows.select([c.name for c in compared_columns(table)]), self.parts, numbers
+            )
             for first in range(0, within.num_rows, _CHUNK_ROWS):
                 yield AggregateResult(moment, name, to_ipc(within.slice(first, _CHUNK_ROWS)))

@@ -1,5 +1,5 @@
-"""What window records say of tables between two moments: the DDL in order, each with the tables it changes as they
-were, and which tables there are at each moment that is asked for. No row is read.
+"""What window records say of tables between two moments: the DDL in order, each with the tables it
+changes as they were, and which tables there are at each moment that is asked for. No row is read.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class SchemaChangeLog:
     ddls: list[DdlJob] = field(default_factory=list)
     """With `before`."""
     dropping: list[tuple[int, int, int]] = field(default_factory=list)
-    """(lo, hi, table id) of windows in which rows may take the place of others whose partition is about to be
-    dropped."""
+    """(lo, hi, table id) of windows in which rows may take the place of others whose partition is
+    about to be dropped.
+    """
     skipped: list[int] = field(default_factory=list)
     """Commit timestamps of transactions that were left out at landing."""
     brings: Callable[[Table], frozenset[str]] = lambda table: frozenset()
@@ -45,10 +46,15 @@ class SchemaChangeLog:
     """The tables there are, by id, at each of `moments`."""
 
     def find(self, moment: int, wanted: Iterable[str]) -> dict[str, Table]:
-        """Tables by ``schema.table``, in the spelling that they have; names may have * and ?. Raises AsOfError for one
-        that isn't there at the moment.
+        """Tables by ``schema.table``, in the spelling that they have; names may have * and ?.
+
+        Raises AsOfError for one that isn't there at the moment.
         """
-        there = {t.full_name: t for t in self.tables_at[moment].values() if t.is_base_table and _is_users(t)}
+        there = {
+            t.full_name: t
+            for t in self.tables_at[moment].values()
+            if t.is_base_table and _is_users(t)
+        }
         found: dict[str, Table] = {}
         for name in wanted:
             matched = {full: t for full, t in there.items() if fits(folded(full), folded(name))}
@@ -70,8 +76,8 @@ class SchemaChangeLog:
         if self.known:
             return ""
         return (
-            f": nothing was found of it in what was committed after {tso.text(self.start_ts)}, and no base tells"
-            " what there was before"
+            f": nothing was found of it in what was committed after {tso.text(self.start_ts)}, and"
+            " no base tells what there was before"
         )
 
 
@@ -85,14 +91,22 @@ def _is_users(table: Table) -> bool:
 
 
 def _unknown_table_hint(name: str) -> str:
-    return f"look for {name} at another moment, or have a base made that holds it: `sluice base make`"
+    return (
+        f"look for {name} at another moment, or have a base made that holds it: `sluice base make`"
+    )
 
 
 def read_history(
-    log: WindowLog, start_ts: int, known: Mapping[int, Table] | None, until_ts: int, moments: tuple[int, ...]
+    log: WindowLog,
+    start_ts: int,
+    known: Mapping[int, Table] | None,
+    until_ts: int,
+    moments: tuple[int, ...],
 ) -> SchemaChangeLog:
-    """What lies in (start_ts, until_ts]. `known`: the tables of the base at `start_ts`, None if there is none. Raises
-    AsOfError where the log doesn't reach, relay errors.
+    """What lies in (start_ts, until_ts].
+
+    `known`: the tables of the base at `start_ts`, None if there is none. Raises AsOfError where the
+    log doesn't reach, relay errors.
     """
     replay = SchemaReplay(start_ts, (known or {}).values())
     found = SchemaChangeLog(start_ts, until_ts, moments, dict(known or {}), replay.unknown)
@@ -104,14 +118,17 @@ def read_history(
                 continue
             schema = RecordedSchema.from_window(window)
             replay.enter(schema)
-            found.dropping += [(window.lo, window.hi, i) for i, indexes in schema.relaxed.items() if not indexes]
+            found.dropping += [
+                (window.lo, window.hi, i) for i, indexes in schema.relaxed.items() if not indexes
+            ]
             found.skipped += [int(entry["commit_ts"]) for entry in window.skipped]
             for ddl in replay.advance(schema.ddls, until_ts):
                 while left and left[0] < ddl.commit_ts:
                     found.tables_at[left.pop(0)] = dict(replay.tables)
                 if ddl.type == Action.FLASHBACK_CLUSTER:
                     raise AsOfError(
-                        f"{ddl.title} took the whole cluster back to an earlier moment, and its rows are in no binlog",
+                        f"{ddl.title} took the whole cluster back to an earlier moment, and its"
+                        " rows are in no binlog",
                         way_out="begin with a base that was made after it: `sluice base make`",
                     )
                 if ddl.effect.tables:
@@ -126,11 +143,15 @@ def _check_reach(log: WindowLog, start_ts: int, until_ts: int) -> None:
         raise AsOfError(f"{log.url}: nothing was landed", way_out="wait until windows are landed")
     if start_ts < first.lo:
         raise AsOfError(
-            f"{log.url} holds what was committed after {tso.text(first.lo)}, not from {tso.text(start_ts)} on",
-            way_out="ask for a moment from the first base on: `sluice archive status` says from when",
+            f"{log.url} holds what was committed after {tso.text(first.lo)}, not from"
+            f" {tso.text(start_ts)} on",
+            way_out=(
+                "ask for a moment from the first base on: `sluice archive status` says from when"
+            ),
         )
     if until_ts > last.hi:
         raise AsOfError(
-            f"{log.url} holds what was committed through {tso.text(last.hi)}: {tso.text(until_ts)} isn't landed",
+            f"{log.url} holds what was committed through {tso.text(last.hi)}: {tso.text(until_ts)}"
+            " isn't landed",
             way_out="ask for an earlier moment, or wait until it is landed",
         )

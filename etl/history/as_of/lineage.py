@@ -1,4 +1,6 @@
-"""From which tables the rows of the wanted ones come: families of tables that exchange rows, through all their DDL."""
+"""From which tables the rows of the wanted ones come: families of tables that exchange rows,
+through all their DDL.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class StartTooLateError(AsOfError):
 
 
 class MissingValuesError(StartTooLateError):
-    """The base lacks values of stored generated columns: an older one, or the log from its beginning, may tell them."""
+    """The base lacks values of stored generated columns: an older one, or the log from its
+    beginning, may tell them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class TableGroup:
     results: Mapping[int, Mapping[str, int]]
     """By moment, the ids of the wanted tables by name."""
     until: Mapping[int, int]
-    """By id, the commit ts through which changes count: rows of later ones come to no wanted table."""
+    """By id, the commit ts through which changes count: rows of later ones come to no wanted table.
+    """
 
     @property
     def is_partitioned(self) -> bool:
@@ -71,8 +76,9 @@ Wanted = Mapping[int, Mapping[str, Table]]
 def table_groups(
     history: SchemaChangeLog, wanted: Wanted, *, is_whole: bool = True
 ) -> tuple[list[TableGroup], dict[frozenset[str], StartTooLateError]]:
-    """The families that can begin where the history does, and by the names of their wanted tables what hinders the
-    others. `is_whole`: no transaction is left out, so that each change must fit what is there. Raises AsOfError.
+    """The families that can begin where the history does, and by the names of their wanted tables
+    what hinders the others. `is_whole`: no transaction is left out, so that each change must fit
+    what is there. Raises AsOfError.
     """
     ids = {table.id for tables in wanted.values() for table in tables.values()}
     ddls, until = _relevant(history.ddls, ids)
@@ -82,7 +88,12 @@ def table_groups(
         try:
             family = _table_group(history, group, ddls, wanted, until)
         except StartTooLateError as error:
-            named = {name for tables in wanted.values() for name, table in tables.items() if table.id in group}
+            named = {
+                name
+                for tables in wanted.values()
+                for name, table in tables.items()
+                if table.id in group
+            }
             refused[frozenset(named)] = error
             continue
         found.append(family if is_whole else _with_lenient_columns(family))
@@ -90,8 +101,8 @@ def table_groups(
 
 
 def _relevant(ddls: list[DdlJob], ids: set[int]) -> tuple[list[DdlJob], dict[int, int]]:
-    """Return the DDL that what is in `ids` comes from, and by id the commit ts through which what is added to `ids`
-    belongs to it.
+    """Return the DDL that what is in `ids` comes from, and by id the commit ts through which what
+    is added to `ids` belongs to it.
     """
     found: list[DdlJob] = []
     until: dict[int, int] = {}
@@ -101,7 +112,11 @@ def _relevant(ddls: list[DdlJob], ids: set[int]) -> tuple[list[DdlJob], dict[int
             continue
         found.append(ddl)
         if ddl.type == Action.EXCHANGE_PARTITION:
-            come = {i for i, table in (*ddl.effect.tables.items(), *ddl.before.items()) if table is not None}
+            come = {
+                i
+                for i, table in (*ddl.effect.tables.items(), *ddl.before.items())
+                if table is not None
+            }
         elif ddl.type in _RENUMBERING_ACTIONS:
             come = set(ddl.effect.tables)
         else:
@@ -114,7 +129,9 @@ def _relevant(ddls: list[DdlJob], ids: set[int]) -> tuple[list[DdlJob], dict[int
 def _related_ids(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[frozenset[int]]:
     """The ids, those together that have to do with each other."""
     links = [
-        ids & ddl.effect.tables.keys() for ddl in ddls if ddl.type in _RENUMBERING_ACTIONS | {Action.EXCHANGE_PARTITION}
+        ids & ddl.effect.tables.keys()
+        for ddl in ddls
+        if ddl.type in _RENUMBERING_ACTIONS | {Action.EXCHANGE_PARTITION}
     ]
     names: dict[str, set[int]] = {}
     for tables in wanted.values():
@@ -128,17 +145,32 @@ def _related_ids(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[froz
 
 
 def _table_group(
-    history: SchemaChangeLog, ids: frozenset[int], ddls: list[DdlJob], wanted: Wanted, until: Mapping[int, int]
+    history: SchemaChangeLog,
+    ids: frozenset[int],
+    ddls: list[DdlJob],
+    wanted: Wanted,
+    until: Mapping[int, int],
 ) -> TableGroup:
     own = {ddl.commit_ts: ddl for ddl in ddls if ids & ddl.effect.tables.keys()}
     for ddl in own.values():
         if ddl.type not in _KNOWN_ACTIONS:
-            names = ", ".join(sorted({t.full_name for i, t in ddl.effect.tables.items() if t is not None and i in ids}))
-            raise AsOfError(
-                f"{ddl.title}, `{ddl.query[:200]}`, is of {action_name(ddl.type)}, which Sluice doesn't know: what it"
-                f" does to the rows of {names} can't be told"
+            names = ", ".join(
+                sorted(
+                    {
+                        t.full_name
+                        for i, t in ddl.effect.tables.items()
+                        if t is not None and i in ids
+                    }
+                )
             )
-    results = {moment: {n: t.id for n, t in tables.items() if t.id in ids} for moment, tables in wanted.items()}
+            raise AsOfError(
+                f"{ddl.title}, `{ddl.query[:200]}`, is of {action_name(ddl.type)}, which Sluice"
+                f" doesn't know: what it does to the rows of {names} can't be told"
+            )
+    results = {
+        moment: {n: t.id for n, t in tables.items() if t.id in ids}
+        for moment, tables in wanted.items()
+    }
     breaks = tuple(sorted(own.keys() | set(history.moments)))
     stretches = list(_versions_between_breaks(history, ids, own, breaks))
     based = frozenset(ids & history.known.keys() & stretches[0].keys())
@@ -148,36 +180,48 @@ def _table_group(
 
 
 def _versions_between_breaks(
-    history: SchemaChangeLog, ids: frozenset[int], ddls: Mapping[int, DdlJob], breaks: tuple[int, ...]
+    history: SchemaChangeLog,
+    ids: frozenset[int],
+    ddls: Mapping[int, DdlJob],
+    breaks: tuple[int, ...],
 ) -> Iterator[Mapping[int, TableVersion]]:
     known = {i: table for i, table in history.known.items() if i in ids}
-    now = {i: TableVersion.from_table(table, _held_columns(history, table)) for i, table in known.items()}
+    now = {
+        i: TableVersion.from_table(table, _held_columns(history, table))
+        for i, table in known.items()
+    }
     gone: dict[int, TableVersion] = {}
     for table_id in ids & history.unknown.keys():
         raise StartTooLateError(_unknown(history, history.unknown[table_id]))
     ends = [*breaks, history.until_ts]
     for begin, end in itertools.pairwise([history.start_ts, *ends]):
-        yield {i: replace(version, lenient=_is_dropping(history, i, begin, end)) for i, version in now.items()}
+        yield {
+            i: replace(version, lenient=_is_dropping(history, i, begin, end))
+            for i, version in now.items()
+        }
         if (ddl := ddls.get(end)) is not None:
             _advance_tables(history, ids, ddl, now, gone)
 
 
 def _held_columns(history: SchemaChangeLog, table: Table) -> frozenset[str]:
-    """Return the stored generated columns that the base holds. Raises LackingValuesError if that isn't all."""
+    """Return the stored generated columns that the base holds.
+
+    Raises LackingValuesError if that isn't all.
+    """
     wanted = frozenset(column.name for column in table.stored_columns if column.generated)
     held = wanted & history.brings(table) if wanted else wanted
     if held < wanted and not history.may_lack:
         raise MissingValuesError(
-            f"the base of {tso.text(history.start_ts)} holds no values of {', '.join(sorted(wanted - held))} of"
-            f" {table.full_name}"
+            f"the base of {tso.text(history.start_ts)} holds no values of"
+            f" {', '.join(sorted(wanted - held))} of {table.full_name}"
         )
     return held
 
 
 def _unknown(history: SchemaChangeLog, table: Table) -> str:
     return (
-        f"{table.full_name} (id {table.id}) was there before {tso.text(history.start_ts)}, where the log begins or the"
-        " base was made, and no base tells its rows then"
+        f"{table.full_name} (id {table.id}) was there before {tso.text(history.start_ts)}, where"
+        " the log begins or the base was made, and no base tells its rows then"
     )
 
 
@@ -214,8 +258,9 @@ def _advance_tables(
 
 
 def _share_labels(ddl: DdlJob, now: dict[int, TableVersion]) -> None:
-    """Tables that exchange rows have the same columns under the same names, with whatever labels. What one of them
-    doesn't hold the other doesn't afterwards.
+    """Tables that exchange rows have the same columns under the same names, with whatever labels.
+
+    What one of them doesn't hold the other doesn't afterwards.
     """
     ids = [i for i, table in ddl.effect.tables.items() if table is not None and i in now]
     shared = set.intersection(*(set(now[i].labels) for i in ids))
@@ -233,7 +278,9 @@ def _is_dropping(history: SchemaChangeLog, table_id: int, begin: int, end: int) 
 
 
 def _with_lenient_columns(family: TableGroup) -> TableGroup:
-    versions = tuple({i: replace(v, lenient=True) for i, v in stretch.items()} for stretch in family.versions)
+    versions = tuple(
+        {i: replace(v, lenient=True) for i, v in stretch.items()} for stretch in family.versions
+    )
     return replace(family, versions=versions)
 
 
@@ -242,13 +289,19 @@ def _with_leaving_columns(family: TableGroup) -> TableGroup:
     for number in reversed(range(len(family.breaks))):
         ddl, behind = family.ddls.get(family.breaks[number]), versions[number + 1]
         versions[number] = {
-            i: replace(version, leaving=_columns_leaving(version, behind[i], ddl)) if i in behind else version
+            i: (
+                replace(version, leaving=_columns_leaving(version, behind[i], ddl))
+                if i in behind
+                else version
+            )
             for i, version in versions[number].items()
         }
     return replace(family, versions=tuple(versions))
 
 
-def _columns_leaving(version: TableVersion, later: TableVersion, ddl: DdlJob | None) -> frozenset[str]:
+def _columns_leaving(
+    version: TableVersion, later: TableVersion, ddl: DdlJob | None
+) -> frozenset[str]:
     if ddl is None:
         return later.leaving
     stay = {column.id for column in pair_columns(version.table, later.table, ddl).values()}
@@ -256,16 +309,22 @@ def _columns_leaving(version: TableVersion, later: TableVersion, ddl: DdlJob | N
 
 
 def _with_partition_columns(family: TableGroup) -> TableGroup:
-    """With the columns by which rows are dealt: those of the identity that stay as they are from the first stretch to
-    the last, in all tables of the family; of these the key alone, if it is among them, so that a row stays in its
-    bucket whatever becomes of its other values.
+    """With the columns by which rows are dealt: those of the identity that stay as they are from
+    the first stretch to the last, in all tables of the family; of these the key alone, if it is
+    among them, so that a row stays in its bucket whatever becomes of its other values.
     """
     shared = _shared_labels(family.versions)
-    results = [family.version_at(moment, name) for moment, names in family.results.items() for name in names]
+    results = [
+        family.version_at(moment, name)
+        for moment, names in family.results.items()
+        for name in names
+    ]
     keys = [{version.labels[column.name] for column in version.steady_key} for version in results]
     key = set.intersection(*keys) if keys else set()
     dealt = sorted(key if key and key <= shared else shared)
-    versions = tuple({i: replace(v, dealt_by=_labelled(v, dealt)) for i, v in s.items()} for s in family.versions)
+    versions = tuple(
+        {i: replace(v, dealt_by=_labelled(v, dealt)) for i, v in s.items()} for s in family.versions
+    )
     return replace(family, versions=versions)
 
 
@@ -273,7 +332,11 @@ def _shared_labels(versions: Iterable[Mapping[int, TableVersion]]) -> set[str]:
     found: set[str] | None = None
     for stretch in versions:
         for version in stretch.values():
-            labels = {version.labels[column.name] for column in version.identity if column.kind not in INEXACT_KINDS}
+            labels = {
+                version.labels[column.name]
+                for column in version.identity
+                if column.kind not in INEXACT_KINDS
+            }
             found = labels if found is None else found & labels
     return found or set()
 

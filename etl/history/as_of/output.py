@@ -38,10 +38,14 @@ __all__ = [
 ]
 
 _STATEMENT_BYTES = 512 << 10
-"""A statement has about so many bytes, or one row: servers take at least 1 MiB (max_allowed_packet)."""
+"""A statement has about so many bytes, or one row: servers take at least 1 MiB
+(max_allowed_packet).
+"""
 _SET_SQL_MODE = b"sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
 """Each value is taken as it is: an id 0, a date that isn't in the calendar."""
-_SESSION_SETTINGS = b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0, " + _SET_SQL_MODE
+_SESSION_SETTINGS = (
+    b"SET NAMES utf8mb4, time_zone = '+00:00', foreign_key_checks = 0, " + _SET_SQL_MODE
+)
 _SET_STRICT_MODE = b"SET sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES');\n"
 """A column of text cuts off text that isn't UTF-8; so it refuses that."""
 
@@ -68,7 +72,10 @@ class _ParquetOutput:
 
 
 class _CsvOutput:
-    """A header, then a row a line; NULL is nothing at all, text is in quotes, bytes are 0x and digits."""
+    """A header, then a row a line.
+
+    NULL is nothing at all, text is in quotes, bytes are 0x and digits.
+    """
 
     def __init__(self, sink: BinaryIO, schema: pa.Schema, table: Table) -> None:
         self._schema = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in schema])
@@ -83,7 +90,11 @@ class _CsvOutput:
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    return pa.large_binary() if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else kind
+    return (
+        pa.large_binary()
+        if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        else kind
+    )
 
 
 def _csv_column(column: pa.Array) -> pa.Array:
@@ -91,7 +102,8 @@ def _csv_column(column: pa.Array) -> pa.Array:
         return join(b"0x", hex_column(column))
     if pa.types.is_large_string(column.type) and (broken := invalid_utf8_mask(column)) is not None:
         raw = column.cast(pa.large_binary())
-        return pc.if_else(broken, join(b"0x", hex_column(raw)), raw)  # as bytes are: no text says them
+        # as bytes are: no text says them
+        return pc.if_else(broken, join(b"0x", hex_column(raw)), raw)
     return column.cast(_csv_type(column.type))
 
 
@@ -114,8 +126,15 @@ class _SqlOutput:
             self._sink.write(b"SET " + _SET_SQL_MODE)
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        values = [literal_column(_full_doubles(batch.column(column.name)), column) for column in self._columns]
-        lines = join(b"(", join(*values, separator=b", "), b")").to_pylist() if values else [b"()"] * batch.num_rows
+        values = [
+            literal_column(_full_doubles(batch.column(column.name)), column)
+            for column in self._columns
+        ]
+        lines = (
+            join(b"(", join(*values, separator=b", "), b")").to_pylist()
+            if values
+            else [b"()"] * batch.num_rows
+        )
         first = size = 0
         for number, line in enumerate(lines):
             if number > first and size + len(line) > _STATEMENT_BYTES:
@@ -154,9 +173,11 @@ def file_name(name: str, ending: str) -> str:
 
 
 @contextlib.contextmanager
-def file_output(folder: Path, kind: str, name: str, schema: pa.Schema, table: Table) -> Iterator[TableOutput]:
-    """A new file for a table `name`, complete when the context ends without an error, and not there otherwise. Raises
-    RequestError if it is there already.
+def file_output(
+    folder: Path, kind: str, name: str, schema: pa.Schema, table: Table
+) -> Iterator[TableOutput]:
+    """A new file for a table `name`, complete when the context ends without an error, and not there
+    otherwise. Raises RequestError if it is there already.
     """
     path = folder / file_name(name, kind)
     if path.exists():
@@ -172,8 +193,9 @@ def file_output(folder: Path, kind: str, name: str, schema: pa.Schema, table: Ta
 
 @contextlib.contextmanager
 def open_output_at(path: Path, kind: str, schema: pa.Schema, table: Table) -> Iterator[TableOutput]:
-    """A file there, whatever was there before; it is complete when the context ends without an error. Errors of the
-    system name it.
+    """A file there, whatever was there before.
+
+    It is complete when the context ends without an error. Errors of the system name it.
     """
     sink = path.open("wb")
     try:
@@ -236,5 +258,7 @@ def _texts(array: pa.Array) -> list[str]:
         return ["NULL" if value is None else f"0x{value.hex()}" for value in array.to_pylist()]
     if pa.types.is_large_string(array.type) and invalid_utf8_mask(array) is not None:
         raw: list[Any] = array.cast(pa.large_binary()).to_pylist()
-        return ["NULL" if value is None else value.decode("utf-8", "backslashreplace") for value in raw]
+        return [
+            "NULL" if value is None else value.decode("utf-8", "backslashreplace") for value in raw
+        ]
     return ["NULL" if value is None else str(value) for value in array.to_pylist()]

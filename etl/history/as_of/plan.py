@@ -26,13 +26,17 @@ PIECES = pa.schema(
         pa.field("rows", pa.binary()),
     ]
 )
-"""Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows, or of changed images. In a bucket
-they count in the order of `step`, task and number."""
+"""Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows, or of changed
+images. In a bucket they count in the order of `step`, task and number.
+"""
 SNAPSHOT_STEP = -1
 
 
 def step_of(stretch: int) -> int:
-    """The step of changes between two breaks; the next one is that of rows which DDL at the second break keeps."""
+    """The step of changes between two breaks.
+
+    The next one is that of rows which DDL at the second break keeps.
+    """
     return 2 * stretch
 
 
@@ -61,7 +65,9 @@ class WindowChanges:
     after_ts: int
     until_ts: int
     counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...] = ()
-    """For DDL before the first of them that emptied partitions, by job: what came behind a TSO, in which windows."""
+    """For DDL before the first of them that emptied partitions, by job: what came behind a TSO, in
+    which windows.
+    """
     bytes: int = 0
 
 

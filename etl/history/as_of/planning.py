@@ -1,5 +1,5 @@
-"""Made on the driver: which windows and chunks of a base are read for some tables, in which portions, and into how many
-buckets their rows are dealt.
+"""Made on the driver: which windows and chunks of a base are read for some tables, in which
+portions, and into how many buckets their rows are dealt.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class SnapshotStart:
 
 
 def make_time_travel_plan(
-    log: WindowLog, start_ts: int, until_ts: int, found: Iterable[TableGroup], base: SnapshotStart | None
+    log: WindowLog,
+    start_ts: int,
+    until_ts: int,
+    found: Iterable[TableGroup],
+    base: SnapshotStart | None,
 ) -> TimeTravelPlan:
     """Raises AsOfError, relay errors, CopyError."""
     families = list(found)
@@ -76,12 +80,18 @@ def _survivor_tasks(log: WindowLog, families: list[TableGroup]) -> Iterator[Part
             yield PartitionSurvivors(ddl.commit_ts, tuple(map(_parts, windows)), _bytes(windows))
 
 
-def _reaching_back(log: WindowLog, from_ts: int, to_ts: int, ids: Iterable[int], what: str) -> Iterator[WindowRecord]:
-    """Windows that may lie before the start. Raises StartTooLateError where the log doesn't reach."""
+def _reaching_back(
+    log: WindowLog, from_ts: int, to_ts: int, ids: Iterable[int], what: str
+) -> Iterator[WindowRecord]:
+    """Windows that may lie before the start.
+
+    Raises StartTooLateError where the log doesn't reach.
+    """
     first = log.first()
     if first is None or from_ts < first.lo:
         raise StartTooLateError(
-            f"{what} began at {tso.text(from_ts)}, before the log {log.url} does: which rows it keeps can't be told"
+            f"{what} began at {tso.text(from_ts)}, before the log {log.url} does: which rows it"
+            " keeps can't be told"
         )
     wanted = set(ids)
     return (window for window in log.windows(from_ts, to_ts) if _concerns(window, wanted))
@@ -91,7 +101,11 @@ def _concerns(window: WindowRecord, ids: set[int]) -> bool:
     """Whether rows or DDL inside may be about these tables."""
     if any(str(table_id) in window.tables for table_id in ids):
         return True
-    return any(str(table_id) in (ddl.get("effect") or {}).get("tables", {}) for ddl in window.ddls for table_id in ids)
+    return any(
+        str(table_id) in (ddl.get("effect") or {}).get("tables", {})
+        for ddl in window.ddls
+        for table_id in ids
+    )
 
 
 def _parts(window: WindowRecord, moved: tuple[FinishedRowMove, ...] = ()) -> WindowParts:
@@ -104,8 +118,9 @@ def _bytes(windows: Iterable[WindowRecord]) -> int:
 
 @dataclass(slots=True)
 class _ChangeTasks:
-    """Windows in portions that workers read side by side. Behind DDL that emptied partitions rows are counted, so all
-    of that goes to one.
+    """Windows in portions that workers read side by side.
+
+    Behind DDL that emptied partitions rows are counted, so all of that goes to one.
     """
 
     families: list[TableGroup]
@@ -122,7 +137,11 @@ class _ChangeTasks:
         for window in log.windows(start_ts, until_ts):
             if not _concerns(window, ids):
                 continue
-            moved = tuple(past for past in RecordedSchema.from_window(window).moved if ids & past.before.keys())
+            moved = tuple(
+                past
+                for past in RecordedSchema.from_window(window).moved
+                if ids & past.before.keys()
+            )
             if counted is None:
                 counted = tuple(_windows_to_recount(log, moved, start_ts, ids))
             if self._is_full and window.lo >= counting_until and not any(map(_is_counted, moved)):
@@ -131,20 +150,27 @@ class _ChangeTasks:
             self._windows.append(_parts(window, moved))
             self._changes += window.changes
             self._size += _bytes([window])
-            counting_until = max([counting_until, *(_counting_until(ddl) for ddl in self._ddls(window))])
+            counting_until = max(
+                [counting_until, *(_counting_until(ddl) for ddl in self._ddls(window))]
+            )
         if self._windows:
             yield self._pop_task(start_ts, until_ts, counted or ())
 
     def _ddls(self, window: WindowRecord) -> Iterator[DdlJob]:
         for family in self.families:
-            yield from (ddl for commit_ts, ddl in family.ddls.items() if window.lo < commit_ts <= window.hi)
+            yield from (
+                ddl for commit_ts, ddl in family.ddls.items() if window.lo < commit_ts <= window.hi
+            )
 
     @property
     def _is_full(self) -> bool:
         return self._changes >= _MAX_TASK_CHANGES or self._size >= _MAX_TASK_BYTES
 
     def _pop_task(
-        self, start_ts: int, until_ts: int, counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...]
+        self,
+        start_ts: int,
+        until_ts: int,
+        counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...],
     ) -> WindowChanges:
         made = WindowChanges(tuple(self._windows), start_ts, until_ts, counted, self._size)
         self._windows, self._changes, self._size = [], 0, 0
@@ -156,7 +182,9 @@ def _counting_until(ddl: DdlJob) -> int:
 
 
 def _is_counted(ddl: DdlJob | FinishedRowMove) -> bool:
-    """Whether rows are counted behind it, for TiKV wasn't asked which are in the emptied partitions."""
+    """Whether rows are counted behind it, for TiKV wasn't asked which are in the emptied
+    partitions.
+    """
     return ddl.type in REMOVES_PARTITIONS and not ddl.asked
 
 
@@ -173,13 +201,23 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
     log_bytes = sum(task.bytes for task in tasks if not isinstance(task, SnapshotRows))
     first = 0
     for family in families:
-        base_bytes = sum(task.bytes for task in tasks if isinstance(task, SnapshotRows) and task.table_id in family.ids)
+        base_bytes = sum(
+            task.bytes
+            for task in tasks
+            if isinstance(task, SnapshotRows) and task.table_id in family.ids
+        )
         size = _UNPACKED_FACTOR * (base_bytes + log_bytes)
         if not family.is_partitioned and size > _MAX_UNPARTITIONED_BYTES:
-            names = sorted({version.table.full_name for stretch in family.versions for version in stretch.values()})
+            names = sorted(
+                {
+                    version.table.full_name
+                    for stretch in family.versions
+                    for version in stretch.values()
+                }
+            )
             raise AsOfError(
-                f"{', '.join(names)}: DDL left no column as it was, so the rows can't be dealt to several workers, and"
-                f" are too many for one (about {size:,} bytes)",
+                f"{', '.join(names)}: DDL left no column as it was, so the rows can't be dealt to"
+                f" several workers, and are too many for one (about {size:,} bytes)",
                 way_out="have a base made after that DDL: `sluice base make`",
             )
         count = min(_MAX_BUCKETS, size // _TARGET_BUCKET_BYTES + 1) if family.is_partitioned else 1
@@ -188,7 +226,9 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
 
 
 def with_buckets(plan: TimeTravelPlan, least: int) -> TimeTravelPlan:
-    """The same with at least so many buckets a family, where rows can be dealt: the work of several cores."""
+    """The same with at least so many buckets a family, where rows can be dealt: the work of several
+    cores.
+    """
     first, found = 0, []
     for one in plan.families:
         count = max(one.count, least) if one.family.is_partitioned else 1

@@ -1,4 +1,6 @@
-"""What is asked for becomes a plan: from the newest base that helps, or from where tables begin in the log."""
+"""What is asked for becomes a plan: from the newest base that helps, or from where tables begin in
+the log.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from sluice.tidb.table_name import exactly
 
 @dataclass(frozen=True, slots=True)
 class AsOfTable:
-    """A table as it was at a moment: its definition, and `left_out`, stored generated columns whose values nothing
-    tells, as the base doesn't hold what a database computes itself.
+    """A table as it was at a moment: its definition, and `left_out`, stored generated columns whose
+    values nothing tells, as the base doesn't hold what a database computes itself.
     """
 
     table: Table
@@ -44,16 +46,20 @@ class PlannedQuery:
     bases: tuple[int, ...] = ()
     """The timestamps (TSO) of the bases that are read."""
     skipped: tuple[int, ...] = ()
-    """Transactions that operators had landing leave out, or that are ignored: what they did is missing."""
+    """Transactions that operators had landing leave out, or that are ignored: what they did is
+    missing.
+    """
 
 
 def plan_query(
     log: WindowLog, bases: Iterable[SnapshotStart], moments: Sequence[int], names: Sequence[str],
     ignored: Collection[int] = (),
 ) -> PlannedQuery:  # fmt: skip
-    """The plans for tables (`schema.table`, also with * and ?) at moments (TSO). `bases` from the newest to the oldest,
-    none after the first moment: each table begins with the newest that helps, or in the log. `ignored`: commit
-    timestamps of transactions to be left out. Raises AsOfError, relay errors.
+    """The plans for tables (`schema.table`, also with * and ?) at moments (TSO).
+
+    `bases` from the newest to the oldest, none after the first moment: each table begins with the
+    newest that helps, or in the log. `ignored`: commit timestamps of transactions to be left out.
+    Raises AsOfError, relay errors.
     """
     asking = _QueryPlanner(log, tuple(sorted(set(moments))), frozenset(ignored))
     left: Sequence[str] = names
@@ -82,14 +88,23 @@ class _QueryPlanner:
         self._skipped: set[int] = set()
         self.refused: dict[frozenset[str], StartTooLateError] = {}
 
-    def begin(self, base: SnapshotStart | None, names: Sequence[str], *, may_lack: bool = False) -> set[str]:
-        """Plan what can begin there; the names of the tables that can't. `may_lack`: values of stored generated
-        columns. Raises AsOfError, relay errors.
+    def begin(
+        self, base: SnapshotStart | None, names: Sequence[str], *, may_lack: bool = False
+    ) -> set[str]:
+        """Plan what can begin there; the names of the tables that can't.
+
+        `may_lack`: values of stored generated columns. Raises AsOfError, relay errors.
         """
         first = self._log.first()
-        if base is None and first is not None and self._moments[0] < first.lo and not (self._plans or self.refused):
+        if (
+            base is None
+            and first is not None
+            and self._moments[0] < first.lo
+            and not (self._plans or self.refused)
+        ):
             raise AsOfError(
-                f"{tso.text(self._moments[0])} lies before {self._log.url} begins, and there is no base of before",
+                f"{tso.text(self._moments[0])} lies before {self._log.url} begins, and there is no"
+                " base of before",
                 way_out=f"ask for a moment from {tso.text(first.lo)} on: that is the earliest",
             )
         start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
@@ -122,11 +137,18 @@ class _QueryPlanner:
         for _, plan in self._plans:
             for buckets in plan.families:
                 for moment, names in buckets.family.results.items():
-                    versions[moment] |= {name: buckets.family.version_at(moment, name) for name in names}
-        tables = {moment: {n: _table(v) for n, v in sorted(own.items())} for moment, own in versions.items()}
+                    versions[moment] |= {
+                        name: buckets.family.version_at(moment, name) for name in names
+                    }
+        tables = {
+            moment: {n: _table(v) for n, v in sorted(own.items())}
+            for moment, own in versions.items()
+        }
         start_ts = min((at for at, _ in self._plans), default=self._moments[0])
         plans = tuple(plan for _, plan in self._plans)
-        return PlannedQuery(plans, tables, versions, start_ts, tuple(self._bases), tuple(sorted(self._skipped)))
+        return PlannedQuery(
+            plans, tables, versions, start_ts, tuple(self._bases), tuple(sorted(self._skipped))
+        )
 
 
 def _table(version: TableVersion) -> AsOfTable:

@@ -1,9 +1,9 @@
-"""Rows as bytes that are equal exactly where the rows are, wherever they were read: out of the binlog, a dump, TiDB or
-another database.
+"""Rows as bytes that are equal exactly where the rows are, wherever they were read: out of the
+binlog, a dump, TiDB or another database.
 
-What differs between two readings of one value goes: zeros that end a fraction, the sign of a zero, digits of a FLOAT
-that TiDB doesn't show, the order of a JSON document's members and the spelling of its numbers. Text and bytes count as
-they are, under no collation.
+What differs between two readings of one value goes: zeros that end a fraction, the sign of a zero,
+digits of a FLOAT that TiDB doesn't show, the order of a JSON document's members and the spelling of
+its numbers. Text and bytes count as they are, under no collation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ _MAX_EXACT_INTEGER = 2**53
 def row_bytes(
     columns: Sequence[Column], arrays: Mapping[str, pa.Array], *, signed_zeros: Collection[str] = ()
 ) -> pa.LargeBinaryArray:
-    """One value a row: its values in `columns`, each after its length, a NULL as `n`. `arrays` by column name, in types
-    and texts of `sluice.tidb.rows.arrow_schema`. At least one column. `signed_zeros`: kinds of columns (`float`,
-    `double`) in which 0 and -0 are two values.
+    """One value a row: its values in `columns`, each after its length, a NULL as `n`.
+
+    `arrays` by column name, in types and texts of `sluice.tidb.rows.arrow_schema`. At least one
+    column. `signed_zeros`: kinds of columns (`float`, `double`) in which 0 and -0 are two values.
     """
-    fields = [_field(_plain(column, arrays[column.name], signed_zeros=signed_zeros)) for column in columns]
+    fields = [
+        _field(_plain(column, arrays[column.name], signed_zeros=signed_zeros)) for column in columns
+    ]
     return fields[0] if len(fields) == 1 else pc.binary_join_element_wise(*fields, _scalar(b""))
 
 
@@ -45,7 +48,9 @@ def _field(plain: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     return pc.fill_null(with_length, _scalar(b"n"))
 
 
-def _plain(column: Column, array: pa.Array, *, signed_zeros: Collection[str]) -> pa.LargeBinaryArray:
+def _plain(
+    column: Column, array: pa.Array, *, signed_zeros: Collection[str]
+) -> pa.LargeBinaryArray:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     kind = column.kind
@@ -66,12 +71,17 @@ def _plain(column: Column, array: pa.Array, *, signed_zeros: Collection[str]) ->
 
 
 def _six_digit_floats(array: pa.Array) -> pa.Array:
-    """FLOATs of which TiDB's result sets show six digits as these: databases and dumps hold no more of them."""
+    """FLOATs of which TiDB's result sets show six digits as these: databases and dumps hold no more
+    of them.
+    """
     size = pc.abs(array)
     far = pc.and_(pc.greater(size, 0.0), pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)))
     if not pc.any(far).as_py():
         return array
-    shown = [None if value is None else float(format_float(value)) for value in array.filter(far).to_pylist()]
+    shown = [
+        None if value is None else float(format_float(value))
+        for value in array.filter(far).to_pylist()
+    ]
     return pc.replace_with_mask(array, pc.fill_null(far, False), pa.array(shown, pa.float64()))  # noqa: FBT003
 
 
@@ -97,8 +107,15 @@ def _document(text: bytes) -> bytes:
 
 
 def _number(text: str) -> Any:
-    """1 and 1.0 are one number, and so is what a double holds as one; integers of 64 bits are exact."""
+    """1 and 1.0 are one number, and so is what a double holds as one.
+
+    Integers of 64 bits are exact.
+    """
     if text.lstrip("-").isdigit() and abs(int(text)) < 2**64:
         return int(text)
     value = float(text)
-    return int(value) if math.isfinite(value) and value == int(value) and abs(value) < _MAX_EXACT_INTEGER else value
+    return (
+        int(value)
+        if math.isfinite(value) and value == int(value) and abs(value) < _MAX_EXACT_INTEGER
+        else value
+    )

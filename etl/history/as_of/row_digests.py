@@ -1,13 +1,14 @@
 """128 bits for each of many byte strings at once, by array arithmetic: no Python object a row.
 
-A string is taken as words of 8 bytes, the last one filled up with zeros. Two lanes of 64 bits take in word after word,
-the second one with its bytes reversed: what changes a word's upper bits changes few bits of the one and many of the
-other. Each step can be undone, so strings that differ in one word differ in both lanes until another word comes; the
-length goes in at the end, and both lanes are mixed with each other. Long strings, where a numpy call a word would be
-more than one a string, have BLAKE2b in place of it.
+A string is taken as words of 8 bytes, the last one filled up with zeros. Two lanes of 64 bits take
+in word after word, the second one with its bytes reversed: what changes a word's upper bits changes
+few bits of the one and many of the other. Each step can be undone, so strings that differ in one
+word differ in both lanes until another word comes; the length goes in at the end, and both lanes
+are mixed with each other. Long strings, where a numpy call a word would be more than one a string,
+have BLAKE2b in place of it.
 
-It is no protection against somebody who makes up strings on purpose; the constants are those of SplitMix64 and
-MurmurHash3's finalizers and of xxHash (all odd, with about as many ones as zeros).
+It is no protection against somebody who makes up strings on purpose; the constants are those of
+SplitMix64 and MurmurHash3's finalizers and of xxHash (all odd, with about as many ones as zeros).
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _Lanes = tuple[np.ndarray, np.ndarray]
 
 
 def row_digests(rows: pa.LargeBinaryArray) -> _Lanes:
-    """The upper and the lower 64 bits for each of `rows`, as uint64. There is at least one, and none is NULL."""
+    """The upper and the lower 64 bits for each of `rows`, as uint64.
+
+    There is at least one, and none is NULL.
+    """
     offsets, data = _buffers(rows)
     upper, lower = np.empty(len(rows), np.uint64), np.empty(len(rows), np.uint64)
     for first in range(0, len(rows), _BLOCK_ROWS):

@@ -9,7 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.planning import PartitionError, PartitionMove, move_of, relocate, surviving_changes
+from sluice.etl.changes.planning import (
+    PartitionError,
+    PartitionMove,
+    move_of,
+    relocate,
+    surviving_changes,
+)
 from sluice.etl.changes.write_plans.raw_changes import decode
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import open_source
@@ -35,7 +41,10 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def shuffle_pieces(plan: TimeTravelPlan, number: int) -> Iterator[pa.RecordBatch]:
-    """Those of a task, in PIECES. Raises AsOfError, relay errors, the row codec's and the base's."""
+    """Those of a task, in PIECES.
+
+    Raises AsOfError, relay errors, the row codec's and the base's.
+    """
     task: ReadTask = plan.tasks[number]
     if isinstance(task, SnapshotRows):
         yield from _TaskPieces(plan, number).from_snapshot(task)
@@ -63,19 +72,28 @@ class _TaskPieces:
         source = open_source(self._plan.base)
         names = [column.name for column in version.columns]
         for batch in source.read(SourceChunk.from_json(dict(task.chunk)), version.table):
-            arrays = {name: batch.column(name).cast(schema(version.columns).field(name).type) for name in names}
+            arrays = {
+                name: batch.column(name).cast(schema(version.columns).field(name).type)
+                for name in names
+            }
             rows = pa.table(arrays, schema=schema(version.columns))
-            yield from self._partitioned(version, SNAPSHOT_STEP, rows, buckets.of(version, arrays, rows.num_rows))
+            yield from self._partitioned(
+                version, SNAPSHOT_STEP, rows, buckets.of(version, arrays, rows.num_rows)
+            )
 
     def from_survivors(self, task: PartitionSurvivors) -> Iterator[pa.RecordBatch]:
         buckets, ddl = next(
-            (one, one.family.ddls[task.commit_ts]) for one in self._plan.families if task.commit_ts in one.family.ddls
+            (one, one.family.ddls[task.commit_ts])
+            for one in self._plan.families
+            if task.commit_ts in one.family.ddls
         )
         move = move_of(ddl.past_move(ddl.before))
         assert move is not None
         stretch = buckets.family.breaks.index(task.commit_ts)
         changes = (
-            _changes_between(piece, 0, task.commit_ts) for window in task.windows for piece in self._read((window,))
+            _changes_between(piece, 0, task.commit_ts)
+            for window in task.windows
+            for piece in self._read((window,))
         )
         try:
             kept = surviving_changes(changes, move)
@@ -90,7 +108,9 @@ class _TaskPieces:
         for window in task.windows:
             self._note(window)
             for changes in self._read((window,)):
-                yield from self._from_window(_changes_between(changes, task.after_ts, task.until_ts))
+                yield from self._from_window(
+                    _changes_between(changes, task.after_ts, task.until_ts)
+                )
 
     def _count(self, task: WindowChanges) -> None:
         """What came before those, behind DDL that emptied partitions."""
@@ -109,7 +129,9 @@ class _TaskPieces:
                 self._moves.setdefault(move.last_version, move)
 
     def _from_window(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Changes in order, cut where DDL moves rows: what comes behind may have been made by definitions before it."""
+        """Changes in order, cut where DDL moves rows: what comes behind may have been made by
+        definitions before it.
+        """
         while self._upcoming and changes.num_rows:
             at, move = self._upcoming[0]
             before = _changes_between(changes, 0, at)
@@ -141,14 +163,18 @@ class _TaskPieces:
                 first, end = np.searchsorted(stretches, [stretch, stretch + 1])
                 version = buckets.family.versions[stretch].get(table_id)
                 if version is not None:  # else the table is gone
-                    yield from self._from_version(buckets, version, step_of(stretch), own.slice(first, end - first))
+                    yield from self._from_version(
+                        buckets, version, step_of(stretch), own.slice(first, end - first)
+                    )
 
     def _from_version(
         self, buckets: GroupBuckets, version: TableVersion, step: int, changes: pa.Table
     ) -> Iterator[pa.RecordBatch]:
         images = _images(version, changes)
         arrays = {name: images[name].combine_chunks() for name in version.dealt_by}
-        yield from self._partitioned(version, step, images, buckets.of(version, arrays, images.num_rows))
+        yield from self._partitioned(
+            version, step, images, buckets.of(version, arrays, images.num_rows)
+        )
 
     def _partitioned(
         self, version: TableVersion, step: int, rows: pa.Table, of: np.ndarray
@@ -158,13 +184,22 @@ class _TaskPieces:
         begins = np.flatnonzero(np.append(True, dealt[1:] != dealt[:-1])[: len(dealt)])
         rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
         for begin, end in itertools.pairwise([*begins.tolist(), len(order)]):
-            yield self._piece(int(dealt[begin]), step, version.table.id, rows.slice(begin, end - begin))
+            yield self._piece(
+                int(dealt[begin]), step, version.table.id, rows.slice(begin, end - begin)
+            )
 
     def _piece(self, bucket: int, step: int, table_id: int, rows: pa.Table) -> pa.RecordBatch:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
             writer.write_table(rows.combine_chunks())
-        values = [bucket, step, table_id, self._task, next(self._numbers), sink.getvalue().to_pybytes()]
+        values = [
+            bucket,
+            step,
+            table_id,
+            self._task,
+            next(self._numbers),
+            sink.getvalue().to_pybytes(),
+        ]
         return pa.RecordBatch.from_arrays(
             [pa.array([v], f.type) for v, f in zip(values, PIECES, strict=True)], schema=PIECES
         )
@@ -174,7 +209,9 @@ class _TaskPieces:
         ids = pa.array(self._ids)
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in iter_parts(self._plan.log_url, [part for window in windows for part in window.parts]):
+        for batch in iter_parts(
+            self._plan.log_url, [part for window in windows for part in window.parts]
+        ):
             wanted = batch.filter(pc.is_in(batch["table_id"], ids))
             if len(self._ignored):
                 wanted = wanted.filter(pc.invert(pc.is_in(wanted["commit_ts"], self._ignored)))
@@ -204,8 +241,9 @@ def _changes_between(changes: pa.Table, after: int, through: int) -> pa.Table:
 
 
 def _images(version: TableVersion, changes: pa.Table) -> pa.Table:
-    """Old and new images of changes, in order: the columns of the version, PLACE and COMMIT_TS. Of an old image only
-    what tells rows apart is there.
+    """Old and new images of changes, in order: the columns of the version, PLACE and COMMIT_TS.
+
+    Of an old image only what tells rows apart is there.
     """
     kinds, commit_ts = changes["kind"].to_numpy(), changes["commit_ts"].to_numpy()
     old, new = decode(version.table, kinds, changes["row"].combine_chunks())

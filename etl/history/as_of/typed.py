@@ -1,5 +1,6 @@
-"""Rows of a table of the past with the lake's types. Runs in Spark's Python workers: nothing is imported here that the
-client alone needs.
+"""Rows of a table of the past with the lake's types.
+
+Runs in Spark's Python workers: nothing is imported here that the client alone needs.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def typed_columns(table: Table, left_out: tuple[str, ...] = ()) -> list[LakeColu
 
 @dataclass(frozen=True, slots=True)
 class TypedRows:
-    """Results of `sluice.etl.history.as_of.aggregations.CollectRows` of one table become its rows. What a type can't
-    hold is
-    null.
+    """Results of `sluice.etl.history.as_of.aggregations.CollectRows` of one table become its rows.
+
+    What a type can't hold is null.
     """
 
     table: Table
@@ -40,5 +41,9 @@ class TypedRows:
                 for rows in from_ipc(payload.as_buffer()):
                     values = [column.convert(rows.column(column.source))[0] for column in columns]
                     yield pa.RecordBatch.from_arrays(
-                        [value.cast(field.type) for value, field in zip(values, schema, strict=True)], schema=schema
+                        [
+                            value.cast(field.type)
+                            for value, field in zip(values, schema, strict=True)
+                        ],
+                        schema=schema,
                     )

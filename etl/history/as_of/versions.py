@@ -1,8 +1,9 @@
-"""A table between two DDL: which columns its rows hold, what tells them apart, and by which columns they are dealt to
-workers.
+"""A table between two DDL: which columns its rows hold, what tells them apart, and by which columns
+they are dealt to workers.
 
-A column is followed through DDL by its **label**: it keeps it while its values stay as they are, under whatever name,
-and has another one (or none that any other column has) once they were computed anew.
+A column is followed through DDL by its **label**: it keeps it while its values stay as they are,
+under whatever name, and has another one (or none that any other column has) once they were computed
+anew.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
 INEXACT_KINDS = ("float",)
-"""Kinds of which a base may have fewer digits than the binlog: large and small FLOATs are shown with six."""
+"""Kinds of which a base may have fewer digits than the binlog: large and small FLOATs are shown
+with six.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,9 @@ class TableVersion:
     labels: Mapping[str, str]
     """The columns that rows hold here, by name, with their labels."""
     lenient: bool = False
-    """Changes needn't fit what is there: transactions were left out, or a partition is about to be dropped."""
+    """Changes needn't fit what is there: transactions were left out, or a partition is about to be
+    dropped.
+    """
     dealt_by: tuple[str, ...] = ()
     """The columns that say which bucket a row belongs to."""
     leaving: frozenset[str] = frozenset()
@@ -47,9 +52,10 @@ class TableVersion:
 
     @property
     def key(self) -> list[Column]:
-        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row that is there.
-        Of other tables [], for their rows are told apart by all their values: of a key a transaction may have two at a
-        time, while rows exchange theirs. [] too where nothing tells a generated column that is in the key.
+        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row
+        that is there. Of other tables [], for their rows are told apart by all their values: of a
+        key a transaction may have two at a time, while rows exchange theirs. [] too where nothing
+        tells a generated column that is in the key.
         """
         by_name = {column.name: column for column in self.columns}
         names = self.table.primary_key if self.table.handle_kind != "heap" else ()
@@ -62,18 +68,26 @@ class TableVersion:
 
     @property
     def steady_key(self) -> list[Column]:
-        """The key by which a row is the same at another time: the primary key, else a unique one without NULLs."""
+        """The key by which a row is the same at another time: the primary key, else a unique one
+        without NULLs.
+        """
         by_name = {column.name: column for column in self.columns}
         for names in self.table.unique_keys():
             columns = [by_name[name] for name in names if name in by_name]
-            if len(columns) == len(names) and (names == self.table.primary_key or all(c.not_null for c in columns)):
+            if len(columns) == len(names) and (
+                names == self.table.primary_key or all(c.not_null for c in columns)
+            ):
                 return columns
         return []
 
     @classmethod
     def from_table(cls, table: Table, brings: frozenset[str] | None = None) -> TableVersion:
-        """Of a table that is new, or comes from a base that `brings` these stored generated columns."""
-        columns = (c for c in table.stored_columns if not c.generated or brings is None or c.name in brings)
+        """Of a table that is new, or comes from a base that `brings` these stored generated
+        columns.
+        """
+        columns = (
+            c for c in table.stored_columns if not c.generated or brings is None or c.name in brings
+        )
         return cls(table, {column.name: folded(column.name) for column in columns})
 
     def after(self, ddl: DdlJob, table: Table) -> TableVersion:
@@ -84,8 +98,8 @@ class TableVersion:
             was = old.get(column.id)
             if was is not None and not column.generated and was.name not in self.labels:
                 raise AsOfError(
-                    f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{column.name} was generated, so no base holds"
-                    " the values that it has since"
+                    f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{column.name} was"
+                    " generated, so no base holds the values that it has since"
                 )
             if was is not None and not is_converted(was, column):
                 if was.name in self.labels:

@@ -1,5 +1,6 @@
-"""What Spark's Python workers do for a plan. Spark finds it by this module's path, so nothing is imported here that the
-client alone needs.
+"""What Spark's Python workers do for a plan.
+
+Spark finds it by this module's path, so nothing is imported here that the client alone needs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from sluice.etl.spark.worker_tuning import freeze_gc
 
 __all__ = ["ERROR_MARK", "RESULTS", "Aggregate", "Shuffle", "bucket_results", "rows_of"]
 
-RESULTS = pa.schema([pa.field("moment", pa.int64()), pa.field("name", pa.string()), pa.field("payload", pa.binary())])
+RESULTS = pa.schema(
+    [
+        pa.field("moment", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("payload", pa.binary()),
+    ]
+)
 ERROR_MARK = "as of: "
 """An AsOfError's text begins with it where it leaves a worker."""
 

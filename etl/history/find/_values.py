@@ -20,10 +20,23 @@ Constant = int | float | Decimal | str | bytes | None
 """Of a condition; numbers as Decimal."""
 
 _COMPARISON_FAMILIES = {
-    "int": "number", "year": "number", "bit": "number", "float": "number", "double": "number", "decimal": "number",
-    "text": "text", "enum": "text", "set": "text", "json": "text", "binary": "bytes", "vector": "bytes",
-    "date": "moment", "datetime": "moment", "timestamp": "moment", "time": "duration",
-}  # fmt: skip
+    "int": "number",
+    "year": "number",
+    "bit": "number",
+    "float": "number",
+    "double": "number",
+    "decimal": "number",
+    "text": "text",
+    "enum": "text",
+    "set": "text",
+    "json": "text",
+    "binary": "bytes",
+    "vector": "bytes",
+    "date": "moment",
+    "datetime": "moment",
+    "timestamp": "moment",
+    "time": "duration",
+}
 _MOMENT_CHARS = 26
 """Characters of `YYYY-MM-DD HH:MM:SS.ffffff`."""
 
@@ -34,7 +47,10 @@ def comparison_family(column: Column) -> str:
 
 
 def comparable(column: Column, array: pa.Array) -> list[Any]:
-    """Values of an array (as `sluice.tidb.rows` decodes them) in a form whose order is theirs; None for NULL."""
+    """Values of an array (as `sluice.tidb.rows` decodes them) in a form whose order is theirs.
+
+    None for NULL.
+    """
     raw = array.cast(pa.large_binary()) if pa.types.is_large_string(array.type) else array
     convert = _converter(column)
     return [None if value is None else convert(value) for value in raw.to_pylist()]
@@ -85,7 +101,11 @@ def _text(column: Column, constant: Constant) -> str:
 
 
 def _bytes(column: Column, constant: Constant) -> bytes:
-    return constant if isinstance(constant, bytes) else _text(column, constant).encode("utf-8", "surrogateescape")
+    return (
+        constant
+        if isinstance(constant, bytes)
+        else _text(column, constant).encode("utf-8", "surrogateescape")
+    )
 
 
 def _moment_constant(column: Column, constant: Constant) -> str:

@@ -1,13 +1,15 @@
-"""Conditions over the columns of row changes, read and evaluated here: nothing of them reaches a server.
+"""Conditions over the columns of row changes, read and evaluated here: nothing of them reaches a
+server.
 
     amount > 100 AND status IN ('paid', 'sent')
     old.status = 'paid' AND new.status IS NULL
     old.balance <> new.balance
     note LIKE '%refund%' OR at BETWEEN '2026-11-22 09:00:00' AND '2026-11-22 10:00:00'
 
-A change fits if the row as it was before, or as it was after, does; `old.` and `new.` say which of them a column is of.
-Of an insert everything before is NULL, of a delete everything after. Comparisons with NULL are unknown, as in SQL. Text
-is compared by its code points, whatever collation the column has.
+A change fits if the row as it was before, or as it was after, does; `old.` and `new.` say which of
+them a column is of. Of an insert everything before is NULL, of a delete everything after.
+Comparisons with NULL are unknown, as in SQL. Text is compared by its code points, whatever
+collation the column has.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ Images = Mapping[str, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """Row changes of one kind in one table, as it was then: `old` and `new` images, None where the kind has none."""
+    """Row changes of one kind in one table, as it was then: `old` and `new` images, None where the
+    kind has none.
+    """
 
     table: Table
     count: int
@@ -80,15 +84,19 @@ class RowCondition:
 
     def __init__(self, text: str) -> None:
         if len(text) > _MAX_CHARACTERS:
-            raise ConditionError(f"--where: {len(text)} characters; at most {_MAX_CHARACTERS} are read")
+            raise ConditionError(
+                f"--where: {len(text)} characters; at most {_MAX_CHARACTERS} are read"
+            )
         reader = _Parser(text)
         self._holds = reader.read()
         self.columns: frozenset[str] = frozenset(reader.columns)
         """The names of its columns, in lower case."""
 
     def fits(self, rows: ChangeRows) -> np.ndarray:
-        """Which changes fit (bool, one a change). A column that the table doesn't have there is NULL. Raises
-        ConditionError for a constant that is no value of its column.
+        """Which changes fit (bool, one a change).
+
+        A column that the table doesn't have there is NULL. Raises ConditionError for a constant
+        that is no value of its column.
         """
         found = np.zeros(rows.count, bool)
         for side, images in (("old", rows.old), ("new", rows.new)):
@@ -169,11 +177,15 @@ class _Parser:
         if self._word("BETWEEN"):
             low = _compared(">=", left, self._operand())
             self._expect("AND")
-            return _negated(negated, _both(pc.and_kleene, low, _compared("<=", left, self._operand())))
+            return _negated(
+                negated, _both(pc.and_kleene, low, _compared("<=", left, self._operand()))
+            )
         if self._word("LIKE"):
             return _negated(negated, _like(left, self._operand()))
         if negated:
-            raise ConditionError(f"--where: IN, BETWEEN or LIKE expected after NOT, not {self._context()}")
+            raise ConditionError(
+                f"--where: IN, BETWEEN or LIKE expected after NOT, not {self._context()}"
+            )
         if self._word("<=>"):
             return _same(left, self._operand())
         sign = self._word("!=", *_COMPARATORS)
@@ -211,7 +223,9 @@ class _Parser:
             side = text.lower()
             kind, text = self._tokens[self._at]
             if side not in ("old", "new") or kind not in ("word", "quoted"):
-                raise ConditionError("--where: before a column's name there can be old. or new., nothing else")
+                raise ConditionError(
+                    "--where: before a column's name there can be old. or new., nothing else"
+                )
             self._at += 1
         elif text.upper() in _RESERVED_WORDS:
             raise ConditionError(f"--where: a column or a constant expected, not {text!r}")
@@ -267,7 +281,9 @@ def _is_null(operand: Operand) -> _Node:
 def _same(left: Operand, right: Operand) -> _Node:
     """Equal, or both NULL."""
     equal, nulls = _compared("=", left, right), _both(pc.and_, _is_null(left), _is_null(right))
-    return lambda rows, side: pc.or_(pc.fill_null(equal(rows, side), fill_value=False), nulls(rows, side))
+    return lambda rows, side: pc.or_(
+        pc.fill_null(equal(rows, side), fill_value=False), nulls(rows, side)
+    )
 
 
 def _compared(sign: str, left: Operand, right: Operand) -> _Node:
@@ -281,7 +297,9 @@ def _compared(sign: str, left: Operand, right: Operand) -> _Node:
     raise ConditionError("--where: a comparison without a column")
 
 
-def _with_constant(name: _ColumnName, constant: Operand, compare: Callable[[Any, Any], bool]) -> _Node:
+def _with_constant(
+    name: _ColumnName, constant: Operand, compare: Callable[[Any, Any], bool]
+) -> _Node:
     assert not isinstance(constant, _ColumnName)
 
     def holds(rows: ChangeRows, side: str) -> pa.BooleanArray:
@@ -298,21 +316,28 @@ def _map_distinct(found: tuple[Column, pa.Array], judge: Callable[[Any], bool]) 
     """What `judge` says of each value; each different one is looked at once."""
     column, array = found
     coded = array.dictionary_encode()
-    judged = [None if value is None else judge(value) for value in comparable(column, coded.dictionary)]
+    judged = [
+        None if value is None else judge(value) for value in comparable(column, coded.dictionary)
+    ]
     return pa.array(judged, pa.bool_()).take(coded.indices)
 
 
-def _two_columns(compare: Callable[[Any, Any], bool], left: _ColumnName, right: _ColumnName) -> _Node:
+def _two_columns(
+    compare: Callable[[Any, Any], bool], left: _ColumnName, right: _ColumnName
+) -> _Node:
     def holds(rows: ChangeRows, side: str) -> pa.BooleanArray:
         a, b = left.find(rows, side), right.find(rows, side)
         if a is None or b is None:
             return _unknown(rows)
         if comparison_family(a[0]) != comparison_family(b[0]):
             raise ConditionError(
-                f"--where: {a[0].name} ({a[0].kind}) and {b[0].name} ({b[0].kind}) can't be compared with each other"
+                f"--where: {a[0].name} ({a[0].kind}) and {b[0].name} ({b[0].kind}) can't be"
+                " compared with each other"
             )
         pairs = zip(comparable(*a), comparable(*b), strict=True)
-        return pa.array([None if x is None or y is None else compare(x, y) for x, y in pairs], pa.bool_())
+        return pa.array(
+            [None if x is None or y is None else compare(x, y) for x, y in pairs], pa.bool_()
+        )
 
     return holds
 
@@ -336,9 +361,11 @@ def _like(left: Operand, right: Operand) -> _Node:
 
 
 def _matches(pattern: str, values: list[Any]) -> pa.BooleanArray:
-    """Match `values` (str, bytes or None) in time linear in their size: Arrow compiles LIKE to an RE2 automaton.
+    """Match `values` (str, bytes or None) in time linear in their size: Arrow compiles LIKE to an
+    RE2 automaton.
 
-    A backtracking expression would let one request for `%a%a%a…` occupy Airflow's API server for hours.
+    A backtracking expression would let one request for `%a%a%a…` occupy Airflow's API server for
+    hours.
     """
     texts = [None if value is None or not _is_unicode(value) else value for value in values]
     raw = [None if value is None or _is_unicode(value) else _as_bytes(value) for value in values]
@@ -358,5 +385,7 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 def _arrow_pattern(text: str) -> str:
-    r"""Double each backslash that escapes nothing: to Arrow every one escapes, in SQL those before `%`, `_`, `\`."""
+    r"""Double each backslash that escapes nothing: to Arrow every one escapes, in SQL those before
+    `%`, `_`, `\`.
+    """
     return re.sub(r"\\([%_\\])|\\", lambda found: found[0] if found[1] else "\\\\", text)

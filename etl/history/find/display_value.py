@@ -16,8 +16,10 @@ _MAX_SHOWN_BYTES = 80
 
 @dataclass(frozen=True, slots=True)
 class DisplayValue:
-    """`kind`: null, text, bytes, number. `text`: what is shown, bytes in hex; `size`: characters, or bytes, of the
-    whole; `cut`: `text` is its beginning.
+    """`kind`: null, text, bytes, number.
+
+    `text`: what is shown, bytes in hex; `size`: characters, or bytes, of the whole; `cut`: `text`
+    is its beginning.
     """
 
     kind: str
@@ -27,7 +29,10 @@ class DisplayValue:
 
 
 def raw_value(array: pa.Array) -> str | bytes | None:
-    """The first value of an array, whole; numbers as text, and text that isn't utf-8 as its bytes."""
+    """The first value of an array, whole.
+
+    Numbers as text, and text that isn't utf-8 as its bytes.
+    """
     if array.null_count and not array[0].is_valid:
         return None
     if array.type in (pa.large_string(), pa.string()):
@@ -48,6 +53,8 @@ def display_value(array: pa.Array) -> DisplayValue:
     if value is None:
         return DisplayValue("null")
     if isinstance(value, bytes):
-        return DisplayValue("bytes", value[:_MAX_SHOWN_BYTES].hex(), len(value), len(value) > _MAX_SHOWN_BYTES)
+        return DisplayValue(
+            "bytes", value[:_MAX_SHOWN_BYTES].hex(), len(value), len(value) > _MAX_SHOWN_BYTES
+        )
     kind = "text" if array.type in (pa.large_string(), pa.string()) else "number"
     return DisplayValue(kind, value[:MAX_SHOWN_CHARS], len(value), len(value) > MAX_SHOWN_CHARS)

@@ -13,8 +13,9 @@ class ConditionError(FindError):
     """A condition that can't be read, or that makes no sense for a column."""
 
     way_out = (
-        "conditions are comparisons of columns with constants or columns (= <> < <= > >= <=> IN BETWEEN LIKE IS NULL),"
-        " with AND, OR, NOT and parentheses; old.c and new.c are a column before and after the change"
+        "conditions are comparisons of columns with constants or columns (= <> < <= > >= <=> IN"
+        " BETWEEN LIKE IS NULL), with AND, OR, NOT and parentheses; old.c and new.c are a column"
+        " before and after the change"
     )
 
 

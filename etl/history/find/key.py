@@ -4,8 +4,8 @@
     0x00ff
     'Berlin, Mitte', 2026-11-22
 
-Values stand in the order of the table's key, separated by commas; the last columns may be left out. In quotes a comma
-is one. Tables without a key have no such rows.
+Values stand in the order of the table's key, separated by commas; the last columns may be left out.
+In quotes a comma is one. Tables without a key have no such rows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ _HEX = re.compile(r"0[xX](?:[0-9a-fA-F]{2})+\Z")
 
 
 class KeyCondition:
-    """`text`, read. A change fits if the row has the key before it or after it. Raises ConditionError."""
+    """`text`, read.
+
+    A change fits if the row has the key before it or after it. Raises ConditionError.
+    """
 
     columns: frozenset[str] = frozenset()
     """It names none."""
 
     def __init__(self, text: str) -> None:
         if len(text) > _MAX_CHARACTERS:
-            raise ConditionError(f"a key of {len(text)} characters; at most {_MAX_CHARACTERS} are read")
+            raise ConditionError(
+                f"a key of {len(text)} characters; at most {_MAX_CHARACTERS} are read"
+            )
         self._values = next(csv.reader([text.strip()], quotechar="'", skipinitialspace=True), [])
         if not self._values:
             raise ConditionError("an empty key")
@@ -46,7 +51,10 @@ class KeyCondition:
         if len(key) < len(self._values):
             return found
         try:
-            wanted = [constant_for(column, _constant(value)) for column, value in zip(key, self._values, strict=True)]
+            wanted = [
+                constant_for(column, _constant(value))
+                for column, value in zip(key, self._values, strict=True)
+            ]
         except ConditionError:  # no value of that column: it has no such row
             return found
         for images in (rows.old, rows.new):

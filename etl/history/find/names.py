@@ -1,4 +1,6 @@
-"""Tables that the past knows by name: a search for another one finds nothing, for the name is mistyped."""
+"""Tables that the past knows by name: a search for another one finds nothing, for the name is
+mistyped.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ _MAX_SUGGESTIONS = 3
 
 
 def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
-    """Raises FindError for a glob that fits no table of which the past holds rows or DDL; relay errors. Reads the
-    records of windows until each glob fits one.
+    """Raises FindError for a glob that fits no table of which the past holds rows or DDL.
+
+    Relay errors. Reads the records of windows until each glob fits one.
     """
     left = {glob: only_tables(Filter(), (glob,)) for glob in globs}
     known = set[str]()
@@ -34,11 +37,19 @@ def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
                     if is_internal_table(table_id):
                         continue
                     known.add(full_name(schema_name, name))
-                    left = {glob: one for glob, one in left.items() if not one.wants_table(schema_name, name)}
+                    left = {
+                        glob: one
+                        for glob, one in left.items()
+                        if not one.wants_table(schema_name, name)
+                    }
     for glob in left:
         alike = get_close_matches(glob, sorted(known), _MAX_SUGGESTIONS)
         raise FindError(
-            f"no table {glob} has rows or DDL in what was committed after {tso.time_text(past.first)} through"
-            f" {tso.time_text(past.last)}",
-            way_out=f"look for {' or '.join(alike)}" if alike else "name it schema.table, * and ? stand for others",
+            f"no table {glob} has rows or DDL in what was committed after"
+            f" {tso.time_text(past.first)} through {tso.time_text(past.last)}",
+            way_out=(
+                f"look for {' or '.join(alike)}"
+                if alike
+                else "name it schema.table, * and ? stand for others"
+            ),
         )

@@ -1,5 +1,5 @@
-"""One transaction of the past, for people: what it changed, some of its rows old and new, each value as a person reads
-it.
+"""One transaction of the past, for people: what it changed, some of its rows old and new, each
+value as a person reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from sluice.tidb.rows import decode_deletes, decode_inserts, decode_updates
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
 
-__all__ = ["ChangedRow", "ChangedValue", "NoTransactionError", "TransactionView", "load_transaction", "load_value"]
+__all__ = [
+    "ChangedRow",
+    "ChangedValue",
+    "NoTransactionError",
+    "TransactionView",
+    "load_transaction",
+    "load_value",
+]
 
 _KINDS = {INSERT: "insert", UPDATE: "update", DELETE: "delete"}
 MAX_ROWS_SHOWN = 50
@@ -41,8 +48,9 @@ class NoTransactionError(FindError):
 
 @dataclass(frozen=True, slots=True)
 class ChangedValue:
-    """A column's value before and after; None where there was no row. `key`: it is of the key by which rows are
-    found.
+    """A column's value before and after; None where there was no row.
+
+    `key`: it is of the key by which rows are found.
     """
 
     column: str
@@ -66,9 +74,10 @@ class ChangedRow:
 
 @dataclass(slots=True)
 class TransactionView:
-    """`window`: (lo, hi] of the one that it is in, `archived`: it is read from the archive. `tables` counts its rows,
-    as far as they were read: all of them if `complete`. `rows`: those that were asked for. `left_out`: why landing left
-    it out.
+    """`window`: (lo, hi] of the one that it is in, `archived`: it is read from the archive.
+
+    `tables` counts its rows, as far as they were read: all of them if `complete`. `rows`: those
+    that were asked for. `left_out`: why landing left it out.
     """
 
     commit_ts: int
@@ -83,17 +92,28 @@ class TransactionView:
 
 
 def load_transaction(
-    past: HistoryLog, commit_ts: int, table: str = "", offset: int = 0, patience: TimeBudget | None = None
+    past: HistoryLog,
+    commit_ts: int,
+    table: str = "",
+    offset: int = 0,
+    patience: TimeBudget | None = None,
 ) -> TransactionView:
-    """What was committed at `commit_ts` (TSO): its rows from number `offset` on, ROWS_SHOWN of them, of `table` alone
-    if that is named. Counting ends when patience does. Raises NoTransactionError, relay errors.
+    """What was committed at `commit_ts` (TSO): its rows from number `offset` on, ROWS_SHOWN of
+    them, of `table` alone if that is named. Counting ends when patience does. Raises
+    NoTransactionError, relay errors.
     """
     log, window = _window(past, commit_ts)
-    view = TransactionView(commit_ts, window=(window.lo, window.hi), archived=window.hi <= past.archived[1])
+    view = TransactionView(
+        commit_ts, window=(window.lo, window.hi), archived=window.hi <= past.archived[1]
+    )
     for ddl in RecordedSchema.from_window(window).ddls:
         if ddl.commit_ts == commit_ts:
-            names = sorted({full_name(schema, name) for _, schema, name in names_by_id(ddl.effect.tables)})
-            view.ddl = FoundDdl(commit_ts, action_name(ddl.type), ddl.query, tuple(names), ddl.type in REMOVES_ROWS)
+            names = sorted(
+                {full_name(schema, name) for _, schema, name in names_by_id(ddl.effect.tables)}
+            )
+            view.ddl = FoundDdl(
+                commit_ts, action_name(ddl.type), ddl.query, tuple(names), ddl.type in REMOVES_ROWS
+            )
             view.start_ts = ddl.start_ts
     for skipped in window.skipped:
         if int(skipped["commit_ts"]) == commit_ts:
@@ -104,15 +124,24 @@ def load_transaction(
     return view
 
 
-def load_value(past: HistoryLog, commit_ts: int, position: int, column: str, *, old: bool) -> bytes | str | None:
-    """A value of a row, whole; bytes that are no text as they are. Raises NoTransactionError, relay errors."""
+def load_value(
+    past: HistoryLog, commit_ts: int, position: int, column: str, *, old: bool
+) -> bytes | str | None:
+    """A value of a row, whole; bytes that are no text as they are.
+
+    Raises NoTransactionError, relay errors.
+    """
     log, window = _window(past, commit_ts)
     for batch in _batches(log, window, commit_ts):
         found = batch.filter(pc.equal(batch["position"], position))
         if found.num_rows:
             raw = found.slice(0, 1).to_pylist()[0]
             table = SchemaTimeline.from_window(window).find(raw["table_id"], commit_ts)
-            images = _images(table, raw["kind"], raw["row"])[0 if old else 1] if table is not None else None
+            images = (
+                _images(table, raw["kind"], raw["row"])[0 if old else 1]
+                if table is not None
+                else None
+            )
             if images is not None and column in images.schema.names:
                 return raw_value(images.column(column))
     raise NoTransactionError(f"the transaction at {tso.text(commit_ts)} has no such value")
@@ -124,8 +153,8 @@ def _window(past: HistoryLog, commit_ts: int) -> tuple[WindowLog, WindowRecord]:
         if window is not None and window.lo < commit_ts:
             return stretch.log, window
     raise NoTransactionError(
-        f"what was committed at {tso.text(commit_ts)} isn't kept: the past reaches from {tso.text(past.first)} through"
-        f" {tso.text(past.last)}"
+        f"what was committed at {tso.text(commit_ts)} isn't kept: the past reaches from"
+        f" {tso.text(past.first)} through {tso.text(past.last)}"
     )
 
 
@@ -140,7 +169,9 @@ def _batches(log: WindowLog, window: WindowRecord, commit_ts: int) -> Iterator[p
 class _TransactionRows:
     """The rows of a transaction, counted by table, and some of them decoded."""
 
-    def __init__(self, log: WindowLog, window: WindowRecord, view: TransactionView, table: str) -> None:
+    def __init__(
+        self, log: WindowLog, window: WindowRecord, view: TransactionView, table: str
+    ) -> None:
         self._log = log
         self._window = window
         self._view = view
@@ -159,7 +190,8 @@ class _TransactionRows:
             offset = self._batch(batch, offset)
             view.complete = bool(self._remaining) or not patience.over()
         view.tables = [
-            TableRows(name, inserts, updates, deletes) for name, (inserts, updates, deletes) in self._counts.items()
+            TableRows(name, inserts, updates, deletes)
+            for name, (inserts, updates, deletes) in self._counts.items()
         ]
 
     def _batch(self, batch: pa.RecordBatch, offset: int) -> int:
@@ -186,7 +218,9 @@ class _TransactionRows:
         return table.full_name if table is not None else f"table id {table_id}"
 
     def _row(self, raw: dict[str, object]) -> ChangedRow:
-        position, table_id, kind, row = (raw[name] for name in ("position", "table_id", "kind", "row"))
+        position, table_id, kind, row = (
+            raw[name] for name in ("position", "table_id", "kind", "row")
+        )
         assert isinstance(position, int) and isinstance(table_id, int) and isinstance(kind, int)
         assert isinstance(row, bytes)
         name, word = self._name(table_id), _KINDS.get(kind, f"kind {kind}")
@@ -194,12 +228,18 @@ class _TransactionRows:
         if table is None:
             return ChangedRow(position, name, word, fault="its window doesn't describe this table")
         try:
-            return ChangedRow(position, name, word, tuple(_values(table, *_images(table, kind, row))))
+            return ChangedRow(
+                position, name, word, tuple(_values(table, *_images(table, kind, row)))
+            )
         except ValueError as error:
-            return ChangedRow(position, name, word, fault=f"{error}; {len(row)} bytes: {row[:64].hex()}")
+            return ChangedRow(
+                position, name, word, fault=f"{error}; {len(row)} bytes: {row[:64].hex()}"
+            )
 
 
-def _images(table: Table, kind: int, row: bytes) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
+def _images(
+    table: Table, kind: int, row: bytes
+) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
     rows = pa.array([row], pa.large_binary())
     if kind == INSERT:
         return None, decode_inserts(table, rows)
@@ -208,7 +248,9 @@ def _images(table: Table, kind: int, row: bytes) -> tuple[pa.RecordBatch | None,
     return decode_updates(table, rows)
 
 
-def _values(table: Table, old: pa.RecordBatch | None, new: pa.RecordBatch | None) -> Iterator[ChangedValue]:
+def _values(
+    table: Table, old: pa.RecordBatch | None, new: pa.RecordBatch | None
+) -> Iterator[ChangedValue]:
     image = new if new is not None else old
     assert image is not None
     kinds = {column.name: column.kind for column in table.columns}
@@ -216,7 +258,9 @@ def _values(table: Table, old: pa.RecordBatch | None, new: pa.RecordBatch | None
     for name in image.schema.names:
         before, after = (side.column(name) if side is not None else None for side in (old, new))
         changed = before is not None and after is not None and raw_value(before) != raw_value(after)
-        yield ChangedValue(name, kinds.get(name, "int"), name in key, _shown(before), _shown(after), changed)
+        yield ChangedValue(
+            name, kinds.get(name, "int"), name in key, _shown(before), _shown(after), changed
+        )
 
 
 def _shown(array: pa.Array | None) -> DisplayValue | None:

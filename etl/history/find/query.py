@@ -17,9 +17,11 @@ ResultOrder = Literal["time", "size", "newest"]
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What was committed after `since` through `until` (TSO). `tables`: globs of ``schema.table``, none: all; `kinds`:
-    of KINDS, none: all; `where`: see `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`.
-    `order`: by commit timestamp, the oldest or the newest first, or by rows, most first; `limit`: how many
+    """What was committed after `since` through `until` (TSO).
+
+    `tables`: globs of ``schema.table``, none: all; `kinds`: of KINDS, none: all; `where`: see
+    `sluice.etl.history.find.condition`; `key`: see `sluice.etl.history.find.key`. `order`: by
+    commit timestamp, the oldest or the newest first, or by rows, most first; `limit`: how many
     transactions, and how many DDL, come back.
     """
 
@@ -35,12 +37,16 @@ class SearchQuery:
     @property
     def row_kinds(self) -> frozenset[int]:
         """As in PART_SCHEMA."""
-        return frozenset(number for kind, number in ROW_KINDS.items() if not self.kinds or kind in self.kinds)
+        return frozenset(
+            number for kind, number in ROW_KINDS.items() if not self.kinds or kind in self.kinds
+        )
 
     @property
     def wants_ddl(self) -> bool:
         """DDL has no columns: it isn't looked for with a condition."""
-        return not (self.where or self.key) and (not self.kinds or DDL in self.kinds or DROP in self.kinds)
+        return not (self.where or self.key) and (
+            not self.kinds or DDL in self.kinds or DROP in self.kinds
+        )
 
     @property
     def only_drops(self) -> bool:

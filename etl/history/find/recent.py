@@ -1,7 +1,8 @@
-"""A look back, the newest first, that takes no longer than a person waits for a page, and says from where to go on.
+"""A look back, the newest first, that takes no longer than a person waits for a page, and says from
+where to go on.
 
-Spark isn't needed: of the windows that hold nothing of what is looked for only the record is read, and what of a volume
-belongs to other tables stays unread.
+Spark isn't needed: of the windows that hold nothing of what is looked for only the record is read,
+and what of a volume belongs to other tables stays unread.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ __all__ = ["MAX_BYTES", "MAX_CHANGES", "RecentPage", "SkippedWindow", "TimeBudge
 
 TIME_BUDGET_S = 0.6
 DEADLINE_S = 5.0
-"""A window whose rows take longer than this is left to `sluice find`: Airflow's API server also runs the tasks' API."""
+"""A window whose rows take longer than this is left to `sluice find`: Airflow's API server also
+runs the tasks' API.
+"""
 MAX_CHANGES = 500_000
 MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedWindow:
-    """A window that holds more than is looked through here: `changes`, `bytes` of tables that are looked for."""
+    """A window that holds more than is looked through here: `changes`, `bytes` of tables that are
+    looked for.
+    """
 
     lo: int
     hi: int
@@ -43,9 +48,9 @@ class SkippedWindow:
 
 @dataclass(slots=True)
 class RecentPage:
-    """What was committed after `through` (TSO) has been looked through: go on with it for the query's `until`, unless
-    `complete`. `unknown`: columns of the condition that no table had until then. `problem`, `way_out`: why it can't go
-    on.
+    """What was committed after `through` (TSO) has been looked through: go on with it for the
+    query's `until`, unless `complete`. `unknown`: columns of the condition that no table had until
+    then. `problem`, `way_out`: why it can't go on.
     """
 
     through: int
@@ -80,12 +85,17 @@ class TimeBudget:
     def check(self) -> None:
         """Raise SearchDeadlineError once the deadline has passed."""
         if self._clock() >= self._deadline:
-            raise SearchDeadlineError(f"the search of one window took longer than {self._deadline_s:.0f} s")
+            raise SearchDeadlineError(
+                f"the search of one window took longer than {self._deadline_s:.0f} s"
+            )
 
 
-def recent_page(past: HistoryLog, query: SearchQuery, patience: TimeBudget | None = None) -> RecentPage:
-    """The newest transactions and DDL that the query wants, `limit` of both together, as far as patience reaches; at
-    least one window is looked at. Raises ConditionError, relay errors where nothing was found before them.
+def recent_page(
+    past: HistoryLog, query: SearchQuery, patience: TimeBudget | None = None
+) -> RecentPage:
+    """The newest transactions and DDL that the query wants, `limit` of both together, as far as
+    patience reaches; at least one window is looked at. Raises ConditionError, relay errors where
+    nothing was found before them.
     """
     look = _BackwardScan(past, replace(query, order="newest"), patience or TimeBudget())
     try:
@@ -143,7 +153,9 @@ class _BackwardScan:
 
     def _wanted(self, window: WindowPayload) -> set[int]:
         return {
-            i for i, schema, name in _named_tables(window) if self._wants(schema, name) and not is_internal_table(i)
+            i
+            for i, schema, name in _named_tables(window)
+            if self._wants(schema, name) and not is_internal_table(i)
         }
 
     def _wants(self, schema: str, name: str) -> bool:

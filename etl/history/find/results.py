@@ -13,7 +13,10 @@ _COUNTERS = ("transactions", "inserts", "updates", "deletes", "ddls", "windows",
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """The rows of a transaction that fit, of one table under its name of then. `keys`: those of the first few."""
+    """The rows of a transaction that fit, of one table under its name of then.
+
+    `keys`: those of the first few.
+    """
 
     table: str
     inserts: int = 0
@@ -48,15 +51,18 @@ E = TypeVar("E", FoundTransaction, FoundDdl)
 
 @dataclass(slots=True)
 class SearchResults:
-    """The first ones as the query orders them, and the counts of all that fit. `windows`, `bytes` (of parts): what was
-    read.
+    """The first ones as the query orders them, and the counts of all that fit.
+
+    `windows`, `bytes` (of parts): what was read.
     """
 
     transactions: list[FoundTransaction] = field(default_factory=list)
     ddls: list[FoundDdl] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0))
     unknown: list[str] | None = None
-    """Columns of the condition that none of the tables had whose rows were looked at; None: none were."""
+    """Columns of the condition that none of the tables had whose rows were looked at; None: none
+    were.
+    """
 
     def count(self, unknown: Iterable[str]) -> None:
         """A table that lacks these columns of the condition was looked at."""
@@ -94,7 +100,9 @@ def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:
     """As many as the query wants, as it orders them."""
     if query.order == "size":
         return sorted(found, key=lambda each: (-_size(each), each.commit_ts))[: query.limit]
-    return sorted(found, key=lambda each: each.commit_ts, reverse=query.order == "newest")[: query.limit]
+    return sorted(found, key=lambda each: each.commit_ts, reverse=query.order == "newest")[
+        : query.limit
+    ]
 
 
 def _size(found: FoundTransaction | FoundDdl) -> int:

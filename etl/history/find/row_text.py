@@ -18,5 +18,11 @@ def row_text(images: Mapping[str, pa.Array], names: Iterable[str], row: int) -> 
 
 def _value(array: pa.Array, row: int) -> str:
     value = display_text(array, row)
-    text = "NULL" if value is None else f"0x{value.hex()}" if isinstance(value, bytes) else ascii(value)
+    text = (
+        "NULL"
+        if value is None
+        else f"0x{value.hex()}"
+        if isinstance(value, bytes)
+        else ascii(value)
+    )
     return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"

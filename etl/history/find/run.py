@@ -34,7 +34,9 @@ _TASKS_PER_JOB = 8
 _JOB_TIMEOUT_S = 600.0
 
 OnProgress = Callable[[int, SearchResults], None]
-"""Told through where (TSO) all has been looked through, and what was found until then. May raise, to end it."""
+"""Told through where (TSO) all has been looked through, and what was found until then. May raise,
+to end it.
+"""
 
 
 def search(
@@ -44,9 +46,10 @@ def search(
     on_progress: OnProgress = lambda through, found: None,
     here_changes: int = MAX_LOCAL_CHANGES,
 ) -> SearchResults:
-    """What the query wants, as far as the past reaches, see `HistoryLog`. Beyond `here_changes` row changes it is
-    looked for
-    by Spark. Raises ConditionError, FindError, relay errors, RowDecodeError, SparkError.
+    """What the query wants, as far as the past reaches, see `HistoryLog`.
+
+    Beyond `here_changes` row changes it is looked for by Spark. Raises ConditionError, FindError,
+    relay errors, RowDecodeError, SparkError.
     """
     if query.where:
         RowCondition(query.where)
@@ -57,7 +60,8 @@ def search(
             _RangeSearch(settings, stretch, query, on_progress, here_changes).run(found)
     if found.unknown:
         raise ConditionError(
-            f"--where: no table that was looked at has a column {' or '.join(found.unknown)}: names are those of then"
+            f"--where: no table that was looked at has a column {' or '.join(found.unknown)}: names"
+            " are those of then"
         )
     return found
 
@@ -66,7 +70,12 @@ class _RangeSearch:
     """One stretch of the past."""
 
     def __init__(
-        self, settings: Settings, stretch: LogRange, query: SearchQuery, on_progress: OnProgress, here_changes: int
+        self,
+        settings: Settings,
+        stretch: LogRange,
+        query: SearchQuery,
+        on_progress: OnProgress,
+        here_changes: int,
     ) -> None:
         self._settings = settings
         self._range = stretch
@@ -90,8 +99,8 @@ class _RangeSearch:
         self._search_on_spark(groups, found)
 
     def _groups(self) -> Iterator[tuple[int, list[WindowPayload]]]:
-        """Windows in which there may be something, as many as one task looks through, and how many changes they hold
-        at most.
+        """Windows in which there may be something, as many as one task looks through, and how many
+        changes they hold at most.
         """
         group: list[WindowPayload] = []
         changes = 0
@@ -111,7 +120,9 @@ class _RangeSearch:
     def _ids(self, window: WindowRecord) -> set[int]:
         return wanted_tables(WindowPayload.from_window(window), self._filter)
 
-    def _search_on_spark(self, groups: Iterator[tuple[int, list[WindowPayload]]], found: SearchResults) -> None:
+    def _search_on_spark(
+        self, groups: Iterator[tuple[int, list[WindowPayload]]], found: SearchResults
+    ) -> None:
         batches = _batched(groups)
         first = next(batches, None)
         if first is None:
@@ -120,11 +131,15 @@ class _RangeSearch:
         role = f"find {secrets.token_hex(6)}"
         spark = spark_session.connect(SessionTarget(self._settings.spark, role, self._range.url))
         try:
-            frame = TaskFrame(spark, FindInWindows(self._range.url, self._query.to_json()), TASKS, RESULTS)
+            frame = TaskFrame(
+                spark, FindInWindows(self._range.url, self._query.to_json()), TASKS, RESULTS
+            )
             for tasks in itertools.chain([first], batches):
                 texts = [BatchPayload(tuple(windows)).to_text() for windows in tasks]
                 with ErrorTranslator().translating():
-                    for batch in stream(spark, frame.of(pa.table({"windows": texts})), _JOB_TIMEOUT_S):
+                    for batch in stream(
+                        spark, frame.of(pa.table({"windows": texts})), _JOB_TIMEOUT_S
+                    ):
                         for text in batch.column(0).to_pylist():
                             found.add(SearchResults.from_json(json.loads(text)), self._query)
                 self._on_progress(tasks[-1][-1].hi, found)
@@ -132,7 +147,9 @@ class _RangeSearch:
             spark_session.close(spark)
 
 
-def _batched(groups: Iterator[tuple[int, list[WindowPayload]]]) -> Iterator[list[list[WindowPayload]]]:
+def _batched(
+    groups: Iterator[tuple[int, list[WindowPayload]]],
+) -> Iterator[list[list[WindowPayload]]]:
     tasks: list[list[WindowPayload]] = []
     for _, windows in groups:
         tasks.append(windows)

@@ -1,4 +1,6 @@
-"""Windows looked through, here or in a Spark worker: of each only what the query is about is decoded."""
+"""Windows looked through, here or in a Spark worker: of each only what the query is about is
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from sluice.etl.changes.write_plans.raw_changes import DECODE_BATCH_ROWS
 from sluice.etl.history.find.condition import ChangeRows, RowCondition
 from sluice.etl.history.find.key import KeyCondition
 from sluice.etl.history.find.query import SearchQuery
-from sluice.etl.history.find.results import FoundDdl, FoundTransaction, SearchResults, TableRows, first_results
+from sluice.etl.history.find.results import (
+    FoundDdl,
+    FoundTransaction,
+    SearchResults,
+    TableRows,
+    first_results,
+)
 from sluice.etl.history.find.row_text import row_text
 from sluice.relay import DELETE, INSERT, UPDATE, iter_parts
 from sluice.relay.storage import Storage
@@ -47,8 +55,13 @@ class ChangeCondition(Protocol):
 class WindowSearch:
     """Looks through windows for what a query wants. Raises ConditionError."""
 
-    def __init__(self, storage: Storage, query: SearchQuery, check: Callable[[], None] = lambda: None) -> None:
-        """Prepare a scan; `check` is called before each portion of rows, and ends the scan if it raises."""
+    def __init__(
+        self, storage: Storage, query: SearchQuery, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Prepare a scan.
+
+        `check` is called before each portion of rows, and ends the scan if it raises.
+        """
         self.storage = storage
         self.query = query
         self.check = check
@@ -57,15 +70,24 @@ class WindowSearch:
         self.filter = only_tables(Filter(), query.tables)
 
     def __call__(self, window: WindowPayload) -> SearchResults:
-        """What is in it. Raises ConditionError, relay errors and RowDecodeError, which name what they are about."""
+        """What is in it.
+
+        Raises ConditionError, relay errors and RowDecodeError, which name what they are about.
+        """
         return _WindowScan(self, window).found()
 
 
 def wanted_tables(window: WindowPayload, filters: Filter) -> set[int]:
-    """The ids of the window's tables whose rows are looked for, under any of the names they have in it."""
+    """The ids of the window's tables whose rows are looked for, under any of the names they have in
+    it.
+    """
     named = [window.schema.tables, *(ddl.effect.tables for ddl in window.schema.ddls)]
     found = {place for tables in named for place in names_by_id(tables)}
-    return {i for i, schema, name in found if not is_internal_table(i) and filters.wants_table(schema, name)}
+    return {
+        i
+        for i, schema, name in found
+        if not is_internal_table(i) and filters.wants_table(schema, name)
+    }
 
 
 class _MatchingRows:
@@ -85,7 +107,10 @@ class _MatchingRows:
         return not self._pieces
 
     def joined(self) -> _JoinedMatches:
-        columns = [np.concatenate(column) for column in zip(*(piece[:4] for piece in self._pieces), strict=True)]
+        columns = [
+            np.concatenate(column)
+            for column in zip(*(piece[:4] for piece in self._pieces), strict=True)
+        ]
         rows = pa.concat_arrays([_whole_rows(piece[4]) for piece in self._pieces])
         order = np.lexsort((np.arange(len(columns[0])), columns[0]))
         commit_ts, start_ts, kinds, numbers = (column[order] for column in columns)
@@ -98,7 +123,10 @@ def _whole_rows(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _JoinedMatches:
-    """All that fits in a window, ascending by commit timestamp; `at`: where each one's row is in `rows`."""
+    """All that fits in a window, ascending by commit timestamp.
+
+    `at`: where each one's row is in `rows`.
+    """
 
     tables: Sequence[Table]
     commit_ts: np.ndarray
@@ -111,9 +139,15 @@ class _JoinedMatches:
     def transaction(self, begin: int, end: int) -> FoundTransaction:
         """The one whose changes lie there."""
         places = np.arange(begin, end)
-        names = np.array([self.tables[number].full_name for number in self.numbers[begin:end].tolist()], object)
-        tables = tuple(self._table(str(name), places[names == name]) for name in dict.fromkeys(names.tolist()))
-        return FoundTransaction(int(self.commit_ts[begin]), int(self.start_ts[begin]), end - begin, tables)
+        names = np.array(
+            [self.tables[number].full_name for number in self.numbers[begin:end].tolist()], object
+        )
+        tables = tuple(
+            self._table(str(name), places[names == name]) for name in dict.fromkeys(names.tolist())
+        )
+        return FoundTransaction(
+            int(self.commit_ts[begin]), int(self.start_ts[begin]), end - begin, tables
+        )
 
     def _table(self, name: str, places: np.ndarray) -> TableRows:
         inserts, updates, deletes = (
@@ -126,7 +160,9 @@ class _JoinedMatches:
         table, kind = self.tables[self.numbers[place]], int(self.kinds[place])
         old, new = _images(table, kind, self.rows.slice(int(self.at[place]), 1))
         image = _by_name(new if new is not None else old) or {}
-        names = [column.name for column in lookup_key_columns(table)] or [name for name in image if name != ROWID_NAME]
+        names = [column.name for column in lookup_key_columns(table)] or [
+            name for name in image if name != ROWID_NAME
+        ]
         return row_text(image, names, 0)
 
 
@@ -146,7 +182,11 @@ class _WindowScan:
             found.ddls = list(self._ddls())
             found.counts["ddls"] = len(found.ddls)
             found.ddls = first_results(found.ddls, self._query)
-        ids = wanted_tables(self._window, self._filter) if self._query.row_kinds and self._window.parts else ()
+        ids = (
+            wanted_tables(self._window, self._filter)
+            if self._query.row_kinds and self._window.parts
+            else ()
+        )
         if ids:
             found.counts["windows"] = 1
             found.counts["bytes"] = sum(part.bytes for part in self._window.parts)
@@ -192,13 +232,16 @@ class _WindowScan:
             "newest": np.arange(len(starts))[::-1],
         }[self._query.order]
         found.transactions = [
-            joined.transaction(int(starts[i]), int(starts[i] + sizes[i])) for i in chosen[:limit].tolist()
+            joined.transaction(int(starts[i]), int(starts[i] + sizes[i]))
+            for i in chosen[:limit].tolist()
         ]
 
     def _mask(self, changes: pa.Table, ids: np.ndarray) -> np.ndarray:
         query = self._query
         ts = changes["commit_ts"].to_numpy()
-        mask = (ts > query.since) & (ts <= query.until) & np.isin(changes["table_id"].to_numpy(), ids)
+        mask = (
+            (ts > query.since) & (ts <= query.until) & np.isin(changes["table_id"].to_numpy(), ids)
+        )
         wanted: np.ndarray = mask & np.isin(changes["kind"].to_numpy(), sorted(query.row_kinds))
         return wanted
 
@@ -213,14 +256,18 @@ class _WindowScan:
                 if begin < end:
                     self._match_version(table_id, mine.slice(begin, end - begin), matches, found)
 
-    def _match_version(self, table_id: int, changes: pa.Table, matches: _MatchingRows, found: SearchResults) -> None:
+    def _match_version(
+        self, table_id: int, changes: pa.Table, matches: _MatchingRows, found: SearchResults
+    ) -> None:
         """Changes of one table by one definition."""
         table = self._tables.find(table_id, int(changes["commit_ts"][0].as_py()))
         if table is None or not self._filter.wants_table(table.schema_name, table.name):
             return
         for condition in self._conditions:
             if condition.columns:
-                found.count(condition.columns - {folded(column.name) for column in table.stored_columns})
+                found.count(
+                    condition.columns - {folded(column.name) for column in table.stored_columns}
+                )
             changes = changes.filter(pa.array(self._matches(condition, table, changes)))
         if changes.num_rows:
             matches.add(table, changes)
@@ -235,11 +282,15 @@ class _WindowScan:
                 self._check()
                 some = places[at : at + DECODE_BATCH_ROWS]
                 old, new = _images(table, kind, rows.take(pa.array(some)))
-                mask[some] = condition.fits(ChangeRows(table, len(some), _by_name(old), _by_name(new)))
+                mask[some] = condition.fits(
+                    ChangeRows(table, len(some), _by_name(old), _by_name(new))
+                )
         return mask
 
 
-def _images(table: Table, kind: int, rows: pa.Array) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
+def _images(
+    table: Table, kind: int, rows: pa.Array
+) -> tuple[pa.RecordBatch | None, pa.RecordBatch | None]:
     if kind == INSERT:
         return None, decode_inserts(table, rows)
     if kind == DELETE:

@@ -1,5 +1,6 @@
-"""What Spark's Python workers do to look through windows. Spark finds it by this module's path, so nothing is imported
-here that the client alone needs.
+"""What Spark's Python workers do to look through windows.
+
+Spark finds it by this module's path, so nothing is imported here that the client alone needs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ RESULTS = pa.schema([("found", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class FindInWindows:
-    """Each of its rows is windows of the log at `url`, as a batch, and becomes a row: what was found, as JSON."""
+    """Each of its rows is windows of the log at `url`, as a batch, and becomes a row: what was
+    found, as JSON.
+    """
 
     url: str
     query: Mapping[str, Any]
@@ -35,7 +38,9 @@ class FindInWindows:
             scan = WindowSearch(open_storage(self.url), query)
             for batch in batches:
                 for text in batch.column(0).to_pylist():
-                    yield pa.RecordBatch.from_arrays([pa.array([_found(scan, query, text)])], schema=RESULTS)
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array([_found(scan, query, text)])], schema=RESULTS
+                    )
         freeze_gc()
 
 

@@ -17,7 +17,10 @@ __all__ = ["LakeSchemaCursor"]
 
 
 class LakeSchemaCursor:
-    """Tables by id. One that a DDL removed is still known: rows that were written meanwhile may follow."""
+    """Tables by id.
+
+    One that a DDL removed is still known: rows that were written meanwhile may follow.
+    """
 
     def __init__(self) -> None:
         self._tables: dict[int, Table] = {}
@@ -38,10 +41,15 @@ class LakeSchemaCursor:
         for table_id in schema.tables:
             self._given[table_id] = schema.tables
         self._ddls = deque(schema.ddls)
-        self.schema_version = min((ddl.schema_version - 1 for ddl in schema.ddls), default=schema.schema_version)
+        self.schema_version = min(
+            (ddl.schema_version - 1 for ddl in schema.ddls), default=schema.schema_version
+        )
 
     def ranges(self, changes: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBatch]:
-        """The window's next changes, cut at its DDL; the definitions are those of a stretch while it is looked at."""
+        """The window's next changes, cut at its DDL.
+
+        The definitions are those of a stretch while it is looked at.
+        """
         commit_ts = changes["commit_ts"].to_numpy()
         at = 0
         while self._ddls and at < len(commit_ts):
@@ -72,7 +80,11 @@ class LakeSchemaCursor:
         given = self._given.pop(table_id, None)
         if given is not None:
             document = given.documents.get(str(table_id)) if isinstance(given, LazyTables) else None
-            if document is None or document != self._documents.get(table_id) or table_id not in self._tables:
+            if (
+                document is None
+                or document != self._documents.get(table_id)
+                or table_id not in self._tables
+            ):
                 table = given[table_id]
                 if table is not None:
                     self._tables[table_id] = table

@@ -21,7 +21,9 @@ from sluice.relay.storage import ByteWriter, Storage
 __all__ = ["LakeFileSpec", "LakeFileWriter"]
 
 _DICTIONARY_BYTES = 16 * 2**20
-"""A column's dictionary in one row group may be so large: old values repeat new ones, and so cost an index."""
+"""A column's dictionary in one row group may be so large: old values repeat new ones, and so cost
+an index.
+"""
 _ASCENDING = (COMMIT_TS, COMMIT_TIME, START_TS, POS)
 _MINIBLOCK_ROWS = 32  # numbers that Parquet's DELTA_BINARY_PACKED keeps in the same width
 _COMPRESSION_LEVEL = 1  # of zstd; the dictionaries do most of it
@@ -43,7 +45,9 @@ class LakeFileWriter:
     """Writes a file, a row group at a time. It is seen, whole, when `publish` has returned."""
 
     def __init__(self, storage: Storage, place: LakeFileSpec, first: pa.Table) -> None:
-        """`first`: rows of the first row group, which aren't written by this, but tell how columns are best encoded."""
+        """`first`: rows of the first row group, which aren't written by this, but tell how columns
+        are best encoded.
+        """
         schema, steps = first.schema, _delta_encoded_columns(first)
         self._place = place
         self._sink: ByteWriter = storage.new_whole_file(place.path)
@@ -78,11 +82,20 @@ class LakeFileWriter:
         self._sink.__exit__(None, None, None)
         place, counting = self._place, self._counting
         return LakeFile(
-            place.path, counting.written, self._rows, counting.crc32c, place.schema, place.table, place.table_id,
-            place.schema_version, place.day,
-        )  # fmt: skip
+            place.path,
+            counting.written,
+            self._rows,
+            counting.crc32c,
+            place.schema,
+            place.table,
+            place.table_id,
+            place.schema_version,
+            place.day,
+        )
 
-    def abandon(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def abandon(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         """Leave no file behind."""
         with contextlib.suppress(Exception):  # it has failed already, or is about to
             self._writer.close()
@@ -91,10 +104,12 @@ class LakeFileWriter:
 
 
 def _delta_encoded_columns(rows: pa.Table) -> list[str]:
-    """The columns that take less as differences from row to row than as places in a dictionary: what ascends, and whole
-    numbers such as ids, as far as these rows tell.
+    """The columns that take less as differences from row to row than as places in a dictionary:
+    what ascends, and whole numbers such as ids, as far as these rows tell.
     """
-    numbers = [name for name in rows.schema.names if pa.types.is_int64(rows.schema.field(name).type)]
+    numbers = [
+        name for name in rows.schema.names if pa.types.is_int64(rows.schema.field(name).type)
+    ]
     return [
         name
         for name in rows.schema.names
@@ -108,7 +123,9 @@ def _deltas_are_smaller(numbers: pa.ChunkedArray) -> bool:
     whole = len(values) // _MINIBLOCK_ROWS * _MINIBLOCK_ROWS
     if not whole:
         return False
-    steps = np.diff(values[:whole], prepend=values[0]).astype(np.float64).reshape(-1, _MINIBLOCK_ROWS)
+    steps = (
+        np.diff(values[:whole], prepend=values[0]).astype(np.float64).reshape(-1, _MINIBLOCK_ROWS)
+    )
     as_steps = np.log2(np.ptp(steps, axis=1) + 1).sum() * _MINIBLOCK_ROWS / 8
     return bool(as_steps < distinct * 8 + len(values) * math.log2(distinct) / 8)
 

@@ -17,8 +17,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 def days(texts: pa.LargeStringArray) -> tuple[Numbers, Mask]:
-    """Days since 1970 of texts ``YYYY-MM-DD``, and of which there are any: NULL, zero dates, days that no month has and
-    the year 0 have none.
+    """Days since 1970 of texts ``YYYY-MM-DD``, and of which there are any: NULL, zero dates, days
+    that no month has and the year 0 have none.
     """
     digits, there = _digits(texts, _DATE)
     found = np.zeros(len(texts), np.int64)
@@ -31,7 +31,11 @@ def microseconds(texts: pa.LargeStringArray, fsp: int) -> tuple[Numbers, Mask]:
     """The same of texts ``YYYY-MM-DD HH:MM:SS[.f*fsp]``, in microseconds."""
     digits, there = _digits(texts, _SECONDS + (fsp + 1 if fsp else 0))
     day, fits = _days(digits)
-    seconds = (day * 24 + _number(digits, 11, 13)) * 3600 + _number(digits, 14, 16) * 60 + _number(digits, 17, 19)
+    seconds = (
+        (day * 24 + _number(digits, 11, 13)) * 3600
+        + _number(digits, 14, 16) * 60
+        + _number(digits, 17, 19)
+    )
     fraction = _number(digits, 20, 20 + fsp) * 10 ** (6 - fsp) if fsp else 0
     found = np.zeros(len(texts), np.int64)
     found[there] = seconds * _MICROSECONDS + fraction
@@ -40,7 +44,10 @@ def microseconds(texts: pa.LargeStringArray, fsp: int) -> tuple[Numbers, Mask]:
 
 
 def _digits(texts: pa.LargeStringArray, width: int) -> tuple[npt.NDArray[np.uint8], Mask]:
-    """The digits of the texts that are there and as wide as they ought to be, a row each; and which these are."""
+    """The digits of the texts that are there and as wide as they ought to be, a row each.
+
+    And which these are.
+    """
     offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, texts.offset * 8)
     there: Mask = np.diff(offsets) == width
     if texts.null_count:
@@ -65,6 +72,8 @@ def _number(digits: npt.NDArray[np.uint8], first: int, end: int) -> Numbers:
 def _days(digits: npt.NDArray[np.uint8]) -> tuple[Numbers, Mask]:
     year, month, day = _number(digits, 0, 4), _number(digits, 5, 7), _number(digits, 8, 10)
     months = (year - 1970) * 12 + month - 1
-    first, following = (at.astype("M8[M]").astype("M8[D]").astype(np.int64) for at in (months, months + 1))
+    first, following = (
+        at.astype("M8[M]").astype("M8[D]").astype(np.int64) for at in (months, months + 1)
+    )
     fits: Mask = (year > 0) & (month > 0) & (month < 13) & (day > 0) & (day <= following - first)
     return first + day - 1, fits

@@ -1,4 +1,6 @@
-"""Names in the lake: of folders, and of columns that would otherwise be taken for those the lake adds."""
+"""Names in the lake: of folders, and of columns that would otherwise be taken for those the lake
+adds.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,26 @@ from urllib.parse import quote
 from sluice.tidb.rows import ROWID_NAME
 
 __all__ = [
-    "COMMIT_TIME", "COMMIT_TS", "EXACT", "OP", "POS", "ROWID", "START_TS", "column_name", "folder", "table_folder",
-]  # fmt: skip
+    "COMMIT_TIME",
+    "COMMIT_TS",
+    "EXACT",
+    "OP",
+    "POS",
+    "ROWID",
+    "START_TS",
+    "column_name",
+    "folder",
+    "table_folder",
+]
 
-OP, COMMIT_TS, COMMIT_TIME, START_TS, POS, EXACT = "_op", "_commit_ts", "_commit_time", "_start_ts", "_pos", "_exact"
+OP, COMMIT_TS, COMMIT_TIME, START_TS, POS, EXACT = (
+    "_op",
+    "_commit_ts",
+    "_commit_time",
+    "_start_ts",
+    "_pos",
+    "_exact",
+)
 ROWID = ROWID_NAME
 _LAKE_COLUMNS = {OP, COMMIT_TS, COMMIT_TIME, START_TS, POS, EXACT, ROWID, "day", "schema_version"}
 """Columns that the lake adds, and those that readers make of the folders' names."""
@@ -20,8 +38,10 @@ _MAX_NAME_BYTES = 200  # bytes of a folder's name; file systems take 255
 
 
 def column_name(name: str) -> str:
-    """The name of a table's column in the lake: its own. One that is, but for underscores before it, a name of the
-    lake's own gets another underscore before it: ``day`` is ``_day``, ``_day`` is ``__day``, ``_op`` is ``__op``.
+    """The name of a table's column in the lake: its own.
+
+    One that is, but for underscores before it, a name of the lake's own gets another underscore
+    before it: ``day`` is ``_day``, ``_day`` is ``__day``, ``_op`` is ``__op``.
     """
     folded = name.lower()
     bare = re.sub(r"^_+", "", folded)
@@ -30,8 +50,9 @@ def column_name(name: str) -> str:
 
 
 def table_folder(schema: str, table: str) -> str:
-    """The folder of a table below ``lake/``: both names percent-encoded, a dot between them. What is too long for a
-    file system is cut, and told apart by a digest.
+    """The folder of a table below ``lake/``: both names percent-encoded, a dot between them.
+
+    What is too long for a file system is cut, and told apart by a digest.
     """
     name = ".".join(quote(part, safe="").replace(".", "%2E") for part in (schema, table))
     if len(name) <= _MAX_NAME_BYTES:

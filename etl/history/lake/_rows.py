@@ -1,4 +1,6 @@
-"""Changes of one table as rows of the lake: an image each, the old one of an update right before the new one."""
+"""Changes of one table as rows of the lake: an image each, the old one of an update right before
+the new one.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,20 @@ class LakeLayout:
         )
 
     def rows(self, table: Table, changes: pa.Table, *, old_values: bool = True) -> pa.Table:
-        """`changes` (PART_SCHEMA, of this table) as rows of the lake, in their order. `table`: the definition by which
-        they were written. Without `old_values` rows that tell what was have the primary key and the hidden row id, and
-        null otherwise. Raises the row codec's errors.
+        """`changes` (PART_SCHEMA, of this table) as rows of the lake, in their order.
+
+        `table`: the definition by which they were written. Without `old_values` rows that tell what
+        was have the primary key and the hidden row id, and null otherwise. Raises the row codec's
+        errors.
         """
         kinds = changes["kind"].to_numpy()
         old, new = decode(table, kinds, changes["row"].combine_chunks())
         images = _Images(kinds)
-        kept = {column.source for column in self.columns} if old_values else {*table.primary_key, ROWID}
+        kept = (
+            {column.source for column in self.columns}
+            if old_values
+            else {*table.primary_key, ROWID}
+        )
         arrays: list[pa.Array] = []
         exacts: list[tuple[str, pa.Array]] = []
         for column in self.columns:
@@ -71,7 +79,8 @@ class LakeLayout:
             if exact is not None:
                 exacts.append((column.name, exact))
         commit_ts, start_ts, position = (
-            changes[name].to_numpy()[images.change] for name in ("commit_ts", "start_ts", "position")
+            changes[name].to_numpy()[images.change]
+            for name in ("commit_ts", "start_ts", "position")
         )
         arrays += [
             images.ops,
@@ -83,7 +92,8 @@ class LakeLayout:
         ]
         schema = self.schema
         return pa.Table.from_arrays(
-            [array.cast(kind) for array, kind in zip(arrays, schema.types, strict=True)], schema=schema
+            [array.cast(kind) for array, kind in zip(arrays, schema.types, strict=True)],
+            schema=schema,
         )
 
 
@@ -112,7 +122,11 @@ def _exact(exacts: list[tuple[str, pa.Array]], rows: int) -> pa.Array:
     there = np.stack([np.asarray(array.is_valid()) for _, array in exacts], axis=1)
     row, column = np.nonzero(there)
     keys = pa.array([name for name, _ in exacts]).take(pa.array(column))
-    values = pa.concat_arrays([array for _, array in exacts]).take(pa.array(column * rows + row)).cast(pa.string())
+    values = (
+        pa.concat_arrays([array for _, array in exacts])
+        .take(pa.array(column * rows + row))
+        .cast(pa.string())
+    )
     counts = there.sum(axis=1)
     offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
     return pa.MapArray.from_arrays(offsets, keys, values, mask=pa.array(counts == 0))

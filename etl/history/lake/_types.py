@@ -1,6 +1,8 @@
-"""The type that a column has in the lake, and its values in it. docs/reference/lake.md has the table.
+"""The type that a column has in the lake, and its values in it. docs/reference/lake.md has the
+table.
 
-A value that its type can't hold (a zero date, bytes that aren't text) is null there, and stands as text in `_exact`.
+A value that its type can't hold (a zero date, bytes that aren't text) is null there, and stands as
+text in `_exact`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ MAX_DECIMAL_PRECISION = 38
 _UNSIGNED_64 = pa.decimal128(20)
 
 Converted = tuple[pa.Array, pa.Array | None]
-"""Values, and the exact text of those that are null only since their type can't hold them; None if there are none."""
+"""Values, and the exact text of those that are null only since their type can't hold them; None if
+there are none.
+"""
 _Convert = Callable[[pa.Array], Converted]
 
 
@@ -41,9 +45,13 @@ class LakeColumn:
 
 
 def lake_columns(table: Table) -> tuple[LakeColumn, ...]:
-    """What rows hold: everything but virtual generated columns, in table order; and the hidden row id."""
+    """What rows hold: everything but virtual generated columns, in table order.
+
+    And the hidden row id.
+    """
     found = [
-        LakeColumn(column.name, column_name(column.name), *_lake_column(column)) for column in table.stored_columns
+        LakeColumn(column.name, column_name(column.name), *_lake_column(column))
+        for column in table.stored_columns
     ]
     if table.handle_kind == "heap":
         found.append(LakeColumn(ROWID, ROWID, pa.int64(), _unchanged))
@@ -87,7 +95,9 @@ def _cast(kind: pa.DataType) -> _Convert:
     def convert(values: pa.Array) -> Converted:
         try:
             return values.cast(kind), None
-        except pa.ArrowInvalid:  # beyond the column's own type, too, as TiDB stores them in a mode that isn't strict
+        except (
+            pa.ArrowInvalid
+        ):  # beyond the column's own type, too, as TiDB stores them in a mode that isn't strict
             fits = [_is_within(number, kind) for number in values.to_pylist()]
             return _split(values, np.array(fits, bool), lambda some: some.cast(kind))
 
@@ -151,7 +161,9 @@ def _texts(values: pa.Array) -> Converted:
         raw.cast(pa.large_string())
     except pa.ArrowInvalid:
         return _split(
-            raw, np.array([_is_text(data) for data in raw.to_pylist()]), lambda some: some.cast(pa.large_string())
+            raw,
+            np.array([_is_text(data) for data in raw.to_pylist()]),
+            lambda some: some.cast(pa.large_string()),
         )
     return values, None
 
@@ -164,8 +176,13 @@ def _is_text(data: bytes | None) -> bool:
     return True
 
 
-def _split(values: pa.Array, fits: np.ndarray, convert: Callable[[pa.Array], pa.Array]) -> Converted:
-    """`values` converted where they fit; the others exactly: text as it is, numbers as text, bytes in hexadecimal."""
+def _split(
+    values: pa.Array, fits: np.ndarray, convert: Callable[[pa.Array], pa.Array]
+) -> Converted:
+    """`values` converted where they fit.
+
+    The others exactly: text as it is, numbers as text, bytes in hexadecimal.
+    """
     good = pc.if_else(pa.array(fits), values, pa.scalar(None, values.type))
     exact = [
         None if ok or value is None else value.hex() if isinstance(value, bytes) else str(value)

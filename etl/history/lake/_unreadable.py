@@ -1,5 +1,6 @@
-"""Changes that the lake has no columns for: a row that its table's definition doesn't explain, a table that no window
-record describes. They are in the log as they came; here they are found, with the reason.
+"""Changes that the lake has no columns for: a row that its table's definition doesn't explain, a
+table that no window record describes. They are in the log as they came; here they are found, with
+the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ Read = Callable[[pa.Table], pa.Table]
 
 
 def readable(changes: pa.Table, read: Read) -> Iterator[tuple[pa.Table | None, pa.Table | None]]:
-    """`changes` as `read` has them, or, where it raises RowDecodeError, as `unreadable` has them; in order."""
+    """`changes` as `read` has them, or, where it raises RowDecodeError, as `unreadable` has them.
+
+    In order.
+    """
     try:
         yield read(changes), None
     except RowDecodeError as error:
@@ -61,5 +65,6 @@ def unreadable(changes: pa.Table, reason: str) -> pa.Table:
         changes["position"],
     ]
     return pa.Table.from_arrays(
-        [column.cast(kind) for column, kind in zip(columns, SCHEMA.types, strict=True)], schema=SCHEMA
+        [column.cast(kind) for column, kind in zip(columns, SCHEMA.types, strict=True)],
+        schema=SCHEMA,
     )

@@ -1,10 +1,11 @@
 """Under which schema version the rows of a definition lie.
 
-A window record tells a table's definition, not since when it is so. So the first who writes rows of a definition notes
-it with the schema version of then, and whoever comes later finds it: `lake-versions/<schema>.<table>/<version>.json`,
-created exclusively, also for people who want to know a version's columns. A definition that is laid out as the one
-before it (an index more, a longer VARCHAR) is the same version to the lake; two who come first at a time may note two,
-which does no harm.
+A window record tells a table's definition, not since when it is so. So the first who writes rows of
+a definition notes it with the schema version of then, and whoever comes later finds it:
+`lake-versions/<schema>.<table>/<version>.json`, created exclusively, also for people who want to
+know a version's columns. A definition that is laid out as the one before it (an index more, a
+longer VARCHAR) is the same version to the lake; two who come first at a time may note two, which
+does no harm.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class LakeSchemaVersions:
         self._read: set[str] = set()
 
     def of(self, table: Table, layout: LakeLayout, schema_version: int) -> int:
-        """The version of a table that is laid out so; `schema_version`: TiDB's, at which it is. Raises
-        RelayCorruptError, OSError.
+        """The version of a table that is laid out so; `schema_version`: TiDB's, at which it is.
+
+        Raises RelayCorruptError, OSError.
         """
         folder, digest = table_folder(table.schema_name, table.name), _digest(layout)
         if (folder, digest) not in self._known:
@@ -60,7 +62,10 @@ class LakeSchemaVersions:
             except (ValueError, KeyError, TypeError) as error:
                 raise RelayCorruptError(
                     f"{self._storage.url}/{path}: {error}",
-                    way_out="remove the file: changes of these columns will lie under a version of their own",
+                    way_out=(
+                        "remove the file: changes of these columns will lie under a version of"
+                        " their own"
+                    ),
                 ) from None
             self._read.add(path)
 
@@ -73,7 +78,8 @@ def _digest(layout: LakeLayout) -> str:
 def _document(table: Table, layout: LakeLayout, schema_version: int, digest: str) -> bytes:
     by_name = {column.name: column for column in table.stored_columns}
     columns = [
-        {"name": c.source, "lake_name": c.name, "lake_type": str(c.type)} | _upstream_type(by_name.get(c.source))
+        {"name": c.source, "lake_name": c.name, "lake_type": str(c.type)}
+        | _upstream_type(by_name.get(c.source))
         for c in layout.columns
     ]
     document = {

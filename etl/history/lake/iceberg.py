@@ -1,8 +1,9 @@
-"""A table of the lake as an Iceberg table, without a copy: a catalog's table refers to the lake's own files.
+"""A table of the lake as an Iceberg table, without a copy: a catalog's table refers to the lake's
+own files.
 
-Doing it again brings the Iceberg table up to date in one commit: files that came since are added, those that were
-compacted or removed meanwhile are taken out. Between a compaction and the next export an Iceberg table refers to files
-that are gone.
+Doing it again brings the Iceberg table up to date in one commit: files that came since are added,
+those that were compacted or removed meanwhile are taken out. Between a compaction and the next
+export an Iceberg table refers to files that are gone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class IcebergError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """A table of the catalog, and how many files it has now; of these, and of those before, came and went."""
+    """A table of the catalog, and how many files it has now.
+
+    Of these, and of those before, came and went.
+    """
 
     table: str
     versions: tuple[int, ...]
@@ -43,13 +47,15 @@ class ExportResult:
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """The catalog as pyiceberg knows it: by its configuration file, environment, and these properties. Raises
-    IcebergError.
+    """The catalog as pyiceberg knows it: by its configuration file, environment, and these
+    properties. Raises IcebergError.
     """
     try:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
-        raise IcebergError(f"pyiceberg isn't there ({error})", way_out="pip install 'sluice[iceberg]'") from None
+        raise IcebergError(
+            f"pyiceberg isn't there ({error})", way_out="pip install 'sluice[iceberg]'"
+        ) from None
     try:
         return load_catalog(name, **properties)
     except Exception as error:
@@ -62,9 +68,11 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 def export_iceberg(
     storage: Storage, files: Sequence[LakeFile], catalog: Catalog, name: str | tuple[str, ...]
 ) -> list[ExportResult]:
-    """Have tables of `catalog` hold exactly `files`, all of one table of the lake, in `storage`. `name` is
-    ``namespace.table``, or its parts, which may hold dots; schema versions whose columns have another type than in the
-    newest lie in a table of their own, ``namespace.table_v<version>``.
+    """Have tables of `catalog` hold exactly `files`, all of one table of the lake, in `storage`.
+
+    `name` is ``namespace.table``, or its parts, which may hold dots; schema versions whose columns
+    have another type than in the newest lie in a table of their own,
+    ``namespace.table_v<version>``.
 
     Raises IcebergError, and what the catalog raises.
     """
@@ -72,7 +80,10 @@ def export_iceberg(
     for file in files:
         by_version.setdefault(file.schema_version, []).append(file)
     if not by_version:
-        raise IcebergError(f"the lake has no files for {name}", way_out="`sluice archive run` archives what has landed")
+        raise IcebergError(
+            f"the lake has no files for {name}",
+            way_out="`sluice archive run` archives what has landed",
+        )
     parts = catalog.identifier_to_tuple(name)
     if len(parts) < 2:
         raise IcebergError(f"{name!r} has no namespace", way_out="write namespace.table")
@@ -103,7 +114,10 @@ def _tables(
 
 
 def _types_conflict(one: pa.Schema, other: pa.Schema) -> bool:
-    return any(one.field(column).type != other.field(column).type for column in set(one.names) & set(other.names))
+    return any(
+        one.field(column).type != other.field(column).type
+        for column in set(one.names) & set(other.names)
+    )
 
 
 def _table(catalog: Catalog, name: tuple[str, ...], schema: pa.Schema) -> Table:

@@ -1,8 +1,9 @@
 """Which files of the lake count, told by their names alone.
 
-A file's name says which range of commit timestamps it holds: `<lo>-<hi>-<token>.parquet`. Files that were compacted are
-gone a moment after the compacted one is there, and in between the folder holds both: then the widest counts. Two
-attempts to write a volume may both have left its files: then either counts.
+A file's name says which range of commit timestamps it holds: `<lo>-<hi>-<token>.parquet`. Files
+that were compacted are gone a moment after the compacted one is there, and in between the folder
+holds both: then the widest counts. Two attempts to write a volume may both have left its files:
+then either counts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def _range_of(path: str) -> tuple[int, int]:
 
 
 def live_files(paths: Iterable[str]) -> list[str]:
-    """Of all paths of one or several folders, those that count: each change is in exactly one. Raises ValueError."""
+    """Of all paths of one or several folders, those that count: each change is in exactly one.
+
+    Raises ValueError.
+    """
     found = []
     by_folder = sorted(paths, key=lambda path: path.rpartition("/")[0])
     for _, group in itertools.groupby(by_folder, key=lambda path: path.rpartition("/")[0]):
@@ -41,9 +45,11 @@ def live_files(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def remove_superseded(storage: Storage, before: Sequence[LakeFile], after: Sequence[LakeFile]) -> None:
-    """Remove the files that volumes had `before`, once others have taken their place: whoever reads the folders as they
-    are sees rows twice until then. Raises OSError.
+def remove_superseded(
+    storage: Storage, before: Sequence[LakeFile], after: Sequence[LakeFile]
+) -> None:
+    """Remove the files that volumes had `before`, once others have taken their place: whoever reads
+    the folders as they are sees rows twice until then. Raises OSError.
     """
     for path in sorted({file.path for file in before} - {file.path for file in after}):
         storage.remove(path)

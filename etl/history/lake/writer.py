@@ -29,7 +29,9 @@ from sluice.tidb.schema import Table
 __all__ = ["BUFFER_BYTES", "LakeWriter", "write_lake"]
 
 BUFFER_BYTES = 96 * 2**20
-"""So many bytes of rows, as TiDB wrote them, wait to become row groups. Memory is some four times that at most."""
+"""So many bytes of rows, as TiDB wrote them, wait to become row groups. Memory is some four times
+that at most.
+"""
 _DAY_MS = 86_400_000
 _OPEN_FILES_THRESHOLD = 256
 
@@ -51,8 +53,8 @@ class _PendingRows:
 class LakeWriter:
     """Writes the lake's files of one volume, one a table, version and UTC day.
 
-    Used as a context: what isn't finished when it ends leaves no file behind. Files are seen once `finish` has
-    returned.
+    Used as a context: what isn't finished when it ends leaves no file behind. Files are seen once
+    `finish` has returned.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class LakeWriter:
         *,
         old_values: bool = True,
     ) -> None:
-        """`storage`: the archive's; `volume`: its `(lo, hi]` (TSO); `token`: one that no other attempt has;
-        `old_values`: see `LakeLayout.rows`.
+        """`storage`: the archive's.
+
+        `volume`: its `(lo, hi]` (TSO); `token`: one that no other attempt has; `old_values`: see
+        `LakeLayout.rows`.
         """
         self._storage = storage
         self._name = f"{volume[0]:020d}-{volume[1]:020d}-{token}.parquet"
@@ -82,14 +86,18 @@ class LakeWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         files, self._files = self._files, {}
         for file in files.values():
             file.abandon(kind or RuntimeError, error or RuntimeError("not finished"), trace)
 
     def add(self, window: WindowRecord, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
-        """The next window, and its changes: in PART_SCHEMA, ascending by (commit_ts, position) across all batches.
+        """The next window, and its changes: in PART_SCHEMA, ascending by (commit_ts, position)
+        across all batches.
 
         Raises ChangeError of a definition that makes no sense, RelayCorruptError, OSError.
         """
@@ -99,7 +107,10 @@ class LakeWriter:
         self.leave()
 
     def enter(self, window: WindowRecord) -> None:
-        """Begin with the next window, of which `take` gets the changes, until `leave`. Raises as `add`."""
+        """Begin with the next window, of which `take` gets the changes, until `leave`.
+
+        Raises as `add`.
+        """
         self._definitions.enter(RecordedSchema.from_window(window))
 
     def take(self, batch: pa.Table | pa.RecordBatch) -> None:
@@ -132,7 +143,14 @@ class LakeWriter:
         key = (table_folder(table.schema_name, table.name), version, day)
         waiting = self._waiting.get(key)
         if waiting is None:
-            place = LakeFileSpec(f"{folder(*key)}/{self._name}", table.schema_name, table.name, table.id, version, day)
+            place = LakeFileSpec(
+                f"{folder(*key)}/{self._name}",
+                table.schema_name,
+                table.name,
+                table.id,
+                version,
+                day,
+            )
             waiting = self._waiting[key] = _PendingRows(place)
         waiting.pieces.append((table, layout, changes))
         waiting.bytes += changes.nbytes
@@ -145,7 +163,11 @@ class LakeWriter:
         found = self._layouts.get(table.id)
         if found is None or found[0] is not table:
             layout = LakeLayout.for_table(table)
-            found = table, layout, self._versions.of(table, layout, self._definitions.schema_version)
+            found = (
+                table,
+                layout,
+                self._versions.of(table, layout, self._definitions.schema_version),
+            )
             self._layouts[table.id] = found
         return found[1], found[2]
 
@@ -154,7 +176,9 @@ class LakeWriter:
         self._bytes -= waiting.bytes
         rows: list[pa.Table] = []
         for table, layout, changes in _runs(waiting.pieces):
-            for read, unread in _unreadable.readable(changes, partial(layout.rows, table, old_values=self._old_values)):
+            for read, unread in _unreadable.readable(
+                changes, partial(layout.rows, table, old_values=self._old_values)
+            ):
                 if read is not None:
                     rows.append(read)
                 if unread is not None:
@@ -171,7 +195,11 @@ class LakeWriter:
 
     def _write_unreadable(self, day: str, rows: pa.Table) -> None:
         key = (_unreadable.FOLDER, 0, day)
-        self._write(key, LakeFileSpec(f"{folder(*key)}/{self._name}", "", _unreadable.FOLDER, 0, 0, day), rows)
+        self._write(
+            key,
+            LakeFileSpec(f"{folder(*key)}/{self._name}", "", _unreadable.FOLDER, 0, 0, day),
+            rows,
+        )
 
 
 def _raise_open_files() -> None:
@@ -182,10 +210,15 @@ def _raise_open_files() -> None:
 
 
 def write_lake(
-    relay: Storage, archive: Storage, windows: Sequence[WindowRecord], token: str, buffer_bytes: int = BUFFER_BYTES
+    relay: Storage,
+    archive: Storage,
+    windows: Sequence[WindowRecord],
+    token: str,
+    buffer_bytes: int = BUFFER_BYTES,
 ) -> tuple[LakeFile, ...]:
-    """The lake's files of a volume made of `windows`, whose parts are in `relay`. Runs anywhere; memory is bounded by
-    `buffer_bytes`. Raises as LakeWriter.
+    """The lake's files of a volume made of `windows`, whose parts are in `relay`.
+
+    Runs anywhere; memory is bounded by `buffer_bytes`. Raises as LakeWriter.
     """
     with LakeWriter(archive, (windows[0].lo, windows[-1].hi), token, buffer_bytes) as writer:
         for window in windows:

@@ -1,7 +1,9 @@
-"""What is known of an archive's days and bases: as much as status and retention reckon with, and small.
+"""What is known of an archive's days and bases: as much as status and retention reckon with, and
+small.
 
-A day of 10,000 tables has hundreds of thousands of files, a base the definitions of all tables; what is reckoned with
-here is a hundredth of it. So it can be kept beside them: see `sluice.etl.history.retain.summaries`.
+A day of 10,000 tables has hundreds of thousands of files, a base the definitions of all tables;
+what is reckoned with here is a hundredth of it. So it can be kept beside them: see
+`sluice.etl.history.retain.summaries`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ __all__ = ["DaySummary", "SegmentSummary", "SnapshotSummary", "changes_of", "own
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """A volume `(lo, hi]`. `files`: path and bytes of its index and its log; `log_bytes`, `lake_bytes`: of all files of
+    """A volume `(lo, hi]`.
+
+    `files`: path and bytes of its index and its log; `log_bytes`, `lake_bytes`: of all files of
     either. `schema_version`: TiDB's at hi.
     """
 
@@ -37,11 +41,20 @@ class SegmentSummary:
         files = (volume.index, *((volume.log,) if volume.log else ()))
         lake = sum(file.bytes for file in volume.lake)
         paths = tuple((file.path, file.bytes) for file in files)
-        return cls(volume.lo, volume.hi, volume.schema_version, sum(size for _, size in paths), lake, paths)
+        return cls(
+            volume.lo, volume.hi, volume.schema_version, sum(size for _, size in paths), lake, paths
+        )
 
     def to_json(self) -> list[Any]:
         """As JSON values; `from_json` is the inverse."""
-        return [self.lo, self.hi, self.schema_version, self.log_bytes, self.lake_bytes, list(map(list, self.files))]
+        return [
+            self.lo,
+            self.hi,
+            self.schema_version,
+            self.log_bytes,
+            self.lake_bytes,
+            list(map(list, self.files)),
+        ]
 
     @classmethod
     def from_json(cls, document: list[Any]) -> Self:
@@ -53,8 +66,10 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True)
 class DaySummary:
-    """A day of the catalogue. `follows`: where the volume before its first one ends (TSO), None if the archive begins
-    here. `changes`: of each table, by id. `turns`: what DDL did, None: its volumes' indexes tell.
+    """A day of the catalogue.
+
+    `follows`: where the volume before its first one ends (TSO), None if the archive begins here.
+    `changes`: of each table, by id. `turns`: what DDL did, None: its volumes' indexes tell.
     """
 
     day: str
@@ -73,16 +88,21 @@ class DaySummary:
         """As JSON values; `from_json` is the inverse."""
         turns = self.turns or ()
         return {
-            "day": self.day, "follows": self.follows, "volumes": [volume.to_json() for volume in self.volumes],
+            "day": self.day,
+            "follows": self.follows,
+            "volumes": [volume.to_json() for volume in self.volumes],
             "changes": {str(i): count for i, count in self.changes.items()},
-            "turns": [[turn.ts, turn.table_id, turn.name, turn.begins, list(turn.takes)] for turn in turns],
-        }  # fmt: skip
+            "turns": [
+                [turn.ts, turn.table_id, turn.name, turn.begins, list(turn.takes)] for turn in turns
+            ],
+        }
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`. Raises KeyError, ValueError, TypeError."""
         turns = tuple(
-            TableEvent(ts, table, name, begins, tuple(takes)) for ts, table, name, begins, takes in raw["turns"]
+            TableEvent(ts, table, name, begins, tuple(takes))
+            for ts, table, name, begins, takes in raw["turns"]
         )
         volumes = tuple(map(SegmentSummary.from_json, raw["volumes"]))
         changes = {int(i): int(count) for i, count in raw["changes"].items()}
@@ -100,9 +120,11 @@ def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:
-    """A base as of `ts` (TSO). `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and
-    bytes of those in the folders of older ones; `columns_lacking_in_snapshot`: ids of tables that can't be restored
-    from it, as it lacks values of theirs.
+    """A base as of `ts` (TSO).
+
+    `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and bytes of
+    those in the folders of older ones; `columns_lacking_in_snapshot`: ids of tables that can't be
+    restored from it, as it lacks values of theirs.
     """
 
     id: str
@@ -122,8 +144,12 @@ class SnapshotSummary:
         others = {path: size for path, size in files.items() if owner_of(path) != base.id}
         tables = {int(table.table["id"]): table.full_name for table in base.tables}
         own = sum(files.values()) - sum(others.values())
-        lacks = frozenset(int(table.table["id"]) for table in base.tables if columns_lacking_in_snapshot(table))
-        return cls(base.id, base.ts, base.made_ms, base.made_from, base.rows, tables, own, others, lacks)
+        lacks = frozenset(
+            int(table.table["id"]) for table in base.tables if columns_lacking_in_snapshot(table)
+        )
+        return cls(
+            base.id, base.ts, base.made_ms, base.made_from, base.rows, tables, own, others, lacks
+        )
 
     @property
     def snapshot(self) -> ReadStart:
@@ -144,10 +170,16 @@ class SnapshotSummary:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return {
-            "id": self.id, "ts": self.ts, "made_ms": self.made_ms, "made_from": self.made_from, "rows": self.rows,
-            "tables": {str(i): name for i, name in self.tables.items()}, "own_bytes": self.own_bytes,
-            "others": dict(self.others), "lacking": sorted(self.lacking),
-        }  # fmt: skip
+            "id": self.id,
+            "ts": self.ts,
+            "made_ms": self.made_ms,
+            "made_from": self.made_from,
+            "rows": self.rows,
+            "tables": {str(i): name for i, name in self.tables.items()},
+            "own_bytes": self.own_bytes,
+            "others": dict(self.others),
+            "lacking": sorted(self.lacking),
+        }
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:

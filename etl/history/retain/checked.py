@@ -26,8 +26,10 @@ class VerifiedSnapshots:
         self._now = last.hi if (last := archive.last()) is not None else 0
 
     def fault(self, base: ArchiveSnapshot) -> str | None:
-        """What is wrong with a base; None if it can be read, or could within the last 7 days of the upstream's time.
-        Raises OSError.
+        """What is wrong with a base.
+
+        None if it can be read, or could within the last 7 days of the upstream's time. Raises
+        OSError.
         """
         if 0 <= self._now - self._verified_at(base.id) <= _VALID_FOR:
             return None
@@ -37,7 +39,9 @@ class VerifiedSnapshots:
                     self._bases.content(file)
                 except RelayError as error:
                     return f"{table.full_name} in the base {base.id}: {error}"
-        self._storage.replace(f"{_FOLDER}/{base.id}.json", json.dumps({"archive_ts": self._now}).encode() + b"\n")
+        self._storage.replace(
+            f"{_FOLDER}/{base.id}.json", json.dumps({"archive_ts": self._now}).encode() + b"\n"
+        )
         return None
 
     def forget(self, left: frozenset[str]) -> None:

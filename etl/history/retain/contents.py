@@ -17,7 +17,10 @@ __all__ = ["ArchiveContents", "ChainGap", "read_contents"]
 
 @dataclass(frozen=True, slots=True)
 class ChainGap:
-    """What was committed in `(lo, hi]` (TSO) can't be had from the archive; `why`, with the place."""
+    """What was committed in `(lo, hi]` (TSO) can't be had from the archive.
+
+    `why`, with the place.
+    """
 
     lo: int
     hi: int
@@ -44,8 +47,8 @@ class ArchiveContents:
 
 
 def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> ArchiveContents:
-    """Look through the whole catalogue, of which `load` tells a day, and whether the files of the log are there in
-    their length. What is damaged is a hole, never an error. Raises OSError.
+    """Look through the whole catalogue, of which `load` tells a day, and whether the files of the
+    log are there in their length. What is damaged is a hole, never an error. Raises OSError.
     """
     holes: list[ChainGap] = []
     days = tuple(_listed_days(archive, load, holes))
@@ -59,7 +62,9 @@ def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> Archiv
     return ArchiveContents(days, tuple(sorted(holes, key=lambda hole: hole.lo)))
 
 
-def _listed_days(archive: Archive, load: Callable[[str], DaySummary], holes: list[ChainGap]) -> Iterator[DaySummary]:
+def _listed_days(
+    archive: Archive, load: Callable[[str], DaySummary], holes: list[ChainGap]
+) -> Iterator[DaySummary]:
     """The days that the catalogue names; `holes` gets what can't be read of it."""
     at: int | None = None
     unread = ""
@@ -74,7 +79,11 @@ def _listed_days(archive: Archive, load: Callable[[str], DaySummary], holes: lis
         first = day.volumes[0]
         if unread or (at is None and day.follows is not None):
             why = unread or f"{archive.url}/days: what is before {day.day} is missing"
-            holes.append(ChainGap(at if at is not None else _chain_beginning(day.follows, first), first.lo, why))
+            holes.append(
+                ChainGap(
+                    at if at is not None else _chain_beginning(day.follows, first), first.lo, why
+                )
+            )
             unread = ""
         yield day
         at = day.volumes[-1].hi
@@ -97,4 +106,8 @@ def _missing_files(storage: Storage, volumes: Iterable[SegmentSummary]) -> Itera
             found = sizes[folder].get(name)
             if found != size:
                 what = "is missing" if found is None else f"has {found:,} bytes, not {size:,}"
-                yield ChainGap(volume.lo, volume.hi, f"{storage.url}/{path} {what} (volume of {day_of(volume.lo)})")
+                yield ChainGap(
+                    volume.lo,
+                    volume.hi,
+                    f"{storage.url}/{path} {what} (volume of {day_of(volume.lo)})",
+                )

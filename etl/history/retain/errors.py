@@ -10,13 +10,18 @@ __all__ = ["NotArchivedError", "RetainError"]
 class RetainError(SluiceError):
     """Something can't be removed, since what must be there instead isn't, or can't be read."""
 
-    way_out = "`sluice archive check` reads the whole archive; bring back what is damaged from a copy"
+    way_out = (
+        "`sluice archive check` reads the whole archive; bring back what is damaged from a copy"
+    )
 
 
 class NotArchivedError(RetainError):
-    """What the archive holds of some windows isn't what the relay log holds. The relay log keeps them."""
+    """What the archive holds of some windows isn't what the relay log holds.
+
+    The relay log keeps them.
+    """
 
     way_out = (
-        "the relay log still has these windows: move the archive elsewhere, and it is made anew from there; or bring"
-        " back what is damaged from a copy"
+        "the relay log still has these windows: move the archive elsewhere, and it is made anew"
+        " from there; or bring back what is damaged from a copy"
     )

@@ -32,7 +32,10 @@ _CREATING_ACTIONS = frozenset(
 def inventory_of(
     archive: Archive, contents: ArchiveContents, bases: Iterable[ReadStart], floor_ts: int = 0
 ) -> ArchiveInventory | None:
-    """What there is behind the last hole and `floor_ts`, None if nothing is. Raises RelayCorruptError, OSError."""
+    """What there is behind the last hole and `floor_ts`, None if nothing is.
+
+    Raises RelayCorruptError, OSError.
+    """
     volumes = [volume for volume in contents.unbroken if volume.hi > floor_ts]
     if not volumes:
         return None
@@ -40,7 +43,9 @@ def inventory_of(
     return ArchiveInventory(volumes[0].lo, volumes[-1].hi, tuple(bases), turns)
 
 
-def _events_after(archive: Archive, contents: ArchiveContents, after_ts: int) -> Iterator[TableEvent]:
+def _events_after(
+    archive: Archive, contents: ArchiveContents, after_ts: int
+) -> Iterator[TableEvent]:
     """What DDL did after a moment at which a volume begins."""
     version = -1
     for day in contents.days:
@@ -54,9 +59,13 @@ def _events_after(archive: Archive, contents: ArchiveContents, after_ts: int) ->
         version = volumes[-1].schema_version
 
 
-def events_between(archive: Archive, volumes: Iterable[SegmentSummary], version: int) -> Iterator[TableEvent]:
-    """What DDL did in volumes, before which TiDB's schema version was `version`. Only indexes of those are read that
-    leave another version than the one before. Raises RelayCorruptError, OSError.
+def events_between(
+    archive: Archive, volumes: Iterable[SegmentSummary], version: int
+) -> Iterator[TableEvent]:
+    """What DDL did in volumes, before which TiDB's schema version was `version`.
+
+    Only indexes of those are read that leave another version than the one before. Raises
+    RelayCorruptError, OSError.
     """
     log = archive.log
     for volume in volumes:

@@ -1,7 +1,10 @@
-"""What the promised range needs, and so what may go. Pure: no clock, no files.
+"""What the promised range needs, and so what may go.
 
-The promise: every table that can be had at a moment of the promised range can be had there afterwards. To have it one
-needs a base at or before that moment which holds it, and the chain from there to it; or the chain since it was created.
+Pure: no clock, no files.
+
+The promise: every table that can be had at a moment of the promised range can be had there
+afterwards. To have it one needs a base at or before that moment which holds it, and the chain from
+there to it; or the chain since it was created.
 """
 
 from __future__ import annotations
@@ -9,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.etl.history.retain.table_events import ReadStart, RestoreStart, TableEvent, restorable_at
+from sluice.etl.history.retain.table_events import (
+    ReadStart,
+    RestoreStart,
+    TableEvent,
+    restorable_at,
+)
 from sluice.tidb import tso
 
 __all__ = [
@@ -24,8 +32,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ArchiveInventory:
-    """What an archive holds: its chain `(lo, hi]` (TSO), without holes, the bases in it that can be read, and what DDL
-    did, ascending.
+    """What an archive holds: its chain `(lo, hi]` (TSO), without holes, the bases in it that can be
+    read, and what DDL did, ascending.
     """
 
     lo: int
@@ -45,9 +53,10 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What may go: the bases `forget`, and the chain through `before_ts` (TSO), 0 for none. What is kept of it relies
-    on the bases `rely_on`: they are to be read before anything goes. `pinned_by` says which table, or what else, needs
-    the oldest of the chain.
+    """What may go: the bases `forget`, and the chain through `before_ts` (TSO), 0 for none.
+
+    What is kept of it relies on the bases `rely_on`: they are to be read before anything goes.
+    `pinned_by` says which table, or what else, needs the oldest of the chain.
     """
 
     promised_ts: int
@@ -58,8 +67,10 @@ class RetentionDecision:
 
 
 def recovery_window_start(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> int:
-    """The first moment (TSO) that is promised. `now_ts` is the earlier of the upstream's and this machine's time, so
-    that a clock that is wrong makes the range longer, never shorter.
+    """The first moment (TSO) that is promised.
+
+    `now_ts` is the earlier of the upstream's and this machine's time, so that a clock that is wrong
+    makes the range longer, never shorter.
     """
     if not keep.log_ms:
         return facts.lo
@@ -71,15 +82,26 @@ def _now(facts: ArchiveInventory, now_ts: int) -> int:
 
 
 def decide_retention(
-    facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int, held: Sequence[str] = (), held_ts: int | None = None
+    facts: ArchiveInventory,
+    keep: RetentionPolicy,
+    now_ts: int,
+    held: Sequence[str] = (),
+    held_ts: int | None = None,
 ) -> RetentionDecision:
-    """What may go of an archive. `held`: bases, `held_ts`: the chain from here on, that somebody uses now."""
+    """What may go of an archive.
+
+    `held`: bases, `held_ts`: the chain from here on, that somebody uses now.
+    """
     promised = recovery_window_start(facts, keep, now_ts)
     chosen = _restore_starts(facts, keep, promised)
     relied = {origin.base for origin in chosen.values() if origin.base}
     stay = relied | set(held) | {base.id for base in facts.bases if base.ts > promised}
     thin, thin_rely = _thin_out(facts, keep, now_ts, promised, frozenset(stay - set(held)))
-    old = {base.id for base in facts.bases if keep.log_ms and base.ts <= _now(facts, now_ts) - tso.span(keep.log_ms)}
+    old = {
+        base.id
+        for base in facts.bases
+        if keep.log_ms and base.ts <= _now(facts, now_ts) - tso.span(keep.log_ms)
+    }
     forget = old - stay | (thin - set(held))
     before, why = _cut_chain(facts, promised, chosen, held_ts)
     rely_on = tuple(sorted(relied | thin_rely)) if forget or before else ()
@@ -92,7 +114,9 @@ def pinned_by(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> st
     return _cut_chain(facts, promised, _restore_starts(facts, keep, promised), None)[1]
 
 
-def _restore_starts(facts: ArchiveInventory, keep: RetentionPolicy, moment: int) -> dict[int, RestoreStart]:
+def _restore_starts(
+    facts: ArchiveInventory, keep: RetentionPolicy, moment: int
+) -> dict[int, RestoreStart]:
     """From where each table that counts is best had at `moment`: with the shortest chain."""
     best: dict[int, RestoreStart] = {}
     for start in _possible_starts(facts, moment):
@@ -116,7 +140,10 @@ def _cut_chain(
     for origin in sorted(chosen.values(), key=lambda origin: origin.name):
         if origin.needs_ts < before:
             before = origin.needs_ts
-            why = f"{origin.name}, {f'in the base {origin.base}' if origin.base else 'of which no base holds rows yet'}"
+            why = (
+                f"{origin.name},"
+                f" {f'in the base {origin.base}' if origin.base else 'of which no base holds rows yet'}"
+            )
     if held_ts is not None and held_ts < before:
         before, why = held_ts, "who reads it now"
     return (before if before > facts.lo else 0), why
@@ -125,7 +152,10 @@ def _cut_chain(
 def _thin_out(
     facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int, promised: int, stay: frozenset[str]
 ) -> tuple[set[str], set[str]]:
-    """Which bases inside the promised range may go, as one a span is left; and on which ones their tables rely then."""
+    """Which bases inside the promised range may go, as one a span is left.
+
+    And on which ones their tables rely then.
+    """
     if not keep.snapshots_ms:
         return set(), set()
     span = tso.span(keep.snapshots_ms)
@@ -133,7 +163,11 @@ def _thin_out(
     first: dict[int, str] = {}
     for base in left:
         first.setdefault(base.ts // span, base.id)
-    old = [base for base in left if promised < base.ts <= _now(facts, now_ts) - span and base.id not in first.values()]
+    old = [
+        base
+        for base in left
+        if promised < base.ts <= _now(facts, now_ts) - span and base.id not in first.values()
+    ]
     thin: list[ReadStart] = []
     for base in old:
         others = [one for one in left if one is not base]
@@ -142,7 +176,11 @@ def _thin_out(
         ).keys():
             thin.append(base)
             left = others
-    rely = (origin.base for base in thin for origin in _starts_without(facts, keep, left, base.ts).values())
+    rely = (
+        origin.base
+        for base in thin
+        for origin in _starts_without(facts, keep, left, base.ts).values()
+    )
     return {base.id for base in thin}, set(rely) - {""}
 
 

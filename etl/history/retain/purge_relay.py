@@ -1,5 +1,6 @@
-"""The relay log lets go of windows: behind every consumer by the time to keep, and only what the archive has, as
-reading both has shown just before, or what the archive has had and let go of as well.
+"""The relay log lets go of windows: behind every consumer by the time to keep, and only what the
+archive has, as reading both has shown just before, or what the archive has had and let go of as
+well.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _CHANGES_PER_BATCH = 500_000
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """What the relay log has let go of: `windows`, of which `changes` were read in the archive, too. `held_by` says
-    what keeps the oldest of the rest.
+    """What the relay log has let go of: `windows`, of which `changes` were read in the archive,
+    too. `held_by` says what keeps the oldest of the rest.
     """
 
     windows: int = 0
@@ -31,10 +32,13 @@ class PurgeResult:
     held_by: str = ""
 
 
-def purge_windows(relay: RelayLog, archive: Archive, keep_ms: int, stop: Callable[[], bool]) -> PurgeResult:
-    """Remove windows from the relay log, oldest first, until `stop`. `keep_ms`: 0 keeps all. Nothing goes before a
-    pipeline that applies is known. Killed anywhere, the next call goes on. Raises NotArchivedError, RelayCorruptError,
-    RelayGapError, OSError.
+def purge_windows(
+    relay: RelayLog, archive: Archive, keep_ms: int, stop: Callable[[], bool]
+) -> PurgeResult:
+    """Remove windows from the relay log, oldest first, until `stop`.
+
+    `keep_ms`: 0 keeps all. Nothing goes before a pipeline that applies is known. Killed anywhere,
+    the next call goes on. Raises NotArchivedError, RelayCorruptError, RelayGapError, OSError.
     """
     if not keep_ms:
         return PurgeResult(held_by="[relay] keep, which isn't set")
@@ -52,13 +56,17 @@ def purge_windows(relay: RelayLog, archive: Archive, keep_ms: int, stop: Callabl
     first = relay.first()
     late = archive.last()
     if first is not None and first.hi <= before and (late is None or late.hi < first.hi):
-        return PurgeResult(windows, changes, f"the archive, which has nothing of {tso.text(first.hi)}")
-    return PurgeResult(windows, changes, f"[relay] keep behind {last}, which is at {tso.text(positions[last])}")
+        return PurgeResult(
+            windows, changes, f"the archive, which has nothing of {tso.text(first.hi)}"
+        )
+    return PurgeResult(
+        windows, changes, f"[relay] keep behind {last}, which is at {tso.text(positions[last])}"
+    )
 
 
 def _verified_through(relay: RelayLog, archive: Archive, before: int) -> Iterator[tuple[int, int]]:
-    """Through which TSO the archive has what the relay log has, a few windows further each time, and how many changes
-    were read for that.
+    """Through which TSO the archive has what the relay log has, a few windows further each time,
+    and how many changes were read for that.
     """
     first, began = relay.first(), archive.first()
     if first is None or began is None or first.hi > before:
@@ -69,8 +77,8 @@ def _verified_through(relay: RelayLog, archive: Archive, before: int) -> Iterato
         yield floor, 0
     elif began.lo > first.lo:
         raise NotArchivedError(
-            f"{archive.url} begins at {tso.text(began.lo)}: what {relay.url} has before, from {tso.text(first.lo)} on,"
-            " isn't in it, and stays"
+            f"{archive.url} begins at {tso.text(began.lo)}: what {relay.url} has before, from"
+            f" {tso.text(first.lo)} on, isn't in it, and stays"
         )
     windows = changes = 0
     for archived in archive.log.windows(through, before):

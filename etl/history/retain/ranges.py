@@ -1,4 +1,7 @@
-"""From when to when each table can be restored. Pure, like `sluice.etl.history.retain.table_events`."""
+"""From when to when each table can be restored.
+
+Pure, like `sluice.etl.history.retain.table_events`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ __all__ = ["TableRange", "table_ranges"]
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """A table can be restored as of any moment from `from_ts` (TSO) on, until `until_ts`, when it was dropped; None: it
-    is there. `base`: the oldest one that holds it; "" if it is known since it was created, or came back.
+    """A table can be restored as of any moment from `from_ts` (TSO) on, until `until_ts`, when it
+    was dropped; None: it is there. `base`: the oldest one that holds it; "" if it is known since it
+    was created, or came back.
     """
 
     name: str
@@ -32,13 +36,17 @@ class _IdRange:
 
 
 def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
-    """Every table that can be restored at some moment, by name and time; one that TRUNCATE or PARTITION BY gave another
-    id is one table.
+    """Every table that can be restored at some moment, by name and time.
+
+    One that TRUNCATE or PARTITION BY gave another id is one table.
     """
     found: list[TableRange] = []
     for life in sorted(_id_ranges(facts), key=lambda life: (life.range.name, life.range.from_ts)):
         before = found[-1] if found else None
-        if before is not None and (before.name, before.until_ts) == (life.range.name, life.range.from_ts):
+        if before is not None and (before.name, before.until_ts) == (
+            life.range.name,
+            life.range.from_ts,
+        ):
             found[-1] = replace(before, until_ts=life.range.until_ts)
         else:
             found.append(life.range)
@@ -48,7 +56,10 @@ def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
 def _id_ranges(facts: ArchiveInventory) -> Iterator[_IdRange]:
     first: dict[int, tuple[int, str]] = {}
     names: dict[int, str] = {}
-    starts = [ReadStart(facts.lo), *(base for base in facts.bases if facts.lo <= base.ts <= facts.hi)]
+    starts = [
+        ReadStart(facts.lo),
+        *(base for base in facts.bases if facts.lo <= base.ts <= facts.hi),
+    ]
     for start in starts:
         for table_id, (since, name) in restorable_since(start, facts.turns, facts.hi).items():
             base = start.id if table_id in start.tables else ""

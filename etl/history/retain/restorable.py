@@ -17,9 +17,9 @@ __all__ = ["tables_restorable_at"]
 def tables_restorable_at(
     settings: Settings, base: ArchiveSnapshot | None, ts: int, *, whole: bool = True
 ) -> dict[int, str]:
-    """The tables that the settings want and that can be had at `ts` (TSO) from `base` (None: from the archive's
-    beginning) by reading the archive: their names then, by id. `whole`: with all columns that a restore needs. Raises
-    RelayCorruptError, OSError.
+    """The tables that the settings want and that can be had at `ts` (TSO) from `base` (None: from
+    the archive's beginning) by reading the archive: their names then, by id. `whole`: with all
+    columns that a restore needs. Raises RelayCorruptError, OSError.
     """
     archive = Archive.open(settings.archive_url)
     facts = inventory_of(archive, read_contents(archive, CachedSummaries(archive).day), ())
@@ -30,4 +30,6 @@ def tables_restorable_at(
     turns = facts.turns if facts is not None else ()
     filters = settings.rules.filters
     had = restorable_at(start, turns, ts).items()
-    return {i: origin.name for i, origin in had if filters.wants_table(*TableName.parse(origin.name))}
+    return {
+        i: origin.name for i, origin in had if filters.wants_table(*TableName.parse(origin.name))
+    }

@@ -1,6 +1,9 @@
-"""Removes what settings let go of: windows of the relay log, bases, volumes. The one road on which anything goes.
+"""Removes what settings let go of: windows of the relay log, bases, volumes.
 
-Each step leaves what is right, so a kill anywhere is made good by the next run; two at a time do the same twice.
+The one road on which anything goes.
+
+Each step leaves what is right, so a kill anywhere is made good by the next run; two at a time do
+the same twice.
 """
 
 from __future__ import annotations
@@ -16,13 +19,30 @@ from sluice.etl.history.retain.checked import VerifiedSnapshots
 from sluice.etl.history.retain.contents import ArchiveContents, read_contents
 from sluice.etl.history.retain.errors import RetainError
 from sluice.etl.history.retain.facts import inventory_of
-from sluice.etl.history.retain.policy import ArchiveInventory, RetentionDecision, RetentionPolicy, decide_retention
+from sluice.etl.history.retain.policy import (
+    ArchiveInventory,
+    RetentionDecision,
+    RetentionPolicy,
+    decide_retention,
+)
 from sluice.etl.history.retain.purge_relay import PurgeResult, purge_windows
-from sluice.etl.history.retain.summaries import DirectSummaries, readable_snapshots, refresh_summaries
+from sluice.etl.history.retain.summaries import (
+    DirectSummaries,
+    readable_snapshots,
+    refresh_summaries,
+)
 from sluice.etl.settings import Settings, SettingsError
 from sluice.etl.settings.pipelines import pipelines
 from sluice.relay import RelayError
-from sluice.relay.archive import Archive, ArchiveSnapshot, Pin, Pins, SnapshotStore, active_pins, remove_unreferenced
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    Pin,
+    Pins,
+    SnapshotStore,
+    active_pins,
+    remove_unreferenced,
+)
 from sluice.relay.jobs import Jobs
 from sluice.tidb import tso
 from sluice.tidb.table_name import TableName
@@ -34,8 +54,9 @@ log = logging.getLogger("sluice.archive")
 
 @dataclass(frozen=True, slots=True)
 class RetainSummary:
-    """What was removed: `windows` of the relay log, `bases` by id, `volumes` with their `bytes`; and what holds the
-    oldest of the rest, in words.
+    """What was removed: `windows` of the relay log, `bases` by id, `volumes` with their `bytes`.
+
+    And what holds the oldest of the rest, in words.
     """
 
     windows: int = 0
@@ -54,8 +75,10 @@ class RetainSummary:
 
 
 def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> RetainSummary:
-    """Remove what may go, until `stop`. What can't be judged stays, and is an error when everything else is done.
-    Raises RetainError, RelayCorruptError, RelayGapError, OSError.
+    """Remove what may go, until `stop`.
+
+    What can't be judged stays, and is an error when everything else is done. Raises RetainError,
+    RelayCorruptError, RelayGapError, OSError.
     """
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     failed: RelayError | RetainError | None = None
@@ -67,7 +90,9 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
     summary = RetainSummary(gone.windows, gone.changes, gone.held_by)
     try:
         if not stop():
-            summary = _purge_archive(archive, Jobs.for_pipeline(relay), policy_of(settings), summary)
+            summary = _purge_archive(
+                archive, Jobs.for_pipeline(relay), policy_of(settings), summary
+            )
     finally:
         refresh_summaries(relay, archive)
     log.info("retention: %s", summary.as_dict())
@@ -77,14 +102,20 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
 
 
 def policy_of(settings: Settings) -> RetentionPolicy:
-    """What the settings ask for. A table counts if any pipeline of this installation on the archive wants it; each
-    does while the settings of another pipeline can't be read.
+    """What the settings ask for.
+
+    A table counts if any pipeline of this installation on the archive wants it; each does while the
+    settings of another pipeline can't be read.
     """
     filters = [settings.rules.filters]
     try:
-        filters += [other.rules.filters for other in _other_settings_of_archive(settings.archive_url)]
+        filters += [
+            other.rules.filters for other in _other_settings_of_archive(settings.archive_url)
+        ]
     except (SettingsError, OSError) as error:
-        log.warning("every table counts, as the settings of another pipeline can't be read: %s", error)
+        log.warning(
+            "every table counts, as the settings of another pipeline can't be read: %s", error
+        )
         filters.append(Filter())
 
     def wanted(name: str) -> bool:
@@ -95,13 +126,18 @@ def policy_of(settings: Settings) -> RetentionPolicy:
 
 
 def _other_settings_of_archive(archive_url: str) -> Iterator[Settings]:
-    """Yield the settings of the pipelines of this installation on that archive. Raises SettingsError."""
+    """Yield the settings of the pipelines of this installation on that archive.
+
+    Raises SettingsError.
+    """
     for pipeline in pipelines().values():
         if pipeline.path is not None and (settings := pipeline.settings).archive_url == archive_url:
             yield settings
 
 
-def _purge_archive(archive: Archive, jobs: Jobs, keep: RetentionPolicy, summary: RetainSummary) -> RetainSummary:
+def _purge_archive(
+    archive: Archive, jobs: Jobs, keep: RetentionPolicy, summary: RetainSummary
+) -> RetainSummary:
     contents = read_contents(archive, DirectSummaries(archive).day)
     _refuse_gaps(archive, contents, keep)
     if not contents.volumes:
@@ -115,16 +151,24 @@ def _purge_archive(archive: Archive, jobs: Jobs, keep: RetentionPolicy, summary:
     if facts is None:
         return summary
     found = _verified_decision(
-        VerifiedSnapshots(archive), facts, bases, lambda facts: _retention_decision(facts, keep, living), faults
+        VerifiedSnapshots(archive),
+        facts,
+        bases,
+        lambda facts: _retention_decision(facts, keep, living),
+        faults,
     )
-    before = max((volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0)
+    before = max(
+        (volume.hi for volume in contents.volumes[:-1] if volume.hi <= found.before_ts), default=0
+    )
     floor = holds.advance_removal(before, found.forget)
     living = active_pins(archive, jobs.is_over, end)
     gone = _finish_removal(archive, holds, living)
     removed = archive.remove(_removable_through(floor.before_ts, living))
     files = remove_unreferenced(archive, jobs.is_over)
     if faults:
-        raise RetainError("; ".join(faults), way_out="`sluice base forget` the damaged one, and make another")
+        raise RetainError(
+            "; ".join(faults), way_out="`sluice base forget` the damaged one, and make another"
+        )
     return replace(
         summary,
         bases=gone,
@@ -155,7 +199,9 @@ def _removable_through(before: int, living: Mapping[str, Pin]) -> int:
     return min([before, *(hold.from_ts for hold in living.values())])
 
 
-def _retention_decision(facts: ArchiveInventory, keep: RetentionPolicy, living: Mapping[str, Pin]) -> RetentionDecision:
+def _retention_decision(
+    facts: ArchiveInventory, keep: RetentionPolicy, living: Mapping[str, Pin]
+) -> RetentionDecision:
     held = sorted({name for hold in living.values() for name in hold.bases})
     held_ts = min((hold.from_ts for hold in living.values()), default=None)
     return decide_retention(facts, keep, tso.wall_clock(), held, held_ts)
@@ -168,11 +214,18 @@ def _verified_decision(
     judge: Callable[[ArchiveInventory], RetentionDecision],
     faults: list[str],
 ) -> RetentionDecision:
-    """What may go, with every base that the rest relies on read; `faults` gets what is wrong with some."""
+    """What may go, with every base that the rest relies on read.
+
+    `faults` gets what is wrong with some.
+    """
     by_id = {base.id: base for base in bases}
     while True:
         found = judge(facts)
-        bad = {name: fault for name in found.depends_on if (fault := checked.fault(by_id[name])) is not None}
+        bad = {
+            name: fault
+            for name in found.depends_on
+            if (fault := checked.fault(by_id[name])) is not None
+        }
         if not bad:
             return found
         faults += bad.values()
@@ -180,12 +233,17 @@ def _verified_decision(
 
 
 def _refuse_gaps(archive: Archive, contents: ArchiveContents, keep: RetentionPolicy) -> None:
-    """Raises RetainError if there is a hole that matters: what lies beside it may be what it is repaired with."""
+    """Raises RetainError if there is a hole that matters: what lies beside it may be what it is
+    repaired with.
+    """
     end = contents.volumes[-1].hi if contents.volumes else 0
     since = min(end, tso.wall_clock()) - tso.span(keep.log_ms) if keep.log_ms else 0
     holes: Iterable[str] = [hole.why for hole in contents.holes if hole.hi > since]
     if holes:
         raise RetainError(
             f"{archive.url} has holes, so nothing is removed from it: {'; '.join(holes)}",
-            way_out="bring the files back from a copy, or wait until the holes are older than [archive] keep",
+            way_out=(
+                "bring the files back from a copy, or wait until the holes are older than [archive]"
+                " keep"
+            ),
         )

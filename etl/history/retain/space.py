@@ -10,7 +10,14 @@ from sluice.etl.history.retain.summaries import HourSizes
 from sluice.relay import RelayLog, hour_of
 from sluice.tidb import tso
 
-__all__ = ["DiskUsage", "Growth", "archive_usage", "days_until_full", "relay_usage", "snapshots_usage"]
+__all__ = [
+    "DiskUsage",
+    "Growth",
+    "archive_usage",
+    "days_until_full",
+    "relay_usage",
+    "snapshots_usage",
+]
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
@@ -43,7 +50,11 @@ def relay_usage(relay: RelayLog, keep_ms: int) -> DiskUsage:
     lately = sum(parts for hour, (_, parts) in hours.items() if hour >= hour_of(since))
     # The first window begins at nought where all that the pumps had was landed.
     return DiskUsage(
-        size, Growth(_bytes_per_day(lately, since, last.hi), _days_left(keep_ms, first.lo or first.hi, last.hi))
+        size,
+        Growth(
+            _bytes_per_day(lately, since, last.hi),
+            _days_left(keep_ms, first.lo or first.hi, last.hi),
+        ),
     )
 
 
@@ -63,11 +74,17 @@ def archive_usage(volumes: Sequence[SegmentSummary], keep_ms: int, *, lake: bool
 
 
 def snapshots_usage(bases: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage:
-    """All bases, a file that several refer to counted once. What they grow by is what the last one took of its own, as
-    often as they were made of late.
+    """All bases, a file that several refer to counted once.
+
+    What they grow by is what the last one took of its own, as often as they were made of late.
     """
     there = {base.id for base in bases}
-    left = {path: size for base in bases for path, size in base.others.items() if owner_of(path) not in there}
+    left = {
+        path: size
+        for base in bases
+        for path, size in base.others.items()
+        if owner_of(path) not in there
+    }
     size = sum(base.own_bytes for base in bases) + sum(left.values())
     if len(bases) < 2:
         return DiskUsage(size, Growth(0.0, None))
@@ -78,7 +95,10 @@ def snapshots_usage(bases: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage
 
 
 def days_until_full(free: int, growths: Iterable[Growth]) -> float | None:
-    """In how many days so many bytes are taken; None: never, as what goes makes room for what comes."""
+    """In how many days so many bytes are taken.
+
+    None: never, as what goes makes room for what comes.
+    """
     running = [growth for growth in growths if growth.bytes_a_day > 0 and growth.days != 0]
     left, day = float(free), 0.0
     while running:

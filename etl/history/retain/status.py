@@ -1,4 +1,7 @@
-"""From when to when one can restore, table by table; what it takes, and for how long there is room."""
+"""From when to when one can restore, table by table.
+
+What it takes, and for how long there is room.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ from sluice.etl.history.retain.facts import inventory_of
 from sluice.etl.history.retain.policy import ArchiveInventory, pinned_by, recovery_window_start
 from sluice.etl.history.retain.ranges import TableRange, table_ranges
 from sluice.etl.history.retain.run import policy_of
-from sluice.etl.history.retain.space import DiskUsage, archive_usage, days_until_full, relay_usage, snapshots_usage
+from sluice.etl.history.retain.space import (
+    DiskUsage,
+    archive_usage,
+    days_until_full,
+    relay_usage,
+    snapshots_usage,
+)
 from sluice.etl.history.retain.summaries import CachedSummaries, readable_snapshots
 from sluice.etl.settings import Settings
 from sluice.relay import Failure, RelayLog
@@ -27,7 +36,9 @@ __all__ = ["ArchiveStatus", "FileSystemUsage", "UnknownTable", "archive_status"]
 
 @dataclass(frozen=True, slots=True)
 class UnknownTable:
-    """Rows of a table are archived, and no base says what was there before: it can't be restored at any moment yet."""
+    """Rows of a table are archived, and no base says what was there before: it can't be restored at
+    any moment yet.
+    """
 
     table_id: int
     name: str
@@ -46,9 +57,12 @@ class FileSystemUsage:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatus:
-    """What can be restored. Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is
-    known can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `pinned_by` says what keeps
-    the oldest part of the archive, `faults` what can't be read, `failures` why tasks of the DAG `archive` have stopped.
+    """What can be restored.
+
+    Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is known
+    can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `pinned_by`
+    says what keeps the oldest part of the archive, `faults` what can't be read, `failures` why
+    tasks of the DAG `archive` have stopped.
     """
 
     url: str
@@ -76,13 +90,18 @@ class ArchiveStatus:
 
 
 def archive_status(settings: Settings) -> ArchiveStatus:
-    """Look at everything but the rows. Raises RelayCorruptError for the relay log's own records, OSError."""
+    """Look at everything but the rows.
+
+    Raises RelayCorruptError for the relay log's own records, OSError.
+    """
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     known = CachedSummaries(archive)
     contents = read_contents(archive, known.day)
     bases, faults = readable_snapshots(known.base, archive)
     snapshots = [base.snapshot for base in bases]
-    facts = inventory_of(archive, contents, snapshots, Pins(archive.storage).removal_mark().before_ts)
+    facts = inventory_of(
+        archive, contents, snapshots, Pins(archive.storage).removal_mark().before_ts
+    )
     jobs = Jobs.for_pipeline(relay)
     end = contents.volumes[-1].hi if contents.volumes else 0
     living = tuple(active_pins(archive, jobs.is_over, end).values())
@@ -108,7 +127,8 @@ def archive_status(settings: Settings) -> ArchiveStatus:
         disks=_disks(relay, archive, spaces),
         drill=_last_drill(jobs),
         failures=tuple(failure for failure in relay.failures.list() if failure.what in _TASKS),
-        keep={"relay": settings.relay.keep} | {n: getattr(settings.archive, n) for n in _RETENTION_SETTINGS},
+        keep={"relay": settings.relay.keep}
+        | {n: getattr(settings.archive, n) for n in _RETENTION_SETTINGS},
     )
 
 
@@ -119,7 +139,9 @@ _RETENTION_SETTINGS = ("keep", "bases_every", "bases_keep", "drills_every")
 
 
 def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableRange]) -> int:
-    """From where on every table that is there now, or was dropped since, can be restored, 0 if none can."""
+    """From where on every table that is there now, or was dropped since, can be restored, 0 if none
+    can.
+    """
     if facts is None or not tables:
         return 0
     with_base = [table.from_ts for table in tables if table.base]
@@ -128,9 +150,15 @@ def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableR
 
 def _snapshot_json(base: SnapshotSummary) -> dict[str, Any]:
     return {
-        "id": base.id, "ts": base.ts, "made_ms": base.made_ms, "made_from": base.made_from, "tables": len(base.tables),
-        "rows": base.rows, "bytes": base.bytes, "refers_to": list(base.refers_to),
-    }  # fmt: skip
+        "id": base.id,
+        "ts": base.ts,
+        "made_ms": base.made_ms,
+        "made_from": base.made_from,
+        "tables": len(base.tables),
+        "rows": base.rows,
+        "bytes": base.bytes,
+        "refers_to": list(base.refers_to),
+    }
 
 
 def _unknown_tables(
@@ -159,7 +187,9 @@ def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]
     """A day's, behind the moment at which one of its volumes begins."""
     if day.volumes[0].lo >= after:
         return day.changes
-    return changes_of(volume for volume in archive.catalogue.load(day.day).volumes if volume.lo >= after)
+    return changes_of(
+        volume for volume in archive.catalogue.load(day.day).volumes if volume.lo >= after
+    )
 
 
 def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
@@ -180,7 +210,9 @@ def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
     return found
 
 
-def _gap_before_landed(archive: Archive, relay: RelayLog, facts: ArchiveInventory | None) -> list[ChainGap]:
+def _gap_before_landed(
+    archive: Archive, relay: RelayLog, facts: ArchiveInventory | None
+) -> list[ChainGap]:
     first = relay.first()
     if facts is None or first is None or first.lo <= facts.hi:
         return []
@@ -200,7 +232,9 @@ def _usages(
     }
 
 
-def _disks(relay: RelayLog, archive: Archive, spaces: dict[str, DiskUsage]) -> tuple[FileSystemUsage, ...]:
+def _disks(
+    relay: RelayLog, archive: Archive, spaces: dict[str, DiskUsage]
+) -> tuple[FileSystemUsage, ...]:
     """The file systems they lie on; an object store has no end."""
     places: dict[int, tuple[list[str], int, int]] = {}
     for storage, names in ((relay.storage, ["relay"]), (archive.storage, ["log", "lake", "bases"])):
@@ -208,7 +242,12 @@ def _disks(relay: RelayLog, archive: Archive, spaces: dict[str, DiskUsage]) -> t
             device, free, total = found
             places.setdefault(device, ([], free, total))[0].extend(names)
     return tuple(
-        FileSystemUsage(tuple(names), free, total, days_until_full(free, (spaces[name].growth for name in names)))
+        FileSystemUsage(
+            tuple(names),
+            free,
+            total,
+            days_until_full(free, (spaces[name].growth for name in names)),
+        )
         for names, free, total in places.values()
     )
 

@@ -1,13 +1,14 @@
-"""What is known of days, bases and hours of the relay log, kept beside them so that nobody who only wants to look reads
-hundreds of thousands of files for it.
+"""What is known of days, bases and hours of the relay log, kept beside them so that nobody who only
+wants to look reads hundreds of thousands of files for it.
 
     <archive>/summaries/days/<YYYY-MM-DD>.json    `sluice.etl.history.retain.catalogue_summary.DaySummary`
     <archive>/summaries/bases/<base id>.json      `sluice.etl.history.retain.catalogue_summary.SnapshotSummary`
     <relay log>/summaries/hours.json              bytes of the window records and the parts of each hour
 
-They are written by the DAG `archive`, when it has archived, compacted and removed. Each names the bytes of the document
-that it was made of, by length and CRC-32C, and is believed only while these are what is there; what is damaged, older
-or missing is passed over, and the documents themselves are read. Nothing is ever removed on a summary's word.
+They are written by the DAG `archive`, when it has archived, compacted and removed. Each names the
+bytes of the document that it was made of, by length and CRC-32C, and is believed only while these
+are what is there; what is damaged, older or missing is passed over, and the documents themselves
+are read. Nothing is ever removed on a summary's word.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ T = TypeVar("T")
 
 
 class SummarySource(Protocol):
-    """An archive's days and bases. Both methods raise RelayCorruptError for a document that can't be read, OSError."""
+    """An archive's days and bases.
+
+    Both methods raise RelayCorruptError for a document that can't be read, OSError.
+    """
 
     def day(self, name: str) -> DaySummary: ...
 
@@ -91,8 +95,9 @@ class CachedSummaries:
         return kept or self._direct.base(name)
 
     def refresh(self) -> None:
-        """Write those that are missing or no longer right; take away those of what is gone. What can't be read has
-        none. Raises OSError.
+        """Write those that are missing or no longer right; take away those of what is gone.
+
+        What can't be read has none. Raises OSError.
         """
         version, days = -1, self._archive.catalogue.days()
         for name in days:
@@ -106,14 +111,21 @@ class CachedSummaries:
         self._forget("bases", bases)
 
     def _refresh_day(self, name: str, before: int) -> int:
-        """`before`: TiDB's schema version where the day begins, -1 if it isn't known; returns that where it ends."""
+        """`before`: TiDB's schema version where the day begins, -1 if it isn't known.
+
+        Returns that where it ends.
+        """
         text = self._archive.catalogue.text(name)
         if text is None:
             return before
         day = self._load(_day_path(name), text, DaySummary.from_json)
         if day is None:
             day = self._direct.day(name)
-            self._save(_day_path(name), text, day.to_json() | {"turns": _events_json(self._events(day, before))})
+            self._save(
+                _day_path(name),
+                text,
+                day.to_json() | {"turns": _events_json(self._events(day, before))},
+            )
         return day.volumes[-1].schema_version if day.volumes else before
 
     def _events(self, day: DaySummary, before: int) -> Iterable[TableEvent]:
@@ -125,12 +137,17 @@ class CachedSummaries:
         return (*known, *(turn for turn in found if turn.ts > through))
 
     def _known_events(self, day: DaySummary) -> tuple[int, tuple[TableEvent, ...]]:
-        """Through which moment (TSO) an older summary of the day has what DDL did; 0 if there is none."""
+        """Through which moment (TSO) an older summary of the day has what DDL did.
+
+        0 if there is none.
+        """
         with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
             earlier = DaySummary.from_json(self._read(_day_path(day.day)) or {})
             begin, end = day.volumes[0].lo, day.volumes[-1].hi
             if earlier.volumes[0].lo <= begin and earlier.volumes[-1].hi <= end:
-                return earlier.volumes[-1].hi, tuple(turn for turn in earlier.turns or () if turn.ts > begin)
+                return earlier.volumes[-1].hi, tuple(
+                    turn for turn in earlier.turns or () if turn.ts > begin
+                )
         return 0, ()
 
     def _refresh_snapshot(self, name: str) -> bool:
@@ -145,9 +162,15 @@ class CachedSummaries:
             self._save(_base_path(name), text, found.to_json())
         return found is not None
 
-    def _load(self, path: str, text: bytes | None, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+    def _load(
+        self, path: str, text: bytes | None, parse: Callable[[Mapping[str, Any]], T]
+    ) -> T | None:
         raw = self._read(path) if text is not None else None
-        if raw is None or text is None or raw.pop("of", None) != [len(text), google_crc32c.value(text)]:
+        if (
+            raw is None
+            or text is None
+            or raw.pop("of", None) != [len(text), google_crc32c.value(text)]
+        ):
             return None
         with contextlib.suppress(KeyError, ValueError, TypeError):
             return parse(raw)
@@ -168,8 +191,10 @@ class CachedSummaries:
 
 
 class HourSizes:
-    """Bytes of each hour of a relay log: (window records, parts). An hour between the first and the last one is over:
-    nothing comes any more, and nothing goes before the first one does.
+    """Bytes of each hour of a relay log: (window records, parts).
+
+    An hour between the first and the last one is over: nothing comes any more, and nothing goes
+    before the first one does.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -179,7 +204,9 @@ class HourSizes:
         """By hour. Raises OSError."""
         kept, over = self._load(), frozenset(self._past_hours())
         hours = sorted({*self._storage.names("windows"), *self._storage.names("parts")})
-        return {hour: (kept.get(hour) if hour in over else None) or self._look(hour) for hour in hours}
+        return {
+            hour: (kept.get(hour) if hour in over else None) or self._look(hour) for hour in hours
+        }
 
     def refresh(self) -> None:
         """Write down those that are over. Raises OSError."""
@@ -195,25 +222,38 @@ class HourSizes:
     def _load(self) -> dict[str, tuple[int, int]]:
         with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
             raw = _read(self._storage, _HOURS) or {}
-            return {str(hour): (int(records), int(parts)) for hour, (records, parts) in raw["hours"].items()}
+            return {
+                str(hour): (int(records), int(parts))
+                for hour, (records, parts) in raw["hours"].items()
+            }
         return {}
 
     def _look(self, hour: str) -> tuple[int, int]:
-        return _bytes_in(self._storage, f"windows/{hour}"), _bytes_in(self._storage, f"parts/{hour}")
+        return _bytes_in(self._storage, f"windows/{hour}"), _bytes_in(
+            self._storage, f"parts/{hour}"
+        )
 
 
 def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
-    """Have summaries of all that is there. What hinders it is logged, and nobody's trouble: looking takes longer."""
+    """Have summaries of all that is there.
+
+    What hinders it is logged, and nobody's trouble: looking takes longer.
+    """
     try:
         CachedSummaries(archive).refresh()
         HourSizes(relay.storage).refresh()
     except (RelayError, OSError) as error:
-        log.warning("summaries of the archive were not written, so looking at it takes longer: %s", error)
+        log.warning(
+            "summaries of the archive were not written, so looking at it takes longer: %s", error
+        )
 
 
-def readable_snapshots(find: Callable[[str], T | None], archive: Archive) -> tuple[list[T], list[str]]:
-    """The bases that are there, and aren't about to go, as `find` gives them by name; and what is wrong with others.
-    Raises OSError.
+def readable_snapshots(
+    find: Callable[[str], T | None], archive: Archive
+) -> tuple[list[T], list[str]]:
+    """The bases that are there, and aren't about to go, as `find` gives them by name.
+
+    And what is wrong with others. Raises OSError.
     """
     found: list[T] = []
     faults: list[str] = []

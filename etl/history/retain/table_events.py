@@ -1,7 +1,8 @@
-"""From where a table's rows can be had: a base that holds them, or the archive's chain since the table was created.
+"""From where a table's rows can be had: a base that holds them, or the archive's chain since the
+table was created.
 
-Pure: knows bases by their tables' ids, and what DDL did to ids, in order. A table that TRUNCATE, PARTITION BY or
-EXCHANGE PARTITION gave another id is followed.
+Pure: knows bases by their tables' ids, and what DDL did to ids, in order. A table that TRUNCATE,
+PARTITION BY or EXCHANGE PARTITION gave another id is followed.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ __all__ = ["ReadStart", "RestoreStart", "TableEvent", "restorable_at", "restorab
 
 @dataclass(frozen=True, slots=True)
 class TableEvent:
-    """What one DDL at `ts` (TSO) did to one table id. `name` is its `schema.table` afterwards, None if it is gone.
-    `begins`: it came to be, without rows. Otherwise its rows are known afterwards if those of all ids of `takes` were
-    known before; with none, its rows are what they were.
+    """What one DDL at `ts` (TSO) did to one table id.
+
+    `name` is its `schema.table` afterwards, None if it is gone. `begins`: it came to be, without
+    rows. Otherwise its rows are known afterwards if those of all ids of `takes` were known before;
+    with none, its rows are what they were.
     """
 
     ts: int
@@ -28,8 +31,9 @@ class TableEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReadStart:
-    """Where reading may begin: all rows of `tables` (name by id) as of `ts`. Without `id` it is where the chain begins,
-    of which no table is known.
+    """Where reading may begin: all rows of `tables` (name by id) as of `ts`.
+
+    Without `id` it is where the chain begins, of which no table is known.
     """
 
     ts: int
@@ -39,18 +43,24 @@ class ReadStart:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStart:
-    """What it takes to have a table: the snapshot `base`, "" for none, and the chain from `needs_ts` (TSO) on."""
+    """What it takes to have a table: the snapshot `base`, "" for none, and the chain from
+    `needs_ts` (TSO) on.
+    """
 
     name: str
     needs_ts: int
     base: str
 
 
-def restorable_at(start: ReadStart, turns: Iterable[TableEvent], moment: int) -> dict[int, RestoreStart]:
-    """The tables that are there at `moment`, or were dropped before and come back later, and can be had by reading from
-    `start`, by id. `turns` ascend by ts.
+def restorable_at(
+    start: ReadStart, turns: Iterable[TableEvent], moment: int
+) -> dict[int, RestoreStart]:
+    """The tables that are there at `moment`, or were dropped before and come back later, and can be
+    had by reading from `start`, by id. `turns` ascend by ts.
     """
-    alive = {table_id: RestoreStart(name, start.ts, start.id) for table_id, name in start.tables.items()}
+    alive = {
+        table_id: RestoreStart(name, start.ts, start.id) for table_id, name in start.tables.items()
+    }
     gone: dict[int, RestoreStart] = {}
     later: set[int] = set()
     for turn in turns:
@@ -61,12 +71,16 @@ def restorable_at(start: ReadStart, turns: Iterable[TableEvent], moment: int) ->
     return {i: gone[i] for i in later & gone.keys()} | alive
 
 
-def restorable_since(start: ReadStart, turns: Sequence[TableEvent], until: int) -> dict[int, tuple[int, str]]:
-    """For each table id that can be had by reading from `start`, at any moment through `until`: the first moment (TSO),
-    and its last name.
+def restorable_since(
+    start: ReadStart, turns: Sequence[TableEvent], until: int
+) -> dict[int, tuple[int, str]]:
+    """For each table id that can be had by reading from `start`, at any moment through `until`: the
+    first moment (TSO), and its last name.
     """
     since = {table_id: (start.ts, name) for table_id, name in start.tables.items()}
-    alive = {table_id: RestoreStart(name, start.ts, start.id) for table_id, name in start.tables.items()}
+    alive = {
+        table_id: RestoreStart(name, start.ts, start.id) for table_id, name in start.tables.items()
+    }
     gone: dict[int, RestoreStart] = {}
     for turn in turns:
         if start.ts < turn.ts <= until:
@@ -76,8 +90,13 @@ def restorable_since(start: ReadStart, turns: Sequence[TableEvent], until: int) 
     return since
 
 
-def _apply_event(alive: dict[int, RestoreStart], gone: dict[int, RestoreStart], turn: TableEvent) -> None:
-    """Have the turn happen. Rows of dropped tables are remembered: RECOVER TABLE brings them back."""
+def _apply_event(
+    alive: dict[int, RestoreStart], gone: dict[int, RestoreStart], turn: TableEvent
+) -> None:
+    """Have the turn happen.
+
+    Rows of dropped tables are remembered: RECOVER TABLE brings them back.
+    """
     before = alive.pop(turn.table_id, None)
     if turn.name is None:
         if before is not None:
@@ -88,13 +107,19 @@ def _apply_event(alive: dict[int, RestoreStart], gone: dict[int, RestoreStart], 
         if before is not None:
             alive[turn.table_id] = RestoreStart(turn.name, before.needs_ts, before.base)
     else:
-        found = [before if i == turn.table_id and before else alive.get(i) or gone.get(i) for i in turn.takes]
+        found = [
+            before if i == turn.table_id and before else alive.get(i) or gone.get(i)
+            for i in turn.takes
+        ]
         if (made := _combined_start(found, turn.name)) is not None:
             alive[turn.table_id] = made
 
 
 def _combined_start(found: Sequence[RestoreStart | None], name: str) -> RestoreStart | None:
-    """What it takes to have rows that come from several tables; None if one of them can't be had."""
+    """What it takes to have rows that come from several tables.
+
+    None if one of them can't be had.
+    """
     there = [origin for origin in found if origin is not None]
     if len(there) < len(found):
         return None

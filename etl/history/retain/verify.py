@@ -18,9 +18,9 @@ _COMPARED_MEMBERS = ("truncated_tables", "moved", "relaxed")
 
 
 def verify_window(relay: RelayLog, archive: Archive, archived: WindowRecord) -> int:
-    """Read an archived window, and the landed ones it was made from, as far as the relay log still has them: every
-    change, DDL and table definition of them must be there. How many changes were compared. Raises NotArchivedError,
-    RelayCorruptError, RelayGapError.
+    """Read an archived window, and the landed ones it was made from, as far as the relay log still
+    has them: every change, DDL and table definition of them must be there. How many changes were
+    compared. Raises NotArchivedError, RelayCorruptError, RelayGapError.
     """
     landed = list(relay.windows(archived.lo, archived.hi))
     if not landed:
@@ -31,7 +31,9 @@ def verify_window(relay: RelayLog, archive: Archive, archived: WindowRecord) -> 
     return _same_changes(relay, archive, archived, landed)
 
 
-def _same_schema(relay: RelayLog, archive: Archive, archived: WindowRecord, landed: Sequence[WindowRecord]) -> None:
+def _same_schema(
+    relay: RelayLog, archive: Archive, archived: WindowRecord, landed: Sequence[WindowRecord]
+) -> None:
     since = landed[0].lo
     ddls = [ddl for window in landed for ddl in window.ddls]
     skipped = [entry for window in landed for entry in window.skipped]
@@ -54,19 +56,27 @@ def _same_schema(relay: RelayLog, archive: Archive, archived: WindowRecord, land
             tables |= ddl["effect"]["tables"]
 
 
-def _same_changes(relay: RelayLog, archive: Archive, archived: WindowRecord, landed: Sequence[WindowRecord]) -> int:
+def _same_changes(
+    relay: RelayLog, archive: Archive, archived: WindowRecord, landed: Sequence[WindowRecord]
+) -> int:
     mine, theirs = archive.log.read([archived]), relay.read(landed)
     if landed[0].lo > archived.lo:
         mine = mine.filter(pc.greater(mine["commit_ts"], pa.scalar(landed[0].lo, pa.int64())))
     if not mine.equals(theirs):
         raise _difference_error(
-            relay, archive, archived, f"has other changes ({mine.num_rows:,}, not {theirs.num_rows:,} rows)"
+            relay,
+            archive,
+            archived,
+            f"has other changes ({mine.num_rows:,}, not {theirs.num_rows:,} rows)",
         )
     return int(theirs.num_rows)
 
 
-def _difference_error(relay: RelayLog, archive: Archive, archived: WindowRecord, how: str) -> NotArchivedError:
+def _difference_error(
+    relay: RelayLog, archive: Archive, archived: WindowRecord, how: str
+) -> NotArchivedError:
     return NotArchivedError(
-        f"{archive.url}: the window ({archived.lo}, {archived.hi}], from {tso.time_text(archived.lo)} on, {how} than"
-        f" {relay.url} has there; nothing of it is removed from the relay log"
+        f"{archive.url}: the window ({archived.lo}, {archived.hi}], from"
+        f" {tso.time_text(archived.lo)} on, {how} than {relay.url} has there; nothing of it is"
+        " removed from the relay log"
     )

@@ -14,7 +14,10 @@ __all__ = ["check_snapshot", "forget_snapshot"]
 
 
 def check_snapshot(settings: Settings, base: ArchiveSnapshot) -> list[str]:
-    """Read every file of a base; what is wrong with each that isn't what was written. Raises OSError."""
+    """Read every file of a base; what is wrong with each that isn't what was written.
+
+    Raises OSError.
+    """
     storage = Archive.open(settings.archive_url).storage
     found = []
     for table in base.tables:
@@ -29,7 +32,10 @@ def check_snapshot(settings: Settings, base: ArchiveSnapshot) -> list[str]:
 
 
 def forget_snapshot(settings: Settings, name: str) -> None:
-    """Remove a base that nobody reads now. Raises RelayError if there is none, BaseError if somebody reads it."""
+    """Remove a base that nobody reads now.
+
+    Raises RelayError if there is none, BaseError if somebody reads it.
+    """
     archive = Archive.open(settings.archive_url)
     bases, holds = archive.bases, Pins(archive.storage)
     if bases.find(name) is None:
@@ -38,7 +44,8 @@ def forget_snapshot(settings: Settings, name: str) -> None:
             bases.get(name)
         else:
             raise SnapshotError(
-                f"the base {name} is being made by the job {note.job}", way_out=f"`sluice jobs cancel {note.job}`"
+                f"the base {name} is being made by the job {note.job}",
+                way_out=f"`sluice jobs cancel {note.job}`",
             )
     _check_unread(settings, holds, name)
     holds.advance_removal(0, (name,))
@@ -51,4 +58,6 @@ def _check_unread(settings: Settings, holds: Pins, name: str) -> None:
     jobs = Jobs.for_pipeline(settings.open_relay())
     for hold in holds.all().values():
         if name in hold.bases and not (hold.job and jobs.is_over(hold.job)):
-            raise SnapshotError(f"the base {name} is read by {hold.what}", way_out="try again when that is over")
+            raise SnapshotError(
+                f"the base {name} is read by {hold.what}", way_out="try again when that is over"
+            )

@@ -1,4 +1,6 @@
-"""Chunks of a source become files of a base, in Spark's workers: they read, write and tell what they wrote."""
+"""Chunks of a source become files of a base, in Spark's workers: they read, write and tell what
+they wrote.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ MakeFiles = Callable[[Sequence[str]], list[str]]
 
 def chunk_order(number: int, chunk: SourceChunk, table: Table, folder: str) -> str:
     """The order to write a chunk, which has this number in the plan, into a folder of the archive."""
-    return json.dumps({"number": number, "chunk": chunk.to_json(), "table": table.to_json(), "folder": folder})
+    return json.dumps(
+        {"number": number, "chunk": chunk.to_json(), "table": table.to_json(), "folder": folder}
+    )
 
 
 def write_snapshot_chunk(source: RowSource, storage: Storage, order: Mapping[str, Any]) -> str:

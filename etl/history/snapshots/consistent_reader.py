@@ -1,11 +1,13 @@
 """Several sessions that read the downstream as it is at one checkpoint, while replication goes on.
 
-The checkpoint row is locked for the milliseconds in which the sessions open their snapshots. Whoever writes there locks
-that row before a commit, so nothing is committed meanwhile: what the sessions see is what the checkpoint says, each
-finds that checkpoint in its own snapshot, and nobody waited for longer than that.
+The checkpoint row is locked for the milliseconds in which the sessions open their snapshots.
+Whoever writes there locks that row before a commit, so nothing is committed meanwhile: what the
+sessions see is what the checkpoint says, each finds that checkpoint in its own snapshot, and nobody
+waited for longer than that.
 
-A session keeps a lock on what a table is (a metadata lock) only while it reads a page of it, so a DDL waits for a page
-at the most. A table that a DDL changes before it was read can't be read any more as of the snapshot: `TableChanged`.
+A session keeps a lock on what a table is (a metadata lock) only while it reads a page of it, so a
+DDL waits for a page at the most. A table that a DDL changes before it was read can't be read any
+more as of the snapshot: `TableChanged`.
 """
 
 from __future__ import annotations
@@ -43,14 +45,17 @@ _DEFINITION_CHANGED_ERRORS = frozenset({
 
 
 class TableChanged(SnapshotError):
-    """A DDL changed a table after the snapshots were opened; a new attempt sees it as it is then."""
+    """A DDL changed a table after the snapshots were opened.
+
+    A new attempt sees it as it is then.
+    """
 
     transient = True
 
 
 class ConsistentReader:
-    """The downstream at `checkpoint`, read by sessions 0 to `sessions` - 1, each by one thread at a time. Every method
-    raises DownstreamError.
+    """The downstream at `checkpoint`, read by sessions 0 to `sessions` - 1, each by one thread at a
+    time. Every method raises DownstreamError.
     """
 
     def __init__(self, checkpoint: Checkpoint, sessions: list[MySQLSession]) -> None:
@@ -60,12 +65,22 @@ class ConsistentReader:
     @classmethod
     @contextmanager
     def open(
-        cls, downstream: Downstream, cluster_id: int, sessions: int, *, patience_s: float = OPEN_TIMEOUT_S
+        cls,
+        downstream: Downstream,
+        cluster_id: int,
+        sessions: int,
+        *,
+        patience_s: float = OPEN_TIMEOUT_S,
     ) -> Iterator[Self]:
-        """Snapshots at one checkpoint of the pipeline that writes there. Raises BaseError if there is none, transient
-        if none was consistent for so long: a flight or a DDL was under way whenever it was looked at.
+        """Snapshots at one checkpoint of the pipeline that writes there.
+
+        Raises BaseError if there is none, transient if none was consistent for so long: a flight or
+        a DDL was under way whenever it was looked at.
         """
-        opener, opened = MySQLSession(downstream), [MySQLSession(downstream) for _ in range(sessions)]
+        opener, opened = (
+            MySQLSession(downstream),
+            [MySQLSession(downstream) for _ in range(sessions)],
+        )
         try:
             for session in (opener, *opened):
                 session.connect()
@@ -73,7 +88,9 @@ class ConsistentReader:
             checkpoint = _open_sessions(opener, table, opened, patience_s)
             for session in opened:
                 _check_at_checkpoint(
-                    session, CheckpointTable.from_settings(session, downstream, cluster_id), checkpoint
+                    session,
+                    CheckpointTable.from_settings(session, downstream, cluster_id),
+                    checkpoint,
                 )
             opener.close()
             yield cls(checkpoint, opened)
@@ -89,10 +106,13 @@ class ConsistentReader:
         """One of the sessions, for SELECTs; `let_go` after each."""
         return self._sessions[number]
 
-    def rows(self, number: int, place: DownstreamTable, within: KeyBounds = (None, None)) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, number: int, place: DownstreamTable, within: KeyBounds = (None, None)
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a table, over session `number`: `place.columns` in types and texts of
-        `sluice.tidb.rows.arrow_schema`. `within`: of a table with a `page_key` only those from the first (inside) to
-        the second (outside). Raises TableChanged, BaseError. Who doesn't read to the end loses the session.
+        `sluice.tidb.rows.arrow_schema`. `within`: of a table with a `page_key` only those from the
+        first (inside) to the second (outside). Raises TableChanged, BaseError. Who doesn't read to
+        the end loses the session.
         """
         key = page_key(place.table)
         low, high = within
@@ -106,7 +126,9 @@ class ConsistentReader:
             condition = " AND ".join(part for part in (in_range(key, low, high), beyond) if part)
             last: list[bytes] = []
             rows = 0
-            for batch in self._page(number, place, f"{condition} ORDER BY {order} LIMIT {limit}", key, last):
+            for batch in self._page(
+                number, place, f"{condition} ORDER BY {order} LIMIT {limit}", key, last
+            ):
                 rows += batch.num_rows
                 yield batch
             if rows < limit:
@@ -115,9 +137,17 @@ class ConsistentReader:
             beyond = f"NOT ({' AND '.join(f'{c.quoted} = {text}' for c, text in zip(key, low, strict=True))})"
 
     def _page(
-        self, number: int, place: DownstreamTable, condition: str, key: list[KeyColumn], last: list[bytes] | None = None
+        self,
+        number: int,
+        place: DownstreamTable,
+        condition: str,
+        key: list[KeyColumn],
+        last: list[bytes] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a condition; the key of the last one into `last`, as the server printed it."""
+        """The rows of a condition.
+
+        The key of the last one into `last`, as the server printed it.
+        """
         session = self._sessions[number]
         names = [column.name for column in place.columns]
         at = [names.index(column.name) for column in key]
@@ -128,7 +158,9 @@ class ConsistentReader:
                 yield batch
             self.release(session)
 
-    def rows_where(self, number: int, place: DownstreamTable, condition: str) -> Iterator[pa.RecordBatch]:
+    def rows_where(
+        self, number: int, place: DownstreamTable, condition: str
+    ) -> Iterator[pa.RecordBatch]:
         """The rows that a condition (SQL) takes, as `rows` gives them, in no order and all at once."""
         return self._page(number, place, condition, [])
 
@@ -141,9 +173,14 @@ class ConsistentReader:
         return found
 
     def limits(self, number: int, place: DownstreamTable) -> tuple[int, int] | None:
-        """The least and the greatest value of a key that is one number; None if there are no rows."""
+        """The least and the greatest value of a key that is one number.
+
+        None if there are no rows.
+        """
         (key,) = (column.quoted for column in page_key(place.table))
-        ((low, high),) = self.asked(number, place, f"SELECT MIN({key}), MAX({key}) FROM {place.quoted}")
+        ((low, high),) = self.asked(
+            number, place, f"SELECT MIN({key}), MAX({key}) FROM {place.quoted}"
+        )
         return None if low is None else (int(low), int(high))
 
     def close(self) -> None:
@@ -152,14 +189,17 @@ class ConsistentReader:
             session.close()
 
     def release(self, session: MySQLSession) -> None:
-        """Hold no table's metadata lock any longer: a DDL need not wait for the end of the snapshot."""
+        """Hold no table's metadata lock any longer: a DDL need not wait for the end of the
+        snapshot.
+        """
         if not session.dialect.is_tidb:
             session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
 
     def page_rows(self, number: int, place: DownstreamTable) -> int:
         """How many rows a page has: about PAGE_BYTES, as far as the server knows their length."""
         found = self._sessions[number].query(
-            "SELECT AVG_ROW_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            "SELECT AVG_ROW_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND"
+            " TABLE_NAME = %s",
             (place.schema, place.name),
         )
         length = int(found[0][0] or 0) if found else 0
@@ -173,7 +213,8 @@ def _translated_errors(session: MySQLSession, place: DownstreamTable) -> Iterato
     except DownstreamError as error:
         if error.code in _DEFINITION_CHANGED_ERRORS:
             raise TableChanged(
-                f"{place.full_name} on {session.address} was changed by a DDL before it was read: {error.message}"
+                f"{place.full_name} on {session.address} was changed by a DDL before it was read:"
+                f" {error.message}"
             ) from error
         raise
 
@@ -210,7 +251,8 @@ def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: fl
         opener.rollback()
         if found is None:
             raise SnapshotError(
-                f"{opener.address} has no checkpoint of cluster {table.cluster_id}: it is no replica (yet)",
+                f"{opener.address} has no checkpoint of cluster {table.cluster_id}: it is no"
+                " replica (yet)",
                 way_out="make the base from TiDB or from a dump",
             )
         why = _inconsistency_reason(found)
@@ -218,9 +260,10 @@ def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: fl
             return found
         if time.monotonic() > deadline:
             raise SnapshotError(
-                f"{opener.address} was never exactly at its checkpoint {found.commit_ts}: {why}", transient=True,
+                f"{opener.address} was never exactly at its checkpoint {found.commit_ts}: {why}",
+                transient=True,
                 way_out="see that applying goes on, or make the base from TiDB",
-            )  # fmt: skip
+            )
         time.sleep(_POLL_INTERVAL_S)
 
 
@@ -235,15 +278,19 @@ def _inconsistency_reason(found: Checkpoint) -> str | None:
     return None
 
 
-def _check_at_checkpoint(session: MySQLSession, table: CheckpointTable, expected: Checkpoint) -> None:
+def _check_at_checkpoint(
+    session: MySQLSession, table: CheckpointTable, expected: Checkpoint
+) -> None:
     """The session's snapshot is at the checkpoint. From here on it holds no metadata lock."""
     if not session.dialect.is_tidb:
         session.query(f"SAVEPOINT {_SAVEPOINT}")
     if table.load() != expected:
         raise SnapshotError(
-            f"a snapshot of {session.address} isn't at the checkpoint {expected.commit_ts}, whose row was locked"
-            " meanwhile",
-            way_out="this must not happen: is there a proxy that sends sessions to different servers?",
+            f"a snapshot of {session.address} isn't at the checkpoint {expected.commit_ts}, whose"
+            " row was locked meanwhile",
+            way_out=(
+                "this must not happen: is there a proxy that sends sessions to different servers?"
+            ),
         )
     if not session.dialect.is_tidb:
         session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")

@@ -12,20 +12,22 @@ from sluice.tidb.folded import folded
 __all__ = ["DownstreamTableInfo", "mismatch", "read_downstream_tables"]
 
 _TABLES = (
-    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.ENGINE, COALESCE(e.TRANSACTIONS, 'YES'), COALESCE(t.DATA_LENGTH, 0) FROM"
-    " information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA"
-    " IN ({names})"
+    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.ENGINE, COALESCE(e.TRANSACTIONS, 'YES'),"
+    " COALESCE(t.DATA_LENGTH, 0) FROM information_schema.TABLES t LEFT JOIN"
+    " information_schema.ENGINES e ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA IN ({names})"
 )
 _COLUMNS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CHARACTER_SET_NAME, IS_NULLABLE FROM information_schema.COLUMNS"
-    " WHERE TABLE_SCHEMA IN ({names})"
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CHARACTER_SET_NAME, IS_NULLABLE FROM"
+    " information_schema.COLUMNS WHERE TABLE_SCHEMA IN ({names})"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTableInfo:
-    """A table that is there downstream; `bytes` as the server's statistics say; `columns` by name in lower case: the
-    character set, "" if it has none, and whether NULL may be.
+    """A table that is there downstream.
+
+    `bytes` as the server's statistics say; `columns` by name in lower case: the character set, ""
+    if it has none, and whether NULL may be.
     """
 
     engine: str
@@ -39,25 +41,37 @@ def mismatch(place: DownstreamTable, there: DownstreamTableInfo | None, address:
     if there is None:
         return f"{place.full_name} is not on {address}"
     if not there.has_transactions:
-        return f"{place.full_name} on {address} is in the storage engine {there.engine}, which has no snapshots"
+        return (
+            f"{place.full_name} on {address} is in the storage engine {there.engine}, which has no"
+            " snapshots"
+        )
     missing = [c.name for c in place.table.writable_columns if folded(c.name) not in there.columns]
     return f"{place.full_name} on {address} has no column {', '.join(missing)}" if missing else ""
 
 
-def read_downstream_tables(session: MySQLSession, schemas: set[str]) -> dict[tuple[str, str], DownstreamTableInfo]:
+def read_downstream_tables(
+    session: MySQLSession, schemas: set[str]
+) -> dict[tuple[str, str], DownstreamTableInfo]:
     """By names of schema and table in lower case. Raises DownstreamError."""
     if not schemas:
         return {}
     names = ", ".join(["%s"] * len(schemas))
     columns: dict[tuple[str, str], dict[str, tuple[str, bool]]] = {}
-    for schema, name, column, charset, nullable in session.query(_COLUMNS.format(names=names), sorted(schemas)):
+    for schema, name, column, charset, nullable in session.query(
+        _COLUMNS.format(names=names), sorted(schemas)
+    ):
         of_table = columns.setdefault(_lower(schema, name), {})
         of_table[str(column).lower()] = (str(charset or ""), str(nullable) == "YES")
     return {
         _lower(schema, name): DownstreamTableInfo(
-            str(engine), str(transactions) == "YES", int(size), columns.get(_lower(schema, name), {})
+            str(engine),
+            str(transactions) == "YES",
+            int(size),
+            columns.get(_lower(schema, name), {}),
         )
-        for schema, name, engine, transactions, size in session.query(_TABLES.format(names=names), sorted(schemas))
+        for schema, name, engine, transactions, size in session.query(
+            _TABLES.format(names=names), sorted(schemas)
+        )
     }
 
 

@@ -1,6 +1,7 @@
 """Rows of a table of the downstream, as its server gives them and as the upstream has them.
 
-The values come in exactly the types and texts in which they were written there, `sluice.tidb.rows.arrow_schema`.
+The values come in exactly the types and texts in which they were written there,
+`sluice.tidb.rows.arrow_schema`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ __all__ = ["DownstreamTable", "page_key", "read_page"]
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTable:
-    """An upstream table and where its rows are downstream. `brings`: the stored generated columns that are read."""
+    """An upstream table and where its rows are downstream.
+
+    `brings`: the stored generated columns that are read.
+    """
 
     table: Table
     schema: str
@@ -36,7 +40,9 @@ class DownstreamTable:
     @property
     def columns(self) -> tuple[Column, ...]:
         """What is read: all that a statement may set, and what it brings."""
-        return tuple(c for c in self.table.stored_columns if not c.generated or c.name in self.brings)
+        return tuple(
+            c for c in self.table.stored_columns if not c.generated or c.name in self.brings
+        )
 
     @property
     def full_name(self) -> str:
@@ -62,19 +68,22 @@ def page_key(table: Table) -> list[KeyColumn]:
 def read_page(
     session: MySQLSession, place: DownstreamTable, condition: str
 ) -> Iterator[tuple[pa.RecordBatch, RowBlock]]:
-    """The rows that a condition (SQL, with what may follow it) takes: `place.columns`, and as they came. Raises
-    BaseError, DownstreamError.
+    """The rows that a condition (SQL, with what may follow it) takes: `place.columns`, and as they
+    came. Raises BaseError, DownstreamError.
     """
     columns = place.columns
     # A FLOAT is printed with six digits; as a DOUBLE it has all, and its zero keeps its sign.
-    names = [f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns]
+    names = [
+        f"{quote_name(c.name)}*1e0" if c.kind == "float" else quote_name(c.name) for c in columns
+    ]
     statement = f"SELECT {', '.join(names) or '1'} FROM {place.quoted} WHERE {condition}"
     for block in session.blocks(statement):
         try:
             batch = batch_of(columns, block)
         except ValueError as error:
             raise SnapshotError(
-                f"{place.full_name} on {session.address}: {error}: it isn't what the upstream could hold there"
+                f"{place.full_name} on {session.address}: {error}: it isn't what the upstream could"
+                " hold there"
             ) from None
         yield (_with_documents(columns, batch) if session.dialect.has_json_type else batch), block
 
@@ -83,8 +92,13 @@ def _with_documents(columns: Sequence[Column], batch: pa.RecordBatch) -> pa.Reco
     """JSON as TiDB prints it, where the server has a spelling of its own."""
     for number, column in enumerate(columns):
         if column.kind == "json":
-            texts = [None if text is None else _document(text) for text in batch.column(number).to_pylist()]
-            batch = batch.set_column(number, batch.schema.field(number), pa.array(texts, pa.large_string()))
+            texts = [
+                None if text is None else _document(text)
+                for text in batch.column(number).to_pylist()
+            ]
+            batch = batch.set_column(
+                number, batch.schema.field(number), pa.array(texts, pa.large_string())
+            )
     return batch
 
 

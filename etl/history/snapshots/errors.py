@@ -6,4 +6,7 @@ from sluice.errors import RequestError
 
 
 class SnapshotError(RequestError):
-    """A base can't be made, or not in this way; says why, and what can be done. Nothing was changed."""
+    """A base can't be made, or not in this way; says why, and what can be done.
+
+    Nothing was changed.
+    """

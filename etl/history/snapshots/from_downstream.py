@@ -1,6 +1,8 @@
-"""The downstream's rows at one checkpoint become a base's: read by sessions with snapshots, written from here.
+"""The downstream's rows at one checkpoint become a base's: read by sessions with snapshots, written
+from here.
 
-The sessions' snapshots live no longer than this process, so a job that is killed begins anew, at a later checkpoint.
+The sessions' snapshots live no longer than this process, so a job that is killed begins anew, at a
+later checkpoint.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ _RANGES_PER_SESSION = 4
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """A table, or of one whose key is a number a range of it: from the first (inside) to the second (outside).
-    `bytes`: about how many the server has for it.
+    """A table, or of one whose key is a number a range of it: from the first (inside) to the second
+    (outside). `bytes`: about how many the server has for it.
     """
 
     place: DownstreamTable
@@ -34,7 +36,9 @@ class ReadRange:
     within: KeyBounds = (None, None)
 
 
-def plan_ranges(snapshot: ConsistentReader, places: Sequence[tuple[DownstreamTable, int]]) -> list[ReadRange]:
+def plan_ranges(
+    snapshot: ConsistentReader, places: Sequence[tuple[DownstreamTable, int]]
+) -> list[ReadRange]:
     """What to read, the largest first. Raises DownstreamError."""
     found: list[ReadRange] = []
     for place, size in places:
@@ -43,11 +47,16 @@ def plan_ranges(snapshot: ConsistentReader, places: Sequence[tuple[DownstreamTab
         if parts < 2 or len(key) != 1 or key[0].kind != "int":
             found.append(ReadRange(place, size))
             continue
-        found += [ReadRange(place, size // parts, within) for within in pairwise(_range_bounds(snapshot, place, parts))]
+        found += [
+            ReadRange(place, size // parts, within)
+            for within in pairwise(_range_bounds(snapshot, place, parts))
+        ]
     return sorted(found, key=lambda stripe: -stripe.bytes)
 
 
-def _range_bounds(snapshot: ConsistentReader, place: DownstreamTable, parts: int) -> list[list[str] | None]:
+def _range_bounds(
+    snapshot: ConsistentReader, place: DownstreamTable, parts: int
+) -> list[list[str] | None]:
     limits = snapshot.limits(0, place)
     if limits is None:
         return [None, None]
@@ -57,15 +66,23 @@ def _range_bounds(snapshot: ConsistentReader, place: DownstreamTable, parts: int
 
 
 def write_ranges(
-    snapshot: ConsistentReader, stripes: Sequence[ReadRange], storage: Storage, folder: str, go_on: Callable[[], bool]
+    snapshot: ConsistentReader,
+    stripes: Sequence[ReadRange],
+    storage: Storage,
+    folder: str,
+    go_on: Callable[[], bool],
 ) -> Iterator[tuple[ReadRange, list[SnapshotFile]]]:
-    """Write the stripes' rows into a folder of the archive, a thread a session; they come as they are done. None is
-    begun once `go_on()` is false. Raises TableChanged, BaseError, DownstreamError, OSError.
+    """Write the stripes' rows into a folder of the archive, a thread a session.
+
+    They come as they are done. None is begun once `go_on()` is false. Raises TableChanged,
+    BaseError, DownstreamError, OSError.
     """
     waiting: queue.SimpleQueue[ReadRange] = queue.SimpleQueue()
     for stripe in stripes:
         waiting.put(stripe)
-    found: queue.SimpleQueue[tuple[ReadRange, list[SnapshotFile]] | BaseException | None] = queue.SimpleQueue()
+    found: queue.SimpleQueue[tuple[ReadRange, list[SnapshotFile]] | BaseException | None] = (
+        queue.SimpleQueue()
+    )
     stop = threading.Event()
 
     def work(number: int) -> None:
@@ -83,7 +100,8 @@ def write_ranges(
             found.put(error)
 
     threads = [
-        threading.Thread(target=work, args=(n,), name=f"base-{n}", daemon=True) for n in range(snapshot.sessions)
+        threading.Thread(target=work, args=(n,), name=f"base-{n}", daemon=True)
+        for n in range(snapshot.sessions)
     ]
     for thread in threads:
         thread.start()

@@ -1,6 +1,8 @@
-"""The rows of a source become a base's, group of chunks by group of chunks, by several Spark jobs side by side.
+"""The rows of a source become a base's, group of chunks by group of chunks, by several Spark jobs
+side by side.
 
-What a group has become is noted in the base's folder, so whoever goes on with the job does what is left.
+What a group has become is noted in the base's folder, so whoever goes on with the job does what is
+left.
 
     <archive>/bases/<id>/done/<first chunk's number>.json    by chunk, its files
 """
@@ -12,7 +14,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from sluice.etl.history.snapshots.chunk_writer import MakeFiles, WrittenFiles, chunk_order, parse_written
+from sluice.etl.history.snapshots.chunk_writer import (
+    MakeFiles,
+    WrittenFiles,
+    chunk_order,
+    parse_written,
+)
 from sluice.etl.history.snapshots.plan import SnapshotPlan
 from sluice.relay.storage import Storage
 
@@ -26,7 +33,9 @@ _NAME = re.compile(r"(\d+)\.json\Z")
 class SourceRowsWriter:
     """The rows of a plan. Every method raises OSError."""
 
-    def __init__(self, plan: SnapshotPlan, storage: Storage, group_bytes: int = GROUP_BYTES) -> None:
+    def __init__(
+        self, plan: SnapshotPlan, storage: Storage, group_bytes: int = GROUP_BYTES
+    ) -> None:
         self._plan = plan
         self._group_bytes = group_bytes
         self._storage = storage
@@ -37,21 +46,28 @@ class SourceRowsWriter:
         found: WrittenFiles = {}
         for name in self._storage.names(f"{self._folder}/done"):
             if _NAME.match(name):
-                found |= parse_written(json.loads(self._storage.read(f"{self._folder}/done/{name}")))
+                found |= parse_written(
+                    json.loads(self._storage.read(f"{self._folder}/done/{name}"))
+                )
         return found
 
     def write(
         self, make: MakeFiles, at_once: int, done: WrittenFiles, go_on: Callable[[], bool]
     ) -> Iterator[WrittenFiles]:
-        """Write what isn't `done`, so many groups at once; they come as they are noted. None is begun once `go_on()` is
-        false. Raises what `make` raises.
+        """Write what isn't `done`, so many groups at once; they come as they are noted.
+
+        None is begun once `go_on()` is false. Raises what `make` raises.
         """
         groups = iter(self._groups(done))
         with ThreadPoolExecutor(at_once, thread_name_prefix="base") as pool:
             running: set[Future[list[str]]] = set()
             try:
                 while True:
-                    while len(running) < at_once and go_on() and (group := next(groups, None)) is not None:
+                    while (
+                        len(running) < at_once
+                        and go_on()
+                        and (group := next(groups, None)) is not None
+                    ):
                         running.add(pool.submit(make, self._orders(group)))
                     if not running:
                         return
@@ -64,14 +80,18 @@ class SourceRowsWriter:
 
     def _record_written(self, texts: list[str]) -> WrittenFiles:
         found = parse_written(texts)
-        self._storage.replace(f"{self._folder}/done/{min(found)}.json", json.dumps(texts).encode() + b"\n")
+        self._storage.replace(
+            f"{self._folder}/done/{min(found)}.json", json.dumps(texts).encode() + b"\n"
+        )
         return found
 
     def _orders(self, group: Sequence[int]) -> list[str]:
         tables = self._plan.definitions()
         chunks = [(number, self._plan.chunks[number]) for number in group]
         return [
-            chunk_order(n, chunk, tables[chunk.full_name], f"{self._folder}/{tables[chunk.full_name].id}")
+            chunk_order(
+                n, chunk, tables[chunk.full_name], f"{self._folder}/{tables[chunk.full_name].id}"
+            )
             for n, chunk in chunks
         ]
 

@@ -17,9 +17,18 @@ from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.plan import SnapshotPlan, plan_of_source, schemas_of, table_of
-from sluice.etl.history.snapshots.preflight import abbreviate_problems, downstream_problems, downstream_tables
+from sluice.etl.history.snapshots.preflight import (
+    abbreviate_problems,
+    downstream_problems,
+    downstream_tables,
+)
 from sluice.etl.history.snapshots.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, SnapshotRequest
-from sluice.etl.history.snapshots.reuse import changed_tables, ddl_tables, landed_windows, unchanged_tables
+from sluice.etl.history.snapshots.reuse import (
+    changed_tables,
+    ddl_tables,
+    landed_windows,
+    unchanged_tables,
+)
 from sluice.etl.history.snapshots.roll_forward import definitions_after, roll_forward_plan
 from sluice.etl.settings import Settings
 from sluice.relay import RelayError
@@ -30,11 +39,15 @@ from sluice.tidb import tso
 __all__ = ["PipelineContext"]
 
 _MAX_LANDING_LAG_MS = 300_000
-"""TiDB is read as of what is landed if that is no older: its GC hasn't passed it, and what has changed is known."""
+"""TiDB is read as of what is landed if that is no older: its GC hasn't passed it, and what has
+changed is known.
+"""
 
 
 class PipelineContext:
-    """Every method raises CopyError, BaseError, DownstreamError, PDError, TiKVError, RelayError, OSError."""
+    """Every method raises CopyError, BaseError, DownstreamError, PDError, TiKVError, RelayError,
+    OSError.
+    """
 
     def __init__(self, settings: Settings, stack: ExitStack) -> None:
         self.settings = settings
@@ -69,7 +82,9 @@ class PipelineContext:
         return replace(plan, older=older, notes=(*plan.notes, *self._archive_gap_problems(plan.ts)))
 
     def chosen(self, wish: SnapshotRequest) -> SnapshotRequest:
-        """AUTO as what is possible here: the downstream, which costs TiDB nothing, then TiDB, then an older base."""
+        """AUTO as what is possible here: the downstream, which costs TiDB nothing, then TiDB, then
+        an older base.
+        """
         if wish.source != AUTO:
             return wish
         try:
@@ -82,7 +97,9 @@ class PipelineContext:
             return replace(wish, source=TIDB)
         if self.bases.latest(2**63 - 1) is not None:
             return replace(wish, source=ARCHIVE)
-        raise SnapshotError(abbreviate_problems(problems), way_out="say where TiDB serves SQL: [upstream] sql-host")
+        raise SnapshotError(
+            abbreviate_problems(problems), way_out="say where TiDB serves SQL: [upstream] sql-host"
+        )
 
     def roll_forward_plan(self) -> SnapshotPlan:
         """The youngest base rolled forward through what is landed."""
@@ -90,7 +107,10 @@ class PipelineContext:
         if older is None:
             raise SnapshotError(
                 f"{self.archive.url} has no base that could be rolled forward",
-                way_out="make the first one from TiDB, from a dump or from the downstream: `sluice base make --from`",
+                way_out=(
+                    "make the first one from TiDB, from a dump or from the downstream: `sluice base"
+                    " make --from`"
+                ),
             )
         last = self.relay.last() or self.archive.log.last()
         ts = max(older.ts, last.hi if last is not None else 0)
@@ -99,19 +119,22 @@ class PipelineContext:
         changed = changed_tables(windows, older.ts, ts)
         if changed is None:
             raise SnapshotError(
-                f"what was committed between the base {older.id} and {tso.text(ts)} isn't all in {self.archive.url}",
+                f"what was committed between the base {older.id} and {tso.text(ts)} isn't all in"
+                f" {self.archive.url}",
                 way_out="make a base from TiDB or from the downstream",
             )
         return roll_forward_plan(snapshot_id(ts, secrets.token_hex(6)), older, definitions, changed)
 
     def downstream_plan(self) -> SnapshotPlan:
-        """What the downstream is now: tables, and why no base can be read from it. Rows are read as of a later
-        checkpoint.
+        """What the downstream is now: tables, and why no base can be read from it.
+
+        Rows are read as of a later checkpoint.
         """
         downstream = self.settings.downstream
         if downstream.type != "mysql":
             raise SnapshotError(
-                f"[downstream] type is {downstream.type}: it can't be read", way_out="make the base from TiDB"
+                f"[downstream] type is {downstream.type}: it can't be read",
+                way_out="make the base from TiDB",
             )
         session = MySQLSession(downstream)
         try:
@@ -130,15 +153,24 @@ class PipelineContext:
             session.close()
         problems += downstream_problems(self.settings, self.relay, definitions)
         return SnapshotPlan(
-            "", checkpoint.commit_ts, definitions.schema_version, self.cluster.pd.cluster_id,
-            f"the downstream {downstream.host}:{downstream.port}", {"kind": DOWNSTREAM},
-            schemas_of(definitions.schemas), tuple(map(table_of, definitions.tables)), problems=tuple(problems),
+            "",
+            checkpoint.commit_ts,
+            definitions.schema_version,
+            self.cluster.pd.cluster_id,
+            f"the downstream {downstream.host}:{downstream.port}",
+            {"kind": DOWNSTREAM},
+            schemas_of(definitions.schemas),
+            tuple(map(table_of, definitions.tables)),
+            problems=tuple(problems),
             notes=("rows are read as of the checkpoint at which the job begins to read",),
-        )  # fmt: skip
+        )
 
-    def unchanged(self, definitions: SourceSchema, *, full: bool) -> tuple[str, dict[str, SnapshotTable]]:
-        """The youngest base that isn't later than `definitions`, and the tables that have not changed since, by full
-        name; "" and none if there is no such base, `full`, or it isn't known what has changed.
+    def unchanged(
+        self, definitions: SourceSchema, *, full: bool
+    ) -> tuple[str, dict[str, SnapshotTable]]:
+        """The youngest base that isn't later than `definitions`, and the tables that have not
+        changed since, by full name; "" and none if there is no such base, `full`, or it isn't known
+        what has changed.
         """
         older: ArchiveSnapshot | None = None if full else self.bases.latest(definitions.ts)
         if older is None or older.cluster_id != self.cluster.pd.cluster_id:
@@ -149,34 +181,51 @@ class PipelineContext:
         return older.id, unchanged_tables(older, definitions.of_users().tables, changed)
 
     def changed(self, from_ts: int, to_ts: int) -> set[int] | None:
-        """See `sluice.etl.history.snapshots.reuse.changed_tables`; None as well where the log can't be read."""
+        """See `sluice.etl.history.snapshots.reuse.changed_tables`.
+
+        None as well where the log can't be read.
+        """
         try:
-            return changed_tables(landed_windows(self.archive, self.relay, from_ts, to_ts), from_ts, to_ts)
+            return changed_tables(
+                landed_windows(self.archive, self.relay, from_ts, to_ts), from_ts, to_ts
+            )
         except RelayError:
             return None
 
     def changed_by_ddl(self, from_ts: int, to_ts: int) -> set[int] | None:
-        """Ids of the tables that DDL committed in (from_ts, to_ts] touched; None if not all of it is landed."""
+        """Ids of the tables that DDL committed in (from_ts, to_ts] touched.
+
+        None if not all of it is landed.
+        """
         return ddl_tables(landed_windows(self.archive, self.relay, from_ts, to_ts), from_ts, to_ts)
 
     def ddl_since(self, ts: int) -> tuple[int, set[int] | None]:
-        """Through where (TSO) DDL may have been executed downstream since `ts`, and `changed_by_ddl` until then."""
+        """Through where (TSO) DDL may have been executed downstream since `ts`, and
+        `changed_by_ddl` until then.
+        """
         session = MySQLSession(self.settings.downstream)
         session.connect()
         try:
-            now = CheckpointTable.from_settings(session, self.settings.downstream, self.cluster.pd.cluster_id).load(
-                wait=True
-            )
+            now = CheckpointTable.from_settings(
+                session, self.settings.downstream, self.cluster.pd.cluster_id
+            ).load(wait=True)
         finally:
             session.close()
-        reached = max(now.commit_ts, now.pending.commit_ts if now.pending else 0) if now is not None else ts
+        reached = (
+            max(now.commit_ts, now.pending.commit_ts if now.pending else 0)
+            if now is not None
+            else ts
+        )
         return reached, self.changed_by_ddl(ts, reached)
 
     def _source(self, wish: SnapshotRequest) -> RowSource:
         if wish.source == TIDB:
             address = TidbAddress.from_settings(self.settings.upstream)
             last, now = self.relay.last(), self.cluster.pd.tso()
-            if last is not None and tso.physical_ms(now) - tso.physical_ms(last.hi) < _MAX_LANDING_LAG_MS:
+            if (
+                last is not None
+                and tso.physical_ms(now) - tso.physical_ms(last.hi) < _MAX_LANDING_LAG_MS
+            ):
                 return TidbSql(address, last.hi)
             return TidbSql.now(address)
         return DumplingFolder.open(wish.source, wish.options)
@@ -186,6 +235,6 @@ class PipelineContext:
         if first is None or first.lo <= ts:
             return []
         return [
-            f"what was committed between {tso.text(ts)} and {tso.text(first.lo)} is in no archive: this base serves its"
-            " own moment only"
+            f"what was committed between {tso.text(ts)} and {tso.text(first.lo)} is in no archive:"
+            " this base serves its own moment only"
         ]

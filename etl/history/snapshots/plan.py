@@ -1,4 +1,6 @@
-"""What making a base is going to do: which tables are copied, in which chunks, which are referred to."""
+"""What making a base is going to do: which tables are copied, in which chunks, which are referred
+to.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ __all__ = ["SnapshotPlan", "plan_of_source"]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """`base`: its name. `spec`: the source's, see `sluice.etl.copy.sources`. `tables` have no files unless they are
-    `referred`
-    to (full names). `problems` hinder it, `notes` are for people to know.
+    """`base`: its name.
+
+    `spec`: the source's, see `sluice.etl.copy.sources`. `tables` have no files unless they are
+    `referred` to (full names). `problems` hinder it, `notes` are for people to know.
     """
 
     base: str
@@ -47,62 +50,110 @@ class SnapshotPlan:
     @property
     def refers_to(self) -> tuple[str, ...]:
         """The older bases in whose folders referred files lie."""
-        return tuple(sorted({file.path.split("/")[1] for table in self.tables for file in table.files}))
+        return tuple(
+            sorted({file.path.split("/")[1] for table in self.tables for file in table.files})
+        )
 
     def definitions(self) -> dict[str, Table]:
         """The tables by full name."""
         return {table.full_name: Table.from_json(table.table) for table in self.tables}
 
     def progress(self, done: Mapping[int, Sequence[Any]]) -> dict[str, TableProgress]:
-        """By table, what there is to do; `done`: the numbers of chunks that are written, with what was written."""
+        """By table, what there is to do.
+
+        `done`: the numbers of chunks that are written, with what was written.
+        """
         found: dict[str, TableProgress] = {}
         for number, chunk in enumerate(self.chunks):
             before = found.get(chunk.full_name, TableProgress())
-            after = before.done + counts_of_files(done[number], chunk.bytes) if number in done else before.done
-            found[chunk.full_name] = TableProgress(after, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1)
+            after = (
+                before.done + counts_of_files(done[number], chunk.bytes)
+                if number in done
+                else before.done
+            )
+            found[chunk.full_name] = TableProgress(
+                after, before.bytes_in_all + chunk.bytes, before.chunks_in_all + 1
+            )
         return found
 
     def lines(self) -> list[str]:
         """The plan for people."""
-        copied = sum(1 for table in self.tables if Table.from_json(table.table).is_base_table) - len(self.referred)
+        copied = sum(
+            1 for table in self.tables if Table.from_json(table.table).is_base_table
+        ) - len(self.referred)
         found = [
-            f"base     as of {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC), from {self.made_from}",
-            f"copy     {copied} tables, about {self.bytes / 1e6:,.1f} MB in {len(self.chunks)} chunks",
+            (
+                f"base     as of {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC), from"
+                f" {self.made_from}"
+            ),
+            (
+                f"copy     {copied} tables, about {self.bytes / 1e6:,.1f} MB in {len(self.chunks)}"
+                " chunks"
+            ),
         ]
         if self.older:
-            found.append(f"refer    {len(self.referred)} tables that have not changed since the base {self.older}")
-        return [*found, *(f"note     {one}" for one in self.notes), *(f"stops    {one}" for one in self.problems)]
+            found.append(
+                f"refer    {len(self.referred)} tables that have not changed since the base"
+                f" {self.older}"
+            )
+        return [
+            *found,
+            *(f"note     {one}" for one in self.notes),
+            *(f"stops    {one}" for one in self.problems),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return {
-            "base": self.base, "ts": self.ts, "schema_version": self.schema_version, "cluster_id": self.cluster_id,
-            "made_from": self.made_from, "spec": dict(self.spec), "schemas": [dict(one) for one in self.schemas],
-            "tables": [table.to_json() for table in self.tables], "chunks": [chunk.to_json() for chunk in self.chunks],
-            "older": self.older, "referred": list(self.referred), "problems": list(self.problems),
+            "base": self.base,
+            "ts": self.ts,
+            "schema_version": self.schema_version,
+            "cluster_id": self.cluster_id,
+            "made_from": self.made_from,
+            "spec": dict(self.spec),
+            "schemas": [dict(one) for one in self.schemas],
+            "tables": [table.to_json() for table in self.tables],
+            "chunks": [chunk.to_json() for chunk in self.chunks],
+            "older": self.older,
+            "referred": list(self.referred),
+            "problems": list(self.problems),
             "notes": list(self.notes),
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        texts = {name: tuple(document[name]) for name in ("schemas", "referred", "problems", "notes")}
+        texts = {
+            name: tuple(document[name]) for name in ("schemas", "referred", "problems", "notes")
+        }
         return cls(
-            **{**document, **texts, "tables": tuple(map(SnapshotTable.from_json, document["tables"])),
-               "chunks": tuple(map(SourceChunk.from_json, document["chunks"]))}
-        )  # fmt: skip
+            **{
+                **document,
+                **texts,
+                "tables": tuple(map(SnapshotTable.from_json, document["tables"])),
+                "chunks": tuple(map(SourceChunk.from_json, document["chunks"])),
+            }
+        )
 
 
 def counts_of_files(files: Sequence[Any], planned_bytes: int) -> JobCounts:
     """Return what the files of a chunk count for in the job's progress."""
-    return JobCounts(sum(file.rows for file in files), sum(file.row_bytes for file in files), 1, planned_bytes)
+    return JobCounts(
+        sum(file.rows for file in files), sum(file.row_bytes for file in files), 1, planned_bytes
+    )
 
 
 def plan_of_source(
-    name: str, source: RowSource, definitions: SourceSchema, cluster_id: int, unchanged: Mapping[str, SnapshotTable]
+    name: str,
+    source: RowSource,
+    definitions: SourceSchema,
+    cluster_id: int,
+    unchanged: Mapping[str, SnapshotTable],
 ) -> SnapshotPlan:
-    """The plan of a base `name` of all that a source holds. `definitions`: the upstream's schema at its position;
-    `unchanged`: tables of an older base that are referred to. Raises CopyError where not even that can be known.
+    """The plan of a base `name` of all that a source holds.
+
+    `definitions`: the upstream's schema at its position; `unchanged`: tables of an older base that
+    are referred to. Raises CopyError where not even that can be known.
     """
     known = definitions.of_users()
     held = {estimate.full_name for estimate in source.tables()}
@@ -137,14 +188,19 @@ def schemas_of(schemas: Sequence[Schema]) -> tuple[Mapping[str, Any], ...]:
     return tuple(schema.to_json() for schema in schemas)
 
 
-def with_files(plan: SnapshotPlan, written: Mapping[int, Sequence[Any]]) -> tuple[SnapshotTable, ...]:
+def with_files(
+    plan: SnapshotPlan, written: Mapping[int, Sequence[Any]]
+) -> tuple[SnapshotTable, ...]:
     """The plan's tables with the files of every chunk. Raises BaseError if one is missing."""
     files: dict[str, list[Any]] = {}
     for number, chunk in enumerate(plan.chunks):
         if number not in written:
             raise SnapshotError(f"chunk {number} of {plan.base} ({chunk}) was not written")
         files.setdefault(chunk.full_name, []).extend(written[number])
-    return tuple(replace(table, files=(*table.files, *files.get(table.full_name, ()))) for table in plan.tables)
+    return tuple(
+        replace(table, files=(*table.files, *files.get(table.full_name, ())))
+        for table in plan.tables
+    )
 
 
 def _table_mismatches(source: RowSource, known: SourceSchema, held: set[str]) -> list[str]:
@@ -153,13 +209,13 @@ def _table_mismatches(source: RowSource, known: SourceSchema, held: set[str]) ->
     found = []
     if missing := sorted(tables - held):
         found.append(
-            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a base has all tables, or a restore would lack"
-            f" what"
-            " was in them. Dump all of them, or make the base from TiDB"
+            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a base has all tables, or a"
+            " restore would lack what was in them. Dump all of them, or make the base from TiDB"
         )
     if unknown := sorted(held - tables):
         found.append(
-            f"the upstream had no {_abbreviate(unknown)} at {known.ts}: is {source.describe()} of another cluster?"
+            f"the upstream had no {_abbreviate(unknown)} at {known.ts}: is {source.describe()} of"
+            " another cluster?"
         )
     return found
 

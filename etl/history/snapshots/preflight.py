@@ -1,4 +1,6 @@
-"""Why the downstream isn't what the upstream is, so that no base can be read from it: each reason by name."""
+"""Why the downstream isn't what the upstream is, so that no base can be read from it: each reason
+by name.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ __all__ = [
 def downstream_tables(
     settings: Settings, definitions: SourceSchema, session: MySQLSession
 ) -> tuple[list[tuple[DownstreamTable, int]], list[str]]:
-    """Where each table of users is downstream, with about how many bytes it has there; and why it isn't what it is
-    upstream. `definitions`: the upstream's schema at the checkpoint. Raises DownstreamError.
+    """Where each table of users is downstream, with about how many bytes it has there.
+
+    And why it isn't what it is upstream. `definitions`: the upstream's schema at the checkpoint.
+    Raises DownstreamError.
     """
     problems: list[str] = []
     places: list[DownstreamTable] = []
@@ -51,9 +55,14 @@ def downstream_tables(
     return found, problems
 
 
-def downstream_problems(settings: Settings, relay: RelayLog, definitions: SourceSchema) -> list[str]:
+def downstream_problems(
+    settings: Settings, relay: RelayLog, definitions: SourceSchema
+) -> list[str]:
     """Why rows of the downstream may be others than the upstream's at the checkpoint."""
-    return [*excluded_problems(settings, relay, definitions.ts), *_repair_problems(relay, definitions)]
+    return [
+        *excluded_problems(settings, relay, definitions.ts),
+        *_repair_problems(relay, definitions),
+    ]
 
 
 def excluded_problems(settings: Settings, relay: RelayLog, ts: int) -> Iterator[str]:
@@ -62,19 +71,33 @@ def excluded_problems(settings: Settings, relay: RelayLog, ts: int) -> Iterator[
         some = ", ".join(map(str, sorted(settings.ignored_ts)[:5]))
         yield f"[filter] ignore-txn-commit-ts leaves transactions out: {some}"
     for decision in relay.decisions.list(through_ts=ts):
-        yield f"an operator decided that the downstream is another since {decision.commit_ts}: {decision}"
+        yield (
+            f"an operator decided that the downstream is another since {decision.commit_ts}:"
+            f" {decision}"
+        )
 
 
 def _repair_problems(relay: RelayLog, definitions: SourceSchema) -> Iterator[str]:
-    jobs, names = Jobs.for_pipeline(relay), {table.id: table.full_name for table in definitions.tables}
+    jobs, names = (
+        Jobs.for_pipeline(relay),
+        {table.id: table.full_name for table in definitions.tables},
+    )
     for mending in relay.aligned_chunks.repairs():
         if not jobs.is_over(mending.job):
-            some = ", ".join(names.get(table_id, f"table {table_id}") for table_id in mending.tables[:5])
-            yield f"rows of {some} may be missing until the job {mending.job} has brought them: wait for it"
+            some = ", ".join(
+                names.get(table_id, f"table {table_id}") for table_id in mending.tables[:5]
+            )
+            yield (
+                f"rows of {some} may be missing until the job {mending.job} has brought them: wait"
+                " for it"
+            )
 
 
 def downstream_table_of(settings: Settings, table: Table) -> DownstreamTable | str:
-    """Where a table of the upstream is downstream; or in words why no table there has its rows and no others."""
+    """Where a table of the upstream is downstream.
+
+    Or in words why no table there has its rows and no others.
+    """
     filters, schema, name = settings.filters, table.schema_name, table.name
     if not filters.wants_table(schema, name):
         return f"{table.full_name} isn't downstream: {filters.reason(schema, name)}"

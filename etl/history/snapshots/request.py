@@ -16,9 +16,11 @@ DOWNSTREAM, TIDB, ARCHIVE, AUTO = "downstream", "tidb", "archive", "auto"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """`source`: AUTO; DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest base rolled
-    forward; or the URL of a folder that Dumpling wrote. `full`: every table is read, also those that have not changed
-    since the youngest base.
+    """`source`: AUTO.
+
+    DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest base rolled
+    forward; or the URL of a folder that Dumpling wrote. `full`: every table is read, also those
+    that have not changed since the youngest base.
     """
 
     source: str
@@ -26,10 +28,14 @@ class SnapshotRequest:
     options: DumplingOptions = field(default_factory=DumplingOptions)
 
     @classmethod
-    def parse(cls, source: str, *, full: bool = False, options: DumplingOptions | None = None) -> Self:
+    def parse(
+        cls, source: str, *, full: bool = False, options: DumplingOptions | None = None
+    ) -> Self:
         """As people write it: a dump's folder may be a path."""
         known = source in (DOWNSTREAM, TIDB, ARCHIVE, AUTO) or "://" in source
-        return cls(source if known else str(Path(source).absolute()), full, options or DumplingOptions())
+        return cls(
+            source if known else str(Path(source).absolute()), full, options or DumplingOptions()
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -38,4 +44,6 @@ class SnapshotRequest:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        return cls(document["source"], document["full"], DumplingOptions.from_json(document["options"]))
+        return cls(
+            document["source"], document["full"], DumplingOptions.from_json(document["options"])
+        )

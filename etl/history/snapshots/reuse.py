@@ -1,4 +1,6 @@
-"""Which tables are what they were in an older base: their rows are referred to, and not copied again."""
+"""Which tables are what they were in an older base: their rows are referred to, and not copied
+again.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from sluice.tidb.schema import Table
 __all__ = ["changed_tables", "ddl_tables", "ids_of", "landed_windows", "unchanged_tables"]
 
 
-def unchanged_tables(older: ArchiveSnapshot, tables: Iterable[Table], changed: set[int]) -> dict[str, SnapshotTable]:
-    """Of the tables of a younger moment, by full name, those that are the older base's. `changed`: ids of tables and
-    partitions that anything was done to in between. A table that lacks values in the older base is read again.
+def unchanged_tables(
+    older: ArchiveSnapshot, tables: Iterable[Table], changed: set[int]
+) -> dict[str, SnapshotTable]:
+    """Of the tables of a younger moment, by full name, those that are the older base's.
+
+    `changed`: ids of tables and partitions that anything was done to in between. A table that lacks
+    values in the older base is read again.
     """
     held = {table.full_name: table for table in older.tables}
     found = {}
@@ -29,9 +35,9 @@ def unchanged_tables(older: ArchiveSnapshot, tables: Iterable[Table], changed: s
 
 
 def changed_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) -> set[int] | None:
-    """Ids of the tables, and of partitions, whose rows or definitions were changed by commits in (from_ts, to_ts], and
-    perhaps of some that were changed just before or behind; None if the windows don't tell: they begin later, end
-    earlier, or transactions were left out of them.
+    """Ids of the tables, and of partitions, whose rows or definitions were changed by commits in
+    (from_ts, to_ts], and perhaps of some that were changed just before or behind; None if the
+    windows don't tell: they begin later, end earlier, or transactions were left out of them.
     """
     found: set[int] = set()
     reached = None
@@ -46,7 +52,10 @@ def changed_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) ->
 
 
 def ddl_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) -> set[int] | None:
-    """Ids of the tables that DDL committed in (from_ts, to_ts] touched; None if the windows end earlier."""
+    """Ids of the tables that DDL committed in (from_ts, to_ts] touched.
+
+    None if the windows end earlier.
+    """
     found: set[int] = set()
     reached = from_ts
     for window in windows:
@@ -57,9 +66,11 @@ def ddl_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) -> set
     return found if reached >= to_ts else None
 
 
-def landed_windows(archive: Archive, relay: RelayLog, from_ts: int, to_ts: int) -> Iterator[WindowRecord]:
-    """The windows that hold commits in (from_ts, to_ts]: of the archive, and behind its end of the relay log. Raises
-    RelayError.
+def landed_windows(
+    archive: Archive, relay: RelayLog, from_ts: int, to_ts: int
+) -> Iterator[WindowRecord]:
+    """The windows that hold commits in (from_ts, to_ts]: of the archive, and behind its end of the
+    relay log. Raises RelayError.
     """
     reached = from_ts
     for log in (archive.log, relay):

@@ -1,6 +1,9 @@
-"""An older base rolled forward with the archive, by Spark, group of tables by group of tables; without a database.
+"""An older base rolled forward with the archive, by Spark, group of tables by group of tables.
 
-What the schema is then, DDL in the archive's windows tells; the rows are computed as for `sluice as-of`.
+Without a database.
+
+What the schema is then, DDL in the archive's windows tells; the rows are computed as for `sluice
+as-of`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,13 @@ from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.schema import Schema, Table
 from sluice.tidb.table_name import exactly, full_name
 
-__all__ = ["ROLL_GROUP_BYTES", "definitions_after", "roll_forward", "roll_forward_plan", "tables_at"]
+__all__ = [
+    "ROLL_GROUP_BYTES",
+    "definitions_after",
+    "roll_forward",
+    "roll_forward_plan",
+    "tables_at",
+]
 
 ROLL_GROUP_BYTES = 512 << 20
 """Tables of so many bytes are computed together: each time the changes of all of them are read."""
@@ -33,28 +42,52 @@ QueryTables = Callable[[Sequence[str]], TimeTravelQuery]
 """Tables (names as `tables_as_of` takes them) at the moment of the new base."""
 
 
-def roll_forward_plan(name: str, older: ArchiveSnapshot, definitions: SourceSchema, changed: set[int]) -> SnapshotPlan:
-    """The plan of a base `name` as of `definitions`; `changed`: ids of tables that are other than in the older one.
-    There is a chunk for each table that is computed.
+def roll_forward_plan(
+    name: str, older: ArchiveSnapshot, definitions: SourceSchema, changed: set[int]
+) -> SnapshotPlan:
+    """The plan of a base `name` as of `definitions`.
+
+    `changed`: ids of tables that are other than in the older one. There is a chunk for each table
+    that is computed.
     """
     unchanged = unchanged_tables(older, definitions.tables, changed)
     sizes = {table.full_name: table.row_bytes for table in older.tables}
     chunks = [
-        SourceChunk(table.schema_name, table.name, 0, {"as_of": definitions.ts}, sizes.get(table.full_name, 0))
+        SourceChunk(
+            table.schema_name,
+            table.name,
+            0,
+            {"as_of": definitions.ts},
+            sizes.get(table.full_name, 0),
+        )
         for table in definitions.tables
         if table.is_base_table and table.full_name not in unchanged
     ]
-    tables = tuple(unchanged.get(table.full_name) or table_of(table) for table in definitions.tables)
+    tables = tuple(
+        unchanged.get(table.full_name) or table_of(table) for table in definitions.tables
+    )
     return SnapshotPlan(
-        name, definitions.ts, definitions.schema_version, older.cluster_id,
-        f"the base {older.id} and the archive", {"kind": ARCHIVE, "older": older.id}, schemas_of(definitions.schemas),
-        tables, tuple(chunks), older.id, tuple(sorted(unchanged)),
-    )  # fmt: skip
+        name,
+        definitions.ts,
+        definitions.schema_version,
+        older.cluster_id,
+        f"the base {older.id} and the archive",
+        {"kind": ARCHIVE, "older": older.id},
+        schemas_of(definitions.schemas),
+        tables,
+        tuple(chunks),
+        older.id,
+        tuple(sorted(unchanged)),
+    )
 
 
-def definitions_after(older: ArchiveSnapshot, windows: Iterable[WindowRecord], ts: int) -> SourceSchema:
-    """The schema at `ts` (TSO): the base's with the DDL behind it. `windows` are those in between, without a hole.
-    Raises BaseError if transactions were left out of them.
+def definitions_after(
+    older: ArchiveSnapshot, windows: Iterable[WindowRecord], ts: int
+) -> SourceSchema:
+    """The schema at `ts` (TSO): the base's with the DDL behind it.
+
+    `windows` are those in between, without a hole. Raises BaseError if transactions were left out
+    of them.
     """
     replay = SchemaReplay(
         older.ts,
@@ -65,8 +98,8 @@ def definitions_after(older: ArchiveSnapshot, windows: Iterable[WindowRecord], t
     for window in windows:
         if skipped := [entry for entry in window.skipped if older.ts < entry["commit_ts"] <= ts]:
             raise SnapshotError(
-                f"the transaction committed at {skipped[0]['commit_ts']} isn't in the archive, as an operator had it"
-                f" left out: {skipped[0]['why']}",
+                f"the transaction committed at {skipped[0]['commit_ts']} isn't in the archive, as"
+                f" an operator had it left out: {skipped[0]['why']}",
                 way_out="make the base from TiDB: it holds what the transaction did",
             )
         for _ in replay.advance(map(DdlJob.from_json, window.ddls), ts):
@@ -89,19 +122,25 @@ def roll_forward(
     on_file: Callable[[str, SnapshotFile], None] = lambda name, file: None,
     doing: Callable[[str], None] = lambda what: None,
 ) -> Callable[[Sequence[str]], list[str]]:
-    """Carries out orders of `sluice.etl.history.snapshots.chunk_writer.chunk_order`; `on_file` is called with each file
-    that a table gets,
-    `doing` with what is computed. Raises BaseError, AsOfError, relay errors, SparkError.
+    """Carries out orders of `sluice.etl.history.snapshots.chunk_writer.chunk_order`.
+
+    `on_file` is called with each file that a table gets, `doing` with what is computed. Raises
+    BaseError, AsOfError, relay errors, SparkError.
     """
 
     def make(texts: Sequence[str]) -> list[str]:
         orders = [json.loads(text) for text in texts]
         tables = {full_name(o["chunk"]["schema"], o["chunk"]["table"]): o for o in orders}
         first, more = next(iter(tables)), len(tables) - 1
-        doing(f"computing {first}" + (f" and {more} more table{'s' if more > 1 else ''}" if more else ""))
+        doing(
+            f"computing {first}"
+            + (f" and {more} more table{'s' if more > 1 else ''}" if more else "")
+        )
         past = read([exactly(name) for name in tables])
         if missing := sorted(tables.keys() - past.tables.keys()):
-            raise SnapshotError(f"the archive knows no table {', '.join(missing[:5])} at that moment")
+            raise SnapshotError(
+                f"the archive knows no table {', '.join(missing[:5])} at that moment"
+            )
         (folder,) = {order["folder"].rpartition("/")[0] for order in orders}
         files = past.files(folder, on_file)
         return [_written_text(order, files[name]) for name, order in tables.items()]

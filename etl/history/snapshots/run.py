@@ -14,21 +14,42 @@ from sluice.etl.copy.gc_safepoint import GcSafePoint
 from sluice.etl.copy.sources import source_url
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ownership import PipelineIdentity
-from sluice.etl.history.snapshots.chunk_writer import WRITE_TIMEOUT_S, MakeFiles, WriteChunks, WrittenFiles
+from sluice.etl.history.snapshots.chunk_writer import (
+    WRITE_TIMEOUT_S,
+    MakeFiles,
+    WriteChunks,
+    WrittenFiles,
+)
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader, TableChanged
 from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.from_downstream import ReadRange, plan_ranges, write_ranges
 from sluice.etl.history.snapshots.from_source import SourceRowsWriter
 from sluice.etl.history.snapshots.place import PipelineContext
-from sluice.etl.history.snapshots.plan import SnapshotPlan, counts_of_files, schemas_of, table_of, with_files
-from sluice.etl.history.snapshots.preflight import abbreviate_problems, downstream_problems, downstream_tables
+from sluice.etl.history.snapshots.plan import (
+    SnapshotPlan,
+    counts_of_files,
+    schemas_of,
+    table_of,
+    with_files,
+)
+from sluice.etl.history.snapshots.preflight import (
+    abbreviate_problems,
+    downstream_problems,
+    downstream_tables,
+)
 from sluice.etl.history.snapshots.request import ARCHIVE, DOWNSTREAM, SnapshotRequest
 from sluice.etl.history.snapshots.reuse import ids_of
 from sluice.etl.history.snapshots.roll_forward import ROLL_GROUP_BYTES, roll_forward, tables_at
 from sluice.etl.settings import Settings
 from sluice.etl.spark.job_calls import JobCalls
 from sluice.etl.spark.session_target import SessionTarget
-from sluice.relay.archive import ArchiveSnapshot, PendingSnapshot, SnapshotFile, SnapshotTable, snapshot_id
+from sluice.relay.archive import (
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotFile,
+    SnapshotTable,
+    snapshot_id,
+)
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -42,7 +63,14 @@ from sluice.relay.jobs import (
     TableProgress,
 )
 
-__all__ = ["KIND", "SnapshotJobSummary", "cancel_snapshot", "create_snapshot", "plan_snapshot", "run_snapshot"]
+__all__ = [
+    "KIND",
+    "SnapshotJobSummary",
+    "cancel_snapshot",
+    "create_snapshot",
+    "plan_snapshot",
+    "run_snapshot",
+]
 
 log = logging.getLogger("sluice.base")
 
@@ -53,7 +81,9 @@ _MAX_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class SnapshotJobSummary:
-    """How a run ended. `base`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older bases;
+    """How a run ended.
+
+    `base`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older bases;
     `copied_rows`, `copied_bytes` (in memory) what was written for it.
     """
 
@@ -76,23 +106,41 @@ class SnapshotJobSummary:
     @classmethod
     def from_snapshot(cls, job: str, base: ArchiveSnapshot, began: float) -> SnapshotJobSummary:
         """Of one that is made."""
-        own = [file for table in base.tables for file in table.files if file.path.split("/")[1] == base.id]
+        own = [
+            file
+            for table in base.tables
+            for file in table.files
+            if file.path.split("/")[1] == base.id
+        ]
         others = [table for table in base.tables if table.files and table.files[0] not in own]
         return cls(
-            job, DONE, base.id, base.ts, len(base.tables), len(others), base.rows, base.file_bytes,
-            sum(file.rows for file in own), sum(file.row_bytes for file in own), round(time.monotonic() - began, 3),
-        )  # fmt: skip
+            job,
+            DONE,
+            base.id,
+            base.ts,
+            len(base.tables),
+            len(others),
+            base.rows,
+            base.file_bytes,
+            sum(file.rows for file in own),
+            sum(file.row_bytes for file in own),
+            round(time.monotonic() - began, 3),
+        )
 
 
 def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
-    """What making a base would do, and in `problems` what hinders it. Writes nothing. Raises as `PipelineContext`."""
+    """What making a base would do, and in `problems` what hinders it.
+
+    Writes nothing. Raises as `PipelineContext`.
+    """
     with PipelineContext.open(settings) as place:
         return place.plan(place.chosen(wish))
 
 
 def create_snapshot(settings: Settings, wish: SnapshotRequest, by: str) -> Job:
-    """Write down that a base is to be made; `by` whom it was asked for. Raises as `plan_snapshot`, BaseError for what
-    hinders it.
+    """Write down that a base is to be made; `by` whom it was asked for.
+
+    Raises as `plan_snapshot`, BaseError for what hinders it.
     """
     with PipelineContext.open(settings) as place:
         chosen = place.chosen(wish)
@@ -107,9 +155,9 @@ def create_snapshot(settings: Settings, wish: SnapshotRequest, by: str) -> Job:
 def run_snapshot(
     settings: Settings, job_id: str, runner: Runner, *, make: MakeFiles | None = None
 ) -> SnapshotJobSummary:
-    """Run a job that `create_snapshot` made, or go on with it, until it is over, or an operator pauses it. `make` is
-    Spark
-    by default. Raises as `plan_snapshot`, JobRunsError, LeaseLostError, SparkError.
+    """Run a job that `create_snapshot` made, or go on with it, until it is over, or an operator
+    pauses it. `make` is Spark by default. Raises as `plan_snapshot`, JobRunsError, LeaseLostError,
+    SparkError.
     """
     with PipelineContext.open(settings) as place:
         job = place.jobs.get(job_id)
@@ -155,7 +203,11 @@ class _SnapshotJob:
     def made(self, wish: SnapshotRequest, make: MakeFiles | None) -> SnapshotJobSummary:
         """Make it, or do as was ordered."""
         try:
-            base = self._from_downstream(wish) if wish.source == DOWNSTREAM else self._from_source(make)
+            base = (
+                self._from_downstream(wish)
+                if wish.source == DOWNSTREAM
+                else self._from_source(make)
+            )
         except StopRequested:
             return self._stop()
         summary = SnapshotJobSummary.from_snapshot(self._job.id, base, self._began)
@@ -185,7 +237,9 @@ class _SnapshotJob:
         with ExitStack() as stack:
             hold = self._gc_hold()
             stack.enter_context(hold or nullcontext())
-            rows = SourceRowsWriter(plan, self._storage, *((ROLL_GROUP_BYTES,) if self._is_roll_forward else ()))
+            rows = SourceRowsWriter(
+                plan, self._storage, *((ROLL_GROUP_BYTES,) if self._is_roll_forward else ())
+            )
             done: WrittenFiles = rows.written()
             self._run.set_totals(plan.progress(done))
             make = make or self._default(stack)
@@ -214,7 +268,9 @@ class _SnapshotJob:
     def _gc_hold(self) -> GcSafePoint | None:
         if self._plan.spec["kind"] != "tidb-sql":
             return None
-        service = f"sluice-{PipelineIdentity.from_settings(self._context.settings).id}-{self._job.id}"
+        service = (
+            f"sluice-{PipelineIdentity.from_settings(self._context.settings).id}-{self._job.id}"
+        )
         return GcSafePoint(self._context.cluster.pd, service, self._plan.ts)
 
     @property
@@ -223,7 +279,9 @@ class _SnapshotJob:
 
     def _default(self, stack: ExitStack) -> MakeFiles:
         if self._is_roll_forward:
-            return roll_forward(tables_at(self._context.settings, self._plan.ts), self._file, self._run.doing)
+            return roll_forward(
+                tables_at(self._context.settings, self._plan.ts), self._file, self._run.doing
+            )
         return self._on_spark(stack)
 
     def _on_spark(self, stack: ExitStack) -> Callable[[Any], list[str]]:
@@ -276,9 +334,13 @@ class _SnapshotJob:
             if problems:
                 raise SnapshotError(abbreviate_problems(problems))
             name = snapshot_id(ts, secrets.token_hex(6))
-            refers_to = {file.path.split("/")[1] for table in unchanged.values() for file in table.files}
+            refers_to = {
+                file.path.split("/")[1] for table in unchanged.values() for file in table.files
+            }
             self._begin(name, tuple(sorted(refers_to)), older)
-            stripes = plan_ranges(snapshot, [one for one in places if one[0].table.full_name not in unchanged])
+            stripes = plan_ranges(
+                snapshot, [one for one in places if one[0].table.full_name not in unchanged]
+            )
             self._run.set_totals(_progress(stripes))
             files: dict[str, list[Any]] = {}
             for stripe, written in write_ranges(
@@ -291,11 +353,15 @@ class _SnapshotJob:
             self._run.check_order()
         self._check_unchanged(ts, {i for stripe in stripes for i in ids_of(stripe.place.table)})
         tables = tuple(
-            unchanged.get(table.full_name) or SnapshotTable(
-                table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ()))
+            unchanged.get(table.full_name)
+            or SnapshotTable(
+                table.schema_name,
+                table.name,
+                table.to_json(),
+                tuple(files.get(table.full_name, ())),
             )
             for table in definitions.tables
-        )  # fmt: skip
+        )
         plan = SnapshotPlan(
             name, ts, definitions.schema_version, cluster_id, self._plan.made_from, self._plan.spec,
             schemas_of(definitions.schemas), tuple(map(table_of, definitions.tables)), older=older,
@@ -303,33 +369,49 @@ class _SnapshotJob:
         return self._publish(name, plan, tables)
 
     def _check_unchanged(self, ts: int, read: set[int]) -> None:
-        """Raises TableChanged if a DDL may have given a table's name to other rows before these were read: not every
-        such change is seen by the server. What was changed by rows alone was read as it had been.
+        """Raises TableChanged if a DDL may have given a table's name to other rows before these
+        were read: not every such change is seen by the server. What was changed by rows alone was
+        read as it had been.
         """
         reached, touched = self._context.ddl_since(ts)
         if touched is None or touched & read:
-            raise TableChanged(f"a DDL committed between {ts} and {reached} changed tables that were being read")
+            raise TableChanged(
+                f"a DDL committed between {ts} and {reached} changed tables that were being read"
+            )
 
     # Both
 
     def _begin(self, name: str, refers_to: tuple[str, ...], older: str) -> None:
-        """`older`: the base by which unchanged tables are known. Their files may lie in folders of bases that were
-        forgotten: they stay as long as that one is there.
+        """`older`: the base by which unchanged tables are known.
+
+        Their files may lie in folders of bases that were forgotten: they stay as long as that one
+        is there.
         """
         folders = (older, *refers_to) if refers_to else ()
-        there = self._context.bases.begin(name, PendingSnapshot(self._job.id, tuple(sorted(set(folders)))))
+        there = self._context.bases.begin(
+            name, PendingSnapshot(self._job.id, tuple(sorted(set(folders))))
+        )
         if refers_to and older not in there:
             raise SnapshotError(
                 f"the base {older}, which the new one was to refer to, was forgotten meanwhile",
                 way_out=f"`sluice jobs cancel {self._job.id}`, and make the base anew",
             )
 
-    def _publish(self, name: str, plan: SnapshotPlan, tables: tuple[SnapshotTable, ...]) -> ArchiveSnapshot:
+    def _publish(
+        self, name: str, plan: SnapshotPlan, tables: tuple[SnapshotTable, ...]
+    ) -> ArchiveSnapshot:
         self._run.look()
         self._run.check_order()
         now = time.time_ns() // 1_000_000
         base = ArchiveSnapshot(
-            name, plan.ts, plan.schema_version, plan.cluster_id, now, plan.made_from, plan.schemas, tables
+            name,
+            plan.ts,
+            plan.schema_version,
+            plan.cluster_id,
+            now,
+            plan.made_from,
+            plan.schemas,
+            tables,
         )
         return self._context.bases.publish(base)
 
@@ -339,5 +421,7 @@ def _progress(stripes: list[ReadRange]) -> Mapping[str, TableProgress]:
     for stripe in stripes:
         name = stripe.place.table.full_name
         before = found.get(name, TableProgress())
-        found[name] = TableProgress(JobCounts(), before.bytes_in_all + stripe.bytes, before.chunks_in_all + 1)
+        found[name] = TableProgress(
+            JobCounts(), before.bytes_in_all + stripe.bytes, before.chunks_in_all + 1
+        )
     return found

@@ -1,10 +1,25 @@
-"""What is known of each table: rows, changes, verification, and what DDL made of it. For people; nothing here needs
-Spark, and a source that doesn't answer is named beside what the others say.
+"""What is known of each table: rows, changes, verification, and what DDL made of it.
+
+For people; nothing here needs Spark, and a source that doesn't answer is named beside what the
+others say.
 """
 
-from sluice.etl.history.tables.catalog import TableCatalog, TableInfo, TableSelection, read_table_catalog
-from sluice.etl.history.tables.downstream_tables import DownstreamTables, DownstreamTablesCache, DownstreamTableSize
-from sluice.etl.history.tables.schema_history import SchemaChange, TableSchemaHistory, table_schema_history
+from sluice.etl.history.tables.catalog import (
+    TableCatalog,
+    TableInfo,
+    TableSelection,
+    read_table_catalog,
+)
+from sluice.etl.history.tables.downstream_tables import (
+    DownstreamTables,
+    DownstreamTablesCache,
+    DownstreamTableSize,
+)
+from sluice.etl.history.tables.schema_history import (
+    SchemaChange,
+    TableSchemaHistory,
+    table_schema_history,
+)
 
 __all__ = [
     "DownstreamTableSize",

@@ -1,5 +1,5 @@
-"""All tables of a pipeline in one list, under their names upstream: what was counted, what was verified, and what the
-downstream has.
+"""All tables of a pipeline in one list, under their names upstream: what was counted, what was
+verified, and what the downstream has.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ __all__ = ["SORTS", "TableCatalog", "TableInfo", "TableSelection", "read_table_c
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """`target`: its name downstream. `replica` None: it isn't there, or nobody knows. `problem`: why it goes
-    nowhere.
+    """`target`: its name downstream.
+
+    `replica` None: it isn't there, or nobody knows. `problem`: why it goes nowhere.
     """
 
     name: str
@@ -65,8 +66,8 @@ _KIND_FILTERS: Mapping[str, Callable[[TableInfo], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableSelection:
-    """Tables whose names hold every word of `words`, of `only` a kind: "" (all), differs, unverified. `sort`: of SORTS,
-    the largest first if `down`; `offset`, `limit`: the page.
+    """Tables whose names hold every word of `words`, of `only` a kind: "" (all), differs,
+    unverified. `sort`: of SORTS, the largest first if `down`; `offset`, `limit`: the page.
     """
 
     words: str = ""
@@ -103,18 +104,24 @@ def read_table_catalog(settings: Settings, replica: DownstreamTables) -> TableCa
     """What is known now. Raises nothing that a source has to do with: see `TableCatalog.errors`."""
     errors = {"downstream": replica.problem} if replica.problem else {}
     relay = settings.open_relay()
-    counts = _answer_or_note("measures", CounterStore(relay, downstream_name(settings.target)).tables, errors)
+    counts = _answer_or_note(
+        "measures", CounterStore(relay, downstream_name(settings.target)).tables, errors
+    )
     verified = _answer_or_note("verified", Verifications(relay).last, errors)
     # records of older versions name none where a name holds several dots
     names = sorted(filter(names_table, {*counts, *verified}))
-    found = [_table_info(settings, name, replica, counts.get(name), verified.get(name)) for name in names]
+    found = [
+        _table_info(settings, name, replica, counts.get(name), verified.get(name)) for name in names
+    ]
     return TableCatalog((*found, *_downstream_alone(settings, replica, found)), errors)
 
 
 T = TypeVar("T")
 
 
-def _answer_or_note(source: str, question: Callable[[], dict[str, T]], errors: dict[str, str]) -> dict[str, T]:
+def _answer_or_note(
+    source: str, question: Callable[[], dict[str, T]], errors: dict[str, str]
+) -> dict[str, T]:
     try:
         return question()
     except (SluiceError, OSError) as error:
@@ -123,21 +130,31 @@ def _answer_or_note(source: str, question: Callable[[], dict[str, T]], errors: d
 
 
 def _table_info(
-    settings: Settings, name: str, replica: DownstreamTables, count: TableCount | None, verified: TableVerified | None
+    settings: Settings,
+    name: str,
+    replica: DownstreamTables,
+    count: TableCount | None,
+    verified: TableVerified | None,
 ) -> TableInfo:
     schema, table = TableName.parse(name)
     counted = count or TableCount()
     try:
-        goal = settings.routes.target(schema, table) if settings.routes.rules else Target(schema, table)
+        goal = (
+            settings.routes.target(schema, table)
+            if settings.routes.rules
+            else Target(schema, table)
+        )
     except RouteError as error:
         return TableInfo(name, "", counted, verified, problem=str(error))
     there = replica.tables.get((folded(goal.schema), folded(goal.table)))
     return TableInfo(name, full_name(goal.schema, goal.table), counted, verified, there)
 
 
-def _downstream_alone(settings: Settings, replica: DownstreamTables, known: Iterable[TableInfo]) -> Iterable[TableInfo]:
-    """Tables of the downstream of which nothing was counted or verified yet, and that may be this pipeline's: they keep
-    their names, so what is there is what it is called upstream.
+def _downstream_alone(
+    settings: Settings, replica: DownstreamTables, known: Iterable[TableInfo]
+) -> Iterable[TableInfo]:
+    """Tables of the downstream of which nothing was counted or verified yet, and that may be this
+    pipeline's: they keep their names, so what is there is what it is called upstream.
     """
     if not isinstance(settings.target, Downstream):
         return

@@ -1,5 +1,6 @@
-"""The downstream's tables as its information_schema counts them: asked in the background, now and then, since a server
-with ten thousand tables takes its time, and one that is away mustn't keep anybody waiting.
+"""The downstream's tables as its information_schema counts them: asked in the background, now and
+then, since a server with ten thousand tables takes its time, and one that is away mustn't keep
+anybody waiting.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ __all__ = ["DownstreamTableSize", "DownstreamTables", "DownstreamTablesCache", "
 CACHE_TTL_S = 60.0
 _CONNECT_TIMEOUT_S = 3
 _READ_TIMEOUT_S = 60
-_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys", "metrics_schema", "inspection_schema")
+_SYSTEM = (
+    "information_schema",
+    "mysql",
+    "performance_schema",
+    "sys",
+    "metrics_schema",
+    "inspection_schema",
+)
 _TABLES = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, COALESCE(DATA_LENGTH, 0) + COALESCE(INDEX_LENGTH, 0)"
-    f" FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN {_SYSTEM!r}"
+    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, COALESCE(DATA_LENGTH, 0) +"
+    " COALESCE(INDEX_LENGTH, 0) FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND"
+    f" TABLE_SCHEMA NOT IN {_SYSTEM!r}"
 )
 
 
@@ -42,8 +51,9 @@ Tables = Mapping[tuple[str, str], DownstreamTableSize]
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTables:
-    """The tables as of `at_ms` (Unix ms), 0: never read. `problem`: why they can't be
-    read now, "" if they can. `reading`: they are being read.
+    """The tables as of `at_ms` (Unix ms), 0: never read.
+
+    `problem`: why they can't be read now, "" if they can. `reading`: they are being read.
     """
 
     tables: Tables = field(default_factory=dict)
@@ -54,7 +64,9 @@ class DownstreamTables:
 
 def read_tables(downstream: Downstream) -> Tables:
     """What its information_schema says. Raises DownstreamError."""
-    session = MySQLSession(replace(downstream, connect_timeout_s=_CONNECT_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S))
+    session = MySQLSession(
+        replace(downstream, connect_timeout_s=_CONNECT_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S)
+    )
     session.connect()
     with closing(session):
         found = [
@@ -62,7 +74,11 @@ def read_tables(downstream: Downstream) -> Tables:
             for schema, name, rows, size in session.query(_TABLES)
         ]
         own = folded(downstream.checkpoint_schema)
-        return {(folded(t.schema), folded(t.name)): t for t in found if folded(t.schema) not in (own, "sluice_recycle")}
+        return {
+            (folded(t.schema), folded(t.name)): t
+            for t in found
+            if folded(t.schema) not in (own, "sluice_recycle")
+        }
 
 
 def _text(value: object) -> str:
@@ -74,7 +90,10 @@ def _number(value: object) -> int | None:
 
 
 class DownstreamTablesCache:
-    """Cache the tables of downstreams, each read in the background when a caller wants them. Threads may share it."""
+    """Cache the tables of downstreams, each read in the background when a caller wants them.
+
+    Threads may share it.
+    """
 
     def __init__(
         self,
@@ -86,9 +105,14 @@ class DownstreamTablesCache:
         self._cached: dict[Downstream, CachedValue[Tables]] = {}
 
     def of(self, downstream: Downstream, wait_s: float = 0.0) -> DownstreamTables:
-        """Return what was read last. If it is older than `ttl_s` it is read again, for up to `wait_s` of waiting."""
+        """Return what was read last.
+
+        If it is older than `ttl_s` it is read again, for up to `wait_s` of waiting.
+        """
         cached = self._cached.setdefault(downstream, CachedValue())
         cached.refresh(lambda: self._read(downstream), self._ttl_s)
         state = cached.wait(wait_s)
         problem = str(ours(state.error)) if state.error is not None else ""
-        return DownstreamTables(state.value or {}, state.updated_ms, problem, reading=state.running is not None)
+        return DownstreamTables(
+            state.value or {}, state.updated_ms, problem, reading=state.running is not None
+        )

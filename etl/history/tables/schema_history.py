@@ -32,8 +32,9 @@ class ColumnTypeChange:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """`kind`: TiDB's name of it; `before`, `after`: the table's name, "" where there was none; `drops`: rows are gone
-    after it.
+    """`kind`: TiDB's name of it.
+
+    `before`, `after`: the table's name, "" where there was none; `drops`: rows are gone after it.
     """
 
     commit_ts: int
@@ -48,8 +49,11 @@ class SchemaChange:
 
 @dataclass(slots=True)
 class TableSchemaHistory:
-    """The newest first. What was committed after `through` (TSO) has been looked through: go on with it, for the table
-    that was called `name` then, unless `complete`. `columns`: name and type now, as far as a window describes it.
+    """The newest first.
+
+    What was committed after `through` (TSO) has been looked through: go on with it, for the table
+    that was called `name` then, unless `complete`. `columns`: name and type now, as far as a window
+    describes it.
     """
 
     name: str
@@ -63,8 +67,8 @@ class TableSchemaHistory:
 def table_schema_history(
     past: HistoryLog, name: str, until: int, patience: TimeBudget | None = None
 ) -> TableSchemaHistory:
-    """What DDL through `until` (TSO) made of the table of that full name, as far back as patience reaches, MOST changes
-    at most. Raises relay errors.
+    """What DDL through `until` (TSO) made of the table of that full name, as far back as patience
+    reaches, MOST changes at most. Raises relay errors.
     """
     patience = patience or TimeBudget()
     found = TableSchemaHistory(name, min(until, past.last))
@@ -90,13 +94,19 @@ def _look_through(window: WindowRecord, until: int, found: TableSchemaHistory) -
             _apply_ddl(ddl, tables, found)
 
 
-def _describe(schema: RecordedSchema, tables: SchemaTimeline, window: WindowRecord, found: TableSchemaHistory) -> None:
+def _describe(
+    schema: RecordedSchema, tables: SchemaTimeline, window: WindowRecord, found: TableSchemaHistory
+) -> None:
     """The table as the window leaves it, if it is in it."""
     known = (schema.tables, *(ddl.effect.tables for ddl in schema.ddls))
-    ids = {i for each in known for i, *place in names_by_id(each) if full_name(*place) == found.name}
+    ids = {
+        i for each in known for i, *place in names_by_id(each) if full_name(*place) == found.name
+    }
     for table in (tables.find(table_id, window.hi + 1) for table_id in ids):
         if table is not None and table.full_name == found.name:
-            found.columns = [(c.name, column_type(c), not c.not_null) for c in table.columns if _shown(c)]
+            found.columns = [
+                (c.name, column_type(c), not c.not_null) for c in table.columns if _shown(c)
+            ]
 
 
 def _apply_ddl(ddl: DdlJob, tables: SchemaTimeline, found: TableSchemaHistory) -> None:
@@ -115,7 +125,10 @@ def _apply_ddl(ddl: DdlJob, tables: SchemaTimeline, found: TableSchemaHistory) -
 
 
 def _sides(ddl: DdlJob, then: Mapping[int, Table], name: str) -> tuple[Table | None, Table | None]:
-    """The table that has the name behind the DDL, as it was and as it is; or that had it, and is gone."""
+    """The table that has the name behind the DDL, as it was and as it is.
+
+    Or that had it, and is gone.
+    """
     before, after = None, None
     for table_id, new in ddl.effect.tables.items():
         old = then.get(table_id)

@@ -1,4 +1,7 @@
-"""The dry run: each row that a transaction touched, looked at in the replica. Nothing is written or locked."""
+"""The dry run: each row that a transaction touched, looked at in the replica.
+
+Nothing is written or locked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.etl.changes.formats.sql_text import invalid_utf8_mask, join, literal_column, quote_name, quote_table
+from sluice.etl.changes.formats.sql_text import (
+    invalid_utf8_mask,
+    join,
+    literal_column,
+    quote_name,
+    quote_table,
+)
 from sluice.etl.changes.write_plans.identity import conflict_keys, lookup_key_columns
 from sluice.etl.changes.write_plans.net_effect import unchanged_rows
 from sluice.etl.changes.write_plans.raw_changes import Images
@@ -37,7 +46,10 @@ CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN = (
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A row of the downstream's table that isn't as the transaction left it. `row`: its key, or its values."""
+    """A row of the downstream's table that isn't as the transaction left it.
+
+    `row`: its key, or its values.
+    """
 
     table: str
     row: str
@@ -46,8 +58,10 @@ class Conflict:
 
 @dataclass(slots=True)
 class DryRun:
-    """`checkpoint`: as of when (TSO) the replica was looked at; `rows`: how many row changes were looked at;
-    `unchecked`: tables that the replica doesn't have. `conflicts` are the first ones, `count` is all of them.
+    """`checkpoint`: as of when (TSO) the replica was looked at.
+
+    `rows`: how many row changes were looked at; `unchecked`: tables that the replica doesn't have.
+    `conflicts` are the first ones, `count` is all of them.
     """
 
     checkpoint: int
@@ -58,14 +72,22 @@ class DryRun:
 
 
 def dry_run(
-    settings: Settings, transaction: PastTransaction, reverses: Sequence[InverseChanges], limit: int = 100
+    settings: Settings,
+    transaction: PastTransaction,
+    reverses: Sequence[InverseChanges],
+    limit: int = 100,
 ) -> DryRun:
-    """What would conflict if the transaction were taken back now, as far as the replica has come. Raises UndoError if
-    it is no database or isn't there yet, DownstreamError, CheckpointError, RouteError.
+    """What would conflict if the transaction were taken back now, as far as the replica has come.
+
+    Raises UndoError if it is no database or isn't there yet, DownstreamError, CheckpointError,
+    RouteError.
     """
     target = settings.target
     if not isinstance(target, Downstream):
-        raise UndoError("the downstream is no database: there is nothing to look at", way_out="leave --dry-run out")
+        raise UndoError(
+            "the downstream is no database: there is nothing to look at",
+            way_out="leave --dry-run out",
+        )
     session = MySQLSession(target)
     session.connect()
     with closing(session):
@@ -84,7 +106,9 @@ def dry_run(
     return done
 
 
-def _check_table(session: MySQLSession, settings: Settings, reverse: InverseChanges, done: DryRun, limit: int) -> None:
+def _check_table(
+    session: MySQLSession, settings: Settings, reverse: InverseChanges, done: DryRun, limit: int
+) -> None:
     now = reverse.touched.now
     if not settings.filters.wants_table(now.schema_name, now.name):
         done.unchecked.append(f"{now.full_name} isn't replicated")
@@ -100,12 +124,17 @@ def _check_table(session: MySQLSession, settings: Settings, reverse: InverseChan
     except DownstreamError as error:
         if error.transient:
             raise
-        raise UndoError(f"{named.full_name} can't be compared with what {now.full_name} was: {error}") from error
+        raise UndoError(
+            f"{named.full_name} can't be compared with what {now.full_name} was: {error}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """SQL that is true for `count` rows if all is well; `row` says which row of the images it is about."""
+    """SQL that is true for `count` rows if all is well.
+
+    `row` says which row of the images it is about.
+    """
 
     sql: bytes
     count: int
@@ -129,7 +158,9 @@ class _TableCheck:
         rows = np.arange(_count(reverse.after))
         for key in conflict_keys(reverse.touched.then):
             if key and set(key) <= reverse.after.keys():
-                old, new = ([images[name] for name in key] for images in (reverse.before, reverse.after))
+                old, new = (
+                    [images[name] for name in key] for images in (reverse.before, reverse.after)
+                )
                 yield from self._taken_keys(
                     reverse.before, np.flatnonzero(~unchanged_rows(old, new, rows, rows)), [key]
                 )
@@ -148,9 +179,13 @@ class _TableCheck:
         for wrong in self._wrong(looked):
             key = self._equal(self._sql.key, images, np.array([wrong.row]))[0]
             assert key is not None
-            yield self._conflict(images, wrong.row, CHANGED_SINCE if self._count([key]) else DELETED_SINCE)
+            yield self._conflict(
+                images, wrong.row, CHANGED_SINCE if self._count([key]) else DELETED_SINCE
+            )
 
-    def _taken_keys(self, images: Images, rows: np.ndarray, keys: Sequence[tuple[str, ...]]) -> Iterator[Conflict]:
+    def _taken_keys(
+        self, images: Images, rows: np.ndarray, keys: Sequence[tuple[str, ...]]
+    ) -> Iterator[Conflict]:
         """Rows whose place in a unique key another row has."""
         columns = {column.name: column for column in self._sql.writable}
         told: set[int] = set()
@@ -170,17 +205,26 @@ class _TableCheck:
                 yield self._conflict(images, wrong.row, KEY_TAKEN)
 
     def _rows_to_delete(self, key: Sequence[Column]) -> dict[bytes, bytes]:
-        """Of the rows that make room when the transaction is taken back: their conditions, negated, by their keys'."""
+        """Of the rows that make room when the transaction is taken back: their conditions, negated,
+        by their keys'.
+        """
         found: dict[bytes, bytes] = {}
         for images in (self._reverse.left, self._reverse.after):
             wholes = self._sql.conditions(images)
-            for sql, whole in zip(self._equal(key, images, np.arange(_count(images))), wholes, strict=True):
+            for sql, whole in zip(
+                self._equal(key, images, np.arange(_count(images))), wholes, strict=True
+            ):
                 if sql is not None:
-                    found[_folded(sql)] = found.get(_folded(sql), b"") + b" AND NOT (" + whole + b")"
+                    found[_folded(sql)] = (
+                        found.get(_folded(sql), b"") + b" AND NOT (" + whole + b")"
+                    )
         return found
 
     def _equal(self, key: Sequence[Column], images: Images, rows: np.ndarray) -> list[bytes | None]:
-        """A condition a row: equal as a unique key of the downstream sees it; None where the key has a NULL."""
+        """A condition a row: equal as a unique key of the downstream sees it.
+
+        None where the key has a NULL.
+        """
         index = pa.array(rows, pa.int64())
         parts = []
         for column, array in zip(key, self._sql.arrays(key, images), strict=True):
@@ -210,7 +254,9 @@ class _TableCheck:
 
     def _count(self, conditions: Sequence[bytes]) -> int:
         either = b"\nOR ".join(b"(" + condition + b")" for condition in conditions)
-        ((count,),) = self._session.query(f"SELECT COUNT(*) FROM {quote_table(self._named)} WHERE ".encode() + either)
+        ((count,),) = self._session.query(
+            f"SELECT COUNT(*) FROM {quote_table(self._named)} WHERE ".encode() + either
+        )
         return int(count)
 
     def _conflict(self, images: Images, row: int, why: str) -> Conflict:
@@ -230,14 +276,21 @@ def _null_where(texts: pa.Array, values: pa.Array) -> pa.Array:
 
 def _folded(sql: bytes) -> bytes:
     """Alike for values that a collation may take for equal."""
-    return sql.decode("utf-8", "surrogateescape").casefold().replace(" '", "'").encode("utf-8", "surrogateescape")
+    return (
+        sql.decode("utf-8", "surrogateescape")
+        .casefold()
+        .replace(" '", "'")
+        .encode("utf-8", "surrogateescape")
+    )
 
 
 def _condition_groups(conditions: Sequence[_Condition]) -> Iterator[list[_Condition]]:
     group: list[_Condition] = []
     size = 0
     for condition in conditions:
-        if group and (len(group) == _ROWS_PER_QUERY or size + len(condition.sql) > _MAX_QUERY_BYTES):
+        if group and (
+            len(group) == _ROWS_PER_QUERY or size + len(condition.sql) > _MAX_QUERY_BYTES
+        ):
             yield group
             group, size = [], 0
         group.append(condition)

@@ -1,8 +1,9 @@
-"""What takes the changes of one table back: rows that go, rows that come again, rows that become what they were.
+"""What takes the changes of one table back: rows that go, rows that come again, rows that become
+what they were.
 
-Changes of one row count together, so a row that was changed several times in the transaction is looked at once, and
-what it did not change in the end isn't touched. Rows that hold each other's unique values (a swap) can't be updated one
-after the other: they go, and come again.
+Changes of one row count together, so a row that was changed several times in the transaction is
+looked at once, and what it did not change in the end isn't touched. Rows that hold each other's
+unique values (a swap) can't be updated one after the other: they go, and come again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.etl.changes.write_plans.identity import identity
-from sluice.etl.changes.write_plans.net_effect import NetEffect, key_codes, multiset_effect, net_effect, unchanged_rows
+from sluice.etl.changes.write_plans.net_effect import (
+    NetEffect,
+    key_codes,
+    multiset_effect,
+    net_effect,
+    unchanged_rows,
+)
 from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
 from sluice.etl.changes.write_plans.table_changes import comparable_keys
 from sluice.etl.history.undo.errors import UndoError
@@ -23,8 +30,10 @@ from sluice.tidb.schema import STATE_PUBLIC, WHOLE_COLUMN, Index, Table
 
 @dataclass(frozen=True, slots=True)
 class InverseChanges:
-    """`left`: rows as the transaction left them, that go; `again`: rows as they were, that come again; `after` and
-    `before`: rows as the transaction left them, and what they become. The columns are those of the table then.
+    """`left`: rows as the transaction left them, that go.
+
+    `again`: rows as they were, that come again; `after` and `before`: rows as the transaction left
+    them, and what they become. The columns are those of the table then.
     """
 
     touched: TouchedTable
@@ -36,7 +45,9 @@ class InverseChanges:
     @property
     def rows(self) -> int:
         """How many row changes it takes."""
-        return sum(len(next(iter(images.values()))) for images in (self.left, self.again, self.after))
+        return sum(
+            len(next(iter(images.values()))) for images in (self.left, self.again, self.after)
+        )
 
 
 def invert_changes(touched: TouchedTable) -> InverseChanges:
@@ -46,16 +57,18 @@ def invert_changes(touched: TouchedTable) -> InverseChanges:
     old, new = decode(table, changes.kinds, changes.rows)
     effect = _effect(table, changes.kinds, old, new)
     stored = [column.name for column in table.stored_columns]
-    same = unchanged_rows([old[n] for n in stored], [new[n] for n in stored], effect.updated_old, effect.updated_new)
+    same = unchanged_rows(
+        [old[n] for n in stored], [new[n] for n in stored], effect.updated_old, effect.updated_new
+    )
     kept_old, kept_new = effect.updated_old[~same], effect.updated_new[~same]
-    apart = _conflicting_updates(table, _images_reversed(old, kept_old), _images_reversed(new, kept_new))[
-        ::-1
-    ]  # as `_images_reversed` has turned them round
+    apart = _conflicting_updates(
+        table, _images_reversed(old, kept_old), _images_reversed(new, kept_new)
+    )[::-1]  # as `_images_reversed` has turned them round
     if apart.any() and touched.added:
         names = ", ".join(column.name for column in touched.added)
         raise UndoError(
-            f"{touched.now.full_name}: rows that exchanged unique values would have to go and come again, and lose what"
-            f" is in the columns {names}, which were added since"
+            f"{touched.now.full_name}: rows that exchanged unique values would have to go and come"
+            f" again, and lose what is in the columns {names}, which were added since"
         )
     return InverseChanges(
         touched,
@@ -69,7 +82,9 @@ def invert_changes(touched: TouchedTable) -> InverseChanges:
 def _effect(table: Table, kinds: np.ndarray, old: Images, new: Images) -> NetEffect:
     columns = {column.name: column for column in table.stored_columns}
     names = identity(table) or tuple(columns)
-    codes = key_codes(*([comparable_keys(images[n], columns.get(n)) for n in names] for images in (old, new)))
+    codes = key_codes(
+        *([comparable_keys(images[n], columns.get(n)) for n in names] for images in (old, new))
+    )
     return net_effect(kinds, *codes) if identity(table) else multiset_effect(*codes)
 
 
@@ -99,8 +114,9 @@ def _conflicting_updates(table: Table, before: Images, after: Images) -> np.ndar
 
 
 def _unique_keys(table: Table) -> list[tuple[tuple[str, ...], bool]]:
-    """The columns of all unique keys, () for one over what isn't in the rows; and whether values are equal for the key
-    exactly when their bytes are.
+    """The columns of all unique keys, () for one over what isn't in the rows.
+
+    And whether values are equal for the key exactly when their bytes are.
     """
     stored = {column.name: column for column in table.stored_columns}
     keys: list[tuple[tuple[str, ...], bool]] = []

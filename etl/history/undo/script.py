@@ -21,14 +21,22 @@ def for_upstream(reverses: Sequence[InverseChanges]) -> list[TableUndoSql]:
 
 
 def script(transaction: PastTransaction, tables: Sequence[TableUndoSql]) -> Iterator[bytes]:
-    """Line by line, or statement by statement. It ends without COMMIT: who runs it compares two numbers first. Nothing
-    that comes from rows or names stands in a comment as it is.
+    """Line by line, or statement by statement.
+
+    It ends without COMMIT: who runs it compares two numbers first. Nothing that comes from rows or
+    names stands in a comment as it is.
     """
     reverses = [table.reverse for table in tables]
-    yield from (b"-- " + line.encode("ascii", "backslashreplace") for line in _heading(transaction, reverses))
+    yield from (
+        b"-- " + line.encode("ascii", "backslashreplace")
+        for line in _heading(transaction, reverses)
+    )
     mode = _MODE
     if any(table.has_enum_without_element() for table in tables):
-        yield b"-- Not in strict mode: an ENUM without an element comes again, which is a warning then."
+        yield (
+            b"-- Not in strict mode: an ENUM without an element comes again, which is a warning"
+            b" then."
+        )
     else:
         mode = f"STRICT_TRANS_TABLES,{_MODE}"
     yield from _settings(mode, reverses)
@@ -64,8 +72,13 @@ def _heading(transaction: PastTransaction, reverses: Sequence[InverseChanges]) -
             names = ", ".join(printable_ascii(column.name) for column in reverse.touched.added)
             yield f"    rows that come again have the defaults in columns added since: {names}"
     if transaction.others:
-        yield f"  Not of {', '.join(map(printable_ascii, transaction.others))}, which it changed too."
-    yield "For TiDB, the upstream: replication brings the replica what this does, as any other change."
+        yield (
+            f"  Not of {', '.join(map(printable_ascii, transaction.others))}, which it changed too."
+        )
+    yield (
+        "For TiDB, the upstream: replication brings the replica what this does, as any other"
+        " change."
+    )
 
 
 def _settings(mode: str, reverses: Sequence[InverseChanges]) -> Iterator[bytes]:

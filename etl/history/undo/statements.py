@@ -1,4 +1,7 @@
-"""The SQL that takes a transaction back. Each statement finds a row only if it is still as the transaction left it."""
+"""The SQL that takes a transaction back.
+
+Each statement finds a row only if it is still as the transaction left it.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,10 @@ class UndoStatement:
 
 
 class TableUndoSql:
-    """The statements for one table, under the name that `named` has. `exact_floats`: FLOATs are written with all their
-    digits, as TiDB's own; else as a replica has them.
+    """The statements for one table, under the name that `named` has.
+
+    `exact_floats`: FLOATs are written with all their digits, as TiDB's own; else as a replica has
+    them.
     """
 
     def __init__(self, reverse: InverseChanges, named: Table, *, exact_floats: bool) -> None:
@@ -51,7 +56,10 @@ class TableUndoSql:
         self.writable = [self._column(column) for column in reverse.touched.then.writable_columns]
 
     def statements(self) -> Iterator[UndoStatement]:
-        """Rows go first, so that their keys are free; others become what they were; and the rest come again."""
+        """Rows go first, so that their keys are free.
+
+        Others become what they were; and the rest come again.
+        """
         yield from self._deletes()
         yield from self._updates()
         yield from self._inserts()
@@ -64,9 +72,11 @@ class TableUndoSql:
     def arrays(self, columns: Sequence[Column], images: Images) -> list[pa.Array]:
         """Values as `literal_column` wants them for these columns."""
         return [
-            images[c.name].cast(pa.float64())
-            if pa.types.is_float32(images[c.name].type) and self._exact
-            else images[c.name]
+            (
+                images[c.name].cast(pa.float64())
+                if pa.types.is_float32(images[c.name].type) and self._exact
+                else images[c.name]
+            )
             for c in columns
         ]
 
@@ -82,7 +92,11 @@ class TableUndoSql:
         return found
 
     def _column(self, column: Column) -> Column:
-        return replace(column, tp=column_types.DOUBLE) if self._exact and column.kind == "float" else column
+        return (
+            replace(column, tp=column_types.DOUBLE)
+            if self._exact and column.kind == "float"
+            else column
+        )
 
     def _deletes(self) -> Iterator[UndoStatement]:
         conditions = self.conditions(self.reverse.left)
@@ -105,8 +119,10 @@ class TableUndoSql:
                 yield UndoStatement(begin + b", ".join(assigned) + b" WHERE " + condition + end, 1)
 
     def _assignments(self, count: int) -> list[list[bytes]]:
-        """Of each row that becomes what it was the columns that differ. Where any does all moments are set: ON UPDATE
-        CURRENT_TIMESTAMP would make them what they never were. Moments of columns added since are set to themselves.
+        """Of each row that becomes what it was the columns that differ.
+
+        Where any does all moments are set: ON UPDATE CURRENT_TIMESTAMP would make them what they
+        never were. Moments of columns added since are set to themselves.
         """
         after, before = self.reverse.after, self.reverse.before
         rows = np.arange(count)
@@ -117,7 +133,9 @@ class TableUndoSql:
         any_differs = np.logical_or.reduce(list(differs.values())) if count else np.zeros(0, bool)
         found: list[list[bytes]] = [[] for _ in range(count)]
         for column in self.writable:
-            wanted = np.flatnonzero(any_differs if column.kind in _TIME_KINDS else differs[column.name])
+            wanted = np.flatnonzero(
+                any_differs if column.kind in _TIME_KINDS else differs[column.name]
+            )
             if len(wanted):
                 (values,) = self.arrays([column], before)
                 literals = literal_column(values.take(pa.array(wanted)), column).to_pylist()
@@ -132,7 +150,9 @@ class TableUndoSql:
 
     def _inserts(self) -> Iterator[UndoStatement]:
         arrays = self.arrays(self.writable, self.reverse.again)
-        yield from (UndoStatement(sql, rows) for rows, sql in inserts(self.named, self.writable, arrays))
+        yield from (
+            UndoStatement(sql, rows) for rows, sql in inserts(self.named, self.writable, arrays)
+        )
 
     def has_enum_without_element(self) -> bool:
         """Whether a value is put back that servers take with a warning only: TiDB's ENUM index 0."""

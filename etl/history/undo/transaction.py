@@ -1,4 +1,6 @@
-"""One past transaction, read from the archive or the relay log, and its tables as they were and as they are."""
+"""One past transaction, read from the archive or the relay log, and its tables as they were and as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _MAX_STATEMENT_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class TouchedTable:
-    """A table of the transaction: as it was `then`, as it is `now`, and its changes in PART_SCHEMA, in order."""
+    """A table of the transaction: as it was `then`, as it is `now`, and its changes in PART_SCHEMA,
+    in order.
+    """
 
     then: Table
     now: Table
@@ -44,9 +48,11 @@ class PastTransaction:
     others: tuple[str, ...] = ()
 
 
-def read_transaction(past: HistoryLog, commit_ts: int, globs: Iterable[str] = ()) -> PastTransaction:
-    """The transaction that was committed at `commit_ts`, and of its tables those whose name then fits a glob. Raises
-    UndoError for what can't be taken back, relay errors.
+def read_transaction(
+    past: HistoryLog, commit_ts: int, globs: Iterable[str] = ()
+) -> PastTransaction:
+    """The transaction that was committed at `commit_ts`, and of its tables those whose name then
+    fits a glob. Raises UndoError for what can't be taken back, relay errors.
     """
     window, changes = _changes(past, commit_ts)
     ids = changes["table_id"].to_numpy()
@@ -65,13 +71,15 @@ def read_transaction(past: HistoryLog, commit_ts: int, globs: Iterable[str] = ()
             others.add(table.full_name)
     if not then:
         raise UndoError(
-            f"the transaction at commit_ts {tso.text(commit_ts)} changed no such table, but {', '.join(sorted(others))}"
+            f"the transaction at commit_ts {tso.text(commit_ts)} changed no such table, but"
+            f" {', '.join(sorted(others))}"
         )
     _check_not_moved(RecordedSchema.from_window(window), changes, then)
     now = _as_they_are(past, commit_ts, then)
     read.others = tuple(sorted(others))
     read.tables = [
-        TouchedTable(table, now[i][0], changes.filter(pa.array(ids == i)), now[i][1]) for i, table in then.items()
+        TouchedTable(table, now[i][0], changes.filter(pa.array(ids == i)), now[i][1])
+        for i, table in then.items()
     ]
     return read
 
@@ -80,7 +88,8 @@ def _changes(past: HistoryLog, commit_ts: int) -> tuple[WindowRecord, pa.Table]:
     where = f"the transaction at commit_ts {tso.text(commit_ts)}"
     if not past.first < commit_ts <= past.last:
         raise UndoError(
-            f"{where} isn't there: what was committed after {tso.text(past.first)} through {tso.text(past.last)} is",
+            f"{where} isn't there: what was committed after {tso.text(past.first)} through"
+            f" {tso.text(past.last)} is",
             way_out="`sluice find` lists transactions",
         )
     for stretch in past.ranges(commit_ts - 1, commit_ts):
@@ -90,12 +99,16 @@ def _changes(past: HistoryLog, commit_ts: int) -> tuple[WindowRecord, pa.Table]:
                     raise _ddl_error(ddl)
             for skipped in window.skipped:
                 if int(skipped["commit_ts"]) == commit_ts:
-                    raise UndoError(f"{where} was left out when it landed ({skipped['why']}): its rows aren't there")
+                    raise UndoError(
+                        f"{where} was left out when it landed ({skipped['why']}): its rows aren't"
+                        " there"
+                    )
             changes = _changes_of_commit(iter_parts(stretch.log.storage, window.parts), commit_ts)
             if changes.num_rows:
                 return window, changes
     raise UndoError(
-        f"no transaction was committed at {tso.text(commit_ts)}", way_out="`sluice find` lists transactions"
+        f"no transaction was committed at {tso.text(commit_ts)}",
+        way_out="`sluice find` lists transactions",
     )
 
 
@@ -106,8 +119,9 @@ def _changes_of_commit(batches: Iterable[pa.RecordBatch], commit_ts: int) -> pa.
 
 def _ddl_error(ddl: DdlJob) -> UndoError:
     return UndoError(
-        f"at commit_ts {tso.text(ddl.commit_ts)} is DDL: {' '.join(ddl.query.split())[:_MAX_STATEMENT_CHARS]}."
-        " No SQL takes DDL back: what it removed isn't in the binlog",
+        f"at commit_ts {tso.text(ddl.commit_ts)} is DDL:"
+        f" {' '.join(ddl.query.split())[:_MAX_STATEMENT_CHARS]}. No SQL takes DDL back: what it"
+        " removed isn't in the binlog",
         way_out=restore_hint(ddl.commit_ts),
     )
 
@@ -120,14 +134,17 @@ def _check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, 
         if oldest < max(move.versions or (move.schema_version,)) and (
             names := [then[i].full_name for i in ids & then.keys()]
         ):
-            raise UndoError(f"{names[0]}: DDL job {move.job_id} moved rows of it while the transaction ran")
+            raise UndoError(
+                f"{names[0]}: DDL job {move.job_id} moved rows of it while the transaction ran"
+            )
 
 
 def _as_they_are(
     past: HistoryLog, commit_ts: int, then: dict[int, Table]
 ) -> dict[int, tuple[Table, tuple[Column, ...]]]:
-    """The tables at the end of what has landed, each with its new columns. Raises UndoError if rows of one of them
-    can't be told from the transaction's any more.
+    """The tables at the end of what has landed, each with its new columns.
+
+    Raises UndoError if rows of one of them can't be told from the transaction's any more.
     """
     now = dict(then)
     for stretch in past.ranges(commit_ts, past.last):
@@ -146,16 +163,16 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
         statement = " ".join(ddl.query.split())[:_MAX_STATEMENT_CHARS]
         if after is None or ddl.type in MOVES_ROWS or ddl.type == Action.TRUNCATE_TABLE:
             raise UndoError(
-                f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or moved its rows since:"
-                f" {statement}",
+                f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or moved"
+                f" its rows since: {statement}",
                 way_out=restore_hint(commit_ts, before.full_name),
             )
         kept = {column.id: _meaning(column) for column in after.columns if column.public}
         for column in before.columns:
             if column.public and kept.get(column.id) != _meaning(column):
                 raise UndoError(
-                    f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or changed its column"
-                    f" {column.name} since: {statement}",
+                    f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or"
+                    f" changed its column {column.name} since: {statement}",
                     way_out=restore_hint(commit_ts, before.full_name),
                 )
         now[table_id] = after
@@ -163,9 +180,16 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
 
 def _meaning(column: Column) -> tuple[object, ...]:
     return (
-        column.name, column.tp, column.unsigned, column.flen, column.decimal, column.charset, column.collate,
-        column.elems, column.generated,
-    )  # fmt: skip
+        column.name,
+        column.tp,
+        column.unsigned,
+        column.flen,
+        column.decimal,
+        column.charset,
+        column.collate,
+        column.elems,
+        column.generated,
+    )
 
 
 def _added(then: Table, now: Table) -> tuple[Column, ...]:

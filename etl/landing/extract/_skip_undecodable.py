@@ -1,7 +1,7 @@
 """Exclude the transactions that an operator skips and that can't be read.
 
-What can be read is landed whatever was decided: it is left out where it is applied, and a DDL still counts for the
-schema.
+What can be read is landed whatever was decided: it is left out where it is applied, and a DDL still
+counts for the schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtra
 def drop_skipped_undecodable(
     batch: pa.RecordBatch, host: str, skips: Collection[int]
 ) -> tuple[pa.RecordBatch, list[dict[str, Any]]]:
-    """Return a batch in WINDOW_SCHEMA without the unreadable transactions at `skips` (TSOs), and these.
+    """Return a batch in WINDOW_SCHEMA without the unreadable transactions at `skips` (TSOs), and
+    these.
 
     `host`: the pump of the batch. Excluded transactions are {commit_ts, start_ts, why}.
     """

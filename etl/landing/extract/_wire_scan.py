@@ -1,9 +1,11 @@
-"""Protobuf's wire format, scanned over many messages at once: where their fields lie, without copying what is in them.
+"""Protobuf's wire format, scanned over many messages at once: where their fields lie, without
+copying what is in them.
 
-Messages are stretches of one buffer. As long as many of them are unfinished, one field of each is read in a step, over
-whole arrays; what is left, few messages or long ones, is read field by field. The wire format: a field is a varint
-``number << 3 | wire type`` and a value; wire types are 0 varint, 1 eight bytes, 2 a varint length and so many bytes, 5
-four bytes. Groups (3, 4), which binlogs have never had, are refused.
+Messages are stretches of one buffer. As long as many of them are unfinished, one field of each is
+read in a step, over whole arrays; what is left, few messages or long ones, is read field by field.
+The wire format: a field is a varint ``number << 3 | wire type`` and a value; wire types are 0
+varint, 1 eight bytes, 2 a varint length and so many bytes, 5 four bytes. Groups (3, 4), which
+binlogs have never had, are refused.
 """
 
 from __future__ import annotations
@@ -21,17 +23,21 @@ Bytes = npt.NDArray[np.uint8]
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 RUN_WIRE_TYPE = 7
-"""In the place of a wire type: neighbouring fields ``tag, value`` of a byte each, from begin to end."""
+"""In the place of a wire type: neighbouring fields ``tag, value`` of a byte each, from begin to
+end.
+"""
 
-_MIN_VECTORIZED_LANES = 24  # below this a step over arrays costs more than a field of each in a loop
+# below this a step over arrays costs more than a field of each in a loop
+_MIN_VECTORIZED_LANES = 24
 _LARGE_MESSAGE_BYTES = 32 * 2**10
 _MASK64 = 2**64 - 1
 
 
 class WireFields(NamedTuple):
-    """The fields of all messages: those of a message in their order, the messages ascending. `tag` is number << 3 |
-    wire type. A VARINT has its value, as a signed number of 64 bits, in `begin`; all others lie from `begin` to
-    `end`.
+    """The fields of all messages: those of a message in their order, the messages ascending.
+
+    `tag` is number << 3 | wire type. A VARINT has its value, as a signed number of 64 bits, in
+    `begin`; all others lie from `begin` to `end`.
     """
 
     owner: npt.NDArray[np.int32]
@@ -63,8 +69,8 @@ class WireError(SluiceError, ValueError):
 def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> WireFields:
     """Return the fields of the messages that lie in `data` from begins[i] to ends[i].
 
-    `run_tag`, a VARINT tag of one byte: where a message has many such fields with values below 128 in a row, they may
-    be given as one RUN. Raises WireError.
+    `run_tag`, a VARINT tag of one byte: where a message has many such fields with values below 128
+    in a row, they may be given as one RUN. Raises WireError.
     """
     lanes = np.flatnonzero(begins < ends)
     sizes = ends[lanes] - begins[lanes]
@@ -81,9 +87,15 @@ def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> WireFields
         steps.append(WireFields(lanes.astype(np.int32), tag.astype(np.int32), value, end))
         going = end < ends[lanes]
         lanes, at = lanes[going], end[going]
-    unfinished = sorted([*zip(lanes.tolist(), at.tolist()), *((lane, int(begins[lane])) for lane in tails)])
+    unfinished = sorted(
+        [*zip(lanes.tolist(), at.tolist()), *((lane, int(begins[lane])) for lane in tails)]
+    )
     if unfinished:
-        steps.append(_one_by_one(data, [(lane, place, int(ends[lane])) for lane, place in unfinished], run_tag, bad))
+        steps.append(
+            _one_by_one(
+                data, [(lane, place, int(ends[lane])) for lane, place in unfinished], run_tag, bad
+            )
+        )
     if bad:
         raise WireError(min(bad))
     if len(steps) == 1:
@@ -96,8 +108,8 @@ def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> WireFields
 
 
 def varints(data: Bytes, at: Ints) -> tuple[npt.NDArray[np.uint64], Ints, npt.NDArray[np.bool_]]:
-    """Return the varints that begin at these places: their values, where they end, and which are none (longer than
-    ten bytes). What lies behind the end of `data` is anything: compare the ends.
+    """Return the varints that begin at these places: their values, where they end, and which are
+    none (longer than ten bytes). What lies behind the end of `data` is anything: compare the ends.
     """
     first = data.take(at, mode="clip")
     value = (first & 0x7F).astype(np.uint64)
@@ -137,16 +149,23 @@ def _step(data: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Ints, Ints, npt.NDA
     return tag, out, end, good
 
 
-def _one_by_one(data: Bytes, messages: list[tuple[int, int, int]], run_tag: int, bad: list[int]) -> WireFields:
-    """Return the fields of messages (owner, where to begin, where it ends); the owners of those that are none go to
-    `bad`.
+def _one_by_one(
+    data: Bytes, messages: list[tuple[int, int, int]], run_tag: int, bad: list[int]
+) -> WireFields:
+    """Return the fields of messages (owner, where to begin, where it ends).
+
+    The owners of those that are none go to `bad`.
     """
     owners, tags, begins, ends = array("i"), array("i"), array("q"), array("q")
     found, view = (tags, begins, ends), data.data
     for owner, at, stop in messages:
         try:
             _walk(view, at, stop, run_tag, found)
-        except (IndexError, OverflowError, ValueError):  # behind the end of all, longer than a varint, or no field
+        except (
+            IndexError,
+            OverflowError,
+            ValueError,
+        ):  # behind the end of all, longer than a varint, or no field
             bad.append(owner)
         owners.extend(array("i", [owner]) * (len(tags) - len(owners)))
     return WireFields(
@@ -157,7 +176,13 @@ def _one_by_one(data: Bytes, messages: list[tuple[int, int, int]], run_tag: int,
     )
 
 
-def _walk(view: memoryview, at: int, stop: int, run_tag: int, found: tuple[array[int], array[int], array[int]]) -> None:
+def _walk(
+    view: memoryview,
+    at: int,
+    stop: int,
+    run_tag: int,
+    found: tuple[array[int], array[int], array[int]],
+) -> None:
     """The fields of one message, to `found`: tags, where they begin, where they end."""
     add_tag, add_begin, add_end = (column.append for column in found)
     while at < stop:
@@ -201,7 +226,10 @@ def _walk(view: memoryview, at: int, stop: int, run_tag: int, found: tuple[array
 
 
 def _varint(view: memoryview, first: int, at: int) -> tuple[int, int]:
-    """Return the varint whose first byte has been read; OverflowError if it is longer than ten bytes."""
+    """Return the varint whose first byte has been read.
+
+    OverflowError if it is longer than ten bytes.
+    """
     byte = view[at]
     if byte < 0x80:
         return (first - 0x80) | (byte << 7), at + 1

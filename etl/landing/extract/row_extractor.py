@@ -1,15 +1,16 @@
 """Extract row changes from transactions, as landing does to every window before it is written.
 
-In: rows (commit_ts, start_ts, payload), payload = the Prewrite binlog as TiDB sent it. Out: row changes in the relay
-log's PART_SCHEMA, ascending by (commit_ts, position), and the DDL records apart.
+In: rows (commit_ts, start_ts, payload), payload = the Prewrite binlog as TiDB sent it. Out: row
+changes in the relay log's PART_SCHEMA, ascending by (commit_ts, position), and the DDL records
+apart.
 
-A Prewrite's `prewrite_value` holds one TableMutation a table. Within one, `sequence` gives the order of statements over
-three lists (inserted_rows, updated_rows, deleted_rows), each consumed by a cursor of its own. Between tables TiDB keeps
-no order, so `position` simply counts on.
+A Prewrite's `prewrite_value` holds one TableMutation a table. Within one, `sequence` gives the
+order of statements over three lists (inserted_rows, updated_rows, deleted_rows), each consumed by a
+cursor of its own. Between tables TiDB keeps no order, so `position` simply counts on.
 
-No message is parsed into objects. A batch of nothing but row changes is `sluice.etl.landing.extract.kernel`'s; all
-others, and all of them where that isn't compiled, are scanned together, level by level, for where things lie, and the
-rows are gathered from the payloads.
+No message is parsed into objects. A batch of nothing but row changes is
+`sluice.etl.landing.extract.kernel`'s; all others, and all of them where that isn't compiled, are
+scanned together, level by level, for where things lie, and the rows are gathered from the payloads.
 """
 
 from __future__ import annotations
@@ -24,19 +25,40 @@ import pyarrow as pa
 
 from sluice.errors import SluiceError
 from sluice.etl.landing.extract import kernel
-from sluice.etl.landing.extract._wire_scan import RUN_WIRE_TYPE, Bytes, Ints, WireError, WireFields, scan
+from sluice.etl.landing.extract._wire_scan import (
+    RUN_WIRE_TYPE,
+    Bytes,
+    Ints,
+    WireError,
+    WireFields,
+    scan,
+)
 from sluice.etl.landing.extract.table_rows import TableTally
 from sluice.relay import PART_SCHEMA
 from sluice.tidb.schema import MAX_USER_TABLE_ID
 
 # Fields of the messages in tidb/proto/binlog.proto, as number << 3 | wire type.
-_TP, _START_TS, _PREWRITE_VALUE, _DDL_QUERY, _DDL_JOB_ID, _DDL_STATE = 0x08, 0x10, 0x2A, 0x32, 0x38, 0x40
+_TP, _START_TS, _PREWRITE_VALUE, _DDL_QUERY, _DDL_JOB_ID, _DDL_STATE = (
+    0x08,
+    0x10,
+    0x2A,
+    0x32,
+    0x38,
+    0x40,
+)
 _SCHEMA_VERSION, _MUTATION = 0x08, 0x12
-_TABLE_ID, _INSERTED, _UPDATED, _DELETED, _SEQUENCE, _PACKED_SEQUENCE = 0x08, 0x12, 0x1A, 0x32, 0x38, 0x3A
+_TABLE_ID, _INSERTED, _UPDATED, _DELETED, _SEQUENCE, _PACKED_SEQUENCE = (
+    0x08,
+    0x12,
+    0x1A,
+    0x32,
+    0x38,
+    0x3A,
+)
 _OBSOLETE = (0x20, 0x22, 0x2A)  # deleted_ids, the same packed, deleted_pks
 
-# MutationType (Insert 0, Update 1, the obsolete DeleteID 2 and DeletePK 3, DeleteRow 4) to a part's kind. What is
-# obsolete counts as a kind that no mutation has rows of.
+# MutationType (Insert 0, Update 1, the obsolete DeleteID 2 and DeletePK 3, DeleteRow 4) to a part's
+# kind. What is obsolete counts as a kind that no mutation has rows of.
 _KIND = np.array([0, 1, 3, 3, 2], dtype=np.uint8)
 _UNKNOWN = 5
 _OBSOLETE_KIND = np.uint8(2)
@@ -46,7 +68,10 @@ _MAX_BATCH_BYTES = 8 * 2**20
 
 
 class BinlogDecodeError(SluiceError, ValueError):
-    """A payload that is not a Prewrite binlog as TiDB writes it; names pump, commit_ts, start_ts and what is wrong."""
+    """A payload that is not a Prewrite binlog as TiDB writes it.
+
+    Names pump, commit_ts, start_ts and what is wrong.
+    """
 
     way_out = "leave the transaction out: `sluice txn skip`"
 
@@ -80,7 +105,10 @@ class ExtractTotals:
 
 
 class RowExtractor:
-    """Explodes the transactions of one pump, in ascending commit_ts; `pump` is only used in errors."""
+    """Explodes the transactions of one pump, in ascending commit_ts.
+
+    `pump` is only used in errors.
+    """
 
     def __init__(self, pump: str = "") -> None:
         self.totals = ExtractTotals()
@@ -88,8 +116,10 @@ class RowExtractor:
         self._last_commit_ts = -1
 
     def extract(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Explode a batch in WINDOW_SCHEMA; yields the changes in batches of PART_SCHEMA of about 8 MiB, however large
-        a transaction is. Beside the batch itself that needs about 100 bytes a row change and 40 MiB. Raises
+        """Explode a batch in WINDOW_SCHEMA.
+
+        Yields the changes in batches of PART_SCHEMA of about 8 MiB, however large a transaction is.
+        Beside the batch itself that needs about 100 bytes a row change and 40 MiB. Raises
         BinlogDecodeError.
         """
         if not batch.num_rows:
@@ -108,7 +138,9 @@ class RowExtractor:
         self.totals.transactions += count
 
         owners = np.flatnonzero(values >= 0)
-        fields = self._scan(transactions, fields.begin[values[owners]], fields.end[values[owners]], owners)
+        fields = self._scan(
+            transactions, fields.begin[values[owners]], fields.end[values[owners]], owners
+        )
         versions = np.zeros(count, np.int64)
         version = fields.last(_SCHEMA_VERSION, len(owners))
         versions[owners[version >= 0]] = fields.begin[version[version >= 0]]
@@ -125,7 +157,10 @@ class RowExtractor:
         before = np.concatenate(([self._last_commit_ts], transactions.commits[:-1]))
         for i in np.flatnonzero(transactions.commits <= before)[:1].tolist():
             raise self._error(
-                transactions, i, f"it comes after commit_ts {before[i]}: the pump's order is broken", skippable=False
+                transactions,
+                i,
+                f"it comes after commit_ts {before[i]}: the pump's order is broken",
+                skippable=False,
             )
         self._last_commit_ts = int(transactions.commits[-1])
 
@@ -138,7 +173,9 @@ class RowExtractor:
             i = int(owners[error.owner])
             size = transactions.ends[i] - transactions.begins[i]
             raise self._error(
-                transactions, i, f"the payload of {size} bytes is no Prewrite binlog (it breaks off or is garbled)"
+                transactions,
+                i,
+                f"the payload of {size} bytes is no Prewrite binlog (it breaks off or is garbled)",
             ) from error
 
     def _check_kind(self, transactions: _Transactions, fields: WireFields) -> None:
@@ -146,7 +183,10 @@ class RowExtractor:
         tp, start = (_values(fields, tag, count) for tag in (_TP, _START_TS))
         for i in np.flatnonzero((tp != 0) | (start != transactions.starts))[:1].tolist():
             raise self._error(
-                transactions, i, f"a Prewrite was expected, this is a record of type {tp[i]} with start_ts {start[i]}"
+                transactions,
+                i,
+                f"a Prewrite was expected, this is a record of type {tp[i]} with start_ts"
+                f" {start[i]}",
             )
 
     def _ddls(self, transactions: _Transactions, fields: WireFields, values: Ints) -> None:
@@ -154,15 +194,22 @@ class RowExtractor:
         queries, states = fields.last(_DDL_QUERY, count), fields.last(_DDL_STATE, count)
         job_ids = _values(fields, _DDL_JOB_ID, count)
         for i in np.flatnonzero((queries >= 0) | (values < 0)).tolist():
-            if queries[i] < 0 or not job_ids[i] or fields.begin[queries[i]] == fields.end[queries[i]]:
-                raise self._error(transactions, i, "the payload holds neither changes nor a whole DDL record")
+            if (
+                queries[i] < 0
+                or not job_ids[i]
+                or fields.begin[queries[i]] == fields.end[queries[i]]
+            ):
+                raise self._error(
+                    transactions, i, "the payload holds neither changes nor a whole DDL record"
+                )
             query = transactions.data[fields.begin[queries[i]] : fields.end[queries[i]]].tobytes()
             if query[:32].lstrip().lower().startswith(_FAKE_DDL):
                 self.totals.fake_ddls += 1
                 continue
             text = query.decode("utf-8", errors="replace")
             commit_ts, start_ts = int(transactions.commits[i]), int(transactions.starts[i])
-            state = int(fields.begin[states[i]]) if states[i] >= 0 else 0  # TiDB up to 2.1.18 and 3.0.6 doesn't say
+            # TiDB up to 2.1.18 and 3.0.6 doesn't say
+            state = int(fields.begin[states[i]]) if states[i] >= 0 else 0
             self.totals.ddls.append(DdlRecord(commit_ts, start_ts, int(job_ids[i]), state, text))
 
     def _check_mutations(self, transactions: _Transactions, mutations: _Mutations) -> None:
@@ -175,15 +222,17 @@ class RowExtractor:
             else:
                 what = f"a sequence of {mutations.said[at].sum()} known entries"
             raise self._error(
-                transactions, int(mutations.owners[at]), f"table id {mutations.table_ids[at]}: {has}, and {what}"
+                transactions,
+                int(mutations.owners[at]),
+                f"table id {mutations.table_ids[at]}: {has}, and {what}",
             )
         for at in np.flatnonzero((mutations.has != mutations.said[:, :3]).any(axis=1))[:1].tolist():
             names = "{} inserted, {} updated, {} deleted"
             raise self._error(
                 transactions,
                 int(mutations.owners[at]),
-                f"table id {mutations.table_ids[at]}: {names.format(*mutations.has[at].tolist())} rows, but the"
-                f" sequence says {names.format(*mutations.said[at, :3].tolist())}",
+                f"table id {mutations.table_ids[at]}: {names.format(*mutations.has[at].tolist())}"
+                f" rows, but the sequence says {names.format(*mutations.said[at, :3].tolist())}",
             )
 
     def _emit_found(
@@ -199,7 +248,9 @@ class RowExtractor:
         self.totals.changes += len(lengths)
         self.totals.by_table.add(np.frombuffer(tables, np.int64).reshape(-1, 6))
         data, _, commits, starts = transactions.arguments()
-        for begin, end in _groups(np.cumsum(lengths)) if size > _MAX_BATCH_BYTES else ((0, len(lengths)),):
+        for begin, end in (
+            _groups(np.cumsum(lengths)) if size > _MAX_BATCH_BYTES else ((0, len(lengths)),)
+        ):
             *columns, edges, rows = map(
                 pa.py_buffer, kernel.columns(data, commits, starts, mutations, changes, begin, end)
             )
@@ -217,12 +268,15 @@ class RowExtractor:
         kept = np.flatnonzero(~internal & (counts > 0))
         if not len(kept):
             return
-        firsts = (np.cumsum(counts) - counts)[kept]  # a mutation's first change, among all of the batch
+        # a mutation's first change, among all of the batch
+        firsts = (np.cumsum(counts) - counts)[kept]
         counts, owners = counts[kept], mutations.owners[kept]
         ends = np.cumsum(counts)
         commits, starts = transactions.commits[owners], transactions.starts[owners]
         tables, versions = mutations.table_ids[kept], mutations.versions[kept]
-        self.totals.by_table.add(np.column_stack([tables, counts, commits, commits, versions, versions]))
+        self.totals.by_table.add(
+            np.column_stack([tables, counts, commits, commits, versions, versions])
+        )
         self.totals.changes += int(ends[-1])
         # Positions count on through the mutations of a transaction.
         before = ends - counts
@@ -253,13 +307,17 @@ class RowExtractor:
             taken = rows.take(pa.array(places[changes] * 2))
             yield pa.RecordBatch.from_arrays([*map(pa.array, columns), taken], schema=PART_SCHEMA)
 
-    def _error(self, transactions: _Transactions, i: int, what: str, *, skippable: bool = True) -> BinlogDecodeError:
+    def _error(
+        self, transactions: _Transactions, i: int, what: str, *, skippable: bool = True
+    ) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
         told = f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}"
         if not skippable:
             return BinlogDecodeError(told)
-        return BinlogDecodeError(f"{told}.", way_out=f"`sluice txn skip {commit_ts}` leaves the transaction out")
+        return BinlogDecodeError(
+            f"{told}.", way_out=f"`sluice txn skip {commit_ts}` leaves the transaction out"
+        )
 
 
 class _Transactions:
@@ -285,7 +343,8 @@ class _Transactions:
 class _Mutations:
     """The TableMutations of a batch, in their order.
 
-    Rows are numbered as they lie in the payloads; changes as the sequences have them, mutation by mutation.
+    Rows are numbered as they lie in the payloads; changes as the sequences have them, mutation by
+    mutation.
     """
 
     owners: Ints
@@ -312,7 +371,9 @@ class _Mutations:
         which = np.flatnonzero((tag == _INSERTED) | (tag == _UPDATED) | (tag == _DELETED))
         edges = np.empty(2 * len(which), np.int64)
         edges[::2], edges[1::2] = fields.begin[which], fields.end[which]
-        slots = fields.owner[which] * np.int64(3) + (tag[which] != _INSERTED) + (tag[which] == _DELETED)
+        slots = (
+            fields.owner[which] * np.int64(3) + (tag[which] != _INSERTED) + (tag[which] == _DELETED)
+        )
         order = np.argsort(slots, kind="stable") if _is_descending(slots) else None
         kinds, kind_owners = _sequences(data, fields)
         obsolete = np.zeros(count, np.bool_)
@@ -328,8 +389,8 @@ class _Mutations:
         """Return the row of each change. Sequences and lists must agree."""
         places = np.arange(len(self.kinds))
         slots = np.repeat(np.arange(len(self.owners)) * 4, self.said.sum(axis=1)) + self.kinds
-        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by kind, and leaving
-        # equal kinds in order, gives the order of the lists.
+        # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by
+        # kind, and leaving equal kinds in order, gives the order of the lists.
         if _is_descending(slots):
             places[np.argsort(slots, kind="stable")] = np.arange(len(slots))
         return places if self._order is None else self._order[places]
@@ -341,7 +402,8 @@ class _Mutations:
 
 
 def _sequences(data: Bytes, fields: WireFields) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """Return the kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's they are.
+    """Return the kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's
+    they are.
 
     Types that nobody knows are left out, as protobuf does.
     """
@@ -369,8 +431,9 @@ def _sequences(data: Bytes, fields: WireFields) -> tuple[Bytes, npt.NDArray[np.i
 
 
 def _packed(data: Bytes) -> Bytes:
-    """Return the values of a packed field of enums, _UNKNOWN for those of more than one byte; one that breaks off
-    ends in an obsolete kind, which no sequence agrees with.
+    """Return the values of a packed field of enums, _UNKNOWN for those of more than one byte.
+
+    One that breaks off ends in an obsolete kind, which no sequence agrees with.
     """
     last = data < 0x80
     single = last & np.concatenate(([True], last[:-1]))[: len(last)]
@@ -381,7 +444,9 @@ def _packed(data: Bytes) -> Bytes:
 def _values(fields: WireFields, tag: int, count: int) -> Ints:
     """Return the value of each message's last VARINT field with this tag; 0 without one."""
     at = fields.last(tag, count)
-    return np.where(at >= 0, fields.begin[at], 0) if len(fields.begin) else np.zeros(count, np.int64)
+    return (
+        np.where(at >= 0, fields.begin[at], 0) if len(fields.begin) else np.zeros(count, np.int64)
+    )
 
 
 def _is_descending(values: Ints) -> bool:
@@ -389,7 +454,10 @@ def _is_descending(values: Ints) -> bool:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Cut rows into runs of about _MAX_BATCH_BYTES, at least one row each. The sizes are cumulative."""
+    """Cut rows into runs of about _MAX_BATCH_BYTES, at least one row each.
+
+    The sizes are cumulative.
+    """
     begin, before = 0, 0
     while begin < len(sizes):
         end = max(begin + 1, int(np.searchsorted(sizes, before + _MAX_BATCH_BYTES, "right")))

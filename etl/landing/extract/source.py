@@ -1,6 +1,7 @@
 """Read a range of commits of one pump, over connections that outlive the window.
 
-Rows are (commit_ts, start_ts, payload), ascending by commit_ts, payload = the Prewrite binlog as TiDB sent it.
+Rows are (commit_ts, start_ts, payload), ascending by commit_ts, payload = the Prewrite binlog as
+TiDB sent it.
 """
 
 from __future__ import annotations
@@ -29,25 +30,30 @@ class PumpRange:
     lo: int
     hi: int
     window: bytes = field(default=b"", repr=False)
-    """What the pump has in there, and perhaps behind it, if that is little: see `sluice.tidb.pumps.window_from_bytes`.
+    """What the pump has in there, and perhaps behind it, if that is little: see
+    `sluice.tidb.pumps.window_from_bytes`.
     """
 
 
-def read_range(host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None) -> Iterator[pa.RecordBatch]:
+def read_range(
+    host: str, cluster_id: int, lo: int, hi: int, tls: TLS | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the commits in (lo, hi] of a pump, as record batches (commit_ts, start_ts, payload).
 
     The pump is asked at once.
 
-    A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is asked each time,
-    because one may have taken the other's place. Raises upstream.PumpReadError, also if the pump sends a commit outside
-    of the range.
+    A pump that doesn't offer the bulk read is read through PullBinlogs; which of the two it is is
+    asked each time, because one may have taken the other's place. Raises upstream.PumpReadError,
+    also if the pump sends a commit outside of the range.
     """
     from sluice.tidb import PumpReader
 
-    key = (host, cluster_id, tls.stamp() if tls is not None else ())  # new certificates, a new connection
+    # new certificates, a new connection
+    key = (host, cluster_id, tls.stamp() if tls is not None else ())
     reader = _readers.get(key)
     if reader is None:
-        for other in [other for other in _readers if other[:2] == key[:2]]:  # of certificates that are used no longer
+        # of certificates that are used no longer
+        for other in [other for other in _readers if other[:2] == key[:2]]:
             _readers.pop(other).close()
         reader = _readers[key] = PumpReader(host, cluster_id, tls=tls, timeout_s=_READ_TIMEOUT_S)
     return _in_range(key, reader, _read(reader, reader.read(lo, hi), lo, hi), lo, hi)
@@ -76,7 +82,8 @@ def _in_range(
             first, final = commits[0].as_py(), commits[batch.num_rows - 1].as_py()
             if first <= last or final > hi:
                 raise PumpReadError(
-                    f"pump {host}: asked for ({lo}, {hi}], it sent commits {first} to {final} after {last}"
+                    f"pump {host}: asked for ({lo}, {hi}], it sent commits {first} to {final} after"
+                    f" {last}"
                 )
             last = final
             yield batch
@@ -86,7 +93,9 @@ def _in_range(
         raise
 
 
-def _read(reader: PumpReader, batches: Iterator[pa.RecordBatch], lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+def _read(
+    reader: PumpReader, batches: Iterator[pa.RecordBatch], lo: int, hi: int
+) -> Iterator[pa.RecordBatch]:
     from sluice.tidb import PumpReadError
     from sluice.tidb.pumps import pulled_window
 

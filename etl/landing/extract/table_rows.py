@@ -1,4 +1,6 @@
-"""How many changes each table has, and of when: what a window's record and its schema are made from."""
+"""How many changes each table has, and of when: what a window's record and its schema are made
+from.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ _SUMMED = (np.add, np.minimum, np.maximum, np.minimum, np.maximum)
 
 
 class TableRows(NamedTuple):
-    """How many changes of a table are inside, the first and last commit_ts among them, and the oldest and newest schema
-    version by which they were made.
+    """How many changes of a table are inside, the first and last commit_ts among them, and the
+    oldest and newest schema version by which they were made.
     """
 
     rows: int
@@ -52,4 +54,6 @@ def _sum_by_table(found: Ints) -> Ints:
     begins = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
     if len(begins) == len(ids):
         return found
-    return np.column_stack([ids[begins], *(how.reduceat(found[:, i], begins) for i, how in enumerate(_SUMMED, 1))])
+    return np.column_stack(
+        [ids[begins], *(how.reduceat(found[:, i], begins) for i, how in enumerate(_SUMMED, 1))]
+    )

@@ -1,8 +1,9 @@
-"""What Spark's Python workers do to land a window: read a range of a pump, explode it, write its part, and answer with
-statistics.
+"""What Spark's Python workers do to land a window: read a range of a pump, explode it, write its
+part, and answer with statistics.
 
-The worker reads from the pump and writes to the relay log itself, so that no payload passes through the JVM. What is in
-a small window came with its bounds, and is handed over: to ask for it again would cost more than all else.
+The worker reads from the pump and writes to the relay log itself, so that no payload passes through
+the JVM. What is in a small window came with its bounds, and is handed over: to ask for it again
+would cost more than all else.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class LandRanges:
-    """Runs in Spark's Python workers: writes a part for each of its rows, which are in TASK_SCHEMA, and yields a row
-    of statistics for it. Of small ranges that come together it writes one part, which the first one's statistics have:
-    a file costs more than what is in it. Nothing of a window is in here, so that it is the same object from job to job.
+    """Runs in Spark's Python workers: writes a part for each of its rows, which are in TASK_SCHEMA,
+    and yields a row of statistics for it. Of small ranges that come together it writes one part,
+    which the first one's statistics have: a file costs more than what is in it. Nothing of a window
+    is in here, so that it is the same object from job to job.
     """
 
     relay_url: str
@@ -50,15 +52,20 @@ class LandRanges:
         with report_to_client():
             relay = RelayLog.open(self.relay_url)
             for batch in batches:
-                tasks = [json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()]
+                tasks = [
+                    json.loads(row["task"]) | {"window": row["window"]} for row in batch.to_pylist()
+                ]
                 is_small = all(task.get("is_small") for task in tasks)
                 if not is_small:
                     tune_malloc()
                 together = [tasks] if is_small else [[task] for task in tasks]
                 for group in together:
-                    # With the attempt's number: a repeated task never meets the file of the one before.
+                    # With the attempt's number: a repeated task never meets the file of the one
+                    # before.
                     answers = _process_ranges(relay, self, group, f"{group[0]['token']}.{attempt}")
-                    yield pa.record_batch([pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA)
+                    yield pa.record_batch(
+                        [pa.array([json.dumps(stats) for stats in answers])], schema=STATS_SCHEMA
+                    )
         freeze_gc()
 
 
@@ -96,7 +103,10 @@ def _process_ranges(
     except BinlogDecodeError as error:
         return [{"n": current.task["n"], "unreadable": str(error), "way_out": error.way_out}]
     whole = time.perf_counter() - started
-    reading, exploding = sum(each.reading for each in ranges), sum(each.exploding for each in ranges)
+    reading, exploding = (
+        sum(each.reading for each in ranges),
+        sum(each.exploding for each in ranges),
+    )
     spent = {"read": reading, "explode": exploding, "write": whole - reading - exploding}
     answers = [each.stats() for each in ranges]
     answers[0] |= {
@@ -116,7 +126,9 @@ class _RangeExtraction:
         host, lo, hi = task["host"], task["range_lo"], task["range_hi"]
         window = task.get("window")
         self._batches = (
-            prefetched_range(host, window, lo, hi) if window else read_range(host, job.cluster_id, lo, hi, job.tls)
+            prefetched_range(host, window, lo, hi)
+            if window
+            else read_range(host, job.cluster_id, lo, hi, job.tls)
         )
         self._left_out: list[dict[str, Any]] = []
         self._transactions = 0

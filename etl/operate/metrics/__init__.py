@@ -1,4 +1,6 @@
-"""What Prometheus is told of pipelines: by an endpoint that lives through task changes, or pushed to a gateway."""
+"""What Prometheus is told of pipelines: by an endpoint that lives through task changes, or pushed
+to a gateway.
+"""
 
 from sluice.etl.operate.metrics.collector import PipelineCollector
 from sluice.etl.operate.metrics.endpoint import MetricsEndpoint

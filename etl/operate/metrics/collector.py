@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from sluice.etl.cached_value import SourcePoller
@@ -28,8 +34,9 @@ _MAX_SAMPLE_AGE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class _SampleSet:
-    """What was seen of the pipelines, how long ago, and which can't be looked at now; when, on the clock of
-    time.monotonic.
+    """What was seen of the pipelines, how long ago, and which can't be looked at now.
+
+    When, on the clock of time.monotonic.
     """
 
     seen: Mapping[str, PipelineSample]
@@ -40,8 +47,10 @@ class _SampleSet:
 
 
 class PipelineCollector:
-    """The metrics of pipelines. What can't be looked at is a metric too, never an error; who doesn't answer soon is
-    told of as he was seen last, a minute ago at most. Threads may share it.
+    """The metrics of pipelines.
+
+    What can't be looked at is a metric too, never an error; who doesn't answer soon is told of as
+    he was seen last, a minute ago at most. Threads may share it.
     """
 
     def __init__(
@@ -51,8 +60,8 @@ class PipelineCollector:
         fresh_s: float = _CACHE_TTL_S,
         patience_s: float = _SAMPLE_TIMEOUT_S,
     ) -> None:
-        """`tables`: so many tables of each pipeline, those with the most changes, have counters of their own.
-        `patience_s`: how long a look takes at most.
+        """`tables`: so many tables of each pipeline, those with the most changes, have counters of
+        their own. `patience_s`: how long a look takes at most.
         """
         self._pipelines = pipelines
         self._tables = tables
@@ -85,8 +94,12 @@ class PipelineCollector:
             dict.fromkeys(looked.seen, 1.0) | dict.fromkeys(looked.unreachable, 0.0),
         )
         ages = {name: age_ms / 1000 for name, age_ms in looked.age_ms.items()}
-        yield _by_pipeline("sluice_pipeline_seen_seconds", "how long ago the pipeline was looked at", ages)
-        took = GaugeMetricFamily("sluice_metrics_look_seconds", "how long the last look at all pipelines took")
+        yield _by_pipeline(
+            "sluice_pipeline_seen_seconds", "how long ago the pipeline was looked at", ages
+        )
+        took = GaugeMetricFamily(
+            "sluice_metrics_look_seconds", "how long the last look at all pipelines took"
+        )
         took.add_metric([], looked.took_s)
         yield took
 
@@ -100,12 +113,17 @@ class PipelineCollector:
         began = time.monotonic()
         patience_s = self._timeout_s * _OVERVIEW_TIME_SHARE
         questions = {
-            name: partial(self._sample_pipeline, pipeline, patience_s) for name, pipeline in self._pipelines.items()
+            name: partial(self._sample_pipeline, pipeline, patience_s)
+            for name, pipeline in self._pipelines.items()
         }
         answers = self._poller.poll(questions, self._timeout_s)
         now_ms, ended = time.time_ns() // 1_000_000, time.monotonic()
         ages = {name: max(0, now_ms - at_ms) for name, at_ms in answers.updated_ms.items()}
-        seen = {name: said for name, said in sorted(answers.values.items()) if ages[name] <= _MAX_SAMPLE_AGE_MS}
+        seen = {
+            name: said
+            for name, said in sorted(answers.values.items())
+            if ages[name] <= _MAX_SAMPLE_AGE_MS
+        }
         silent = frozenset(answers.errors)
         return _SampleSet(seen, {name: ages[name] for name in seen}, silent, ended - began, ended)
 

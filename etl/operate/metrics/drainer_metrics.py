@@ -1,8 +1,9 @@
-"""The original Drainer's metrics under its names, with its labels and units, so that its boards and alerts go on
-working.
+"""The original Drainer's metrics under its names, with its labels and units, so that its boards and
+alerts go on working.
 
-Differences: times are measured by batch of windows, where the original measured by statement; `read_binlog_size` has a
-count and a sum, and no buckets; `queue_size` isn't there, for there are no such queues.
+Differences: times are measured by batch of windows, where the original measured by statement;
+`read_binlog_size` has a count and a sum, and no buckets; `queue_size` isn't there, for there are no
+such queues.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ __all__ = ["COUNTED", "TIMED", "read_sizes"]
 
 _DRAINER = "binlog_drainer_"
 _ALL = "all"
-"""In the place of a pump's id, where landing doesn't tell pumps apart: it reads them side by side."""
-_EVENTS = {"Insert": "inserts", "Update": "updates", "Delete": "deletes", "DDL": "ddls", "savepoint": "commits"}
+"""In the place of a pump's id, where landing doesn't tell pumps apart: it reads them side by side.
+"""
+_EVENTS = {
+    "Insert": "inserts",
+    "Update": "updates",
+    "Delete": "deletes",
+    "DDL": "ddls",
+    "savepoint": "commits",
+}
 
 
 def _positions(sight: PipelineSample) -> Samples:
@@ -57,13 +65,28 @@ def _ddls(sight: PipelineSample) -> Samples:
 
 COUNTED = (
     MetricFamily(
-        _DRAINER + "pump_position", "through when (ms) everything of a pump is landed", ("nodeID",), _positions
+        _DRAINER + "pump_position",
+        "through when (ms) everything of a pump is landed",
+        ("nodeID",),
+        _positions,
     ),
-    MetricFamily(_DRAINER + "checkpoint_tso", "physical part (ms) of the checkpoint", (), _checkpoint),
     MetricFamily(
-        _DRAINER + "event", "row changes applied by kind, DDL, and checkpoints", ("type",), _events, EXACT_NAME
+        _DRAINER + "checkpoint_tso", "physical part (ms) of the checkpoint", (), _checkpoint
     ),
-    MetricFamily(_DRAINER + "error_count", "errors of landing and applying by kind", ("type",), _errors, EXACT_NAME),
+    MetricFamily(
+        _DRAINER + "event",
+        "row changes applied by kind, DDL, and checkpoints",
+        ("type",),
+        _events,
+        EXACT_NAME,
+    ),
+    MetricFamily(
+        _DRAINER + "error_count",
+        "errors of landing and applying by kind",
+        ("type",),
+        _errors,
+        EXACT_NAME,
+    ),
     MetricFamily(_DRAINER + "ddl_jobs_total", "DDL statements applied", (), _ddls, "counter"),
 )
 
@@ -83,27 +106,38 @@ def _queries(sight: PipelineSample) -> Mapping[str, Durations]:
 
 TIMED = (
     HistogramFamily(
-        _DRAINER + "checkpoint_delay_seconds", "how far the checkpoint was behind the clock when it moved", "",
+        _DRAINER + "checkpoint_delay_seconds",
+        "how far the checkpoint was behind the clock when it moved",
+        "",
         lambda sight: _unlabelled(sight.totals.apply.durations.get("delay")),
     ),
     HistogramFamily(
-        _DRAINER + "execute_duration_time", "seconds it took to write a batch downstream", "",
+        _DRAINER + "execute_duration_time",
+        "seconds it took to write a batch downstream",
+        "",
         lambda sight: _unlabelled(sight.totals.apply.durations.get("execute")),
     ),
     HistogramFamily(
-        _DRAINER + "query_duration_time", "of these, seconds for rows (exec), commits and DDL", "type", _queries,
+        _DRAINER + "query_duration_time",
+        "of these, seconds for rows (exec), commits and DDL",
+        "type",
+        _queries,
     ),
     HistogramFamily(
-        _DRAINER + "binlog_reach_duration_time", "seconds from a commit upstream to the relay log", "nodeID",
+        _DRAINER + "binlog_reach_duration_time",
+        "seconds from a commit upstream to the relay log",
+        "nodeID",
         lambda sight: {_ALL: _samples_of(sight.totals.land, "reach")["reach"]},
     ),
-)  # fmt: skip
+)
 
 
 def read_sizes(seen: Mapping[str, PipelineSample]) -> Metric:
     """Count and sum of the transactions that were read from pumps, in bytes."""
     found = HistogramMetricFamily(
-        _DRAINER + "read_binlog_size", "bytes of the transactions landed", labels=("pipeline", "nodeID")
+        _DRAINER + "read_binlog_size",
+        "bytes of the transactions landed",
+        labels=("pipeline", "nodeID"),
     )
     for name, sight in seen.items():
         counts = sight.totals.land.counts

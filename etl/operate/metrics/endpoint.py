@@ -27,7 +27,9 @@ class MetricsEndpoint:
     def __init__(self, gatherer: PipelineCollector, host: str, port: int) -> None:
         """`port`: 0 for any that is free."""
         self._server = _Server((host, port), gatherer)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics-endpoint", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics-endpoint", daemon=True
+        )
         self._thread.start()
 
     @property

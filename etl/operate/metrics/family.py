@@ -1,11 +1,18 @@
-"""A metric of several pipelines, each with the label `pipeline`: from its samples to what prometheus_client writes."""
+"""A metric of several pipelines, each with the label `pipeline`: from its samples to what
+prometheus_client writes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.utils import floatToGoString
 
 from sluice.etl.operate.metrics.pipeline_sample import PipelineSample
@@ -16,7 +23,9 @@ __all__ = ["EXACT_NAME", "HistogramFamily", "MetricFamily", "Samples", "histogra
 Samples = Iterable[tuple[tuple[str, ...], float]]
 """Values of labels, and a number."""
 EXACT_NAME = "exact"
-"""A counter under exactly this name: the original's have no `_total` at the end, which the library would add."""
+"""A counter under exactly this name: the original's have no `_total` at the end, which the library
+would add.
+"""
 _PIPELINE = "pipeline"
 
 
@@ -32,7 +41,10 @@ class MetricFamily(NamedTuple):
 
 
 class HistogramFamily(NamedTuple):
-    """A histogram of seconds, and what each of its label's values is made of; one value without a label."""
+    """A histogram of seconds, and what each of its label's values is made of.
+
+    One value without a label.
+    """
 
     name: str
     text: str
@@ -43,7 +55,11 @@ class HistogramFamily(NamedTuple):
 def metric(family: MetricFamily, seen: Mapping[str, PipelineSample]) -> Metric:
     """The metric of pipelines by their names."""
     labels = (_PIPELINE, *family.labels)
-    samples = [((name, *values), number) for name, sight in seen.items() for values, number in family.of(sight)]
+    samples = [
+        ((name, *values), number)
+        for name, sight in seen.items()
+        for values, number in family.of(sight)
+    ]
     if family.kind == EXACT_NAME:
         exact = Metric(family.name, family.text, "unknown")
         for values, number in samples:

@@ -22,8 +22,13 @@ _CLOSE_TIMEOUT_S = 10.0
 class MetricsPusher:
     """Pushes until it is closed. That a gateway doesn't take them is said once, and tried again."""
 
-    def __init__(self, gatherer: PipelineCollector, address: str, instance: str, every_s: float) -> None:
-        """`address` of the gateway (``host:port`` or a URL); `instance` tells this process's metrics from others'."""
+    def __init__(
+        self, gatherer: PipelineCollector, address: str, instance: str, every_s: float
+    ) -> None:
+        """`address` of the gateway (``host:port`` or a URL).
+
+        `instance` tells this process's metrics from others'.
+        """
         self._gatherer = gatherer
         self._address = address
         self._instance = instance
@@ -47,9 +52,13 @@ class MetricsPusher:
     def _push(self) -> None:
         grouping = {"instance": self._instance}
         try:
-            pushadd_to_gateway(self._address, _JOB, self._gatherer.registry, grouping, timeout=_PUSH_TIMEOUT_S)
+            pushadd_to_gateway(
+                self._address, _JOB, self._gatherer.registry, grouping, timeout=_PUSH_TIMEOUT_S
+            )
             self._failed = False
         except OSError as error:
             if not self._failed:
-                log.warning("metrics can't be pushed to %s, which is tried again: %s", self._address, error)
+                log.warning(
+                    "metrics can't be pushed to %s, which is tried again: %s", self._address, error
+                )
             self._failed = True

@@ -14,7 +14,10 @@ _MIN_SILENCE_MS = 5_000
 
 
 def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
-    """The sentences. `orders`: what operators asked for, as `sluice.etl.operate.orders` tells it."""
+    """The sentences.
+
+    `orders`: what operators asked for, as `sluice.etl.operate.orders` tells it.
+    """
     yield from _stopped_blockers(seen, orders)
     yield from _unresponsive_blockers(seen)
     yield from _ordered_pauses(orders)
@@ -22,8 +25,8 @@ def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
     yield from _lag_blockers(seen)
     if seen.verified.differences:
         yield (
-            f"{seen.verified.differences:,} rows of {_abbreviate(seen.verified.differing)} differ from the upstream;"
-            " `sluice verify` shows which"
+            f"{seen.verified.differences:,} rows of {_abbreviate(seen.verified.differing)} differ"
+            " from the upstream; `sluice verify` shows which"
         )
 
 
@@ -40,7 +43,11 @@ def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str
 
 
 def _unresponsive_blockers(seen: Overview) -> Iterator[str]:
-    who = {"upstream": "the upstream's PD", "relay": "the relay log", "downstream": "the downstream"}
+    who = {
+        "upstream": "the upstream's PD",
+        "relay": "the relay log",
+        "downstream": "the downstream",
+    }
     for name, said in seen.errors.items():
         if name in who:
             yield f"{who[name]} doesn't answer{_since(seen, name)}: {said}"
@@ -51,29 +58,43 @@ def _since(seen: Overview, name: str) -> str:
     since_ms, as_of_ms = seen.silent_ms.get(name, seen.at_ms), seen.as_of_ms.get(name)
     if seen.at_ms - since_ms < _MIN_SILENCE_MS:
         return ""
-    shown = f", and what is shown of it is {_seconds_text(seen.at_ms - as_of_ms)} old" if as_of_ms else ""
+    shown = (
+        f", and what is shown of it is {_seconds_text(seen.at_ms - as_of_ms)} old"
+        if as_of_ms
+        else ""
+    )
     return f" since {tso.time_text(tso.compose(since_ms))}{shown}"
 
 
 def _ordered_pauses(orders: Mapping[str, Any]) -> Iterator[str]:
-    paused = [word for word, key in (("landing", "land_paused"), ("applying", "apply_paused")) if orders.get(key)]
+    paused = [
+        word
+        for word, key in (("landing", "land_paused"), ("applying", "apply_paused"))
+        if orders.get(key)
+    ]
     if paused:
-        yield f"{' and '.join(paused)} {'is' if len(paused) == 1 else 'are'} paused; `sluice resume` goes on"
+        yield (
+            f"{' and '.join(paused)} {'is' if len(paused) == 1 else 'are'} paused; `sluice resume`"
+            " goes on"
+        )
     if orders.get("apply_until_ts") is not None:
-        yield f"applying goes to {tso.text(orders['apply_until_ts'])} and waits there; `sluice resume` goes on"
+        yield (
+            f"applying goes to {tso.text(orders['apply_until_ts'])} and waits there; `sluice"
+            " resume` goes on"
+        )
 
 
 def _pump_blockers(seen: Overview) -> Iterator[str]:
     for pump in seen.pumps:
         if pump.state == PAUSED:
             yield (
-                f"pump {pump.node_id} ({pump.host}) is paused: nothing after {tso.text(pump.max_commit_ts)} can be"
-                " landed until it is started again"
+                f"pump {pump.node_id} ({pump.host}) is paused: nothing after"
+                f" {tso.text(pump.max_commit_ts)} can be landed until it is started again"
             )
         elif pump.state == WAITING:
             yield (
-                f"pump {pump.node_id} ({pump.host}, {pump.registry_state}) is {_seconds_text(pump.lag_ms)} behind:"
-                f" nothing after"
+                f"pump {pump.node_id} ({pump.host}, {pump.registry_state}) is"
+                f" {_seconds_text(pump.lag_ms)} behind: nothing after"
                 f" {tso.text(pump.max_commit_ts)} can be landed"
             )
     if not seen.pumps and "upstream" in seen.as_of_ms:
@@ -84,9 +105,8 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
     landing, downstream = seen.landing, seen.downstream
     if landing.state == WAITING and landing.lag_ms is not None:
         yield (
-            f"landing is {_seconds_text(landing.lag_ms)} behind; its task's log says what it waits for, or no task"
-            f" runs (is the"
-            " DAG `replicate` paused?)"
+            f"landing is {_seconds_text(landing.lag_ms)} behind; its task's log says what it waits"
+            " for, or no task runs (is the DAG `replicate` paused?)"
         )
     if downstream.state not in (WAITING, UNKNOWN) or downstream.lag_ms is None:
         return
@@ -94,12 +114,15 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
         return
     waiting_ms = seen.relay.waiting_ms or 0.0
     if downstream.ddl_under_way:
-        yield f"the downstream executes the DDL of commit_ts {downstream.ddl_under_way}; what follows waits for it"
+        yield (
+            f"the downstream executes the DDL of commit_ts {downstream.ddl_under_way}; what follows"
+            " waits for it"
+        )
     elif landing.state != WAITING or waiting_ms > downstream.lag_ms / 2:
         yield (
-            f"applying is {_seconds_text(downstream.lag_ms)} behind, {_seconds_text(waiting_ms)} of it landed and not"
-            f" applied; its task's log"
-            " says what it waits for, or no task runs (is the DAG `replicate` paused?)"
+            f"applying is {_seconds_text(downstream.lag_ms)} behind, {_seconds_text(waiting_ms)} of"
+            " it landed and not applied; its task's log says what it waits for, or no task runs"
+            " (is the DAG `replicate` paused?)"
         )
 
 

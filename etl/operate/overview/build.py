@@ -42,9 +42,11 @@ _RATE_WINDOW_MS = 60_000
 
 
 def overview(settings: Settings, patience_s: float = _POLL_TIMEOUT_S) -> Overview:
-    """How replication stands now. Takes `patience_s` at most: who doesn't answer by then is named in `errors`, and what
-    he said before stands in the overview, as of when it was said. Needs no Spark. How much is where is at most a minute
-    old.
+    """How replication stands now.
+
+    Takes `patience_s` at most: who doesn't answer by then is named in `errors`, and what he said
+    before stands in the overview, as of when it was said. Needs no Spark. How much is where is at
+    most a minute old.
     """
     pipeline = PipelineIdentity.from_settings(settings)
     answers = poll_all(settings, patience_s)
@@ -58,7 +60,9 @@ def overview(settings: Settings, patience_s: float = _POLL_TIMEOUT_S) -> Overvie
         archive=_archive_part(seen, settings),
         downstream=_downstream_part(seen, settings, pipeline.downstream),
         verified=_verified_part(seen.verified),
-        decisions=tuple(each for each in seen.orders.get("decisions", ()) if each["used_ms"] is None),
+        decisions=tuple(
+            each for each in seen.orders.get("decisions", ()) if each["used_ms"] is None
+        ),
         jobs=tuple(seen.orders.get("jobs", ())),
         failures=tuple(seen.orders.get("failures", ())),
         held_back=(),
@@ -108,8 +112,10 @@ class _Inputs:
         )
 
     def applied_ts(self) -> int:
-        """The checkpoint, 0: none. While the downstream can't be asked, the newest that is known: what it said before,
-        or what applying noted since.
+        """The checkpoint, 0: none.
+
+        While the downstream can't be asked, the newest that is known: what it said before, or what
+        applying noted since.
         """
         at_ts = self.checkpoint.commit_ts if self.checkpoint is not None else 0
         return max(at_ts, self.totals.apply.at_ts) if "downstream" in self.missing else at_ts
@@ -146,7 +152,9 @@ def _landing_part(seen: _Inputs, settings: Settings) -> LandingPart:
     else:
         state = _state_by_lag(lag_ms, settings)
     transactions, changes = _rates(measured, seen.now_ms)
-    return LandingPart(state, at_ts, lag_ms, transactions, changes, measured.counts.get("windows", 0))
+    return LandingPart(
+        state, at_ts, lag_ms, transactions, changes, measured.counts.get("windows", 0)
+    )
 
 
 def _state_by_lag(lag_ms: float | None, settings: Settings) -> str:
@@ -181,18 +189,33 @@ def _archive_part(seen: _Inputs, settings: Settings) -> ArchivePart:
     if found is None:
         state = UNKNOWN if "archive" in seen.missing else IDLE
         return ArchivePart(state, settings.archive_url, 0, 0, None, None, 0, 0)
-    lag_ms = max(0.0, tso.ms_between(found.hi, seen.last.hi)) if found.hi and seen.last is not None else None
+    lag_ms = (
+        max(0.0, tso.ms_between(found.hi, seen.last.hi))
+        if found.hi and seen.last is not None
+        else None
+    )
     state = STOPPED if seen.has_failed("archive", "compact") else WORKING if found.hi else IDLE
     if found.faults:
         state = STOPPED
     return ArchivePart(
-        state, found.url, found.lo, found.hi, lag_ms, found.archive_bytes, found.bases, found.promised_ts
+        state,
+        found.url,
+        found.lo,
+        found.hi,
+        lag_ms,
+        found.archive_bytes,
+        found.bases,
+        found.promised_ts,
     )
 
 
 def _downstream_part(seen: _Inputs, settings: Settings, name: str) -> DownstreamPart:
     checkpoint, at_ts = seen.checkpoint, seen.applied_ts()
-    refused = checkpoint.flight.refused if checkpoint is not None and checkpoint.flight is not None else None
+    refused = (
+        checkpoint.flight.refused
+        if checkpoint is not None and checkpoint.flight is not None
+        else None
+    )
     lag_ms = seen.behind_ms(at_ts)
     if "downstream" in seen.missing:
         state = UNKNOWN
@@ -212,7 +235,9 @@ def _downstream_part(seen: _Inputs, settings: Settings, name: str) -> Downstream
         changes,
         refused.text if refused is not None else "",
         refused.token if refused is not None else "",
-        checkpoint.pending.commit_ts if checkpoint is not None and checkpoint.pending is not None else None,
+        checkpoint.pending.commit_ts
+        if checkpoint is not None and checkpoint.pending is not None
+        else None,
         checkpoint.consistent if checkpoint is not None else None,
     )
 

@@ -1,7 +1,7 @@
 """What PD says of the upstream: its clock, and which cluster it is.
 
-Lag is measured by that clock, so that a wrong clock of this machine, or an upstream that lives in the past as a
-recording does, shows no lag that isn't there.
+Lag is measured by that clock, so that a wrong clock of this machine, or an upstream that lives in
+the past as a recording does, shows no lag that isn't there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _samples: dict[str, CachedValue[_PdSample]] = {}
 
 
 def upstream_skew_ms(settings: Settings) -> float:
-    """How far PD's clock is ahead of this machine's, as of some seconds ago; 0 as long as PD hasn't told."""
+    """How far PD's clock is ahead of this machine's, as of some seconds ago.
+
+    0 as long as PD hasn't told.
+    """
     return _latest_sample(settings).ahead_ms
 
 
@@ -42,7 +45,9 @@ def _latest_sample(settings: Settings) -> _PdSample:
     upstream = settings.upstream
     cached = _samples.setdefault(upstream.pd_urls, CachedValue())
     try:
-        return cached.latest(lambda: _query_pd(upstream), _CACHE_TTL_S, _FIRST_WAIT_S) or _PdSample()
+        return (
+            cached.latest(lambda: _query_pd(upstream), _CACHE_TTL_S, _FIRST_WAIT_S) or _PdSample()
+        )
     except (PDError, OSError):
         return _PdSample()
 

@@ -1,4 +1,6 @@
-"""What the overview consists of: the way of the data, part by part, each with its state, pace and lag."""
+"""What the overview consists of: the way of the data, part by part, each with its state, pace and
+lag.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,10 @@ STATES = (WORKING, IDLE, WAITING, PAUSED, STOPPED, UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class PumpPart:
-    """A pump, as the registry has it. `max_commit_ts`: TSO through which it has everything; `lag_ms`: how far that is
-    behind the clock. `registry_state`: online, pausing, paused, closing, offline.
+    """A pump, as the registry has it.
+
+    `max_commit_ts`: TSO through which it has everything; `lag_ms`: how far that is behind the
+    clock. `registry_state`: online, pausing, paused, closing, offline.
     """
 
     node_id: str
@@ -54,8 +58,10 @@ class PumpPart:
 
 @dataclass(frozen=True, slots=True)
 class LandingPart:
-    """Landing: pumps to relay log. `at_ts`: everything through this TSO is landed, 0: nothing yet; `lag_ms`: how far
-    that is behind the clock, None if nothing is. The pace is that of the last minute.
+    """Landing: pumps to relay log.
+
+    `at_ts`: everything through this TSO is landed, 0: nothing yet; `lag_ms`: how far that is behind
+    the clock, None if nothing is. The pace is that of the last minute.
     """
 
     state: str
@@ -69,7 +75,9 @@ class LandingPart:
 
 @dataclass(frozen=True, slots=True)
 class RelayPart:
-    """The relay log. `waiting_ms`: how much of it (ms of the upstream's time) isn't applied; `bytes`: what it takes,
+    """The relay log.
+
+    `waiting_ms`: how much of it (ms of the upstream's time) isn't applied; `bytes`: what it takes,
     None if not looked up. `keep`: as in the settings, "" for ever.
     """
 
@@ -84,7 +92,9 @@ class RelayPart:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePart:
-    """The archive. `promised_ts`: from this TSO on, through `hi`, every moment can be restored, 0: none can.
+    """The archive.
+
+    `promised_ts`: from this TSO on, through `hi`, every moment can be restored, 0: none can.
     `lag_ms`: how much is landed and not archived. `idle`: none is set up.
     """
 
@@ -100,8 +110,10 @@ class ArchivePart:
 
 @dataclass(frozen=True, slots=True)
 class DownstreamPart:
-    """Applying, and what it writes to. `at_ts`: the checkpoint, 0: none; while the downstream doesn't answer, the
-    newest that is known. `lag_ms`: clock minus checkpoint. The pace is that of the last minute. `refused`: what was
+    """Applying, and what it writes to.
+
+    `at_ts`: the checkpoint, 0: none; while the downstream doesn't answer, the newest that is known.
+    `lag_ms`: clock minus checkpoint. The pace is that of the last minute. `refused`: what was
     refused, and waits for a decision, "" for nothing; `refusal`: its id.
     """
 
@@ -119,8 +131,10 @@ class DownstreamPart:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPart:
-    """What is known of both sides being equal. `at_ms`: when the table whose verification is oldest was verified (Unix
-    ms), 0: never; `age_ms`: how long ago. `differing`: the tables of which rows differed, `differences`: these rows.
+    """What is known of both sides being equal.
+
+    `at_ms`: when the table whose verification is oldest was verified (Unix ms), 0: never; `age_ms`:
+    how long ago. `differing`: the tables of which rows differed, `differences`: these rows.
     """
 
     at_ms: int
@@ -152,7 +166,9 @@ class Overview:
     held_back: tuple[str, ...]
     """What holds replication back, a sentence each, the gravest first; () if nothing does."""
     errors: dict[str, str]
-    """Who doesn't answer, and what came instead: ``downstream``, ``upstream``, ``relay``, ``archive`` …"""
+    """Who doesn't answer, and what came instead: ``downstream``, ``upstream``, ``relay``,
+    ``archive`` …
+    """
     silent_ms: dict[str, int] = field(default_factory=dict)
     """Since when they don't."""
     as_of_ms: dict[str, int] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""How much is where, and what the archive holds: many files are looked at for it, so it is looked up in the background,
-once a minute at most.
+"""How much is where, and what the archive holds: many files are looked at for it, so it is looked
+up in the background, once a minute at most.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _FIRST_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StorageSizes:
-    """Bytes of the relay log and of the archive with its bases; the archive's ends, and from where on it can be
-    restored, as TSO, 0 where there is nothing. `faults` of the archive, `free_bytes` of the disk with the least room,
-    None without one.
+    """Bytes of the relay log and of the archive with its bases.
+
+    The archive's ends, and from where on it can be restored, as TSO, 0 where there is nothing.
+    `faults` of the archive, `free_bytes` of the disk with the least room, None without one.
     """
 
     relay_bytes: int
@@ -59,8 +60,9 @@ _cached_sizes: dict[tuple[str, str], CachedValue[StorageSizes]] = {}
 
 
 def latest_sizes(settings: Settings) -> StorageSizes | None:
-    """What was seen last; None while the first look takes longer than a moment. Raises what looking raised: RelayError,
-    OSError.
+    """What was seen last; None while the first look takes longer than a moment.
+
+    Raises what looking raised: RelayError, OSError.
     """
     key = settings.relay.url, settings.archive_url
     cached = _cached_sizes.setdefault(key, CachedValue())

@@ -1,4 +1,7 @@
-"""Everybody who has to do with a pipeline, asked side by side; what each said last outlives a look."""
+"""Everybody who has to do with a pipeline, asked side by side.
+
+What each said last outlives a look.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,9 @@ _pollers: dict[tuple[str, ...], SourcePoller] = {}
 
 
 def poll_all(settings: Settings, patience_s: float) -> PollResults:
-    """What everybody says now, or said last: ``relay`` (RelaySeen), ``upstream`` (the pumps), ``downstream`` (the
-    checkpoint), ``orders``, ``measures``, ``verified``, ``archive`` (its sizes) and ``clock`` (ms).
+    """What everybody says now, or said last: ``relay`` (RelaySeen), ``upstream`` (the pumps),
+    ``downstream`` (the checkpoint), ``orders``, ``measures``, ``verified``, ``archive`` (its sizes)
+    and ``clock`` (ms).
     """
     parties = _poller_of(settings)
     answers = parties.poll(_questions(settings, parties, patience_s), patience_s)
@@ -38,14 +42,20 @@ def poll_all(settings: Settings, patience_s: float) -> PollResults:
 
 
 def _poller_of(settings: Settings) -> SourcePoller:
-    place = (settings.upstream.pd_urls, settings.relay.url, settings.relay.pipeline, downstream_name(settings.target))
+    place = (
+        settings.upstream.pd_urls,
+        settings.relay.url,
+        settings.relay.pipeline,
+        downstream_name(settings.target),
+    )
     return _pollers.setdefault(place, SourcePoller())
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCheckpoint:
-    """The downstream's checkpoint, 0: none, None: unknown. `problem`: why it can't be asked now, then it is an older
-    one, "" if it can.
+    """The downstream's checkpoint, 0: none, None: unknown.
+
+    `problem`: why it can't be asked now, then it is an older one, "" if it can.
     """
 
     at_ts: int | None
@@ -67,7 +77,9 @@ def known_checkpoint(settings: Settings, patience_s: float) -> KnownCheckpoint:
     return KnownCheckpoint(at_ts, said or "the downstream was asked and has not answered yet")
 
 
-def _questions(settings: Settings, parties: SourcePoller, patience_s: float) -> dict[str, Callable[[], Any]]:
+def _questions(
+    settings: Settings, parties: SourcePoller, patience_s: float
+) -> dict[str, Callable[[], Any]]:
     def relay() -> RelayLog:
         log: RelayLog = parties.latest("relay", patience_s).log
         return log

@@ -1,8 +1,9 @@
-"""Jobs of the kind `drill`: restoring is tried, so that it works when it is needed, and it is known how long it takes.
+"""Jobs of the kind `drill`: restoring is tried, so that it works when it is needed, and it is known
+how long it takes.
 
-A drill has a restore made (`sluice.etl.restore`, a job of its own) of some tables as of some moment into databases of
-their own, which verifies them; then it drops them. Which restore that is stands in its file `restore.json`, so another
-process goes on with it, or takes it back.
+A drill has a restore made (`sluice.etl.restore`, a job of its own) of some tables as of some moment
+into databases of their own, which verifies them; then it drops them. Which restore that is stands
+in its file `restore.json`, so another process goes on with it, or takes it back.
 """
 
 from __future__ import annotations
@@ -51,7 +52,15 @@ from sluice.relay.jobs import (
 from sluice.tidb import tso
 from sluice.tidb.table_name import exactly
 
-__all__ = ["KIND", "DrillSummary", "RestoreTestRequest", "cancel_drill", "create_or_resume", "is_due", "run_drill"]
+__all__ = [
+    "KIND",
+    "DrillSummary",
+    "RestoreTestRequest",
+    "cancel_drill",
+    "create_or_resume",
+    "is_due",
+    "run_drill",
+]
 
 KIND = "drill"
 _RESTORE_FILE = "restore.json"
@@ -63,8 +72,9 @@ ShowProgress = Callable[[CopyProgressCounts], None]
 
 @dataclass(frozen=True, slots=True)
 class RestoreTestRequest:
-    """So many `tables`, which have at most about `max_bytes` in memory together, as of `ts` (TSO); None: of any moment
-    that can be restored.
+    """So many `tables`, which have at most about `max_bytes` in memory together, as of `ts` (TSO).
+
+    None: of any moment that can be restored.
     """
 
     tables: int = 5
@@ -74,7 +84,10 @@ class RestoreTestRequest:
 
 @dataclass(frozen=True, slots=True)
 class DrillSummary:
-    """What was tried. `seconds` is what restoring and verifying took: the time that it would take in earnest."""
+    """What was tried.
+
+    `seconds` is what restoring and verifying took: the time that it would take in earnest.
+    """
 
     job: str
     ts: int
@@ -89,8 +102,9 @@ class DrillSummary:
 
 
 def is_due(settings: Settings, now_ms: int | None = None) -> bool:
-    """Whether `[archive] drills-every` has passed since the last drill was begun, and there is something to restore.
-    The first one is due a day after this was asked for the first time, if not before.
+    """Whether `[archive] drills-every` has passed since the last drill was begun, and there is
+    something to restore. The first one is due a day after this was asked for the first time, if not
+    before.
     """
     every_ms = settings.archive.drills_every_ms
     if not every_ms or settings.downstream.type != "mysql":
@@ -113,8 +127,9 @@ def _first_asked_ms(settings: Settings, now: int) -> int:
 
 
 def create_or_resume(settings: Settings, wish: RestoreTestRequest, by: str) -> Job:
-    """The job that does this: one that was begun and isn't over, else a new one; what one that failed has left is
-    removed first. Raises DrillError, and as `cancel_drill`.
+    """The job that does this: one that was begun and isn't over, else a new one.
+
+    What one that failed has left is removed first. Raises DrillError, and as `cancel_drill`.
     """
     if settings.downstream.type != "mysql":
         raise DrillError(
@@ -127,7 +142,9 @@ def create_or_resume(settings: Settings, wish: RestoreTestRequest, by: str) -> J
             return job
         if job.spec.kind == KIND:
             cancel_drill(settings, job, Runner(by))
-    return jobs.create(KIND, asdict(wish), WriteScope(downstream_name(settings.target), (INTO,)), by)
+    return jobs.create(
+        KIND, asdict(wish), WriteScope(downstream_name(settings.target), (INTO,)), by
+    )
 
 
 def run_drill(
@@ -138,16 +155,19 @@ def run_drill(
     ways: RestoreExecutor | None = None,
     on_progress: ShowProgress = lambda _: None,
 ) -> DrillSummary:
-    """Do it, or go on with it, until it is done or somebody orders it to pause or to be cancelled. Raises DrillError if
-    nothing can be restored yet, DrillFailedError if restoring failed, JobRunsError, JobError, LeaseLostError,
-    DownstreamError, relay errors.
+    """Do it, or go on with it, until it is done or somebody orders it to pause or to be cancelled.
+
+    Raises DrillError if nothing can be restored yet, DrillFailedError if restoring failed,
+    JobRunsError, JobError, LeaseLostError, DownstreamError, relay errors.
     """
     with job.run(runner) as run:
         choice = _saved_choice(settings, job)
         run.doing(f"restoring {len(choice.tables)} tables as of {tso.text(choice.ts)}")
         try:
             restore = _restore(settings, job, choice)
-            done = _finished_restore(restore) or _run_restore(settings, restore, run, ways, on_progress)
+            done = _finished_restore(restore) or _run_restore(
+                settings, restore, run, ways, on_progress
+            )
         except Exception as error:
             raise _failed(job, choice, error) from error
         if done.state != DONE:
@@ -174,30 +194,39 @@ def _saved_choice(settings: Settings, job: Job) -> TableChoice:
     kept = job.plan()
     if kept is None:
         wish = RestoreTestRequest(**job.spec.asked)
-        choice = pick_tables(settings, wish.ts, wish.tables, wish.max_bytes, random.Random(job.spec.token))
+        choice = pick_tables(
+            settings, wish.ts, wish.tables, wish.max_bytes, random.Random(job.spec.token)
+        )
         kept = job.save_plan(choice.to_json())
     return TableChoice.from_json(kept)
 
 
 def _restore(settings: Settings, job: Job, choice: TableChoice) -> Job:
-    """The restore of this drill. If a process was killed before it wrote down which it is, the same one is found: it
-    isn't over.
+    """The restore of this drill.
+
+    If a process was killed before it wrote down which it is, the same one is found: it isn't over.
     """
     known = _known_restore(settings, job)
     if known is not None:
         return known
     restore = ask_for_restore(
-        settings, RestoreRequest(choice.ts, tuple(map(exactly, choice.tables)), INTO), f"the drill {job.id}"
+        settings,
+        RestoreRequest(choice.ts, tuple(map(exactly, choice.tables)), INTO),
+        f"the drill {job.id}",
     )
     storage = settings.open_relay().storage
-    storage.replace(job.files.path(_RESTORE_FILE), json.dumps({"restore": restore.id}).encode() + b"\n")
+    storage.replace(
+        job.files.path(_RESTORE_FILE), json.dumps({"restore": restore.id}).encode() + b"\n"
+    )
     return restore
 
 
 def _known_restore(settings: Settings, job: Job) -> Job | None:
     storage = settings.open_relay().storage
     with contextlib.suppress(FileNotFoundError):
-        return _jobs(settings).get(json.loads(storage.read(job.files.path(_RESTORE_FILE)))["restore"])
+        return _jobs(settings).get(
+            json.loads(storage.read(job.files.path(_RESTORE_FILE)))["restore"]
+        )
     return None
 
 
@@ -208,10 +237,16 @@ def _finished_restore(restore: Job) -> RestoreSummary | None:
 
 
 def _run_restore(
-    settings: Settings, restore: Job, run: JobRun, ways: RestoreExecutor | None, on_progress: ShowProgress
+    settings: Settings,
+    restore: Job,
+    run: JobRun,
+    ways: RestoreExecutor | None,
+    on_progress: ShowProgress,
 ) -> RestoreSummary:
     with _forward_orders(run, restore):
-        return run_restore(settings, restore, Runner(f"the {KIND}"), ways=ways, on_progress=on_progress)
+        return run_restore(
+            settings, restore, Runner(f"the {KIND}"), ways=ways, on_progress=on_progress
+        )
 
 
 @contextlib.contextmanager
@@ -230,7 +265,9 @@ def _forward_orders(run: JobRun, restore: Job) -> Iterator[None]:
         yield
 
 
-def _stopped(settings: Settings, job: Job, run: JobRun, choice: TableChoice, done: RestoreSummary) -> DrillSummary:
+def _stopped(
+    settings: Settings, job: Job, run: JobRun, choice: TableChoice, done: RestoreSummary
+) -> DrillSummary:
     """The restore was paused, or given up."""
     run.look()
     state = PAUSED if done.state == PAUSED and run.order != CANCEL else CANCELLED
@@ -263,16 +300,27 @@ def _summary(job: Job, choice: TableChoice, done: RestoreSummary) -> DrillSummar
     verified: Any = done.verified
     tables = verified["tables"] if isinstance(verified, Mapping) else verified.tables
     return DrillSummary(
-        job.id, choice.ts, choice.tables, done.tables, done.base_rows, done.changes, done.seconds, dict(done.stages_s),
+        job.id,
+        choice.ts,
+        choice.tables,
+        done.tables,
+        done.base_rows,
+        done.changes,
+        done.seconds,
+        dict(done.stages_s),
         tables,
-    )  # fmt: skip
+    )
 
 
 def _failed(job: Job, choice: TableChoice, error: Exception) -> SluiceError:
     told = ours(error)
     return DrillFailedError(
-        f"the drill {job.id}: {', '.join(choice.tables)} as of {tso.text(choice.ts)} can't be restored: {told}",
-        way_out=f"{told.way_out}; then `sluice jobs resume {job.id}` goes on with it, or `sluice drill` begins another",
+        f"the drill {job.id}: {', '.join(choice.tables)} as of {tso.text(choice.ts)} can't be"
+        f" restored: {told}",
+        way_out=(
+            f"{told.way_out}; then `sluice jobs resume {job.id}` goes on with it, or `sluice drill`"
+            " begins another"
+        ),
         transient=told.transient,
     )
 

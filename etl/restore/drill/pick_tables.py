@@ -39,18 +39,25 @@ class TableChoice:
         return cls(int(document["ts"]), tuple(map(str, document["tables"])))
 
 
-def pick_tables(settings: Settings, ts: int | None, count: int, max_bytes: int, dice: random.Random) -> TableChoice:
-    """Up to `count` tables, which hold at most about `max_bytes` in memory together but for the first one, as of `ts`
-    (TSO), or of any moment that can be restored. Raises DrillError if nothing can be.
+def pick_tables(
+    settings: Settings, ts: int | None, count: int, max_bytes: int, dice: random.Random
+) -> TableChoice:
+    """Up to `count` tables, which hold at most about `max_bytes` in memory together but for the
+    first one, as of `ts` (TSO), or of any moment that can be restored. Raises DrillError if nothing
+    can be.
     """
     for moment in _moments(settings, dice) if ts is None else [ts]:
         if sizes := _sizes(settings, moment):
             break
     else:
-        raise DrillError(f"no table that the settings want can be restored{'' if ts is None else f' as of {ts}'}")
+        raise DrillError(
+            f"no table that the settings want can be restored{'' if ts is None else f' as of {ts}'}"
+        )
     names = sorted(sizes)
     dice.shuffle(names)
-    return TableChoice(moment, tuple(sorted(itertools.islice(_fitting(names, sizes, max_bytes), count))))
+    return TableChoice(
+        moment, tuple(sorted(itertools.islice(_fitting(names, sizes, max_bytes), count)))
+    )
 
 
 def _moments(settings: Settings, dice: random.Random) -> Iterator[int]:
@@ -71,7 +78,9 @@ def _fitting(names: Sequence[str], sizes: Mapping[str, int], max_bytes: int) -> 
 
 
 def _sizes(settings: Settings, ts: int) -> dict[str, int]:
-    """The tables that can be restored as of a moment from the base next to it, with about how many bytes they have."""
+    """The tables that can be restored as of a moment from the base next to it, with about how many
+    bytes they have.
+    """
     base = SnapshotStore(Archive.open(settings.archive_url).storage).latest(ts)
     rows = _by_id(base) if base is not None else {}
     had = tables_restorable_at(settings, base, ts)
@@ -92,5 +101,7 @@ def _by_id(base: ArchiveSnapshot) -> dict[int, int]:
 
 
 def _fits(name: str) -> bool:
-    """Whether a table can be asked for by its name, and its database's name has room for more letters."""
+    """Whether a table can be asked for by its name, and its database's name has room for more
+    letters.
+    """
     return len(INTO.replace("{schema}", TableName.parse(name).schema)) <= _MAX_NAME_CHARS

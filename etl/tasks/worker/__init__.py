@@ -1,4 +1,6 @@
-"""The process that lands, or applies, and outlasts the task that began it: the next run's task takes it up."""
+"""The process that lands, or applies, and outlasts the task that began it: the next run's task
+takes it up.
+"""
 
 from sluice.etl.tasks.worker.client import WorkerLostError, run_in_worker
 from sluice.etl.tasks.worker.task_spec import WorkerSpec

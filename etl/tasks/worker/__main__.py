@@ -1,4 +1,6 @@
-"""``python -m sluice.etl.tasks.worker DESCRIPTOR``: begun by a task, which holds the other end of the socket."""
+"""``python -m sluice.etl.tasks.worker DESCRIPTOR``: begun by a task, which holds the other end of
+the socket.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import threading
 from typing import Any
 
 # from the task
-SPEC = "wish"  # of whom: what tells installations apart, the pickled Wish, Airflow's connections that it needs
+# of whom: what tells installations apart, the pickled Wish, Airflow's connections that it needs
+SPEC = "wish"
 BEGIN = "begin"
 DETACH = "leave"  # the run is over: go on until the next one's task is there
 END = "end"  # in good order

@@ -1,5 +1,5 @@
-"""A task's side: it takes the resident up that the run before has left, or begins one, hands on what it says, and
-leaves it to the next run, or ends it.
+"""A task's side: it takes the resident up that the run before has left, or begins one, hands on
+what it says, and leaves it to the next run, or ends it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from sluice.etl.tasks.worker.channel import (
     SPEC_MATCHES,
     MessageChannel,
 )
-from sluice.etl.tasks.worker.task_spec import SHUTDOWN_GRACE_S, WorkerSpec, code_fingerprint, peer_pid, socket_address
+from sluice.etl.tasks.worker.task_spec import (
+    SHUTDOWN_GRACE_S,
+    WorkerSpec,
+    code_fingerprint,
+    peer_pid,
+    socket_address,
+)
 
 log = logging.getLogger("sluice")
 
@@ -54,19 +60,26 @@ class WorkerLostError(SluiceError):
 
 
 class _RemoteError(SluiceError):
-    """An error of the resident's. Each has a class of its own by the name of the original's, which can't be had without
-    what it was made of.
+    """An error of the resident's.
+
+    Each has a class of its own by the name of the original's, which can't be had without what it
+    was made of.
     """
 
     way_out = "see the task's log"
 
 
 def run_in_worker(
-    wish: WorkerSpec, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+    wish: WorkerSpec,
+    left_s: Callable[[], float],
+    stop: threading.Event,
+    got_on: Callable[[object], None],
 ) -> dict[str, Any]:
-    """Have a resident do what is wished until no time is left, and leave it to the next run's task; what it did
-    meanwhile is returned. It ends when it is through, and in good order when `stop` is set, as SIGTERM does. A task
-    whose parent is gone is none of Airflow's any longer: it leaves the resident as if it had been killed itself.
+    """Have a resident do what is wished until no time is left, and leave it to the next run's task.
+
+    What it did meanwhile is returned. It ends when it is through, and in good order when `stop` is
+    set, as SIGTERM does. A task whose parent is gone is none of Airflow's any longer: it leaves the
+    resident as if it had been killed itself.
 
     Raises ResidentLostError if it dies, else what it raised, by name, message and `way_out`.
     """
@@ -75,7 +88,10 @@ def run_in_worker(
 
 
 def _run(
-    wish: WorkerSpec, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+    wish: WorkerSpec,
+    left_s: Callable[[], float],
+    stop: threading.Event,
+    got_on: Callable[[object], None],
 ) -> dict[str, Any]:
     at_hand = _WorkerHandle.attach(wish)
     if at_hand is None or not at_hand.is_same:
@@ -93,7 +109,9 @@ def _run(
 
 @contextlib.contextmanager
 def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Who clears a task, or marks it or its run, has Airflow send SIGTERM, and SIGKILL seconds later."""
+    """Who clears a task, or marks it or its run, has Airflow send SIGTERM, and SIGKILL seconds
+    later.
+    """
 
     def told(number: int, frame: Any) -> None:
         stop.set()
@@ -113,7 +131,9 @@ def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
 class _WorkerHandle:
     """As its task sees it."""
 
-    def __init__(self, line: MessageChannel, wish: WorkerSpec, errors: IO[bytes] | None = None) -> None:
+    def __init__(
+        self, line: MessageChannel, wish: WorkerSpec, errors: IO[bytes] | None = None
+    ) -> None:
         self.line = line
         self.is_same = True
         self._spec = wish
@@ -144,7 +164,9 @@ class _WorkerHandle:
             return None
         found.is_same = same
         log.info(
-            "%s goes on in the process of the run before%s", wish.what, "" if same else ", until another one follows"
+            "%s goes on in the process of the run before%s",
+            wish.what,
+            "" if same else ", until another one follows",
         )
         return found
 
@@ -159,7 +181,8 @@ class _WorkerHandle:
                 [sys.executable, "-m", "sluice.etl.tasks.worker", str(other.fileno())],
                 pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)},
-                start_new_session=True,  # what ends a task's processes leaves it be, and it ends by itself
+                # what ends a task's processes leaves it be, and it ends by itself
+                start_new_session=True,
             )  # fmt: skip
         found._pid = found._process.pid
         try:
@@ -205,16 +228,26 @@ class _WorkerHandle:
         answers = float("inf")
         try:
             while True:
-                if os.getppid() != self._parent:  # Airflow begins another one then, which would find the resident taken
-                    log.warning("who began this task is gone: %s is left to the next one", self._spec.what)
+                # Airflow begins another one then, which would find the resident taken
+                if os.getppid() != self._parent:
+                    log.warning(
+                        "who began this task is gone: %s is left to the next one", self._spec.what
+                    )
                     return {}
                 left = deadline - time.monotonic()
                 if not said and (stop.is_set() or left <= 0):
                     said, answers = True, time.monotonic() + SHUTDOWN_GRACE_S + _SHUTDOWN_MARGIN_S
-                    stays = not stop.is_set() and self._spec.until_ts is None and _IS_ALONE not in os.environ
+                    stays = (
+                        not stop.is_set()
+                        and self._spec.until_ts is None
+                        and _IS_ALONE not in os.environ
+                    )
                     self.line.send(DETACH if stays else END)
                 wait_s = _POLL_INTERVAL_S if said else max(0.0, min(left, _POLL_INTERVAL_S))
-                if looking.poll(wait_s * 1000) and (done := self._read_result(self.line.receive(), got_on)) is not None:
+                if (
+                    looking.poll(wait_s * 1000)
+                    and (done := self._read_result(self.line.receive(), got_on)) is not None
+                ):
                     return done
                 if time.monotonic() > answers:  # it stands still
                     self._kill()
@@ -222,16 +255,25 @@ class _WorkerHandle:
             raise self._worker_lost() from None
 
     def close(self) -> None:
-        """Of a resident that wasn't left, nor ended, as when this process dies: another task may come."""
+        """Of a resident that wasn't left, nor ended, as when this process dies: another task may
+        come.
+        """
         self.line.close()
         if self._errors is not None:
             self._errors.close()
 
     def _send_spec(self) -> None:
-        self.line.send(SPEC, code_fingerprint(), pickle.dumps(self._spec), resolve_connections(self._spec.settings))
+        self.line.send(
+            SPEC,
+            code_fingerprint(),
+            pickle.dumps(self._spec),
+            resolve_connections(self._spec.settings),
+        )
 
     @staticmethod
-    def _read_result(message: tuple[Any, ...], got_on: Callable[[object], None]) -> dict[str, Any] | None:
+    def _read_result(
+        message: tuple[Any, ...], got_on: Callable[[object], None]
+    ) -> dict[str, Any] | None:
         """What was done, with the last message."""
         match message:
             case (str(kind), fields) if kind == LOG:
@@ -251,7 +293,10 @@ class _WorkerHandle:
                 os.kill(self._pid, signal.SIGKILL)
 
     def _worker_lost(self, *, works: bool = True) -> WorkerLostError:
-        """`works`: its installation does. If it doesn't, and nobody killed it, trying again is for nothing."""
+        """`works`: its installation does.
+
+        If it doesn't, and nobody killed it, trying again is for nothing.
+        """
         code: int | None = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -263,4 +308,6 @@ class _WorkerHandle:
         ended = "" if code is None else f" (exit code {code})"
         told = f": {text}" if (text := said.decode(errors="replace").strip()) else ""
         transient = works or code is None or code < 0
-        return WorkerLostError(f"the process of {self._spec.what} is gone{ended}{told}", transient=transient)
+        return WorkerLostError(
+            f"the process of {self._spec.what} is gone{ended}{told}", transient=transient
+        )

@@ -1,8 +1,9 @@
 """The resident itself: it lands, or applies, for one task after another.
 
-Without a task it goes on for as long as the next one may take to come: that of the next run, or the one that Airflow
-starts again when a task was killed. A task that is told to end ends it, too. Two residents at a time are kept apart as
-any two processes are: by the relay log's claim, and by the downstream's lock and checkpoint row.
+Without a task it goes on for as long as the next one may take to come: that of the next run, or the
+one that Airflow starts again when a task was killed. A task that is told to end ends it, too. Two
+residents at a time are kept apart as any two processes are: by the relay log's claim, and by the
+downstream's lock and checkpoint row.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ from sluice.etl.tasks.worker.task_spec import (
 log = logging.getLogger("sluice")
 
 HANDOFF_TIMEOUT_S = 60.0
-"""The next task may take so long to come. It takes one to four seconds where there is enough of everything, and took 26
-on two cores that were wanted five times over; where Airflow's worker was killed, up to 40: Airflow misses the task's
-heartbeats for `task_instance_heartbeat_timeout` first.
+"""The next task may take so long to come. It takes one to four seconds where there is enough of
+everything, and took 26 on two cores that were wanted five times over; where Airflow's worker was
+killed, up to 40: Airflow misses the task's heartbeats for `task_instance_heartbeat_timeout` first.
 """
 MAX_AGE_S = 3600.0
-"""After so long the next task begins another one: with certificates that were renewed, and the memory of a new one. Not
-in the middle of a batch: one that takes longer than this would be begun anew for ever.
+"""After so long the next task begins another one: with certificates that were renewed, and the
+memory of a new one. Not in the middle of a batch: one that takes longer than this would be begun
+anew for ever.
 """
 _BIND_RETRY_S = 1.0
 _SOCKET_TIMEOUT_S = 10.0
@@ -70,14 +72,20 @@ class _LogBuffer(logging.Handler):
     def __init__(self, said: Callable[[], None]) -> None:
         super().__init__()
         self._condition = said
-        self._buffered: collections.deque[dict[str, Any]] = collections.deque(maxlen=_MAX_BUFFERED_LINES)
+        self._buffered: collections.deque[dict[str, Any]] = collections.deque(
+            maxlen=_MAX_BUFFERED_LINES
+        )
 
     def emit(self, record: logging.LogRecord) -> None:
         fields = record.__dict__ | {"msg": record.getMessage(), "args": None, "exc_info": None}
         if record.exc_info:
             fields["exc_text"] = logging.Formatter().formatException(record.exc_info)
         self._buffered.append(
-            {key: value for key, value in fields.items() if isinstance(value, str | int | float | None)}
+            {
+                key: value
+                for key, value in fields.items()
+                if isinstance(value, str | int | float | None)
+            }
         )
         self._condition()
 
@@ -127,7 +135,9 @@ class WorkerServer:
                 if self._patience is not None:
                     self._patience.cancel()
 
-    def _result_message(self, waiting: RetryBackoff, got_on: Callable[[object], None]) -> tuple[Any, ...]:
+    def _result_message(
+        self, waiting: RetryBackoff, got_on: Callable[[object], None]
+    ) -> tuple[Any, ...]:
         """The last message, once there is nothing more to do."""
         while not self._stop.is_set():
             try:
@@ -153,7 +163,10 @@ class WorkerServer:
                     self._says_got_on = False
 
     def _send_logs(self, *last: Any) -> None:
-        """To whoever is there, after all that was said before. Without anybody the next task meets it itself."""
+        """To whoever is there, after all that was said before.
+
+        Without anybody the next task meets it itself.
+        """
         with self._lock:
             self._is_over = True
             if self._listener is not None:
@@ -185,20 +198,31 @@ class WorkerServer:
         with self._lock:
             if self._is_over:
                 return
-            ends = {each.fileno(): each for each in (self._woken, self._listener) if each is not None}
+            ends = {
+                each.fileno(): each for each in (self._woken, self._listener) if each is not None
+            }
             if self._line is not None:
                 ends[self._line.socket.fileno()] = self._line.socket
             for number in ends:
                 looking.register(number, select.POLLIN)
-            wait_s = min(self._deadline - time.monotonic(), _BIND_RETRY_S if self._listener is None else float("inf"))
-        happened = {number for number, _ in looking.poll(None if wait_s == float("inf") else max(0.0, wait_s) * 1000)}
+            wait_s = min(
+                self._deadline - time.monotonic(),
+                _BIND_RETRY_S if self._listener is None else float("inf"),
+            )
+        happened = {
+            number
+            for number, _ in looking.poll(
+                None if wait_s == float("inf") else max(0.0, wait_s) * 1000
+            )
+        }
         with self._lock:
             if self._is_over:
                 return
             if self._woken.fileno() in happened:
                 self._woken.recv(4096)
             if self._line is not None and self._line.socket.fileno() in happened:
-                self._read_message(self._line)  # first: who comes after a task that was killed isn't to find it there
+                # first: who comes after a task that was killed isn't to find it there
+                self._read_message(self._line)
             if self._listener is not None and self._listener.fileno() in happened:
                 self._accept()
             self._forward_logs()
@@ -242,7 +266,9 @@ class WorkerServer:
 
     def _matches(self, its_code: str, wish: bytes) -> bool:
         """What is wished."""
-        if its_code != code_fingerprint() or (time.monotonic() - self._began > MAX_AGE_S and not self._work.is_writing):
+        if its_code != code_fingerprint() or (
+            time.monotonic() - self._began > MAX_AGE_S and not self._work.is_writing
+        ):
             return False
         return bool(pickle.loads(wish) == self._spec)  # noqa: S301 see `peer_pid`
 
@@ -287,7 +313,9 @@ class WorkerRole:
 
     def __init__(self, wish: WorkerSpec) -> None:
         self._spec = wish
-        self._summary: LandSummary | ApplySummary = LandSummary() if wish.what == LAND else ApplySummary()
+        self._summary: LandSummary | ApplySummary = (
+            LandSummary() if wish.what == LAND else ApplySummary()
+        )
         self._writing = threading.Lock()
         """Held while a batch is written."""
 
@@ -297,7 +325,10 @@ class WorkerRole:
         return self._writing.locked()
 
     def run(self, stop: threading.Event, got_on: Callable[[object], None]) -> None:
-        """Until `stop` is set, or the wish's timestamp is reached. Raises as `run_land` and `run_apply`."""
+        """Until `stop` is set, or the wish's timestamp is reached.
+
+        Raises as `run_land` and `run_apply`.
+        """
         wish, summary = self._spec, self._summary
         if isinstance(summary, LandSummary):
             run_land(wish.settings, stop=stop, on_window=got_on, summary=summary)

@@ -19,8 +19,9 @@ SHUTDOWN_GRACE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """To land, or to apply, as these settings say: with the mode of the run. A task takes a resident up that has the
-    same.
+    """To land, or to apply, as these settings say: with the mode of the run.
+
+    A task takes a resident up that has the same.
     """
 
     what: str
@@ -31,15 +32,20 @@ class WorkerSpec:
 
 
 def socket_address(wish: WorkerSpec) -> bytes:
-    """Where the resident of this pipeline listens, on this host and for this user: a name of Linux's, no file."""
+    """Where the resident of this pipeline listens, on this host and for this user: a name of
+    Linux's, no file.
+    """
     relay = wish.settings.relay
     told = "\n".join((wish.what, relay.url, relay.pipeline, wish.settings.name))
-    return b"\0sluice-%d-%s" % (os.getuid(), hashlib.sha256(told.encode()).hexdigest()[:32].encode())
+    return b"\0sluice-%d-%s" % (
+        os.getuid(),
+        hashlib.sha256(told.encode()).hexdigest()[:32].encode(),
+    )
 
 
 def peer_pid(end: socket.socket) -> int | None:
-    """The process at the other end, None if it is another user's, or in another container: anybody who shares the
-    network may take a name.
+    """The process at the other end, None if it is another user's, or in another container: anybody
+    who shares the network may take a name.
     """
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))

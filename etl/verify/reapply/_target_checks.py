@@ -1,5 +1,5 @@
-"""Whether past windows may be applied to a database: its tables have to be as of the range's beginning, and nobody else
-may be replicating there.
+"""Whether past windows may be applied to a database: its tables have to be as of the range's
+beginning, and nobody else may be replicating there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
 
-_COLUMNS = "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+_COLUMNS = (
+    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
 
 
 class JobCheckpointGuard:
@@ -35,8 +37,14 @@ class JobCheckpointGuard:
         self._since = since
 
     def check_checkpoint(self, found: Checkpoint | None) -> None:
-        """Raises ReapplyError if the row is neither this job's nor exactly at the range's beginning."""
-        if found is not None and found.owner != self.pipeline and (problem := why_not_at(found, self._since)):
+        """Raises ReapplyError if the row is neither this job's nor exactly at the range's
+        beginning.
+        """
+        if (
+            found is not None
+            and found.owner != self.pipeline
+            and (problem := why_not_at(found, self._since))
+        ):
             raise ReplayRangeError(problem)
 
 
@@ -49,8 +57,8 @@ def why_not_at(found: Checkpoint, since: int) -> str:
     """Why a database with this checkpoint isn't as of `since` (TSO); "" if it is."""
     if found.commit_ts != since:
         return (
-            f"by its checkpoint the database is as of {tso.text(found.commit_ts)}, not as of --since {tso.text(since)}:"
-            " bring it there, or begin where it is"
+            f"by its checkpoint the database is as of {tso.text(found.commit_ts)}, not as of"
+            f" --since {tso.text(since)}: bring it there, or begin where it is"
         )
     if not found.consistent or found.pending is not None:
         return f"by its checkpoint changes after {found.commit_ts} are in the database in part"
@@ -64,9 +72,11 @@ def checkpoint_of_job(target: Downstream, cluster_id: int, job: str) -> Checkpoi
         return found if found is not None and found.owner == owner_of(job) else None
 
 
-def target_problems(pipeline: Settings, own: Settings, found: ReplayWindows, since: int) -> list[str]:
-    """Why the range can't be applied to the database of `own`, which are the pipeline's settings with another
-    downstream; nothing is written. Raises DownstreamError.
+def target_problems(
+    pipeline: Settings, own: Settings, found: ReplayWindows, since: int
+) -> list[str]:
+    """Why the range can't be applied to the database of `own`, which are the pipeline's settings
+    with another downstream; nothing is written. Raises DownstreamError.
     """
     target = own.downstream
     with open_session(target) as session:
@@ -77,12 +87,15 @@ def target_problems(pipeline: Settings, own: Settings, found: ReplayWindows, sin
         lock = CheckpointTable.from_settings(session, target, found.cluster_id).writer_lock()
         if (holder := lock.holder(session)) is not None:
             told.append(
-                f"somebody replicates to {session.address} in connection {holder[0]}: stop that pipeline, or the job"
+                f"somebody replicates to {session.address} in connection {holder[0]}: stop that"
+                " pipeline, or the job"
             )
         if checkpoint is not None and (problem := why_not_at(checkpoint, since)):
             told.append(f"{session.address}: {problem}")
         return told + [
-            problem for table in found.begun.values() if (problem := _why_table_differs(session, own, table, since))
+            problem
+            for table in found.begun.values()
+            if (problem := _why_table_differs(session, own, table, since))
         ]
 
 
@@ -91,8 +104,9 @@ def target_note(own: Settings, cluster_id: int, since: int) -> str:
     with open_session(own.downstream) as session:
         if _checkpoint(session, own.downstream, cluster_id) is None:
             return (
-                f"{session.address} has no checkpoint, so that its tables are as of {tso.text(since)} is taken on"
-                " trust: a change that meets another row than it expects stops the job"
+                f"{session.address} has no checkpoint, so that its tables are as of"
+                f" {tso.text(since)} is taken on trust: a change that meets another row than it"
+                " expects stops the job"
             )
     return ""
 
@@ -109,17 +123,21 @@ def _checkpoint(session: MySQLSession, target: Downstream, cluster_id: int) -> C
 def _same_server_problems(pipeline: Settings, own: Settings, found: ReplayWindows) -> list[str]:
     """On the pipeline's own server: what both would write to."""
     told = []
-    places = [(folded(s.downstream.checkpoint_schema), folded(s.downstream.checkpoint_table)) for s in (pipeline, own)]
+    places = [
+        (folded(s.downstream.checkpoint_schema), folded(s.downstream.checkpoint_table))
+        for s in (pipeline, own)
+    ]
     if places[0] == places[1]:
         told.append(
-            "this is the server that the pipeline replicates to: give the job a checkpoint of its own, [downstream]"
-            " checkpoint-table"
+            "this is the server that the pipeline replicates to: give the job a checkpoint of its"
+            " own, [downstream] checkpoint-table"
         )
     shared = _databases(pipeline, found) & _databases(own, found)
     if shared:
         told.append(
-            "this is the server that the pipeline replicates to, and both would write to the databases"
-            f" {', '.join(sorted(shared))}: send the job's tables to others with [[route]], or to another server"
+            "this is the server that the pipeline replicates to, and both would write to the"
+            f" databases {', '.join(sorted(shared))}: send the job's tables to others with"
+            " [[route]], or to another server"
         )
     return told
 
@@ -142,8 +160,13 @@ def _why_table_differs(session: MySQLSession, own: Settings, table: Table, since
     there = {folded(str(name)) for (name,) in session.query(_COLUMNS, (goal.schema, goal.table))}
     name = full_name(goal.schema, goal.table)
     if not there:
-        return f"{name} isn't on {session.address}: it has to be there as it was at {tso.text(since)}"
+        return (
+            f"{name} isn't on {session.address}: it has to be there as it was at {tso.text(since)}"
+        )
     wanted = {folded(column.name) for column in table.stored_columns}
     if missing := sorted(wanted - there):
-        return f"{name} on {session.address} lacks the columns {', '.join(missing)}, which it had at {tso.text(since)}"
+        return (
+            f"{name} on {session.address} lacks the columns {', '.join(missing)}, which it had at"
+            f" {tso.text(since)}"
+        )
     return ""

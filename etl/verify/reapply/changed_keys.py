@@ -1,4 +1,6 @@
-"""The rows that a stretch of windows touches, table by table, as they are at its end and at any later timestamp."""
+"""The rows that a stretch of windows touches, table by table, as they are at its end and at any
+later timestamp.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,14 @@ PrepareLatest = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
 
 
 class ChangedKeys:
-    """Of the tables that `filters` wants, and all kinds of changes. `gather` once, then `advance` at will."""
+    """Of the tables that `filters` wants, and all kinds of changes.
 
-    def __init__(self, relay: RelayLog, newest: PrepareLatest, filters: Filter, since: int, until: int) -> None:
+    `gather` once, then `advance` at will.
+    """
+
+    def __init__(
+        self, relay: RelayLog, newest: PrepareLatest, filters: Filter, since: int, until: int
+    ) -> None:
         """Keys count that were touched after `since` through `until` (TSO)."""
         self._relay = relay
         self._prepare = newest
@@ -55,17 +62,19 @@ class ChangedKeys:
         return self._at
 
     def collect(self, gone_through: Callable[[int], None] = lambda ts: None) -> None:
-        """Find what is touched; `gone_through` is told how far (TSO) it has come, and may raise. Raises ReapplyError
-        for what can't be brought like this, ChangeError, relay errors, and what preparing raises.
+        """Find what is touched; `gone_through` is told how far (TSO) it has come, and may raise.
+
+        Raises ReapplyError for what can't be brought like this, ChangeError, relay errors, and what
+        preparing raises.
         """
         for hi in self._advance_through(self._until, self._rows):
             gone_through(hi)
             size = sum(rows.bytes for rows in self._rows.values())
             if size > _MAX_BYTES:
                 raise ReplayRangeError(
-                    f"through {tso.text(hi)} the rows that were touched are {size >> 20} MiB already: more than is kept"
-                    " in memory for this. Take a shorter range or fewer tables, or copy the tables again: `sluice"
-                    " backfill`"
+                    f"through {tso.text(hi)} the rows that were touched are {size >> 20} MiB"
+                    " already: more than is kept in memory for this. Take a shorter range or fewer"
+                    " tables, or copy the tables again: `sluice backfill`"
                 )
 
     def advance(self, ts: int) -> None:
@@ -86,7 +95,9 @@ class ChangedKeys:
 
     def _advance_through(self, ts: int, into: dict[int, LatestRows]) -> Iterator[int]:
         """Take in what comes after `at` through `ts`; as far as it has come."""
-        for windows in in_portions(self._relay, self._at, ts, windows=_MAX_BATCH_WINDOWS, changes=_MAX_BATCH_CHANGES):
+        for windows in in_portions(
+            self._relay, self._at, ts, windows=_MAX_BATCH_WINDOWS, changes=_MAX_BATCH_CHANGES
+        ):
             for window in windows:
                 self._follow(RecordedSchema.from_window(window), ts)
             hi = min(windows[-1].hi, ts)
@@ -102,19 +113,22 @@ class ChangedKeys:
         table = self._schema.tables[table_id]
         if not lookup_key_columns(table):
             raise ReplayRangeError(
-                f"{table.full_name} has no key: which of its rows were touched can't be told. Copy it again: `sluice"
-                f" backfill --table {shlex.quote(table.full_name)}`"
+                f"{table.full_name} has no key: which of its rows were touched can't be told. Copy"
+                f" it again: `sluice backfill --table {shlex.quote(table.full_name)}`"
             )
         with pa.ipc.open_stream(payload) as reader:
             into.setdefault(table_id, LatestRows(table)).add(reader.read_all())
 
     def _follow(self, schema: RecordedSchema, ts: int) -> None:
-        """Know the tables as they are behind a window, through `ts`. Raises ReapplyError if rows have changed without a
-        change of theirs in the log.
+        """Know the tables as they are behind a window, through `ts`.
+
+        Raises ReapplyError if rows have changed without a change of theirs in the log.
         """
         self._schema.enter(schema)
         for move in schema.moved:
-            if any(self._wants(self._schema.tables.get(table_id)) for table_id in move.effect.tables):
+            if any(
+                self._wants(self._schema.tables.get(table_id)) for table_id in move.effect.tables
+            ):
                 raise self._refused(f"DDL job {move.job_id}", move.finished_ts)
         for ddl in self._schema.advance(schema.ddls, ts):
             for table_id, before in ddl.before.items():
@@ -124,16 +138,23 @@ class ChangedKeys:
                     and self._wants(before)
                     and (after is None or not _has_the_same_rows(ddl, before, after))
                 ):
-                    raise self._refused(f"{ddl.title} ({' '.join(ddl.query.split())[:200]})", ddl.commit_ts)
+                    raise self._refused(
+                        f"{ddl.title} ({' '.join(ddl.query.split())[:200]})", ddl.commit_ts
+                    )
 
     def _refused(self, what: str, ts: int) -> ReplayRangeError:
         return ReplayRangeError(
-            f"{what} changed a table, or moved or removed rows of it, in between: rows from before can't be brought as"
-            f" they were logged. Begin behind it, --since {ts}, or copy the table again: `sluice backfill`"
+            f"{what} changed a table, or moved or removed rows of it, in between: rows from before"
+            f" can't be brought as they were logged. Begin behind it, --since {ts}, or copy the"
+            " table again: `sluice backfill`"
         )
 
     def _wants(self, table: Table | None) -> bool:
-        return table is not None and table.is_base_table and self._filters.wants_table(table.schema_name, table.name)
+        return (
+            table is not None
+            and table.is_base_table
+            and self._filters.wants_table(table.schema_name, table.name)
+        )
 
 
 def _has_the_same_rows(ddl: DdlJob, before: Table, after: Table) -> bool:

@@ -1,7 +1,8 @@
 """Past windows go to another sink, exactly once, beside the running pipeline.
 
-Where it goes on is what the sink itself says, as in replication. What else is kept is that the job needs its windows:
-nothing that lies beyond where it is gets removed from the relay log, until it is over.
+Where it goes on is what the sink itself says, as in replication. What else is kept is that the job
+needs its windows: nothing that lies beyond where it is gets removed from the relay log, until it is
+over.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ from sluice.relay.retention import Consumers
 from sluice.tidb import tso
 
 PROGRESS_NAME = "windows"
-"""Under this name the job's progress stands, in the place of a table's: a chunk is a window, a row a row change."""
+"""Under this name the job's progress stands, in the place of a table's: a chunk is a window, a row
+a row change.
+"""
 _NOTE_INTERVAL_S = 10.0
 
 
@@ -55,7 +58,11 @@ class ReplayIntoSink:
     """One run of such a job."""
 
     def __init__(
-        self, settings: Settings, job: Job, run: JobRun, on_progress: Callable[[JobCounts, TableProgress], None]
+        self,
+        settings: Settings,
+        job: Job,
+        run: JobRun,
+        on_progress: Callable[[JobCounts, TableProgress], None],
     ) -> None:
         self._settings = settings
         self._job = job
@@ -74,13 +81,19 @@ class ReplayIntoSink:
         self._stop = threading.Event()
 
     def run(self, prepare: Prepare | None) -> ReplaySummary:
-        """Until it is through, or somebody orders it to end; says how it ended. Raises as `run_reapply`."""
+        """Until it is through, or somebody orders it to end; says how it ended.
+
+        Raises as `run_reapply`.
+        """
         request, own = self._request, self._own
         sink = self._begin().open(self._name)
         with ExitStack() as stack:
             if prepare is None:
-                role = f"reapply {self._job.id}"  # a session of its own: the pipeline's goes on undisturbed
-                prepare = SparkPreparer(SessionTarget(own.spark, role, own.relay.url), prepare_options(own))
+                # a session of its own: the pipeline's goes on undisturbed
+                role = f"reapply {self._job.id}"
+                prepare = SparkPreparer(
+                    SessionTarget(own.spark, role, own.relay.url), prepare_options(own)
+                )
                 stack.callback(prepare.close)
             stack.enter_context(stop_on_orders(self._run, self._stop))
             done = apply_range(
@@ -93,9 +106,19 @@ class ReplayIntoSink:
         """Say how it ended."""
         request = self._request
         summary = ReplaySummary(
-            self._job.id, self._to, request.since, request.until, done.checkpoint, done.windows, done.transactions,
-            done.changes, done.rows, done.ddls, round(time.monotonic() - self._began, 3), tuple(done.warnings),
-        )  # fmt: skip
+            self._job.id,
+            self._to,
+            request.since,
+            request.until,
+            done.checkpoint,
+            done.windows,
+            done.transactions,
+            done.changes,
+            done.rows,
+            done.ddls,
+            round(time.monotonic() - self._began, 3),
+            tuple(done.warnings),
+        )
         self._note(done.checkpoint)
         if summary.is_done:
             self._run.end(DONE, result=asdict(summary))
@@ -103,24 +126,32 @@ class ReplayIntoSink:
             self._run.look()
             self._run.check()
             cancelled = self._run.order == CANCEL
-            there = f"{self._to} has what was committed after {request.since} through {done.checkpoint}"
+            there = (
+                f"{self._to} has what was committed after {request.since} through {done.checkpoint}"
+            )
             self._run.end(CANCELLED if cancelled else PAUSED, said=there, result=asdict(summary))
         if self._job.entry().state in FINAL_STATES:
             self._consumers.forget(consumer_of(self._job.id))
         return summary
 
     def _begin(self) -> ReplayTarget:
-        """The sink, free for this job, with windows that stay. Raises ReapplyError, RelayGapError."""
+        """The sink, free for this job, with windows that stay.
+
+        Raises ReapplyError, RelayGapError.
+        """
         request, name = self._request, consumer_of(self._job.id)
         noted = self._consumers.positions().get(name)
         first = self._relay.first()
-        other = ReplayTarget(self._settings, self._own, first.cluster_id if first else 0, request.since)
+        other = ReplayTarget(
+            self._settings, self._own, first.cluster_id if first else 0, request.since
+        )
         there = other.begun(self._name)
         if there is None:
             if noted is not None and noted > request.since:
                 raise ReplayRangeError(
-                    f"{self._to}: what the job {self._job.id} wrote down there of how far it is, which was"
-                    f" {tso.text(noted)}, is gone. Empty the place, cancel the job, and ask for another"
+                    f"{self._to}: what the job {self._job.id} wrote down there of how far it is,"
+                    f" which was {tso.text(noted)}, is gone. Empty the place, cancel the job, and"
+                    " ask for another"
                 )
             if problems := make_replay_plan(self._settings, request).problems:
                 raise ReplayRangeError("\n".join(problems))
@@ -136,10 +167,12 @@ class ReplayIntoSink:
         if at < self._request.until and (first is None or first.lo > at):
             held = f"begins at {tso.text(first.lo)}" if first else "is empty"
             raise RelayGapError(
-                f"{self._relay.url}: the job {self._job.id} goes on at {tso.text(at)}, but the relay log {held}: what"
-                " lies between was removed",
-                way_out=f"cancel the job (`sluice jobs cancel {self._job.id}`), and ask for another one into an empty"
-                " place, from where the relay log begins",
+                f"{self._relay.url}: the job {self._job.id} goes on at {tso.text(at)}, but the"
+                f" relay log {held}: what lies between was removed",
+                way_out=(
+                    f"cancel the job (`sluice jobs cancel {self._job.id}`), and ask for another one"
+                    " into an empty place, from where the relay log begins"
+                ),
             )
 
     def _count(self, at: int) -> None:
@@ -170,9 +203,13 @@ class ReplayIntoSink:
         if self._run.order is not None:
             self._stop.set()
         if self._request.rows_per_second:
-            ahead_s = self._done.rows / self._request.rows_per_second - (time.monotonic() - self._began)
+            ahead_s = self._done.rows / self._request.rows_per_second - (
+                time.monotonic() - self._began
+            )
             self._stop.wait(max(0.0, ahead_s))
 
     def _note(self, at: int) -> None:
         self._noted_at = time.monotonic()
-        self._consumers.note(consumer_of(self._job.id), at, f"the job {self._job.id}, to {self._to}")
+        self._consumers.note(
+            consumer_of(self._job.id), at, f"the job {self._job.id}, to {self._to}"
+        )

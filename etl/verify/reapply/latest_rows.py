@@ -1,5 +1,5 @@
-"""The rows of one table as a stretch of windows leaves them: of each key that was touched its newest image, or that it
-is gone.
+"""The rows of one table as a stretch of windows leaves them: of each key that was touched its
+newest image, or that it is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ import pyarrow.compute as pc
 from sluice.etl.changes.formats.deletes import delete_head, deletes_by_key
 from sluice.etl.changes.formats.load_data import format_load
 from sluice.etl.changes.write_plans.identity import lookup_key_columns
-from sluice.etl.changes.write_plans.latest_images import DELETED_MARKER, key_codes_of, latest_of_each_key
+from sluice.etl.changes.write_plans.latest_images import (
+    DELETED_MARKER,
+    key_codes_of,
+    latest_of_each_key,
+)
 from sluice.relay import LoadFile
 from sluice.relay.storage import Storage
 from sluice.tidb.schema import Table
@@ -34,7 +38,9 @@ class LatestRows:
         self._waiting = 0
 
     def add(self, images: pa.Table) -> None:
-        """Images as `sluice.etl.changes.write_plans.latest_images` gives them, later than all that were added."""
+        """Images as `sluice.etl.changes.write_plans.latest_images` gives them, later than all that
+        were added.
+        """
         self._parts.append(images)
         self._waiting += images.num_rows
         if self._waiting > _MERGE_ROWS:
@@ -49,7 +55,9 @@ class LatestRows:
     def rows(self) -> pa.Table:
         """One image a key, in the order of the last changes."""
         self._fold()
-        return self._parts[0] if self._parts else pa.table({DELETED_MARKER: pa.array([], pa.bool_())})
+        return (
+            self._parts[0] if self._parts else pa.table({DELETED_MARKER: pa.array([], pa.bool_())})
+        )
 
     def _fold(self) -> None:
         if len(self._parts) > 1:
@@ -69,8 +77,8 @@ def merged_with_later(table: Table, rows: pa.Table, later: pa.Table) -> pa.Table
 
 
 def condition_of(table: Table, rows: pa.Table) -> str:
-    """SQL that is true for the rows with these keys, and says the same upstream and downstream: text is compared byte
-    for byte.
+    """SQL that is true for the rows with these keys, and says the same upstream and downstream:
+    text is compared byte for byte.
     """
     key = lookup_key_columns(table)
     arrays = [_single_value(rows[column.name]) for column in key]
@@ -84,7 +92,9 @@ def write_loads(storage: Storage, table: Table, rows: pa.Table, path: str) -> tu
     """The rows that aren't gone, as files whose names begin with `path`. Raises OSError."""
     there = rows.filter(pc.invert(rows[DELETED_MARKER])).combine_chunks()
     columns = {column.name: _single_value(there[column.name]) for column in table.stored_columns}
-    return tuple(_write_rows(storage, table, columns, there.num_rows, path)) if there.num_rows else ()
+    return (
+        tuple(_write_rows(storage, table, columns, there.num_rows, path)) if there.num_rows else ()
+    )
 
 
 def _write_rows(
@@ -95,7 +105,12 @@ def _write_rows(
         name = f"{path}-{number}.load"
         storage.replace(name, content)
         yield LoadFile(
-            name, load.layout.to_json(), load.rows, load.warnings, len(content), google_crc32c.value(content)
+            name,
+            load.layout.to_json(),
+            load.rows,
+            load.warnings,
+            len(content),
+            google_crc32c.value(content),
         )
 
 
@@ -106,7 +121,10 @@ def _single_value(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class KeyChunk:
-    """Some of the touched keys with their newest images. `number`: from 1 on, in the table's own order."""
+    """Some of the touched keys with their newest images.
+
+    `number`: from 1 on, in the table's own order.
+    """
 
     number: int
     rows: pa.Table

@@ -16,8 +16,9 @@ from sluice.tidb import tso
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """`transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows that any wanted table
-    changes in: at most so much is to be done. `ddls`: each as its commit timestamp, its time and its statement.
+    """`transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows
+    that any wanted table changes in: at most so much is to be done. `ddls`: each as its commit
+    timestamp, its time and its statement.
     """
 
     since: int
@@ -34,15 +35,20 @@ class ReplayPlan:
 
 
 def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
-    """What the request comes to, and in `problems` what hinders it. Nothing is written. Raises SettingsError,
-    DownstreamError, KafkaUnavailableError, ApplyError, relay errors and OSError.
+    """What the request comes to, and in `problems` what hinders it.
+
+    Nothing is written. Raises SettingsError, DownstreamError, KafkaUnavailableError, ApplyError,
+    relay errors and OSError.
     """
     relay = settings.open_relay()
     request, own = request.with_end(relay), request.settings(settings)
     found = window_range.inspect_range(relay, request.since, request.until, own.filters)
     problems, notes = list(found.problems), []
     if not problems and request.is_repair:
-        problems += [*window_range.unmatched(request.tables, found), *repair_problems(settings, request, found)]
+        problems += [
+            *window_range.unmatched(request.tables, found),
+            *repair_problems(settings, request, found),
+        ]
         notes += repair_notes(settings)
     elif not problems:
         other = ReplayTarget(settings, own, found.cluster_id, request.since)
@@ -52,10 +58,23 @@ def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
     return _plan(request, downstream_name(own.target), found, (notes, problems))
 
 
-def _plan(request: ReplayRequest, to: str, found: ReplayWindows, said: tuple[list[str], list[str]]) -> ReplayPlan:
+def _plan(
+    request: ReplayRequest, to: str, found: ReplayWindows, said: tuple[list[str], list[str]]
+) -> ReplayPlan:
     notes, problems = said
-    ddls = tuple(f"{tso.text(ddl.commit_ts)}: {' '.join(ddl.query.split())[:200]}" for ddl in found.ddls)
+    ddls = tuple(
+        f"{tso.text(ddl.commit_ts)}: {' '.join(ddl.query.split())[:200]}" for ddl in found.ddls
+    )
     return ReplayPlan(
-        request.since, request.until, to, found.windows, found.transactions, found.changes, found.bytes,
-        tuple(sorted(found.tables)), ddls, tuple(notes), tuple(problems),
-    )  # fmt: skip
+        request.since,
+        request.until,
+        to,
+        found.windows,
+        found.transactions,
+        found.changes,
+        found.bytes,
+        tuple(sorted(found.tables)),
+        ddls,
+        tuple(notes),
+        tuple(problems),
+    )

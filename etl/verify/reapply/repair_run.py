@@ -1,4 +1,6 @@
-"""A repair with all that belongs to it: what hinders it, and a run of the job from its begin to its end."""
+"""A repair with all that belongs to it: what hinders it, and a run of the job from its begin to its
+end.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RowRepair
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.window_range import ReplayWindows, inspect_range
 from sluice.relay import RelayError
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FINAL_STATES, PAUSED, Job, JobRun, StopRequested
+from sluice.relay.jobs import (
+    CANCEL,
+    CANCELLED,
+    DONE,
+    FINAL_STATES,
+    PAUSED,
+    Job,
+    JobRun,
+    StopRequested,
+)
 from sluice.relay.retention import Consumers
 from sluice.tidb import PDClient
 from sluice.tidb.schema import Table
@@ -51,14 +62,26 @@ def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWin
     if not isinstance(settings.target, Downstream):
         return ["[downstream] is no database: name another place with --to"]
     if not request.tables:
-        return ["which tables? --table SCHEMA.TABLE says whose rows are repaired; or name another place with --to"]
+        return [
+            "which tables? --table SCHEMA.TABLE says whose rows are repaired; or name another place"
+            " with --to"
+        ]
     relay = settings.open_relay()
-    told = [problem for table in found.tables.values() if (problem := _why_not_repairable(settings, table))]
+    told = [
+        problem
+        for table in found.tables.values()
+        if (problem := _why_not_repairable(settings, table))
+    ]
     control = relay.control()
     if control.land_paused or control.apply_paused or control.apply_until_ts is not None:
-        told.append("the pipeline is paused, or is to stop at a time; rows are written while it runs: `sluice resume`")
+        told.append(
+            "the pipeline is paused, or is to stop at a time; rows are written while it runs:"
+            " `sluice resume`"
+        )
     try:
-        ChangedKeys(relay, _without_rows, request.settings(settings).filters, request.since, request.until).collect()
+        ChangedKeys(
+            relay, _without_rows, request.settings(settings).filters, request.since, request.until
+        ).collect()
     except (ReplayRangeError, RelayError) as error:
         told.append(str(error))
     return told
@@ -67,8 +90,8 @@ def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWin
 def repair_notes(settings: Settings) -> list[str]:
     """What to know before a repair begins. Raises relay errors."""
     return [
-        f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the repair, then have it go"
-        " on"
+        f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the"
+        " repair, then have it go on"
         for failure in settings.open_relay().failures.list()
     ]
 
@@ -84,45 +107,72 @@ def _why_not_repairable(settings: Settings, table: Table) -> str:
     again = f"copy it again: `sluice backfill --table {shlex.quote(name)}`"
     if not lookup_key_columns(table):
         return f"{name} has no key: which of its rows were touched can't be told; {again}"
-    if filters.ignored_row_kinds(table.schema_name, table.name) or filters.may_keep_rows(table.schema_name, table.name):
+    if filters.ignored_row_kinds(table.schema_name, table.name) or filters.may_keep_rows(
+        table.schema_name, table.name
+    ):
         return f"{name} isn't downstream as it is upstream: [filter] leaves some changes out"
     try:
         target = settings.routes.target(table.schema_name, table.name)
     except RouteError as error:
         return str(error)
-    return f"{name} is merged with other tables in {full_name(target.schema, target.table)}" if target.is_merged else ""
+    return (
+        f"{name} is merged with other tables in {full_name(target.schema, target.table)}"
+        if target.is_merged
+        else ""
+    )
 
 
 def run_repair(settings: Settings, job: Job, run: JobRun, prepare: Prepare | None) -> ReplaySummary:
-    """Do it, or go on with it. `prepare`: as `latest_rows_options` say; Spark by default. Raises as"
-    " `RowRepair.work`."""
+    """Do it, or go on with it.
+
+    `prepare`: as `latest_rows_options` say; Spark by default. Raises as" " `RowRepair.work`.
+    """
     request, relay = ReplayRequest.from_json(job.spec.asked), settings.open_relay()
     began, to = time.monotonic(), downstream_name(settings.target)
     consumers = Consumers(relay)
     consumers.note(consumer_of(job.id), request.since, f"the job {job.id}, to {to}")
     first = relay.first()
     if first is None or first.lo > request.since:
-        raise ReplayRangeError(f"the relay log {relay.url} no longer holds what was committed after {request.since}")
+        raise ReplayRangeError(
+            f"the relay log {relay.url} no longer holds what was committed after {request.since}"
+        )
     with ExitStack() as stack:
         if prepare is None:
             options, role = latest_rows_options(settings, request), f"reapply {job.id}"
-            prepare = SparkPreparer(SessionTarget(settings.spark, role, settings.relay.url), options)
+            prepare = SparkPreparer(
+                SessionTarget(settings.spark, role, settings.relay.url), options
+            )
             stack.callback(prepare.close)
-        touched = ChangedKeys(relay, prepare, request.settings(settings).filters, request.since, request.until)
+        touched = ChangedKeys(
+            relay, prepare, request.settings(settings).filters, request.since, request.until
+        )
         pd = PDClient(settings.upstream.pd_urls, tls=settings.upstream.tls())
         stack.callback(pd.close)
         downstream = BackfillDownstream(settings, first.cluster_id)
         stack.callback(downstream.close)
         remove_orphans(relay, downstream)
-        repair = RowRepair(request, touched, RepairEndpoints(relay, downstream, pd.tso), job.id, run)
+        repair = RowRepair(
+            request, touched, RepairEndpoints(relay, downstream, pd.tso), job.id, run
+        )
         state = _run_repair_job(repair, run)
         counts = {name: dict(count) for name, count in repair.counts.items()}
         rows = sum(count["rows"] for count in counts.values())
         through = request.until if state == DONE else request.since
         summary = ReplaySummary(
-            job.id, to, request.since, request.until, through, 0, 0, 0, rows, 0, round(time.monotonic() - began, 3),
-            repaired=counts, is_repair=True,
-        )  # fmt: skip
+            job.id,
+            to,
+            request.since,
+            request.until,
+            through,
+            0,
+            0,
+            0,
+            rows,
+            0,
+            round(time.monotonic() - began, 3),
+            repaired=counts,
+            is_repair=True,
+        )
         run.end(state, result=asdict(summary))
         if state in FINAL_STATES:
             consumers.forget(consumer_of(job.id))

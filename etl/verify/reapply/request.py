@@ -13,10 +13,12 @@ from sluice.relay import RelayLog
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What was committed after `since` through `until` (TSO; 0: all that is landed when it is asked for), of the tables
-    that fit one of `tables` (globs; () for all that the rules want), goes to `target`, see
-    `sluice.etl.settings.read_target`; `rows_per_second` at most, 0 for as many as there can be. Without a target it is
-    a repair: the rows that were touched become in the pipeline's own downstream what they are upstream.
+    """What was committed after `since` through `until` (TSO.
+
+    0: all that is landed when it is asked for), of the tables that fit one of `tables` (globs; ()
+    for all that the rules want), goes to `target`, see `sluice.etl.settings.read_target`;
+    `rows_per_second` at most, 0 for as many as there can be. Without a target it is a repair: the
+    rows that were touched become in the pipeline's own downstream what they are upstream.
     """
 
     since: int
@@ -31,8 +33,9 @@ class ReplayRequest:
         return not self.target
 
     def settings(self, pipeline: Settings) -> Settings:
-        """The pipeline's settings as they are for this: with the other downstream and its rules, these tables only, and
-        one session that writes. A repair has them as they are, but for these tables. Raises SettingsError.
+        """The pipeline's settings as they are for this: with the other downstream and its rules,
+        these tables only, and one session that writes. A repair has them as they are, but for these
+        tables. Raises SettingsError.
         """
         if self.is_repair:
             return replace(pipeline, filters=only_tables(pipeline.filters, self.tables))
@@ -47,7 +50,10 @@ class ReplayRequest:
         return self if last is None else replace(self, until=last.hi)
 
     def is_same(self, other: ReplayRequest) -> bool:
-        """Whether this is what was asked for before; without an end of its own it is the one that was found then."""
+        """Whether this is what was asked for before.
+
+        Without an end of its own it is the one that was found then.
+        """
         return self == (other if self.until else replace(other, until=0))
 
     def to_json(self) -> dict[str, Any]:

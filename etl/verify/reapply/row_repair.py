@@ -1,5 +1,6 @@
-"""Rows that a past range of windows touched become in the running downstream what they are upstream, from the relay log
-alone: chunk after chunk of their keys, each written when the checkpoint is exactly where it is as of.
+"""Rows that a past range of windows touched become in the running downstream what they are
+upstream, from the relay log alone: chunk after chunk of their keys, each written when the
+checkpoint is exactly where it is as of.
 """
 
 from __future__ import annotations
@@ -52,17 +53,27 @@ class RepairEndpoints:
 
 
 class RowRepair:
-    """One run of a job. `work` does it; `counts` are those of its chunks, by table, see `ChunkResult`."""
+    """One run of a job.
+
+    `work` does it; `counts` are those of its chunks, by table, see `ChunkResult`.
+    """
 
     def __init__(
-        self, request: ReplayRequest, touched: ChangedKeys, places: RepairEndpoints, job: str, run: JobRun
+        self,
+        request: ReplayRequest,
+        touched: ChangedKeys,
+        places: RepairEndpoints,
+        job: str,
+        run: JobRun,
     ) -> None:
         self._request = request
         self._changed_keys = touched
         self._relay = places.relay
         self._job = job
         self._run = run
-        self._scheduler = AlignedChunkScheduler(places.relay.aligned_chunks, job, places.now, places.downstream)
+        self._scheduler = AlignedChunkScheduler(
+            places.relay.aligned_chunks, job, places.now, places.downstream
+        )
         self._done = _ProgressFile(places.relay, job)
         self._attempts = 0
         self._began = 0.0
@@ -70,8 +81,10 @@ class RowRepair:
         self.counts: dict[str, Counter[str]] = {}
 
     def work(self) -> None:
-        """Until every touched key is done. Raises StopRequested, ReapplyError, LeaseLostError, BackfillError, and what
-        preparing and the clients of PD and of the downstream raise.
+        """Until every touched key is done.
+
+        Raises StopRequested, ReapplyError, LeaseLostError, BackfillError, and what preparing and
+        the clients of PD and of the downstream raise.
         """
         for made in self._scheduler.orphaned():
             self._result(made)
@@ -80,7 +93,9 @@ class RowRepair:
         self._changed_keys.collect(lambda ts: self._check_orders())
         tables = sorted(self._changed_keys.tables.values(), key=lambda table: table.full_name)
         self._run.set_totals({table.full_name: self._progress(table) for table in tables})
-        self._scheduler.begin_repair(TableRepair(self._job, self._job, tuple(table.id for table in tables)), self._run)
+        self._scheduler.begin_repair(
+            TableRepair(self._job, self._job, tuple(table.id for table in tables)), self._run
+        )
         self._began = time.monotonic()
         for table in tables:
             self._repair_table(table)
@@ -118,7 +133,13 @@ class RowRepair:
         """Have some of the touched keys written; None if nothing came of it this time."""
         made = self._scheduler.make(
             AlignedChunk(
-                0, self._job, number, table.id, table.schema_name, table.name, condition=condition_of(table, keys)
+                0,
+                self._job,
+                number,
+                table.id,
+                table.schema_name,
+                table.name,
+                condition=condition_of(table, keys),
             )
         )
         loads: tuple[Any, ...] = ()
@@ -126,7 +147,9 @@ class RowRepair:
             self._wait_until_landed(made.at_ts)
             self._changed_keys.advance(made.at_ts)
             rows = self._changed_keys.current(table.id, keys)
-            loads = write_loads(self._relay.storage, table, rows, f"jobs/{self._job}/rows/{made.at_ts}")
+            loads = write_loads(
+                self._relay.storage, table, rows, f"jobs/{self._job}/rows/{made.at_ts}"
+            )
             ready = ChunkReady(self._changed_keys.tables[table.id].to_json(), made.at_ts, loads)
             outcome = self._scheduler.settle(made, ready)
         except BaseException:
@@ -142,8 +165,8 @@ class RowRepair:
             log.info("%s: %s", table.full_name, found.declined)
             if not found.is_passing:
                 raise ReplayRangeError(
-                    f"{found.declined}. What was touched isn't enough: copy the table again, `sluice backfill --table"
-                    f" {shlex.quote(table.full_name)}`"
+                    f"{found.declined}. What was touched isn't enough: copy the table again,"
+                    f" `sluice backfill --table {shlex.quote(table.full_name)}`"
                 )
             return None
         return found
@@ -160,7 +183,9 @@ class RowRepair:
     def _waiting(self, seconds: float) -> None:
         self._run.check()
         if seconds > _WAIT_LOG_DELAY_S:
-            self._run.doing("waiting for landing and applying to come to a chunk: `sluice status` tells")
+            self._run.doing(
+                "waiting for landing and applying to come to a chunk: `sluice status` tells"
+            )
             self._run.check_order()
 
     def _check_orders(self) -> None:
@@ -171,17 +196,22 @@ class RowRepair:
         self._attempts += 1
         if self._attempts >= _MAX_ATTEMPTS:
             raise ReplayRangeError(
-                f"{table.full_name}: a chunk came to nothing {_MAX_ATTEMPTS} times: applying didn't wait for it, or"
-                f" the table"
-                " changed. The log of the task that applies says why; then go on with the job"
+                f"{table.full_name}: a chunk came to nothing {_MAX_ATTEMPTS} times: applying didn't"
+                " wait for it, or the table changed. The log of the task that applies says why;"
+                " then go on with the job"
             )
         time.sleep(min(0.05 * 2**self._attempts, 2.0))
 
-    def _note(self, table: Table, rows: pa.Table, through: int, count: int, found: ChunkResult) -> None:
+    def _note(
+        self, table: Table, rows: pa.Table, through: int, count: int, found: ChunkResult
+    ) -> None:
         self._done.keep(table, rows, through)
         counts = self.counts.setdefault(table.full_name, Counter(dict.fromkeys(_COUNTERS, 0)))
         counts.update({name: getattr(found, name) for name in _COUNTERS})
-        self._run.did(table.full_name, JobCounts(count, 0, _chunk_count(through) - _chunk_count(through - count)))
+        self._run.did(
+            table.full_name,
+            JobCounts(count, 0, _chunk_count(through) - _chunk_count(through - count)),
+        )
         self._rows += count
         if self._request.rows_per_second:
             ahead_s = self._rows / self._request.rows_per_second - (time.monotonic() - self._began)
@@ -192,7 +222,10 @@ class RowRepair:
 
 
 class _ProgressFile:
-    """How many rows of each table's are done. They count only while the rows are found in the same order."""
+    """How many rows of each table's are done.
+
+    They count only while the rows are found in the same order.
+    """
 
     def __init__(self, relay: RelayLog, job: str) -> None:
         self._storage = relay.storage

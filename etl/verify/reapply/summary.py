@@ -25,8 +25,8 @@ class ReplaySummary:
     seconds: float
     warnings: tuple[str, ...] = ()
     repaired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of a repair, by table: how many `rows` were looked at, how many of them were the `same`, `inserted`, `replaced`,
-    `deleted`.
+    """Of a repair, by table: how many `rows` were looked at, how many of them were the `same`,
+    `inserted`, `replaced`, `deleted`.
     """
 
     is_repair: bool = False

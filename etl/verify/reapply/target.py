@@ -1,5 +1,5 @@
-"""The sink that past windows go to: whether it is free for them, how far the job is there, and how it is opened. Never
-the running pipeline's, and never one in which somebody else's transactions are.
+"""The sink that past windows go to: whether it is free for them, how far the job is there, and how
+it is opened. Never the running pipeline's, and never one in which somebody else's transactions are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sluice.etl.verify.reapply.window_range import ReplayWindows
 
 
 class ReplayTarget:
-    """The downstream of `own`, which are the settings of the running `pipeline` but for that and the rules; `since`
-    (TSO) is where the range begins.
+    """The downstream of `own`, which are the settings of the running `pipeline` but for that and
+    the rules; `since` (TSO) is where the range begins.
     """
 
     def __init__(self, pipeline: Settings, own: Settings, cluster_id: int, since: int) -> None:
@@ -27,8 +27,9 @@ class ReplayTarget:
         self._since = since
 
     def begun(self, job: str) -> Checkpoint | None:
-        """How far the job is there; None if it has not begun, or the place is somebody else's. Raises DownstreamError,
-        OSError.
+        """How far the job is there; None if it has not begun, or the place is somebody else's.
+
+        Raises DownstreamError, OSError.
         """
         target = self._own.target
         if isinstance(target, Downstream):
@@ -40,16 +41,27 @@ class ReplayTarget:
         return found.checkpoint if found else None
 
     def problems(self, found: ReplayWindows) -> list[str]:
-        """Why nothing may be written there by a job that begins. Raises DownstreamError, KafkaUnavailableError,
-        ApplyError, OSError.
+        """Why nothing may be written there by a job that begins.
+
+        Raises DownstreamError, KafkaUnavailableError, ApplyError, OSError.
         """
         match self._own.target:
             case Downstream():
-                return _other_database.target_problems(self._pipeline, self._own, found, self._since)
+                return _other_database.target_problems(
+                    self._pipeline, self._own, found, self._since
+                )
             case File() as folder:
-                return [*self._same_folder(folder), *self._unknown_savepoint(), *_used_folder(folder)]
+                return [
+                    *self._same_folder(folder),
+                    *self._unknown_savepoint(),
+                    *_used_folder(folder),
+                ]
             case Kafka() as topic:
-                return [*self._same_topic(topic), *self._unknown_savepoint(), *_used_topic(topic, self._cluster_id)]
+                return [
+                    *self._same_topic(topic),
+                    *self._unknown_savepoint(),
+                    *_used_topic(topic, self._cluster_id),
+                ]
 
     def notes(self) -> list[str]:
         """What to know before it begins."""
@@ -59,7 +71,10 @@ class ReplayTarget:
         return [said] if said else []
 
     def open(self, job: str) -> Sink:
-        """The sink, for this job alone. What it writes first is who it is: a topic's messages don't tell."""
+        """The sink, for this job alone.
+
+        What it writes first is who it is: a topic's messages don't tell.
+        """
         target = self._own.target
         sink = open_sink(self._own, self._cluster_id, job)
         if isinstance(sink, DrainerTakeover):
@@ -79,7 +94,10 @@ class ReplayTarget:
         except CheckpointError as error:
             return [str(error)]
         return (
-            [f"there is a savepoint of a pipeline or a Drainer, {savepoint.path}: give the job its own"]
+            [
+                f"there is a savepoint of a pipeline or a Drainer, {savepoint.path}: give the job"
+                " its own"
+            ]
             if there
             else []
         )
@@ -87,12 +105,16 @@ class ReplayTarget:
     def _same_folder(self, folder: File) -> list[str]:
         running = self._pipeline.target
         if isinstance(running, File) and Path(folder.dir).resolve() == Path(running.dir).resolve():
-            return [f"the pipeline writes its files to {folder.dir}: give the job a folder of its own"]
+            return [
+                f"the pipeline writes its files to {folder.dir}: give the job a folder of its own"
+            ]
         return []
 
     def _same_topic(self, topic: Kafka) -> list[str]:
         running = self._pipeline.target
-        if isinstance(running, Kafka) and kafka_sink.is_same_topic(topic, running, self._cluster_id):
+        if isinstance(running, Kafka) and kafka_sink.is_same_topic(
+            topic, running, self._cluster_id
+        ):
             return ["the pipeline writes to this topic: give the job one of its own"]
         return []
 

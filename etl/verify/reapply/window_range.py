@@ -1,5 +1,5 @@
-"""What the relay log holds between two points in time: how much it is, which tables and DDL are in it, and whether all
-of it is there.
+"""What the relay log holds between two points in time: how much it is, which tables and DDL are in
+it, and whether all of it is there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from sluice.tidb.table_name import fits
 
 @dataclass(slots=True)
 class ReplayWindows:
-    """Windows that hold commits of the range. `transactions`, `changes` and `bytes` (of parts) count those windows in
-    which a wanted table changes, as wholes: at most so much is to be done.
+    """Windows that hold commits of the range.
+
+    `transactions`, `changes` and `bytes` (of parts) count those windows in which a wanted table
+    changes, as wholes: at most so much is to be done.
     """
 
     cluster_id: int = 0
@@ -29,7 +31,9 @@ class ReplayWindows:
     changes: int = 0
     bytes: int = 0
     tables: dict[str, Table] = field(default_factory=dict)
-    """Wanted tables that change, by ``schema.table``, as they were when the first change of the range came."""
+    """Wanted tables that change, by ``schema.table``, as they were when the first change of the
+    range came.
+    """
     begun: dict[int, Table] = field(default_factory=dict)
     """Those of them that were there before the range, by id."""
     ddls: list[DdlJob] = field(default_factory=list)
@@ -45,12 +49,16 @@ def inspect_range(relay: RelayLog, since: int, until: int, filters: Filter) -> R
         found.problems.append(f"the relay log {relay.url} is empty")
         return found
     found.cluster_id = first.cluster_id
-    there = f"the relay log {relay.url} holds what was committed after {tso.text(first.lo)} through {tso.text(last.hi)}"
+    there = (
+        f"the relay log {relay.url} holds what was committed after {tso.text(first.lo)} through"
+        f" {tso.text(last.hi)}"
+    )
     if since >= until:
         found.problems.append(f"--since {tso.text(since)} is not before --until {tso.text(until)}")
     elif since < first.lo:
         found.problems.append(
-            f"{there}: what came before was removed ([relay] keep), or never landed; not --since {since}"
+            f"{there}: what came before was removed ([relay] keep), or never landed; not --since"
+            f" {since}"
         )
     elif until > last.hi:
         found.problems.append(f"{there}: --until {tso.text(until)} is not landed")
@@ -59,7 +67,9 @@ def inspect_range(relay: RelayLog, since: int, until: int, filters: Filter) -> R
     return found
 
 
-def _gather(found: ReplayWindows, relay: RelayLog, ends: tuple[int, int], filters: Filter, oldest: int) -> None:
+def _gather(
+    found: ReplayWindows, relay: RelayLog, ends: tuple[int, int], filters: Filter, oldest: int
+) -> None:
     since, until = ends
     born: set[int] = set()
     try:
@@ -67,17 +77,26 @@ def _gather(found: ReplayWindows, relay: RelayLog, ends: tuple[int, int], filter
             found.windows += 1
             if window.tables or window.ddls:
                 _add(found, window, ends, filters, born)
-            for commit_ts, began_ts in WindowPayload.from_window(window, since, until).ddl_started_before().items():
+            for commit_ts, began_ts in (
+                WindowPayload.from_window(window, since, until).ddl_started_before().items()
+            ):
                 if began_ts < oldest:
                     found.problems.append(
-                        f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the oldest window that"
-                        " is there: which rows it keeps can't be told. Begin after it"
+                        f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before"
+                        " the oldest window that is there: which rows it keeps can't be told."
+                        " Begin after it"
                     )
     except RelayError as error:
         found.problems.append(str(error))
 
 
-def _add(found: ReplayWindows, window: WindowRecord, ends: tuple[int, int], filters: Filter, born: set[int]) -> None:
+def _add(
+    found: ReplayWindows,
+    window: WindowRecord,
+    ends: tuple[int, int],
+    filters: Filter,
+    born: set[int],
+) -> None:
     schema = RecordedSchema.from_window(window)
     wanted = False
     for table_id, table in schema.tables.items():
@@ -88,13 +107,21 @@ def _add(found: ReplayWindows, window: WindowRecord, ends: tuple[int, int], filt
         if table_id not in born:
             found.begun.setdefault(table_id, table)
     for ddl in schema.ddls:
-        if ddl.commit_ts <= ends[0]:  # its tables are there when the range begins, in the middle of the window
+        # its tables are there when the range begins, in the middle of the window
+        if ddl.commit_ts <= ends[0]:
             for table_id, table in ddl.effect.tables.items():
                 if table is not None and _wants(filters, table):
                     wanted = True
                     found.tables[table.full_name] = found.begun[table_id] = table
             continue
-        tables = [t for t in (*ddl.effect.tables.values(), *(schema.tables.get(i) for i in ddl.effect.tables)) if t]
+        tables = [
+            t
+            for t in (
+                *ddl.effect.tables.values(),
+                *(schema.tables.get(i) for i in ddl.effect.tables),
+            )
+            if t
+        ]
         names = any(filters.wants_schema(s.name) for s in ddl.effect.schemas.values() if s)
         names = names or any(_wants(filters, table) for table in tables)
         born.update(i for i in ddl.effect.tables if i not in found.begun)
@@ -112,7 +139,9 @@ def _add(found: ReplayWindows, window: WindowRecord, ends: tuple[int, int], filt
 
 def _wants(filters: Filter, table: Table) -> bool:
     return (
-        table.is_base_table and not is_internal_table(table.id) and filters.wants_table(table.schema_name, table.name)
+        table.is_base_table
+        and not is_internal_table(table.id)
+        and filters.wants_table(table.schema_name, table.name)
     )
 
 

@@ -1,8 +1,9 @@
-"""Convert a transaction's rows in one call, and encode its Prewrite: compiled from `compiled.c` if possible.
+"""Convert a transaction's rows in one call, and encode its Prewrite: compiled from `compiled.c` if
+possible.
 
-Where it isn't compiled, and for rows it doesn't know, `sluice.tidb.stored_rows` converts, with the same result
-(tests/pump_service/capture/test_converting_kernel.py). `sluice.tidb.build_native` compiles it; `SLUICE_KERNEL=plain`
-leaves it out.
+Where it isn't compiled, and for rows it doesn't know, `sluice.tidb.stored_rows` converts, with the
+same result (tests/pump_service/capture/test_converting_kernel.py). `sluice.tidb.build_native`
+compiles it; `SLUICE_KERNEL=plain` leaves it out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ _SEQUENCE = (pb.binlog.DeleteRow, pb.binlog.Update, pb.binlog.Insert)
 Tables: TypeAlias = dict[int, tuple[list[bytes], list[bytes], list[bytes]]]
 """Deleted, updated and inserted rows by table id."""
 Target: TypeAlias = tuple[bytes, tuple[bytes | None, ...], list[bytes], list[bytes], list[bytes]]
-"""Shape and missing datums of a table (see `StoredRowConverter.shape`); its deleted, updated and inserted rows."""
+"""Shape and missing datums of a table (see `StoredRowConverter.shape`); its deleted, updated and
+inserted rows.
+"""
 
 
 def convert(
@@ -20,16 +22,19 @@ def convert(
 ) -> tuple[int, int, int]:
     """Append the rows of `changes` to the lists of their targets, from the place `begin` on.
 
-    `targets` is by physical table id, and makes those that are missing; changes of None are left out. Return the place
-    of the first change that isn't converted, how many rows were, and their bytes. It stops behind `room` bytes, and in
-    front of a change of another key, or of a row that it doesn't know.
+    `targets` is by physical table id, and makes those that are missing; changes of None are left
+    out. Return the place of the first change that isn't converted, how many rows were, and their
+    bytes. It stops behind `room` bytes, and in front of a change of another key, or of a row that
+    it doesn't know.
 
     Here it stops at once.
     """
     return begin, 0, 0
 
 
-def encode(start_ts: int, commit_ts: int, key: bytes, schema_version: int, tables: Tables, /) -> bytes:
+def encode(
+    start_ts: int, commit_ts: int, key: bytes, schema_version: int, tables: Tables, /
+) -> bytes:
     """Return the Prewrite of a transaction, with its commit_ts; `key` is one that it changed.
 
     Each table has deletes first, then updates, then inserts.
@@ -37,7 +42,9 @@ def encode(start_ts: int, commit_ts: int, key: bytes, schema_version: int, table
     value = pb.binlog.PrewriteValue(schema_version=schema_version)
     for table_id, lists in tables.items():
         deleted, updated, inserted = lists
-        sequence = [kind for kind, rows in zip(_SEQUENCE, lists, strict=True) for _ in range(len(rows))]
+        sequence = [
+            kind for kind, rows in zip(_SEQUENCE, lists, strict=True) for _ in range(len(rows))
+        ]
         if sequence:
             value.mutations.add(
                 table_id=table_id,

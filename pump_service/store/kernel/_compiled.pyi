@@ -4,6 +4,13 @@ EDITION: int
 
 def look(data: Buffer, base: int, offsets: Ints, into: Ints, /) -> None: ...
 def place(
-    data: Buffer, base: int, offsets: Buffer, lengths: Buffer, crcs: Buffer, targets: Buffer, into: Buffer, /
+    data: Buffer,
+    base: int,
+    offsets: Buffer,
+    lengths: Buffer,
+    crcs: Buffer,
+    targets: Buffer,
+    into: Buffer,
+    /,
 ) -> bool: ...
 def crc(data: Buffer, by_table: bool, /) -> int: ...

@@ -35,19 +35,29 @@ def look(data: Buffer, base: int, offsets: Ints, into: Ints, /) -> None:
     """
     at = offsets - base
     inside = (at >= 0) & (at <= len(data) - HEADER.size)
-    looks = rows_at(np.frombuffer(bytes(data) + bytes(_LOOK), np.uint8), np.where(inside, at, 0), _LOOK)
+    looks = rows_at(
+        np.frombuffer(bytes(data) + bytes(_LOOK), np.uint8), np.where(inside, at, 0), _LOOK
+    )
     headers = np.ascontiguousarray(looks[:, : HEADER.size]).view(_HEADERS).ravel()
     is_record = inside & (headers["magic"] == RECORD_MAGIC) & (headers["length"] != 0)
     into[:, 0], into[:, 1] = headers["length"], headers["crc"]
     into[:, 2], into[:, 3], into[:, 4], right = parse_heads(looks[:, HEADER.size :], into[:, 0])
-    # Prewrites are checked when their payload is read; all else is small and decides what belongs together.
+    # Prewrites are checked when their payload is read; all else is small and decides what belongs
+    # together.
     into[:, 5] = np.where(right, np.where(into[:, 2] == 0, KNOWN, UNCHECKED), ODD)
     into[~right, 2:5] = 0
     into[~is_record] = 0
 
 
 def place(
-    data: Buffer, base: int, offsets: Buffer, lengths: Buffer, crcs: Buffer, targets: Buffer, into: Buffer, /
+    data: Buffer,
+    base: int,
+    offsets: Buffer,
+    lengths: Buffer,
+    crcs: Buffer,
+    targets: Buffer,
+    into: Buffer,
+    /,
 ) -> bool:
     """Copy the payloads at `offsets` of a file, whose bytes from `base` are `data`, into `into`.
 

@@ -1,4 +1,5 @@
-"""A stand-in TiKV without a cluster around it: transactions and accidents step by step, and a model of both.
+"""A stand-in TiKV without a cluster around it: transactions and accidents step by step, and a model
+of both.
 
 The model is a list of transactions; it knows nothing of regions, streams or locks' events.
 """
@@ -35,7 +36,10 @@ class OpenTransaction:
 
 
 class World:
-    """Stores at ports of their own, with PD on the first; `model` is {(commit_ts, start_ts): {key: (value, old)}}."""
+    """Stores at ports of their own, with PD on the first.
+
+    `model` is {(commit_ts, start_ts): {key: (value, old)}}.
+    """
 
     def __init__(self, store_count=1, splits=()):
         self.oracle = Oracle()
@@ -54,7 +58,9 @@ class World:
         for store_id in self.store_ids:
             server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
             self.addresses[store_id] = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-            pb_grpc.tikv.add_TikvServicer_to_server(TiKVService(self.store, self.regions, store_id), server)
+            pb_grpc.tikv.add_TikvServicer_to_server(
+                TiKVService(self.store, self.regions, store_id), server
+            )
             server.add_generic_rpc_handlers((self.changes.service(store_id),))
             self._servers.append(server)
         url = f"http://{self.addresses[1]}"
@@ -80,10 +86,14 @@ class World:
         self.changes.advance(ts)
         return ts
 
-    # ---- transactions -------------------------------------------------------------------------------
+    # ---- transactions
+    # -------------------------------------------------------------------------------
 
     def begin(self, changes):
-        """Begin a transaction of {key: value or None}; keys that another one has locked are left out."""
+        """Begin a transaction of {key: value or None}.
+
+        Keys that another one has locked are left out.
+        """
         start_ts = self.tso()
         free = {key: value for key, value in changes.items() if key not in self._locked}
         self._locked |= free.keys()
@@ -94,7 +104,9 @@ class World:
         """Prewrite the next `count` keys, or all that are left, by one command."""
         left = [key for key in txn.changes if key not in txn.prewritten][:count]
         if left:
-            self.store.prewrite_all({key: Change(txn.changes[key]) for key in left}, txn.start_ts, txn.primary)
+            self.store.prewrite_all(
+                {key: Change(txn.changes[key]) for key in left}, txn.start_ts, txn.primary
+            )
             txn.prewritten += left
 
     def commit(self, txn, *, calculated=False):
@@ -149,7 +161,10 @@ class World:
         return self.commit_all(txn)
 
     def _calculated(self, txn):
-        return max(self.changes.max_ts, txn.start_ts, *(self._last.get(key, 0) for key in txn.changes)) + 1
+        return (
+            max(self.changes.max_ts, txn.start_ts, *(self._last.get(key, 0) for key in txn.changes))
+            + 1
+        )
 
     def _note(self, txn):
         rows = {key: (value, txn.old[key] or b"") for key, value in txn.changes.items()}
@@ -158,8 +173,12 @@ class World:
             self._now[key], self._last[key] = value, txn.commit_ts
 
     def expected(self, after_ts, ts):
-        """Return the model's transactions with after_ts < commit_ts <= ts, in order, without what changes nothing."""
-        found = {key: effective(self.model[key]) for key in sorted(self.model) if after_ts < key[0] <= ts}
+        """Return the model's transactions with after_ts < commit_ts <= ts, in order, without what
+        changes nothing.
+        """
+        found = {
+            key: effective(self.model[key]) for key in sorted(self.model) if after_ts < key[0] <= ts
+        }
         return {key: rows for key, rows in found.items() if rows}
 
 

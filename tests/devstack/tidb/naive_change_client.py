@@ -1,7 +1,9 @@
-"""A client of change data as plain as can be: the oracle for the stand-in's server, and for the real client.
+"""A client of change data as plain as can be: the oracle for the stand-in's server, and for the
+real client.
 
 It shares no code with `sluice.pump_service`. A piece of the key space is followed by one coroutine,
-which subscribes, keeps everything in memory, and after any error begins again where its piece was resolved.
+which subscribes, keeps everything in memory, and after any error begins again where its piece was
+resolved.
 """
 
 import asyncio
@@ -16,7 +18,10 @@ END = object()
 
 
 class NaiveClient:
-    """Follows [start, end) (encoded keys) from `checkpoint_ts` on; `scan_regions(start, end)` asks PD."""
+    """Follows [start, end) (encoded keys) from `checkpoint_ts` on.
+
+    `scan_regions(start, end)` asks PD.
+    """
 
     def __init__(self, cluster_id, scan_regions, addresses, start, end, checkpoint_ts):
         self.cluster_id, self.scan_regions, self.addresses = cluster_id, scan_regions, addresses
@@ -38,7 +43,9 @@ class NaiveClient:
     def transactions(self, ts=None):
         """Return what committed above the checkpoint, through `ts` or the frontier, in order."""
         ts = self.frontier if ts is None else ts
-        return {key: self.rows[key] for key in sorted(self.rows) if self.checkpoint_ts < key[0] <= ts}
+        return {
+            key: self.rows[key] for key in sorted(self.rows) if self.checkpoint_ts < key[0] <= ts
+        }
 
     def check(self):
         """Raise what ended one of its coroutines."""

@@ -19,7 +19,14 @@ def run(scenario):
 
 
 def client_of(made, checkpoint_ts=0, start=b"", end=b""):
-    return NaiveClient(CLUSTER_ID, made.regions.between, made.addresses, start, end, checkpoint_ts or made.oracle.last)
+    return NaiveClient(
+        CLUSTER_ID,
+        made.regions.between,
+        made.addresses,
+        start,
+        end,
+        checkpoint_ts or made.oracle.last,
+    )
 
 
 async def caught_up(made, client):
@@ -36,12 +43,16 @@ async def caught_up(made, client):
 def assert_equal(made, client):
     frontier = client.frontier
     found = {key: effective(rows) for key, rows in client.transactions(frontier).items()}
-    assert {key: rows for key, rows in found.items() if rows} == made.expected(client.checkpoint_ts, frontier)
+    assert {key: rows for key, rows in found.items() if rows} == made.expected(
+        client.checkpoint_ts, frontier
+    )
     assert client.late == []
     client.check()
 
 
-async def feed(made, *requests, method="EventFeedV2", metadata=(("features", "stream-multiplexing"),)):
+async def feed(
+    made, *requests, method="EventFeedV2", metadata=(("features", "stream-multiplexing"),)
+):
     """Send requests on one stream; return it, to read messages from."""
     channel = grpc.aio.insecure_channel(made.addresses[1])
 
@@ -79,7 +90,11 @@ async def events(call, count):
 
 def rows_of(found):
     log = pb.cdc.Event.LogType
-    return [(log.Name(row.type), row.key, row.value, row.old_value) for event in found for row in event.entries.entries]
+    return [
+        (log.Name(row.type), row.key, row.value, row.old_value)
+        for event in found
+        for row in event.entries.entries
+    ]
 
 
 def test_a_commit_repeats_short_values_only_and_no_old_one():
@@ -148,7 +163,8 @@ def test_an_open_lock_holds_the_resolved_timestamp_of_its_range_only():
             txn = made.begin({b"a": b"1"})
             made.prewrite(txn)
             ts = made.tick()
-            found = [(await call.read()).resolved_ts for _ in range(3)]  # the first has the PREWRITE
+            # the first has the PREWRITE
+            found = [(await call.read()).resolved_ts for _ in range(3)]
             resolved = {(*each.regions, each.request_id): each.ts for each in found[1:]}
             return resolved, txn.start_ts, ts, left.id, right.id
 
@@ -183,13 +199,18 @@ def test_a_region_may_be_subscribed_twice_with_two_request_ids_but_not_with_one(
 
     found = run(scenario())
     assert [event.request_id for event in found if event.error.HasField("duplicate_request")] == [1]
-    assert sorted(event.request_id for event in found if event.WhichOneof("event") == "entries") == [1, 2]
+    assert sorted(
+        event.request_id for event in found if event.WhichOneof("event") == "entries"
+    ) == [1, 2]
 
 
 def test_a_deregistered_subscription_ends_with_region_not_found():
     async def scenario():
         async with world() as made:
-            asked = request(made), request(made, 0, deregister=pb.cdc.ChangeDataRequest.Deregister())
+            asked = (
+                request(made),
+                request(made, 0, deregister=pb.cdc.ChangeDataRequest.Deregister()),
+            )
             call = await feed(made, *asked)
             found = await events(call, 1)
             while not found[-1].HasField("error"):
@@ -245,11 +266,19 @@ ACCIDENTS = {
     "split": lambda made: made.changes.split(b"k"),
     "merge": lambda made: made.changes.merge(made.regions.at(b"").id),
     "transfer": lambda made: made.changes.transfer(made.regions.at(encode_bytes(b"a")).id, 2),
-    "unknown leader": lambda made: made.changes.transfer(made.regions.at(encode_bytes(b"a")).id, 2, is_known=False),
+    "unknown leader": lambda made: made.changes.transfer(
+        made.regions.at(encode_bytes(b"a")).id, 2, is_known=False
+    ),
     "break": lambda made: made.changes.break_streams(),
     "congest": lambda made: made.changes.congest(made.regions.at(encode_bytes(b"a")).id),
-    "busy": lambda made: (setattr(made.changes, "busy_registrations", 2), made.changes.break_streams()),
-    "repeat": lambda made: (setattr(made.changes, "repeated_commands", 64), made.changes.break_streams()),
+    "busy": lambda made: (
+        setattr(made.changes, "busy_registrations", 2),
+        made.changes.break_streams(),
+    ),
+    "repeat": lambda made: (
+        setattr(made.changes, "repeated_commands", 64),
+        made.changes.break_streams(),
+    ),
 }
 
 
@@ -313,13 +342,17 @@ CHANGES = st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=5)
 TRANSACTION_STEPS = st.one_of(
     st.tuples(st.just("begin"), CHANGES),
     st.tuples(st.just("one phase"), CHANGES),
-    st.tuples(st.sampled_from(["prewrite", "commit", "calculated", "secondary"]), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(["prewrite", "commit", "calculated", "secondary"]), st.integers(0, 3)
+    ),
     st.tuples(st.sampled_from(["commit", "secondary", "rollback"]), st.integers(0, 3)),
     st.tuples(st.just("tick"), st.none()),
 )
 ACCIDENT_STEPS = st.one_of(
     st.tuples(st.sampled_from(["break", "busy", "repeat", "shake", "hold", "release"]), st.none()),
-    st.tuples(st.sampled_from(["split", "merge", "congest", "to 1", "to 2"]), st.sampled_from(KEYS)),
+    st.tuples(
+        st.sampled_from(["split", "merge", "congest", "to 1", "to 2"]), st.sampled_from(KEYS)
+    ),
 )
 STEPS = st.lists(st.one_of(*[TRANSACTION_STEPS] * 4, ACCIDENT_STEPS), min_size=30, max_size=80)
 

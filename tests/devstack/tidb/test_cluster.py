@@ -13,7 +13,16 @@ import pytest
 
 from sluice.devstack.recording import Recording
 from sluice.devstack.tidb import Cluster, ClusterOptions
-from sluice.tidb import EtcdClient, PDClient, TiKVClient, pb, pb_grpc, read_ddl_job, read_ddl_jobs, read_schema_version
+from sluice.tidb import (
+    EtcdClient,
+    PDClient,
+    TiKVClient,
+    pb,
+    pb_grpc,
+    read_ddl_job,
+    read_ddl_jobs,
+    read_schema_version,
+)
 from sluice.tidb.codec.memcomparable import encode_bytes
 from sluice.tidb.tikv import TxnKind
 from sluice.tidb.tikv.meta import hash_prefix
@@ -24,7 +33,9 @@ DDL = RECORDINGS / "ddl"
 
 def recorded_jobs(recording):
     prefix = hash_prefix("DDLJobHistory")
-    return [json.loads(value) for key, value in sorted(recording.meta_keys()) if key.startswith(prefix)]
+    return [
+        json.loads(value) for key, value in sorted(recording.meta_keys()) if key.startswith(prefix)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +97,9 @@ def test_members_name_the_recorded_cluster_and_its_one_leader(idle, pd):
     assert idle.url in pd.urls
 
 
-@pytest.mark.parametrize("method", ["GetRegion", "GetStore", "GetAllStores", "GetGCSafePoint", "ScanRegions"])
+@pytest.mark.parametrize(
+    "method", ["GetRegion", "GetStore", "GetAllStores", "GetGCSafePoint", "ScanRegions"]
+)
 def test_a_call_with_another_clusters_id_is_refused_in_pds_words(idle, pd, method):
     with grpc.insecure_channel(f"127.0.0.1:{idle.port}") as channel:
         stub = pb_grpc.pd.PDStub(channel)
@@ -107,7 +120,10 @@ def test_a_timestamp_stream_of_another_cluster_is_refused(idle, pd):
 
 
 def test_a_method_that_old_pds_lack_is_unimplemented(idle):
-    with grpc.insecure_channel(f"127.0.0.1:{idle.port}") as channel, pytest.raises(grpc.RpcError) as caught:
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{idle.port}") as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
         channel.unary_unary("/pdpb.PD/GetClusterInfo")(b"", timeout=60)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
@@ -132,15 +148,22 @@ def test_regions_cover_the_key_space_without_gap_and_the_store_is_where_pd_says(
     header = pb.pd.RequestHeader(cluster_id=pd.cluster_id)
     with grpc.insecure_channel(f"127.0.0.1:{idle.port}") as channel:
         stub = pb_grpc.pd.PDStub(channel)
-        found = [r.region for r in stub.ScanRegions(pb.pd.ScanRegionsRequest(header=header), timeout=60).regions]
+        found = [
+            r.region
+            for r in stub.ScanRegions(pb.pd.ScanRegionsRequest(header=header), timeout=60).regions
+        ]
         assert len(found) == 3
         assert [found[0].start_key, found[-1].end_key] == [b"", b""]
         assert all(left.end_key == right.start_key for left, right in pairwise(found))
-        by_id = stub.GetRegionByID(pb.pd.GetRegionByIDRequest(header=header, region_id=found[1].id), timeout=60)
+        by_id = stub.GetRegionByID(
+            pb.pd.GetRegionByIDRequest(header=header, region_id=found[1].id), timeout=60
+        )
         assert by_id.region == found[1]
         previous = pb.pd.GetRegionRequest(header=header, region_key=found[1].start_key)
         assert stub.GetPrevRegion(previous, timeout=60).region == found[0]
-        assert not stub.GetRegionByID(pb.pd.GetRegionByIDRequest(header=header, region_id=999), timeout=60).region.id
+        assert not stub.GetRegionByID(
+            pb.pd.GetRegionByIDRequest(header=header, region_id=999), timeout=60
+        ).region.id
         with pytest.raises(grpc.RpcError, match="invalid store ID 99, not found"):
             stub.GetStore(pb.pd.GetStoreRequest(header=header, store_id=99), timeout=60)
     for key in (b"", b"m", b"t", b"t\x80", b"zzz", hash_prefix("DDLJobHistory")):
@@ -154,7 +177,9 @@ def test_service_safe_points_guard_the_smallest_until_they_are_removed(pd):
     assert pd.update_service_gc_safe_point("sluice-a", 60, 1000) == 1000
     assert pd.update_service_gc_safe_point("sluice-b", 60, 2000) == 1000
     assert pd.update_service_gc_safe_point("sluice-a", 0, 0) == 2000
-    assert pd.update_service_gc_safe_point("sluice-c", 60, 1500) == 1500, "nothing of it is dropped yet"
+    assert pd.update_service_gc_safe_point("sluice-c", 60, 1500) == 1500, (
+        "nothing of it is dropped yet"
+    )
     pd.update_service_gc_safe_point("sluice-b", 0, 0)
     pd.update_service_gc_safe_point("sluice-c", 0, 0)
 
@@ -166,7 +191,10 @@ def test_before_the_replay_there_is_no_schema_history(pd, tikv):
 
 
 def test_etcd_is_served_on_pds_port_byte_for_byte(idle, etcd_url):
-    with EtcdClient(idle.url, timeout_s=60) as through, EtcdClient(etcd_url, timeout_s=60) as direct:
+    with (
+        EtcdClient(idle.url, timeout_s=60) as through,
+        EtcdClient(etcd_url, timeout_s=60) as direct,
+    ):
         assert through.create("/test/a", b"\x00\xff")
         assert not through.create("/test/a", b"again")
         assert direct.get("/test/a") == through.get("/test/a")
@@ -186,8 +214,13 @@ def test_etcd_is_served_on_pds_port_byte_for_byte(idle, etcd_url):
 def test_etcds_errors_come_through_with_their_code_and_text(idle, etcd_url):
     answers = []
     for port in (idle.port, int(etcd_url.rsplit(":", 1)[1])):
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:
-            pb_grpc.etcd.KVStub(channel).Range(pb.etcd.RangeRequest(key=b"x", revision=1 << 40), timeout=60)
+        with (
+            grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+            pytest.raises(grpc.RpcError) as caught,
+        ):
+            pb_grpc.etcd.KVStub(channel).Range(
+                pb.etcd.RangeRequest(key=b"x", revision=1 << 40), timeout=60
+            )
         answers.append((caught.value.code(), caught.value.details()))
     assert answers[0] == answers[1]
     assert answers[0][0] == grpc.StatusCode.OUT_OF_RANGE
@@ -195,7 +228,9 @@ def test_etcds_errors_come_through_with_their_code_and_text(idle, etcd_url):
 
 def test_a_lease_is_kept_alive_through_the_proxy(idle):
     with grpc.insecure_channel(f"127.0.0.1:{idle.port}") as channel:
-        granted = channel.unary_unary("/etcdserverpb.Lease/LeaseGrant")(b"\x08\x3c\x10\x07", timeout=60)
+        granted = channel.unary_unary("/etcdserverpb.Lease/LeaseGrant")(
+            b"\x08\x3c\x10\x07", timeout=60
+        )
         assert b"\x10\x07\x18\x3c" in granted  # ID 7, TTL 60
         go_on = threading.Event()
 
@@ -204,7 +239,9 @@ def test_a_lease_is_kept_alive_through_the_proxy(idle):
                 yield b"\x08\x07"
             go_on.wait(60)
 
-        answers = channel.stream_stream("/etcdserverpb.Lease/LeaseKeepAlive")(requests(), timeout=60)
+        answers = channel.stream_stream("/etcdserverpb.Lease/LeaseKeepAlive")(
+            requests(), timeout=60
+        )
         assert all(b"\x10\x07\x18\x3c" in next(answers) for _ in range(3))
         go_on.set()
         assert list(answers) == []
@@ -213,17 +250,27 @@ def test_a_lease_is_kept_alive_through_the_proxy(idle):
 def test_schema_history_grows_with_the_replay(etcd_url):
     recording = Recording(DDL)
     label = recording.label("d_many")
-    finished = {t.ddl_job_id: t.commit_ts for t in recording.transactions().values() if t.ddl_job_id}
+    finished = {
+        t.ddl_job_id: t.commit_ts for t in recording.transactions().values() if t.ddl_job_id
+    }
     expected = [job for job in recorded_jobs(recording) if finished[job["id"]] <= label.ts]
     assert 0 < len(expected) < len(finished)
-    with cluster(etcd_url, DDL) as started, PDClient(started.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:
+    with (
+        cluster(etcd_url, DDL) as started,
+        PDClient(started.url, timeout_s=60) as pd,
+        TiKVClient(pd) as tikv,
+    ):
         with pumps(started.url, recording.cluster_id, Journal()):
             assert started.post("/replay", until="d_many")["state"] == "replaying"
             status = started.wait_state("done")
         assert status["counts"]["transactions"] == len(recording.transactions(label.ts))
         # The last job is in the history one transaction after the one that finished it.
         jobs = wait_for(
-            lambda: (found := list(read_ddl_jobs(tikv, pd.tso()))) and len(found) == len(expected) and found
+            lambda: (
+                (found := list(read_ddl_jobs(tikv, pd.tso())))
+                and len(found) == len(expected)
+                and found
+            )
         )
         assert jobs == expected
         newest = max(job["binlog"]["SchemaVersion"] for job in expected)
@@ -268,11 +315,13 @@ def test_every_recorded_transaction_has_its_fate_in_tikv_after_the_replay(etcd_u
 def test_asking_for_a_transaction_that_never_was_writes_its_rollback_only_when_told_to(pd, tikv):
     start_ts, key = pd.tso(), b"t\x80\x00\x00\x00\x00\x00\x00\x01_r\x80\x00\x00\x00\x00\x00\x00\x09"
     assert (
-        tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), rollback_if_not_exist=False).kind == TxnKind.NOT_FOUND
+        tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), rollback_if_not_exist=False).kind
+        == TxnKind.NOT_FOUND
     )
     assert tikv.mvcc_get(key).writes == ()
     assert (
-        tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), rollback_if_not_exist=True).kind == TxnKind.ROLLED_BACK
+        tikv.check_txn_status(key, start_ts, start_ts, pd.tso(), rollback_if_not_exist=True).kind
+        == TxnKind.ROLLED_BACK
     )
     assert tikv.mvcc_get(key).status(start_ts).kind == TxnKind.ROLLED_BACK
 
@@ -320,7 +369,10 @@ def test_requests_for_the_wrong_region_get_tikvs_errors(idle, pd):
     assert not error_of(good).message
     assert error_of(changed(region_id=999)).region_not_found.region_id == 999
     assert error_of(changed(peer__store_id=9)).store_not_match.actual_store_id == peer.store_id
-    assert error_of(changed(region_epoch__version=1)).epoch_not_match.current_regions[-1].id == region.id
+    assert (
+        error_of(changed(region_epoch__version=1)).epoch_not_match.current_regions[-1].id
+        == region.id
+    )
     assert error_of(good, b"t\x01").key_not_in_region.end_key == encode_bytes(region.end_key)
 
 
@@ -339,7 +391,10 @@ def test_control_refuses_what_makes_no_sense_and_says_why(idle):
 
 def test_a_second_replay_in_one_cluster_is_refused(etcd_url):
     recording = Recording(RECORDINGS / "orphans")
-    with cluster(etcd_url, recording.directory) as started, pumps(started.url, recording.cluster_id, Journal()):
+    with (
+        cluster(etcd_url, recording.directory) as started,
+        pumps(started.url, recording.cluster_id, Journal()),
+    ):
         started.post("/replay")
         started.wait_state("done")
         assert "fresh one" in started.post("/replay")["error"]

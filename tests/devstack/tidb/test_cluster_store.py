@@ -54,7 +54,9 @@ def test_a_living_writers_lock_never_expires_but_an_abandoned_one_does():
     alive = held.check_txn_status(KEY, long_ago, NOW, rollback_if_not_exist=True)
     assert alive.lock is not None
     assert alive.lock.ttl_ms > 3_600_000
-    expired = held.check_txn_status(KEY, long_ago, NOW + compose(60_000), rollback_if_not_exist=True)
+    expired = held.check_txn_status(
+        KEY, long_ago, NOW + compose(60_000), rollback_if_not_exist=True
+    )
     assert (expired.lock, expired.commit_ts, expired.action) == (None, 0, 1)
     assert held.lock(KEY) is None
     assert held.write_of(KEY, long_ago).rollback
@@ -81,7 +83,9 @@ def test_a_scan_gives_the_keys_of_the_range_in_order(keys, start, end, reverse):
     for key, ts in keys.items():
         held.put(key, b"v", ts)
     expected = sorted((k for k in keys if start <= k and (not end or k < end)), reverse=reverse)
-    assert list(held.scan(start, end, reverse=reverse)) == (expected if not end or start < end else [])
+    assert list(held.scan(start, end, reverse=reverse)) == (
+        expected if not end or start < end else []
+    )
 
 
 def test_a_lock_that_nobody_keeps_alive_expires_and_a_rolled_back_transaction_is_not_prewritten():

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from sluice.devstack.tidb.oracle import Oracle, OracleError
 from sluice.tidb.tso import compose, logical, physical_ms
 
-# Commit timestamps as clusters make them: runs of consecutive logicals, now and then a new millisecond.
-gaps = st.lists(st.one_of(st.integers(1, 3), st.integers(1 << 18, 1 << 22)), min_size=1, max_size=40)
+# Commit timestamps as clusters make them: runs of consecutive logicals, now and then a new
+# millisecond.
+gaps = st.lists(
+    st.one_of(st.integers(1, 3), st.integers(1 << 18, 1 << 22)), min_size=1, max_size=40
+)
 
 
 def commits_from(steps, first=compose(1_700_000_000_000, 5)):
@@ -22,7 +25,9 @@ def commits_from(steps, first=compose(1_700_000_000_000, 5)):
 
 @settings(max_examples=200, deadline=None)
 @given(gaps, st.data())
-def test_replay_timestamps_stay_below_every_unacknowledged_prewrite_and_never_repeat_recorded_ones(steps, data):
+def test_replay_timestamps_stay_below_every_unacknowledged_prewrite_and_never_repeat_recorded_ones(
+    steps, data
+):
     commits = commits_from(steps)
     starts = {c - 1 for c in commits} - set(commits)
     oracle = Oracle(ceiling=min(starts | set(commits)), clock=lambda: 0.0)

@@ -7,7 +7,15 @@ from sluice.devstack.recording import Recording
 from sluice.tidb import EtcdClient, PDClient, Registry, TiKVClient, pb
 from sluice.tidb.binlog_kinds import COMMIT, PREWRITE, ROLLBACK
 from sluice.tidb.tikv import TxnKind
-from tests.devstack.cluster_harness import RECORDINGS, Journal, PumpServer, cluster, etcd, pumps, wait_for
+from tests.devstack.cluster_harness import (
+    RECORDINGS,
+    Journal,
+    PumpServer,
+    cluster,
+    etcd,
+    pumps,
+    wait_for,
+)
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +25,9 @@ def etcd_url(tmp_path_factory):
 
 
 def check_causality(journal, recording, until_ts=None):
-    """What a pump builds on: a Commit arrives only when its own Prewrite and every one with a smaller commit_ts is
-    acknowledged, and at the pump that acknowledged its Prewrite."""
+    """What a pump builds on: a Commit arrives only when its own Prewrite and every one with a
+    smaller commit_ts is acknowledged, and at the pump that acknowledged its Prewrite.
+    """
     transactions = recording.transactions(until_ts)
     open_commits = sorted((t.commit_ts, t.start_ts) for t in transactions.values() if t.commit_ts)
     acked_at = {}
@@ -29,12 +38,16 @@ def check_causality(journal, recording, until_ts=None):
             acked_at.setdefault(event.start_ts, event)
             owners.setdefault(event.start_ts, set()).add(event.pump)
         elif event.tp != PREWRITE and event.kind == "got":
-            assert event.pump in owners.get(event.start_ts, ()), f"{event} is not at the pump of its prewrite"
+            assert event.pump in owners.get(event.start_ts, ()), (
+                f"{event} is not at the pump of its prewrite"
+            )
             if event.tp == COMMIT:
                 while next_open < len(open_commits) and open_commits[next_open][1] in acked_at:
                     next_open += 1
                 smallest = open_commits[next_open][0] if next_open < len(open_commits) else None
-                assert smallest is None or event.commit_ts < smallest, f"{event} before the prewrite of {smallest}"
+                assert smallest is None or event.commit_ts < smallest, (
+                    f"{event} before the prewrite of {smallest}"
+                )
 
 
 def check_complete(journal, recording, until_ts=None):
@@ -75,7 +88,8 @@ def test_the_shop_is_replayed_as_tidb_would_write_it_with_timestamps_that_never_
 
 
 def check_timestamps(taken, journal, transactions):
-    """Each was smaller than the commit_ts of every Prewrite that was acknowledged only after it was handed out.
+    """Each was smaller than the commit_ts of every Prewrite that was acknowledged only after it was
+    handed out.
 
     `taken`: (timestamp, length of the journal just before it was asked for).
     """
@@ -85,7 +99,11 @@ def check_timestamps(taken, journal, transactions):
     assert len(values) >= 4
     assert values == sorted(set(values))
     assert not used.intersection(values)
-    acked_index = {e.start_ts: n for n, e in enumerate(journal.events) if e.tp == PREWRITE and e.kind == "acked"}
+    acked_index = {
+        e.start_ts: n
+        for n, e in enumerate(journal.events)
+        if e.tp == PREWRITE and e.kind == "acked"
+    }
     for (ts, _), (_, known_later) in zip(taken, taken[2:]):
         late = [c for start, c in commit_of.items() if acked_index[start] >= known_later]
         assert ts < min(late, default=1 << 63)
@@ -109,7 +127,9 @@ def test_a_cut_at_a_label_sends_whole_transactions_up_to_it_and_time_goes_on_pas
     check_causality(journal, recording, label.ts)
     assert status["until_ts"] == label.ts
     commits = [entry[0] for entry in page + rest]
-    assert commits == sorted(t.commit_ts for t in recording.transactions(label.ts).values() if t.commit_ts)
+    assert commits == sorted(
+        t.commit_ts for t in recording.transactions(label.ts).values() if t.commit_ts
+    )
     assert len(page) == 7
     assert all(abs(entry[1] / 1000 - time.time()) < 60 for entry in page + rest)
 
@@ -142,14 +162,25 @@ def test_transactions_that_lost_their_end_are_decided_in_tikv_and_nowhere_else(e
 def test_a_pump_that_dies_and_comes_back_loses_nothing(etcd_url):
     recording = Recording(RECORDINGS / "ddl")
     journal = Journal()
-    with cluster(etcd_url, recording.directory) as started, EtcdClient(started.url, timeout_s=60) as client:
+    with (
+        cluster(etcd_url, recording.directory) as started,
+        EtcdClient(started.url, timeout_s=60) as client,
+    ):
         registry = Registry(client)
         with pumps(started.url, recording.cluster_id, journal, delay_s=0.01) as running:
             started.post("/replay")
-            wait_for(lambda: started.get("/status")["counts"]["committed"] > 100, what="a hundred commits")
+            wait_for(
+                lambda: started.get("/status")["counts"]["committed"] > 100,
+                what="a hundred commits",
+            )
             running[0].stop()
-            wait_for(lambda: started.get("/status")["counts"]["committed"] > 600, what="commits without that pump")
-            running[0] = PumpServer("pump-0", registry, journal, recording.cluster_id, port=running[0].port)
+            wait_for(
+                lambda: started.get("/status")["counts"]["committed"] > 600,
+                what="commits without that pump",
+            )
+            running[0] = PumpServer(
+                "pump-0", registry, journal, recording.cluster_id, port=running[0].port
+            )
             status = started.wait_state("done")
     assert status["counts"]["done"] == len(recording.transactions())
     assert status["counts"]["undelivered"] == 0
@@ -207,10 +238,14 @@ def test_a_stopped_replay_rolls_back_what_is_open_and_time_goes_on(etcd_url):
         TiKVClient(pd) as tikv,
     ):
         started.post("/replay", speed=5)
-        wait_for(lambda: started.get("/status")["counts"]["committed"] > 200, what="two hundred commits")
+        wait_for(
+            lambda: started.get("/status")["counts"]["committed"] > 200, what="two hundred commits"
+        )
         started.post("/stop")
         assert started.get("/status")["state"] == "stopped"
-        wait_for(lambda: pd.tso() > started.get("/status")["newest_commit_ts"], what="time going on")
+        wait_for(
+            lambda: pd.tso() > started.get("/status")["newest_commit_ts"], what="time going on"
+        )
         acked = {e.start_ts for e in journal.binlogs(PREWRITE)}
         committed = {entry[0] for entry in started.get("/commits")}
         for start_ts in acked:

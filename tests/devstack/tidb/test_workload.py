@@ -29,29 +29,43 @@ def stack(tmp_path_factory):
 
 
 def run(started, **options):
-    assert "error" not in (answer := started.post("/workload", **options)) or answer["error"] is None, answer
+    assert (
+        "error" not in (answer := started.post("/workload", **options)) or answer["error"] is None
+    ), answer
     return wait_for(
-        lambda: (s := started.get("/workload"))["state"] not in ("preparing", "running") and s, what="the end"
+        lambda: (s := started.get("/workload"))["state"] not in ("preparing", "running") and s,
+        what="the end",
     )
 
 
 def committed_in_order(journal):
     """Prewrites of committed transactions, as (commit_ts, message), by commit_ts."""
-    prewrites = {e.start_ts: pb.binlog.Binlog.FromString(e.payload) for e in journal.binlogs(PREWRITE)}
-    return sorted(((e.commit_ts, prewrites[e.start_ts]) for e in journal.binlogs(COMMIT)), key=lambda pair: pair[0])
+    prewrites = {
+        e.start_ts: pb.binlog.Binlog.FromString(e.payload) for e in journal.binlogs(PREWRITE)
+    }
+    return sorted(
+        ((e.commit_ts, prewrites[e.start_ts]) for e in journal.binlogs(COMMIT)),
+        key=lambda pair: pair[0],
+    )
 
 
 def tables_of(started):
     with PDClient(started.url, timeout_s=60) as pd, TiKVClient(pd) as tikv:
         jobs = list(read_ddl_jobs(tikv, pd.tso()))
-        assert read_schema_version(tikv, pd.tso()) == max(job["binlog"]["SchemaVersion"] for job in jobs)
+        assert read_schema_version(tikv, pd.tso()) == max(
+            job["binlog"]["SchemaVersion"] for job in jobs
+        )
     infos = [(job, job["binlog"]["TableInfo"]) for job in jobs if job["type"] == 3]
-    return {info["id"]: Table.from_tidb(info, job["schema_id"], job["schema_name"]) for job, info in infos}, jobs
+    return {
+        info["id"]: Table.from_tidb(info, job["schema_id"], job["schema_name"])
+        for job, info in infos
+    }, jobs
 
 
 def replayed(journal, tables):
-    """Table contents that the binlogs lead to, by (schema, table): {id: row}; every old image must be
-    what was there.
+    """Table contents that the binlogs lead to, by (schema, table): {id: row}.
+
+    Every old image must be what was there.
     """
     contents = {(table.schema_name, table.name): {} for table in tables.values()}
     for _, message in committed_in_order(journal):
@@ -59,11 +73,16 @@ def replayed(journal, tables):
         for mutation in value.mutations:
             table = tables[mutation.table_id]
             rows = contents[table.schema_name, table.name]
-            inserted = decode_inserts(table, pa.array(mutation.inserted_rows, pa.large_binary())).to_pylist()
+            inserted = decode_inserts(
+                table, pa.array(mutation.inserted_rows, pa.large_binary())
+            ).to_pylist()
             old, new = (
-                b.to_pylist() for b in decode_updates(table, pa.array(mutation.updated_rows, pa.large_binary()))
+                b.to_pylist()
+                for b in decode_updates(table, pa.array(mutation.updated_rows, pa.large_binary()))
             )
-            deleted = decode_deletes(table, pa.array(mutation.deleted_rows, pa.large_binary())).to_pylist()
+            deleted = decode_deletes(
+                table, pa.array(mutation.deleted_rows, pa.large_binary())
+            ).to_pylist()
             assert len(mutation.sequence) == len(inserted) + len(old) + len(deleted)
             for row in deleted:
                 assert rows.pop(row["id"]) == row
@@ -78,7 +97,16 @@ def replayed(journal, tables):
 
 def test_a_workload_is_a_consistent_history_that_a_prober_can_follow(stack):
     started, journal = stack
-    status = run(started, rate=400, transactions=300, rows=4, tables=2, row_bytes=50, updates=0.5, database="a")
+    status = run(
+        started,
+        rate=400,
+        transactions=300,
+        rows=4,
+        tables=2,
+        row_bytes=50,
+        updates=0.5,
+        database="a",
+    )
     assert (status["state"], status["committed"], status["changes"]) == ("done", 300, 1200)
     tables, jobs = tables_of(started)
     contents = replayed(journal, tables)
@@ -89,22 +117,42 @@ def test_a_workload_is_a_consistent_history_that_a_prober_can_follow(stack):
     assert all(len(row["pad"]) == 50 for rows in loads for row in rows.values())
     # When transaction n committed is in the commit log.
     log = {entry[2]: entry for entry in started.get("/commits")}
-    values = [pb.binlog.PrewriteValue.FromString(m.prewrite_value) for _, m in committed_in_order(journal)]
-    mine = [v for v in values if any(tables[mutation.table_id].schema_name == "a" for mutation in v.mutations)]
+    values = [
+        pb.binlog.PrewriteValue.FromString(m.prewrite_value) for _, m in committed_in_order(journal)
+    ]
+    mine = [
+        v
+        for v in values
+        if any(tables[mutation.table_id].schema_name == "a" for mutation in v.mutations)
+    ]
     version = max(job["binlog"]["SchemaVersion"] for job in jobs if job["schema_name"] == "a")
     assert {v.schema_version for v in mine} == {version}
-    assert {ts for ts, m in committed_in_order(journal) if not m.ddl_job_id} == {entry[0] for entry in log.values()}
+    assert {ts for ts, m in committed_in_order(journal) if not m.ddl_job_id} == {
+        entry[0] for entry in log.values()
+    }
     assert all(abs(entry[1] / 1000 - time.time()) < 60 for entry in log.values())
 
 
 def test_garbage_collection_in_the_middle_takes_nothing_that_can_be_read_afterwards(stack):
     started, journal = stack
-    options = {"rate": "max", "rows": 4, "tables": 2, "row_bytes": 50, "updates": 0.4, "deletes": 0.4, "database": "gc"}
+    options = {
+        "rate": "max",
+        "rows": 4,
+        "tables": 2,
+        "row_bytes": 50,
+        "updates": 0.4,
+        "deletes": 0.4,
+        "database": "gc",
+    }
     first = run(started, transactions=1500, **options)["first"]
     with PDClient(started.url, timeout_s=60) as pd:
-        assert started.post("/gc", safe_point=(safe_point := pd.tso())) == {"safe_point": safe_point}
+        assert started.post("/gc", safe_point=(safe_point := pd.tso())) == {
+            "safe_point": safe_point
+        }
         status = run(started, transactions=1500, **options)
-        assert len(started.get("/commits")) == 1500 + 1, "those before but for the newest are forgotten"
+        assert len(started.get("/commits")) == 1500 + 1, (
+            "those before but for the newest are forgotten"
+        )
         contents = replayed(journal, tables_of(started)[0])
         for _ in range(2):
             for name in ("txn", "load_1", "load_2"):
@@ -132,7 +180,11 @@ def test_its_tables_come_from_ddl_jobs_that_reach_the_history_after_their_binlog
     _, jobs = tables_of(started)
     by_id = {job["id"]: job for job in jobs}
     ddls = [(ts, m) for ts, m in committed_in_order(journal) if m.ddl_job_id]
-    mine = [(ts, m, by_id[m.ddl_job_id]) for ts, m in ddls if by_id[m.ddl_job_id]["schema_name"] == "b`ack"]
+    mine = [
+        (ts, m, by_id[m.ddl_job_id])
+        for ts, m in ddls
+        if by_id[m.ddl_job_id]["schema_name"] == "b`ack"
+    ]
     assert [job["type"] for _, _, job in mine] == [1, 3, 3]
     assert mine[0][1].ddl_query == b"CREATE DATABASE `b``ack`;"
     versions = [job["binlog"]["SchemaVersion"] for _, _, job in mine]
@@ -166,7 +218,9 @@ def test_the_rate_is_kept_and_stop_ends_an_endless_run(stack):
     wait_for(lambda: started.get("/workload")["committed"] > 20, what="twenty transactions")
     assert "is running" in started.post("/workload")["error"]
     started.post("/stop")
-    status = wait_for(lambda: (s := started.get("/workload"))["state"] == "done" and s, what="the end")
+    status = wait_for(
+        lambda: (s := started.get("/workload"))["state"] == "done" and s, what="the end"
+    )
     assert status["committed"] == status["latest"] - status["first"] + 1
 
 
@@ -236,18 +290,35 @@ def test_wrong_options_are_named(options, words):
 
 
 def test_options_survive_json():
-    options = WorkloadOptions.from_json(json.loads('{"rate": "max", "transactions": null, "rows": 7}'))
+    options = WorkloadOptions.from_json(
+        json.loads('{"rate": "max", "transactions": null, "rows": 7}')
+    )
     assert (options.rate, options.transactions, options.rows) == (None, None, 7)
 
 
 def test_an_accident_takes_every_row_of_a_table_in_one_transaction_and_no_other(stack):
     started, journal = stack
-    run(started, rate=400, transactions=50, rows=4, tables=2, row_bytes=20, updates=0.5, database="accident")
+    run(
+        started,
+        rate=400,
+        transactions=50,
+        rows=4,
+        tables=2,
+        row_bytes=20,
+        updates=0.5,
+        database="accident",
+    )
     tables, _ = tables_of(started)
     before = replayed(journal, tables)
     answer = started.post("/accident", schema="accident", table="load_1")
     assert answer["rows"] == len(before["accident", "load_1"]) > 20
-    wait_for(lambda: any(e.commit_ts == answer["commit_ts"] for e in journal.binlogs(COMMIT)), what="the accident")
+    wait_for(
+        lambda: any(e.commit_ts == answer["commit_ts"] for e in journal.binlogs(COMMIT)),
+        what="the accident",
+    )
     assert replayed(journal, tables) == before | {("accident", "load_1"): {}}
-    assert started.post("/accident", schema="accident", table="load_1") == {"commit_ts": 0, "rows": 0}
+    assert started.post("/accident", schema="accident", table="load_1") == {
+        "commit_ts": 0,
+        "rows": 0,
+    }
     assert "no such table" in started.post("/accident", schema="accident", table="nowhere")["error"]

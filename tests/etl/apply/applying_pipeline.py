@@ -1,4 +1,6 @@
-"""Applies one of several pipelines in a process of its own, which is killed (SIGKILL) behind its n-th batch."""
+"""Applies one of several pipelines in a process of its own, which is killed (SIGKILL) behind its
+n-th batch.
+"""
 
 from __future__ import annotations
 

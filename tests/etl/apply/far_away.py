@@ -1,9 +1,11 @@
-"""How fast a landed backlog is applied to a server that is far away, against the same server near by.
+"""How fast a landed backlog is applied to a server that is far away, against the same server near
+by.
 
     .venv/bin/python -m tests.etl.apply.far_away [DELAY_MS] [MODE] [MAX_ROWS] [WORKERS]
 
-DELAY_MS is what a round trip takes. The recording `sysbench` is landed, and applied in this process, without Spark and
-Airflow, through a proxy that holds back every byte (`sluice.bench.far_proxy`), and without.
+DELAY_MS is what a round trip takes. The recording `sysbench` is landed, and applied in this
+process, without Spark and Airflow, through a proxy that holds back every byte
+(`sluice.bench.far_proxy`), and without.
 """
 
 from __future__ import annotations
@@ -35,22 +37,33 @@ RECORDING = Path(__file__).parents[3] / "bench/recordings/sysbench"
 
 def payload_of(value: bytes, start_ts: int) -> bytes:
     """A Prewrite binlog with that value."""
-    return bytes(pb.binlog.Binlog(tp=0, start_ts=start_ts, commit_ts=0, prewrite_value=value).SerializeToString())
+    return bytes(
+        pb.binlog.Binlog(
+            tp=0, start_ts=start_ts, commit_ts=0, prewrite_value=value
+        ).SerializeToString()
+    )
 
 
-def apply_through(server: MariaDBServer, relay: RelayLog, apply: Apply, delay_s: float) -> dict[str, object]:
+def apply_through(
+    server: MariaDBServer, relay: RelayLog, apply: Apply, delay_s: float
+) -> dict[str, object]:
     """Apply all of the relay log into the emptied server, each byte `delay_s` on its way."""
     server.empty()
     for name in ("downstream.json", "consumers", "measures"):
         path = Path(relay.url.removeprefix("file://")) / name
         with contextlib.suppress(FileNotFoundError):
-            path.unlink() if path.is_file() else [each.unlink() for each in path.rglob("*") if each.is_file()]
+            path.unlink() if path.is_file() else [
+                each.unlink() for each in path.rglob("*") if each.is_file()
+            ]
     last = relay.last()
     assert last is not None
     seen: list[tuple[float, BatchReport]] = []
     with FarProxy(server.port, delay_s) as proxy:
         settings = Settings(
-            Upstream("unused"), Relay(relay.url), replace(server.downstream, port=proxy.port), apply=apply
+            Upstream("unused"),
+            Relay(relay.url),
+            replace(server.downstream, port=proxy.port),
+            apply=apply,
         )
         cpu = time.process_time()
         run_apply(
@@ -69,7 +82,9 @@ def apply_through(server: MariaDBServer, relay: RelayLog, apply: Apply, delay_s:
     }  # fmt: skip
 
 
-def main(delay_ms: float = 50, mode: str = "parallel", max_rows: int = 25_000, workers: int = 4) -> None:
+def main(
+    delay_ms: float = 50, mode: str = "parallel", max_rows: int = 25_000, workers: int = 4
+) -> None:
     """Print a line of JSON for near by and for far away."""
     apply = Apply(mode, workers, max_rows)
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +101,10 @@ def main(delay_ms: float = 50, mode: str = "parallel", max_rows: int = 25_000, w
                 relay = land(RECORDING, f"file://{folder}/relay", 1000)
             for delay_s in (0.0, delay_ms / 2000):
                 print(
-                    json.dumps({"delay_ms": delay_s * 2000} | apply_through(server, relay, apply, delay_s)), flush=True
+                    json.dumps(
+                        {"delay_ms": delay_s * 2000} | apply_through(server, relay, apply, delay_s)
+                    ),
+                    flush=True,
                 )
         finally:
             server.kill()

@@ -1,4 +1,6 @@
-"""A real TiKV's change data, captured, landed and applied to a real MariaDB: what TiDB showed, at every snapshot."""
+"""A real TiKV's change data, captured, landed and applied to a real MariaDB: what TiDB showed, at
+every snapshot.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_every_snapshot_of_all_recordings_is_equal_downstream(
     url = f"file://{tmp_path}/relay"
     windows = [window.hi for window in land(folder, url, 1).windows(0)]
     settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(mode=mode))
-    times = {each["label"]: each["ts"] for each in json.loads((folder / "snapshots.json").read_text())}
+    times = {
+        each["label"]: each["ts"] for each in json.loads((folder / "snapshots.json").read_text())
+    }
     found = {}
     for label in labels:
         until_ts = max(hi for hi in windows if hi <= times[label])

@@ -32,14 +32,19 @@ def measures(story: Story) -> CounterStore:
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_changes_are_counted_by_table_and_kind_as_upstream_made_them_from_run_to_run(story: Story, mode: str) -> None:
-    settings = Settings(Upstream("unused"), Relay(story.url), story.server.downstream, apply=Apply(mode=mode))
+def test_changes_are_counted_by_table_and_kind_as_upstream_made_them_from_run_to_run(
+    story: Story, mode: str
+) -> None:
+    settings = Settings(
+        Upstream("unused"), Relay(story.url), story.server.downstream, apply=Apply(mode=mode)
+    )
 
     def apply() -> None:
         run_apply(settings, until_ts=story._ts, run_seconds=60, prepare=local_preparer(settings))
 
     story.insert(A, first := {"id": 1, "v": 1}, {"id": 2, "v": 1})
-    changed = story.update(A, first, {"v": 2})  # no trace of it is downstream in the end: the row goes
+    # no trace of it is downstream in the end: the row goes
+    changed = story.update(A, first, {"v": 2})
     story.delete(A, changed)
     apply()
     story.create(B, "CREATE TABLE `b` (`id` int primary key, `v` int)")
@@ -52,20 +57,32 @@ def test_changes_are_counted_by_table_and_kind_as_upstream_made_them_from_run_to
     totals = found.totals().apply
     assert totals.at_ts == story._ts
     counts = totals.counts
-    assert {name: counts[name] for name in ("inserts", "updates", "deletes", "changes", "ddls", "transactions")} == {
-        "inserts": 3, "updates": 1, "deletes": 1, "changes": 5, "ddls": 3, "transactions": 7,
-    }  # fmt: skip
+    assert {
+        name: counts[name]
+        for name in ("inserts", "updates", "deletes", "changes", "ddls", "transactions")
+    } == {
+        "inserts": 3,
+        "updates": 1,
+        "deletes": 1,
+        "changes": 5,
+        "ddls": 3,
+        "transactions": 7,
+    }
     assert totals.durations["execute"].count == counts["batches"]
 
 
-def test_what_was_committed_before_an_error_in_the_same_batch_is_counted_and_only_once(story: Story) -> None:
+def test_what_was_committed_before_an_error_in_the_same_batch_is_counted_and_only_once(
+    story: Story,
+) -> None:
     story.insert(A, {"id": 1, "v": 1})
     story.create(B, "CREATE TABLE `b` (`id` int primary key, `v` int)")
     story.delete(A, {"id": 9, "v": 9})
     settings = Settings(Upstream("unused"), Relay(story.url), story.server.downstream)
     for _ in range(2):
         with pytest.raises(ApplyError, match="missing: "):
-            run_apply(settings, until_ts=story._ts, run_seconds=60, prepare=local_preparer(settings))
+            run_apply(
+                settings, until_ts=story._ts, run_seconds=60, prepare=local_preparer(settings)
+            )
     counts = measures(story).totals().apply.counts
     assert counts["inserts"] == 1
     assert counts["error.ApplyError"] == 2

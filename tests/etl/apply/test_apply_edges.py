@@ -13,7 +13,10 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.snapshots import differences
 
-LABELS = [str(snapshot["label"]) for snapshot in json.loads((RECORDINGS / "edges" / "snapshots.json").read_text())]
+LABELS = [
+    str(snapshot["label"])
+    for snapshot in json.loads((RECORDINGS / "edges" / "snapshots.json").read_text())
+]
 
 
 @pytest.mark.parametrize("label", LABELS)

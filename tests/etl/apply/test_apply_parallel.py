@@ -1,4 +1,6 @@
-"""Mode `parallel`: what several sessions write is complete where the checkpoint says, whoever takes over."""
+"""Mode `parallel`: what several sessions write is complete where the checkpoint says, whoever takes
+over.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ import pytest
 from sluice.etl.apply import run_apply
 from sluice.etl.changes.planning import BatchPayload, InFlightPayload, PrepareOptions, prepare_steps
 from sluice.etl.changes.steps import FlushDetail, InFlightDetail, Step
-from sluice.etl.downstream import CheckpointMovedError, CheckpointTable, DownstreamError, MySQLSession
+from sluice.etl.downstream import (
+    CheckpointMovedError,
+    CheckpointTable,
+    DownstreamError,
+    MySQLSession,
+)
 from sluice.etl.downstream._writer_lock import WriterLock
 from sluice.etl.downstream.mysql import PipeliningState
 from sluice.etl.downstream.sinks.mysql import ChangeOrigin
@@ -31,17 +38,24 @@ from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.snapshots import differences
 
 
-def settings_for(server: MariaDBServer, url: str, mode: str = "parallel", workers: int = 3) -> Settings:
-    return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, workers, 10_000))
+def settings_for(
+    server: MariaDBServer, url: str, mode: str = "parallel", workers: int = 3
+) -> Settings:
+    return Settings(
+        Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, workers, 10_000)
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "label", "transactions"), [("shop", "e_end", 1000), ("ddl", "f_end", 40), ("types", "end", 7)]
+    ("name", "label", "transactions"),
+    [("shop", "e_end", 1000), ("ddl", "f_end", 40), ("types", "end", 7)],
 )
 def test_recordings_arrive_through_several_sessions(
     mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int
 ) -> None:
-    snapshots = {s["label"]: s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text())}
+    snapshots = {
+        s["label"]: s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text())
+    }
     url = f"file://{tmp_path}/relay"
     last = land(RECORDINGS / name, url, transactions, through=snapshots[label]).last()
     assert last is not None
@@ -51,7 +65,9 @@ def test_recordings_arrive_through_several_sessions(
 
 
 def parallel_sink(settings: Settings) -> ParallelMySQLSink:
-    return ParallelMySQLSink.open(settings.downstream, ChangeOrigin.from_upstream(settings.upstream, settings.rules), 7)
+    return ParallelMySQLSink.open(
+        settings.downstream, ChangeOrigin.from_upstream(settings.upstream, settings.rules), 7
+    )
 
 
 def landed(tmp_path: Path, seed: int, count: int) -> tuple[History, str, RelayLog]:
@@ -86,7 +102,11 @@ def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
     session.close()
     assert left is not None
     assert left.flight is not None
-    assert (left.commit_ts, left.consistent, left.flight.until) == (relay.first().lo, False, relay.first().hi)
+    assert (left.commit_ts, left.consistent, left.flight.until) == (
+        relay.first().lo,
+        False,
+        relay.first().hi,
+    )
     settings = settings_for(mariadb, url, then, 2)
     run_apply(settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings))
     with mariadb.connect() as connection:
@@ -98,7 +118,10 @@ def test_a_flight_that_was_broken_off_is_finished_by_either_mode(
 def test_who_was_taken_over_commits_nothing_any_more(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_sessions: bool
 ) -> None:
-    """Its sessions are ended; on a server where that can't be, the token in the checkpoint row keeps them out."""
+    """Its sessions are ended.
+
+    On a server where that can't be, the token in the checkpoint row keeps them out.
+    """
     if not ends_sessions:
         monkeypatch.setattr(WriterLock, "acquire", lambda *_: None)
         monkeypatch.setattr(WriterLock, "hold", lambda *_: None)
@@ -119,7 +142,9 @@ def test_who_was_taken_over_commits_nothing_any_more(
     older.close()
     left = newer.recover()
     assert left is not None
-    batch = replace(BatchPayload.from_windows([relay.first()]), flight=InFlightPayload(left.flight.until))
+    batch = replace(
+        BatchPayload.from_windows([relay.first()]), flight=InFlightPayload(left.flight.until)
+    )
     again = prepare_steps(url, batch, PrepareOptions("groups", 3))
     newer.run(again)
     newer.close()
@@ -129,7 +154,9 @@ def test_who_was_taken_over_commits_nothing_any_more(
 def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
     mariadb: MariaDBServer, session: MySQLSession, cut: str
 ) -> None:
-    """Else each attempt that is broken off would have statements waited for one by one, for ever longer."""
+    """Else each attempt that is broken off would have statements waited for one by one, for ever
+    longer.
+    """
     fill(session)
     settings = settings_for(mariadb, "file:///nowhere", workers=2)
     sink = parallel_sink(settings)
@@ -138,11 +165,16 @@ def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
         session.query("UPDATE d.t1 SET v = 7 WHERE id = 3")
         session.query("UPDATE d.t2 SET v = 7 WHERE id = 3")
         steps = [delete(number, [3]) for number in (1, 2)]
-        sent = [replace(step, detail=replace(step.detail, worker=number)) for number, step in enumerate(steps)]
+        sent = [
+            replace(step, detail=replace(step.detail, worker=number))
+            for number, step in enumerate(steps)
+        ]
         sink.run([Step(InFlightDetail(50), 100), *sent])
         waiting = list(sink._workers)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not all(worker._session.is_connected for worker in waiting):
+        while time.monotonic() < deadline and not all(
+            worker._session.is_connected for worker in waiting
+        ):
             time.sleep(0.01)
         numbers = ", ".join(str(worker._session._connection.thread_id()) for worker in waiting)
         while time.monotonic() < deadline and session.query(
@@ -151,7 +183,11 @@ def test_sessions_that_are_cut_on_purpose_are_no_lost_connections(
         ) != [(2,)]:
             time.sleep(0.15)  # what InnoDB shows is renewed when nobody has looked for 0.1 s
         assert [worker._session.is_pipelining for worker in waiting] == [True, True]
-        {"recover": sink.recover, "remember": lambda: sink.remember_blocked("refused", ()), "close": sink.close}[cut]()
+        {
+            "recover": sink.recover,
+            "remember": lambda: sink.remember_blocked("refused", ()),
+            "close": sink.close,
+        }[cut]()
         assert [worker._thread.is_alive() for worker in waiting] == [False, False]
         assert [type(worker._error) for worker in waiting] == [InterruptedError] * 2
         assert sink._session.ahead == PipeliningState()

@@ -1,5 +1,5 @@
-"""Random histories end in the same rows as executing them one by one, however they are cut and whatever dies on the
-way.
+"""Random histories end in the same rows as executing them one by one, however they are cut and
+whatever dies on the way.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def fresh(server: MariaDBServer) -> pymysql.connections.Connection:
 
 
 def rows_of(connection: pymysql.connections.Connection, name: str) -> list[tuple]:
-    columns = ", ".join(f"`{c.name}`+0e0" if c.kind == "float" else f"`{c.name}`" for c in TABLES[name].columns)
+    columns = ", ".join(
+        f"`{c.name}`+0e0" if c.kind == "float" else f"`{c.name}`" for c in TABLES[name].columns
+    )
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {columns} FROM rnd.`{name}`")
         return sorted(cursor.fetchall(), key=repr)
@@ -51,24 +53,41 @@ MODES = pytest.mark.parametrize("mode", ["atomic", "parallel"])
 
 
 def settings_for(server: MariaDBServer, url: str, max_rows: int, mode: str = "atomic") -> Settings:
-    return Settings(Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, 3, max_rows))
+    return Settings(
+        Upstream("unused"), Relay(url), server.downstream, apply=Apply(mode, 3, max_rows)
+    )
 
 
 @MODES
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    st.integers(0, 2**32), st.integers(5, 120), st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    st.sampled_from([1, 20, 100_000]), st.sampled_from([3, 100_000]), st.sampled_from([0, 5, MAX_SMALL_CHANGES]),
+    st.integers(0, 2**32),
+    st.integers(5, 120),
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.sampled_from([1, 20, 100_000]),
+    st.sampled_from([3, 100_000]),
+    st.sampled_from([0, 5, MAX_SMALL_CHANGES]),
     st.sampled_from([1, 3, 100]),
-)  # fmt: skip
+)
 def test_any_history_in_any_windows_ends_like_the_model(
-    mariadb: MariaDBServer, mode: str, seed: int, count: int, sizes: list[int], max_rows: int, portion: int, few: int,
+    mariadb: MariaDBServer,
+    mode: str,
+    seed: int,
+    count: int,
+    sizes: list[int],
+    max_rows: int,
+    portion: int,
+    few: int,
     cut: int,
-) -> None:  # fmt: skip
-    """`portion`: so many rows are decoded at a time; `few`: so many changes of a table aren't divided; `cut`: where
-    they are cut a downstream transaction has so many tables.
+) -> None:
+    """`portion`: so many rows are decoded at a time.
+
+    `few`: so many changes of a table aren't divided; `cut`: where they are cut a downstream
+    transaction has so many tables.
     """
     history = History(seed)
     history.grow(count)
@@ -127,9 +146,20 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     rng = random.Random(1)
 
     def ends(packets: int) -> int:
-        """A process that dies after so many writes to the server, with the last one's answer if negative."""
+        """A process that dies after so many writes to the server, with the last one's answer if
+        negative.
+        """
         done = subprocess.run(
-            [sys.executable, "-c", _CHILD, url, str(mariadb.port), str(last.hi), mode, str(packets)],
+            [
+                sys.executable,
+                "-c",
+                _CHILD,
+                url,
+                str(mariadb.port),
+                str(last.hi),
+                mode,
+                str(packets),
+            ],
             cwd=root,
             env={**os.environ, "PYTHONPATH": str(root)},
         )
@@ -138,7 +168,8 @@ def test_a_process_killed_at_random_points_loses_and_repeats_nothing(
     for _ in range(5):
         # A transaction of mode atomic is two of them, setting up a session some thirty.
         assert (
-            ends(rng.randint(*((35, 50) if mode == "atomic" else (40, 160))) * rng.choice([1, -1])) == -signal.SIGKILL
+            ends(rng.randint(*((35, 50) if mode == "atomic" else (40, 160))) * rng.choice([1, -1]))
+            == -signal.SIGKILL
         )
     assert 0 < checkpoint(connection) < last.hi
     assert ends(0) == 0
@@ -163,7 +194,9 @@ def checkpoint(connection: pymysql.connections.Connection) -> int:
 
 @pytest.mark.slow
 @MODES
-def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+def test_a_downstream_killed_in_the_middle_is_waited_for(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
     history = History(5)
     history.grow(1500)
     fresh(mariadb).close()
@@ -179,7 +212,9 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer,
             mariadb.kill()
             threading.Timer(0.3, mariadb.start).start()
 
-    summary = run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config), on_batch=on_batch)
+    summary = run_apply(
+        config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config), on_batch=on_batch
+    )
     assert summary.retries >= 2
     assert summary.checkpoint == last.hi
     connection = mariadb.connect()
@@ -191,10 +226,17 @@ def test_a_downstream_killed_in_the_middle_is_waited_for(mariadb: MariaDBServer,
 @pytest.mark.parametrize(
     ("table", "tamper", "text"),
     [
-        ("plain", "DELETE FROM rnd.plain WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.plain) x)", r"rnd\.plain"),
+        (
+            "plain",
+            "DELETE FROM rnd.plain WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.plain) x)",
+            r"rnd\.plain",
+        ),
         (
             "account",
-            "DELETE FROM rnd.account WHERE id = (SELECT min(id) FROM (SELECT id FROM rnd.account) x)",
+            (
+                "DELETE FROM rnd.account WHERE id = (SELECT min(id) FROM (SELECT id FROM"
+                " rnd.account) x)"
+            ),
             r"rnd\.account",
         ),
         ("heap", "UPDATE rnd.heap SET t = 'tampered'", r"rnd\.heap"),
@@ -224,7 +266,13 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
             changes: list = []
             from sluice.tidb.rows import ROWID_NAME, encode_delete
 
-            changes.append((name, 2, encode_delete(TABLES[name], later.rows[name].pop(rowid) | {ROWID_NAME: rowid})))
+            changes.append(
+                (
+                    name,
+                    2,
+                    encode_delete(TABLES[name], later.rows[name].pop(rowid) | {ROWID_NAME: rowid}),
+                )
+            )
             later._ts += 1
             later.transactions.append((later._ts, changes))
     land_after(later, url, middle.hi)
@@ -236,7 +284,8 @@ def test_a_downstream_that_somebody_else_changed_is_an_error_that_names_table_an
             run_apply(config, until_ts=final.hi, run_seconds=240, prepare=local_preparer(config))
         assert "missing: " in str(caught.value)
         assert "commit_ts" in str(caught.value)
-    if keyed_parallel:  # others of the flight are committed; an operator lets it be written all the same
+    # others of the flight are committed; an operator lets it be written all the same
+    if keyed_parallel:
         accept(config, re.search(r"sluice accept (\w+)", str(caught.value))[1])
         run_apply(config, until_ts=final.hi, run_seconds=240, prepare=local_preparer(config))
         assert rows_of(connection, table) == []
@@ -265,6 +314,15 @@ def land_after(history: History, url: str, lo: int) -> None:
     assert part is not None
     relay.commit(
         WindowRecord(
-            lo, hi, 7, "t", 0, len(rows), len(rows), 1, (part,), {str(t.id): t.to_json() for t in TABLES.values()}
+            lo,
+            hi,
+            7,
+            "t",
+            0,
+            len(rows),
+            len(rows),
+            1,
+            (part,),
+            {str(t.id): t.to_json() for t in TABLES.values()},
         )
     )

@@ -1,4 +1,6 @@
-"""Recordings of a real cluster, prepared and applied to a real MariaDB, compared with what the cluster held."""
+"""Recordings of a real cluster, prepared and applied to a real MariaDB, compared with what the
+cluster held.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,35 @@ def replay(
     filters: Filter | None = None,
 ) -> ApplySummary:
     """Apply a recording up to a snapshot."""
-    ts = next(s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text()) if s["label"] == label)
+    ts = next(
+        s["ts"]
+        for s in json.loads((RECORDINGS / name / "snapshots.json").read_text())
+        if s["label"] == label
+    )
     url = f"file://{folder}/relay"
     relay = land(RECORDINGS / name, url, transactions, through=ts)
     last = relay.last()
     assert last is not None
     settings = Settings(
-        Upstream("unused"), Relay(url), server.downstream, apply=apply or Apply(), filters=filters or Filter()
+        Upstream("unused"),
+        Relay(url),
+        server.downstream,
+        apply=apply or Apply(),
+        filters=filters or Filter(),
     )
     return run_apply(settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings))
 
 
-@pytest.mark.parametrize(("label", "transactions", "max_rows"), [("b_mid", 97, 500), ("e_end", 1000, 20_000)])
+@pytest.mark.parametrize(
+    ("label", "transactions", "max_rows"), [("b_mid", 97, 500), ("e_end", 1000, 20_000)]
+)
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_bank_and_shop_under_concurrent_writers(
     mariadb: MariaDBServer, tmp_path: Path, label: str, transactions: int, max_rows: int, mode: str
 ) -> None:
-    summary = replay(mariadb, tmp_path, "shop", label, transactions, Apply(mode=mode, max_rows=max_rows))
+    summary = replay(
+        mariadb, tmp_path, "shop", label, transactions, Apply(mode=mode, max_rows=max_rows)
+    )
     assert summary.batches > 1
     assert differences(RECORDINGS / "shop", label, mariadb) == []
 
@@ -58,7 +72,9 @@ def test_every_type_and_key_shape(mariadb: MariaDBServer, tmp_path: Path) -> Non
     summary = replay(mariadb, tmp_path, "types", label, 7)
     assert differences(RECORDINGS / "types", label, mariadb) == []
     assert any("types.expr" in warning and "left out" in warning for warning in summary.warnings)
-    told = any("types.gpk" in warning and "unique key instead" in warning for warning in summary.warnings)
+    told = any(
+        "types.gpk" in warning and "unique key instead" in warning for warning in summary.warnings
+    )
     assert told == (not mariadb.dialect.generated_primary_keys)
 
 
@@ -66,14 +82,18 @@ def test_every_type_and_key_shape(mariadb: MariaDBServer, tmp_path: Path) -> Non
 def test_keys_and_partitions_dropped_while_four_sessions_need_them_gone(
     mariadb: MariaDBServer, tmp_path: Path, mode: str
 ) -> None:
-    """Duplicates before the DDL binlog that allows them; rows written to partitions that are gone, and kept though
-    theirs is dropped. All in one or two windows; `test_apply_edges` has small ones.
+    """Duplicates before the DDL binlog that allows them.
+
+    Rows written to partitions that are gone, and kept though theirs is dropped. All in one or two
+    windows; `test_apply_edges` has small ones.
     """
     names = ("pr", "dp", "du")
     filters = Filter(do_tables=tuple(NameRule("Edges", name, name) for name in names))
     replay(mariadb, tmp_path, "edges", "e_constraints", 4000, Apply(mode=mode), filters)
     found = differences(RECORDINGS / "edges", "e_constraints", mariadb)
-    assert [line for line in found if line.startswith(tuple(f"Edges.{name}:" for name in names))] == []
+    assert [
+        line for line in found if line.startswith(tuple(f"Edges.{name}:" for name in names))
+    ] == []
 
 
 @pytest.mark.parametrize("label", ["a_keys", "b_end"])
@@ -84,15 +104,18 @@ def test_a_cluster_without_new_collations_tells_case_and_trailing_blanks_apart(
     replay(mariadb, tmp_path, "oldcoll", label, 100, Apply(mode=mode))
     found = differences(RECORDINGS / "oldcoll", label, mariadb)
     assert [line for line in found if not line.startswith("oldc.p:")] == []
-    # The store that was recorded read NULL where this table's clustered key is: there only the other columns can be
-    # compared.
+    # The store that was recorded read NULL where this table's clustered key is: there only the
+    # other columns can be compared.
     head, *lines = map(
-        json.loads, (RECORDINGS / "oldcoll" / "snapshots" / label / "oldc.p.jsonl").read_text().splitlines()
+        json.loads,
+        (RECORDINGS / "oldcoll" / "snapshots" / label / "oldc.p.jsonl").read_text().splitlines(),
     )
     assert {row[0] for row in lines} == {None}
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(head['columns'][1:])} FROM oldc.p")
-        got = [[None if value is None else str(value) for value in row] for row in cursor.fetchall()]
+        got = [
+            [None if value is None else str(value) for value in row] for row in cursor.fetchall()
+        ]
         assert sorted(got, key=repr) == sorted((row[1:] for row in lines), key=repr)
         cursor.execute("SELECT k FROM oldc.p")
         assert {"strasse", "straße"} <= {k for (k,) in cursor.fetchall()}
@@ -105,11 +128,14 @@ def test_every_collation_of_a_cluster_without_new_ones_compares_bytes_downstream
     replay(mariadb, tmp_path, "oldcoll", "b_end", 100)
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'oldc' AND"
-            " COLLATION_NAME IS NOT NULL"
+            "SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA ="
+            " 'oldc' AND COLLATION_NAME IS NOT NULL"
         )
         # No TiDB has this collation: it stands for the server's binary one that doesn't pad.
         wanted = mariadb.dialect.collation("utf8mb4_nopad_bin")
         assert cursor.fetchall() == ((wanted,),)
-        cursor.execute("SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = 'oldc'")
+        cursor.execute(
+            "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME ="
+            " 'oldc'"
+        )
         assert cursor.fetchall() == ((wanted,),)

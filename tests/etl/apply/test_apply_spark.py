@@ -20,7 +20,11 @@ def test_the_shop_recording_goes_through_spark_without_a_difference(
     last = relay.last()
     assert last is not None
     settings = Settings(
-        Upstream("unused"), Relay(url), mariadb.downstream, spark=Spark(spark_remote), apply=Apply(max_rows=20_000)
+        Upstream("unused"),
+        Relay(url),
+        mariadb.downstream,
+        spark=Spark(spark_remote),
+        apply=Apply(max_rows=20_000),
     )
     reports = []
     summary = run_apply(settings, until_ts=last.hi, stop=threading.Event(), on_batch=reports.append)

@@ -1,4 +1,6 @@
-"""Applying through a standing Spark worker that dies or stands still in the middle of what it prepares."""
+"""Applying through a standing Spark worker that dies or stands still in the middle of what it
+prepares.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,13 @@ POINTS = [("receive 3", signal.SIGKILL), ("send 8", signal.SIGKILL), ("send 6", 
 def test_wherever_the_worker_of_an_applier_dies_or_stands_still_all_is_applied_once(
     mariadb: MariaDBServer, spark_remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("_HEARTBEAT_TIMEOUT_S", 300.0), ("_START_TIMEOUT_S", 300.0), ("_MAX_LIFETIME_S", 3_000.0)):
-        monkeypatch.setattr(standing, name, seconds)  # the steps of a busy machine are those of a quiet one
+    for name, seconds in (
+        ("_HEARTBEAT_TIMEOUT_S", 300.0),
+        ("_START_TIMEOUT_S", 300.0),
+        ("_MAX_LIFETIME_S", 3_000.0),
+    ):
+        # the steps of a busy machine are those of a quiet one
+        monkeypatch.setattr(standing, name, seconds)
     story = tell(mariadb, tmp_path)
     relay, prepare = tmp_path / "run" / "relay", _prepare_job.PrepareWindows
     settings = Settings(

@@ -1,4 +1,6 @@
-"""Operators can take the downstream to an exact commit timestamp, in the middle of windows, and on from there."""
+"""Operators can take the downstream to an exact commit timestamp, in the middle of windows, and on
+from there.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,16 @@ def test_applying_stops_exactly_at_each_snapshot_and_goes_on_to_the_next(
     snapshots = json.loads((RECORDINGS / name / "snapshots.json").read_text())
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / name, url, 1_501, through=snapshots[-1]["ts"] + 10_000)
-    settings = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
+    settings = Settings(
+        Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000)
+    )
     for snapshot in snapshots:
         relay.change_control(lambda _: Control(apply_until_ts=snapshot["ts"]))
         summary = run_apply(
-            settings, until_ts=min(snapshot["ts"], relay.last().hi), run_seconds=240, prepare=local_preparer(settings)
+            settings,
+            until_ts=min(snapshot["ts"], relay.last().hi),
+            run_seconds=240,
+            prepare=local_preparer(settings),
         )
         assert summary.checkpoint == min(snapshot["ts"], relay.last().hi)
         assert differences(RECORDINGS / name, snapshot["label"], mariadb) == []
@@ -50,14 +57,21 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
     result = []
     thread = threading.Thread(
         target=lambda: result.append(
-            run_apply(settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings))
+            run_apply(
+                settings,
+                until_ts=relay.last().hi,
+                run_seconds=240,
+                prepare=local_preparer(settings),
+            )
         )
     )
     thread.start()
     time.sleep(1.0)
     assert thread.is_alive()
     with mariadb.connect() as database, database.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'bank'")
+        cursor.execute(
+            "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'bank'"
+        )
         assert cursor.fetchone()[0] == 0
     relay.change_control(lambda _: Control())
     thread.join(60)
@@ -73,8 +87,12 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / "shop", url, 5_000)
     began = relay.first().lo
-    settings = Settings(Upstream("unused"), Relay(url, "1m"), mariadb.downstream, apply=Apply(max_rows=2_000))
-    summary = run_apply(settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings))
+    settings = Settings(
+        Upstream("unused"), Relay(url, "1m"), mariadb.downstream, apply=Apply(max_rows=2_000)
+    )
+    summary = run_apply(
+        settings, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(settings)
+    )
     assert summary.checkpoint == relay.last().hi
     ((name, noted),) = Consumers(relay).positions().items()
     assert began < noted <= summary.checkpoint
@@ -82,7 +100,11 @@ def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_arch
     archive = Archive.open(settings.archive_url)
     archive.append(
         write_log(
-            relay.storage, archive.storage, list(relay.windows(began)), "t", limits=MergeLimits(joins=False)
+            relay.storage,
+            archive.storage,
+            list(relay.windows(began)),
+            "t",
+            limits=MergeLimits(joins=False),
         ).volume()
     )
     Consumers(relay).note(ARCHIVE_CONSUMER, relay.last().hi, "the archive")

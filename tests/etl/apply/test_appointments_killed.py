@@ -1,5 +1,5 @@
-"""A process that is killed or stands still at any step of a chunk leaves it done once or not at all, and another one
-does it.
+"""A process that is killed or stands still at any step of a chunk leaves it done once or not at
+all, and another one does it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ from tests.etl.random_history import TABLES
 
 _POINTS = 4
 _PIECES = (
-    Cut("account", "id", None, 4), Cut("heap"), Cut("account", "id", 4, None), Cut("ci", "k", "b", None),
-    Cut("ci", "k", None, "b"), Cut("parted"),
-)  # fmt: skip
+    Cut("account", "id", None, 4),
+    Cut("heap"),
+    Cut("account", "id", 4, None),
+    Cut("ci", "k", "b", None),
+    Cut("ci", "k", None, "b"),
+    Cut("parted"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,9 @@ def freezer() -> Iterator[Freezer]:
 
 @dataclass
 class Scene:
-    """A downstream that is damaged at a checkpoint, and chunks that make it whole on the way to the end."""
+    """A downstream that is damaged at a checkpoint, and chunks that make it whole on the way to the
+    end.
+    """
 
     server: MariaDBServer
     folder: Path
@@ -76,16 +82,22 @@ class Scene:
         """What differs at the end."""
         with contextlib.closing(self.server.connect()) as connection, connection.cursor() as cursor:
             names = [
-                name for name in TABLES if found(connection, Cut(name)) != self.told.expected(self.until, Cut(name))
+                name
+                for name in TABLES
+                if found(connection, Cut(name)) != self.told.expected(self.until, Cut(name))
             ]
             cursor.execute("SELECT at_ts, result FROM tidb_binlog.sluice_chunks ORDER BY 1")
             notes = cursor.fetchall()
         names += [str(note) for note in notes if json.loads(note[1])["declined"]]
-        return names if [at_ts for at_ts, _ in notes] == self.moments else [*names, f"notes {notes}"]
+        return (
+            names if [at_ts for at_ts, _ in notes] == self.moments else [*names, f"notes {notes}"]
+        )
 
 
 def points(freezer: Freezer, scene: Scene, mode: str) -> list[int]:
-    """Steps of a process that nobody stops, between the beginning of its first chunk and the end of its last."""
+    """Steps of a process that nobody stops, between the beginning of its first chunk and the end of
+    its last.
+    """
     run = scene.begin(f"whole-{mode}", mode)
     pid = freezer.start(run, scene.server.port, scene.until, mode)
     assert freezer.wait(pid, 60) == "ended"

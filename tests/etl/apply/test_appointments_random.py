@@ -1,5 +1,5 @@
-"""Chunks of random histories, at random moments, into a damaged downstream: each leaves its range exactly as it is
-upstream at the checkpoint, and after the last one the whole table is.
+"""Chunks of random histories, at random moments, into a damaged downstream: each leaves its range
+exactly as it is upstream at the checkpoint, and after the last one the whole table is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ pytestmark = pytest.mark.slow
 
 @MODES
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 30), min_size=1, max_size=3), st.sampled_from([5, 100_000]))
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 30), min_size=1, max_size=3),
+    st.sampled_from([5, 100_000]),
+)
 def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_is(
     mariadb: MariaDBServer, mode: str, seed: int, sizes: list[int], max_rows: int
 ) -> None:
@@ -52,14 +58,19 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
         for number, (at_ts, piece) in enumerate(zip(moments, pieces)):
             asked[at_ts] = piece
             make_ready(relay, told, piece, at_ts, number, is_whole=True)
-        relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(TABLES[name].id for name in names)))
+        relay.aligned_chunks.begin_repair(
+            TableRepair("job", "job", tuple(TABLES[name].id for name in names))
+        )
         kept = AlignedChunkApplier.apply
         done = []
 
         def keep(self: AlignedChunkApplier, appointment: AlignedChunk, *rest: Any) -> None:
             kept(self, appointment, *rest)
             piece = asked[appointment.at_ts]
-            assert found(connection, piece) == told.expected(appointment.at_ts, piece), (piece, appointment)
+            assert found(connection, piece) == told.expected(appointment.at_ts, piece), (
+                piece,
+                appointment,
+            )
             done.append(appointment.at_ts)
 
         with mock.patch.object(AlignedChunkApplier, "apply", keep):

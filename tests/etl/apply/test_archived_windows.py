@@ -1,4 +1,6 @@
-"""Windows of the archive, of which one may have been several, become the same steps as those that were landed."""
+"""Windows of the archive, of which one may have been several, become the same steps as those that
+were landed.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +37,27 @@ HYPOTHESIS = settings(
     phases=[Phase.explicit, Phase.generate],
 )
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=4)
-LIMITS = st.sampled_from([MergeLimits(), MergeLimits(20), MergeLimits(200, 2_000), MergeLimits(joins=False)])
+LIMITS = st.sampled_from(
+    [MergeLimits(), MergeLimits(20), MergeLimits(200, 2_000), MergeLimits(joins=False)]
+)
 
 
-def steps(windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net") -> list[tuple[Any, ...]]:
-    """What applying the range is given to do; without the times it took. In the middle of a window the schema version
-    is a guess, so there it isn't compared.
+def steps(
+    windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net"
+) -> list[tuple[Any, ...]]:
+    """What applying the range is given to do; without the times it took.
+
+    In the middle of a window the schema version is a guess, so there it isn't compared.
     """
-    left_out = {"timings_ms"} if windows.find(until_ts) is None else {"timings_ms", "schema_version"}
+    left_out = (
+        {"timings_ms"} if windows.find(until_ts) is None else {"timings_ms", "schema_version"}
+    )
     options = PrepareOptions(shape=shape)
 
     def prepared(batch: BatchPayload) -> Any:
-        return prepare(windows.url, BatchPayload.from_json(json.loads(json.dumps(batch.to_json()))), options)
+        return prepare(
+            windows.url, BatchPayload.from_json(json.loads(json.dumps(batch.to_json()))), options
+        )
 
     ahead = BatchPrefetcher(_ReadOnlyLog(windows), prepared, _ALL, Checkpoint(after_ts), until_ts)
     found: list[tuple[Any, ...]] = []
@@ -55,7 +66,11 @@ def steps(windows: WindowLog, after_ts: int, until_ts: int, shape: str = "net") 
         for batch in ahead.items(lambda: at >= until_ts):
             assert isinstance(batch, WindowBatch)
             for step in batch.steps(threading.Event()):
-                detail = {name: value for name, value in step.detail.to_json().items() if name not in left_out}
+                detail = {
+                    name: value
+                    for name, value in step.detail.to_json().items()
+                    if name not in left_out
+                }
                 place = step.kind, step.commit_ts, step.schema, step.table
                 found.append((*place, detail, step.rows, step.changes, step.payload))
             at = batch.hi
@@ -77,7 +92,13 @@ def archived(relay: RelayLog, folder: str, sizes: list[int], limits: MergeLimits
 @HYPOTHESIS
 @given(st.integers(0, 2**32), st.integers(5, 60), SIZES, SIZES, LIMITS, st.data())
 def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partition_ddl(
-    keyed: bool, seed: int, count: int, sizes: list[int], volumes: list[int], limits: MergeLimits, data: st.DataObject
+    keyed: bool,
+    seed: int,
+    count: int,
+    sizes: list[int],
+    volumes: list[int],
+    limits: MergeLimits,
+    data: st.DataObject,
 ) -> None:
     history = PartitionHistory(seed, keyed)
     history.grow(count)
@@ -90,7 +111,9 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
         if data.draw(st.booleans()):
             relay.decisions.add(Override(data.draw(st.sampled_from(moments[1:])), SKIP))
         archive = archived(relay, folder, volumes, limits)
-        after, until = sorted(data.draw(st.lists(st.sampled_from(moments), min_size=2, max_size=2, unique=True)))
+        after, until = sorted(
+            data.draw(st.lists(st.sampled_from(moments), min_size=2, max_size=2, unique=True))
+        )
         shape = data.draw(st.sampled_from(["net", "groups", "file_binlog"]))
         expected = steps(relay, after, until, shape)
         assert steps(archive.log, after, until, shape) == expected

@@ -1,5 +1,5 @@
-"""Changes that are spread over very many tables go downstream in several transactions: each takes the checkpoint to
-where an upstream transaction ends, and applying goes on from there.
+"""Changes that are spread over very many tables go downstream in several transactions: each takes
+the checkpoint to where an upstream transaction ends, and applying goes on from there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ TABLES = [table(100 + n, f"t{n}", "id int", "v int", primary="id") for n in rang
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
-    """Two changes in each transaction: of a table of its own and of the one before; each window is one of them."""
+    """Two changes in each transaction: of a table of its own and of the one before.
+
+    Each window is one of them.
+    """
     story = Story(mariadb, tmp_path)
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS `d`")
@@ -52,7 +55,9 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def settings_for(story: Story, mode: str = "atomic") -> Settings:
-    return Settings(Upstream("unused"), Relay(story.url), story.server.downstream, apply=Apply(mode, 2))
+    return Settings(
+        Upstream("unused"), Relay(story.url), story.server.downstream, apply=Apply(mode, 2)
+    )
 
 
 def applied(story: Story, mode: str = "atomic") -> tuple[ApplySummary, list[Step]]:
@@ -106,22 +111,20 @@ def test_sessions_side_by_side_have_small_transactions_anyway(story: Story) -> N
 
 
 @pytest.mark.slow
-def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(story: Story, mariadb: MariaDBServer) -> None:
+def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(
+    story: Story, mariadb: MariaDBServer
+) -> None:
     code = (
-        "import itertools, os, signal, sys\n"
-        "from sluice.etl.apply import run_apply\n"
-        "from sluice.etl.downstream.sinks.mysql import MySQLSink\n"
-        "from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream\n"
-        "from tests.etl.preparing import local_preparer\n"
-        "url, port, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n"
-        "commits, commit = itertools.count(1), MySQLSink._commit\n"
-        "def committed(*given):\n"
-        "    commit(*given)\n"
-        "    if next(commits) == 2:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "MySQLSink._commit = committed\n"
-        "settings = Settings(Upstream('unused'), Relay(url), Downstream('127.0.0.1', port), apply=Apply('atomic', 2))\n"
-        "run_apply(settings, until_ts=until, run_seconds=240, prepare=local_preparer(settings))\n"
+        "import itertools, os, signal, sys\nfrom sluice.etl.apply import run_apply\nfrom"
+        " sluice.etl.downstream.sinks.mysql import MySQLSink\nfrom sluice.etl.settings import"
+        " Apply, Downstream, Relay, Settings, Upstream\nfrom tests.etl.preparing import"
+        " local_preparer\nurl, port, until = sys.argv[1], int(sys.argv[2]),"
+        " int(sys.argv[3])\ncommits, commit = itertools.count(1), MySQLSink._commit\ndef"
+        " committed(*given):\n    commit(*given)\n    if next(commits) == 2:\n       "
+        " os.kill(os.getpid(), signal.SIGKILL)\nMySQLSink._commit = committed\nsettings ="
+        " Settings(Upstream('unused'), Relay(url), Downstream('127.0.0.1', port),"
+        " apply=Apply('atomic', 2))\nrun_apply(settings, until_ts=until, run_seconds=240,"
+        " prepare=local_preparer(settings))\n"
     )
     root = str(Path(__file__).parents[3])
     first_ts = story._ts - 10 * COUNT
@@ -143,7 +146,9 @@ def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(story: Sto
     check_rows(story)
 
 
-def applied_while_decided(story: Story, monkeypatch: pytest.MonkeyPatch, decision: Override) -> ApplySummary:
+def applied_while_decided(
+    story: Story, monkeypatch: pytest.MonkeyPatch, decision: Override
+) -> ApplySummary:
     """The summary of applying, where an operator decides behind the second commit."""
     commit, commits = MySQLSink._commit, itertools.count(1)
 

@@ -1,5 +1,5 @@
-"""A decision counts as long as the transaction isn't committed: also for a batch that is prepared already, or being
-written.
+"""A decision counts as long as the transaction isn't committed: also for a batch that is prepared
+already, or being written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def test_a_transaction_that_is_skipped_while_its_batch_is_prepared_is_left_out(
     story.insert(ITEM, {"id": 2, "v": 2})
     skipped = story._ts
     story.insert(ITEM, {"id": 3, "v": 3})
-    settings = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2, 10_000))
+    settings = Settings(
+        Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2, 10_000)
+    )
     prepare = local_preparer(settings)
     calls = 0
 

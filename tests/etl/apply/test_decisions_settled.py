@@ -1,4 +1,6 @@
-"""Operators are answered when it is known what becomes of their decision, and the answer stays true."""
+"""Operators are answered when it is known what becomes of their decision, and the answer stays
+true.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def settings_of(story: Story, tmp_path: Path, sink: str) -> Settings:
     if sink == "file":
         folder = File(dir=str(tmp_path / "files"))
         return Settings(Upstream("unused"), Relay(story.url), Downstream(type="file"), file=folder)
-    return Settings(Upstream("unused"), Relay(story.url), story.server.downstream, apply=Apply(sink, 2, 10_000))
+    return Settings(
+        Upstream("unused"), Relay(story.url), story.server.downstream, apply=Apply(sink, 2, 10_000)
+    )
 
 
 def go_on(story: Story, settings: Settings) -> list[str]:
@@ -60,7 +64,9 @@ def test_a_decision_that_is_used_at_once_was_not_too_late(
 
 
 @SINKS
-def test_a_decision_that_is_used_cannot_be_taken_back(story: Story, tmp_path: Path, sink: str) -> None:
+def test_a_decision_that_is_used_cannot_be_taken_back(
+    story: Story, tmp_path: Path, sink: str
+) -> None:
     settings = settings_of(story, tmp_path, sink)
     at = story._ts
     operate.skip_transaction(settings, at)
@@ -102,14 +108,20 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
     assert relay.decisions.used_ms() == {}
     story.insert(ITEM, {"id": 4, "v": 4})
     said = "\n".join(go_on(story, settings))
-    assert f"commit_ts {used}: skipped" in said and f"commit_ts {late}: skipped" in said and "too late" in said
+    assert (
+        f"commit_ts {used}: skipped" in said
+        and f"commit_ts {late}: skipped" in said
+        and "too late" in said
+    )
     assert [each.commit_ts for each in relay.decisions.list()] == [used]
     assert set(relay.decisions.used_ms()) == {used}
     if sink != "file":
         assert story.rows("item") == [(1, 1), (3, 3), (4, 4)]
 
 
-def test_a_ddl_that_is_replaced_by_nothing_waits_for_operators_as_any_other(story: Story, tmp_path: Path) -> None:
+def test_a_ddl_that_is_replaced_by_nothing_waits_for_operators_as_any_other(
+    story: Story, tmp_path: Path
+) -> None:
     settings = settings_of(story, tmp_path, "atomic")
     go_on(story, settings)
     story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", WIDE)

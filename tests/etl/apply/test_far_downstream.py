@@ -1,4 +1,6 @@
-"""A downstream that is far away gets larger batches of a backlog, so that waiting for it isn't most of the time."""
+"""A downstream that is far away gets larger batches of a backlog, so that waiting for it isn't most
+of the time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def window(changes: int, size: int = 0) -> WindowRecord:
     return WindowRecord(1, 2, 7, "t", 0, 1, changes, 0, (part,))
 
 
-def test_batches_grow_while_writing_one_takes_less_than_a_hundred_round_trips_and_stay_in_bounds() -> None:
+def test_batches_grow_while_writing_one_takes_less_than_a_hundred_round_trips_and_stay_in_bounds() -> (
+    None
+):
     size = AdaptiveLimits(FAR)
     seen = []
     for _ in range(5):
@@ -44,7 +48,9 @@ def test_large_rows_count_by_their_bytes() -> None:
     assert size.max_bytes == 2_000_000
 
 
-def test_batches_stay_as_the_settings_say_without_a_backlog_near_by_and_in_one_transaction() -> None:
+def test_batches_stay_as_the_settings_say_without_a_backlog_near_by_and_in_one_transaction() -> (
+    None
+):
     for apply, changes, round_trip_s in (
         (FAR, 499, 0.05),
         (FAR, 1_000, 0.0002),
@@ -56,7 +62,9 @@ def test_batches_stay_as_the_settings_say_without_a_backlog_near_by_and_in_one_t
         assert (size.max_rows, size.max_bytes) == (1_000, 1_000_000)
 
 
-def test_a_backlog_goes_far_away_in_less_than_half_the_round_trips(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_backlog_goes_far_away_in_less_than_half_the_round_trips(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     plain, history = TABLES["plain"], History(0)
     for number in range(1, 601):
         row = history.rows["plain"][number] = {"id": number, "v": number % 7}
@@ -69,9 +77,15 @@ def test_a_backlog_goes_far_away_in_less_than_half_the_round_trips(mariadb: Mari
     assert last is not None
     with FarProxy(mariadb.port, delay_s=0.01) as proxy:
         downstream = replace(mariadb.downstream, port=proxy.port)
-        settings = Settings(Upstream("unused"), Relay(relay.url), downstream, apply=Apply("parallel", 2, 10))
+        settings = Settings(
+            Upstream("unused"), Relay(relay.url), downstream, apply=Apply("parallel", 2, 10)
+        )
         run_apply(
-            settings, until_ts=last.hi, run_seconds=600, prepare=local_preparer(settings), on_batch=batches.append
+            settings,
+            until_ts=last.hi,
+            run_seconds=600,
+            prepare=local_preparer(settings),
+            on_batch=batches.append,
         )
     sizes = [batch.changes for batch in batches]
     assert sizes[0] == 10

@@ -1,5 +1,5 @@
-"""A flight that was broken off, and what may have changed before it is flown again: decisions, and how far windows
-reach.
+"""A flight that was broken off, and what may have changed before it is flown again: decisions, and
+how far windows reach.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ def item(i: int, v: int = 0) -> dict[str, Any]:
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     story = Story(mariadb, tmp_path)
-    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)")
+    story.create(
+        ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)"
+    )
     story.insert(ITEM, *(item(i) for i in range(10)))
     story.apply()
     return story
 
 
 def settings_of(story: Story, mode: str) -> Settings:
-    return Settings(Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 3, 10_000))
+    return Settings(
+        Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 3, 10_000)
+    )
 
 
 def windows_after(story: Story, after: int) -> list[Any]:
@@ -90,7 +94,9 @@ def several(story: Story) -> int:
 
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
-def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_whole(story: Story, mode: str) -> None:
+def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_whole(
+    story: Story, mode: str
+) -> None:
     """Parts of it may be downstream: leaving it out of the replay alone would leave them there."""
     after = story._ts
     story.update(ITEM, item(5), item(5, 1))
@@ -102,12 +108,16 @@ def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_
     story._relay.decisions.add(Override(at, SKIP, by="ann"))
     go_on(story, mode)
     changed = {4: 78, 5: 1}
-    assert story.rows("item") == sorted([(i, f"n{i}", changed.get(i, 0)) for i in [*range(10), 50]], key=repr)
+    assert story.rows("item") == sorted(
+        [(i, f"n{i}", changed.get(i, 0)) for i in [*range(10), 50]], key=repr
+    )
     assert checkpoint_of(story) == Checkpoint(story._ts, checkpoint_of(story).schema_version)
 
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
-def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(story: Story, mode: str) -> None:
+def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(
+    story: Story, mode: str
+) -> None:
     after = story._ts
     skipped = []
     for old, new in ((0, 1), (1, 2), (2, 3)):
@@ -141,12 +151,18 @@ def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flo
     break_off(story, after, frozenset({at}))
     go_on(story, mode)
     values = {1: 99, 4: 99, 5: 1, 33: 99}
-    assert story.rows("item") == sorted([(i, f"n{i}", values.get(i, 0)) for i in [*range(10), 33]], key=repr)
+    assert story.rows("item") == sorted(
+        [(i, f"n{i}", values.get(i, 0)) for i in [*range(10), 33]], key=repr
+    )
 
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
-def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is(story: Story, mode: str) -> None:
-    """Windows may have been removed and be landed again, as an error message about a damaged one tells."""
+def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is(
+    story: Story, mode: str
+) -> None:
+    """Windows may have been removed and be landed again, as an error message about a damaged one
+    tells.
+    """
     after = story._ts
     for i in range(60, 64):
         story.insert(ITEM, item(i))
@@ -154,7 +170,10 @@ def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is
     break_off(story, after)
     chosen = settings_of(story, mode)
     prepare = local_preparer(chosen)
-    hidden = {window.lo: (story._relay._storage._root / window.path) for window in windows_after(story, middle)}  # type: ignore[attr-defined]
+    hidden = {
+        window.lo: (story._relay._storage._root / window.path)
+        for window in windows_after(story, middle)
+    }  # type: ignore[attr-defined]
     for path in hidden.values():
         path.rename(path.with_name("." + path.name))
     run_apply(chosen, until_ts=middle, run_seconds=1, prepare=prepare)
@@ -166,7 +185,9 @@ def test_a_flight_of_which_less_is_landed_now_is_written_again_when_all_of_it_is
     story.insert(ITEM, item(70))
     summary = run_apply(chosen, until_ts=story._ts, run_seconds=240, prepare=prepare)
     assert summary.retries == 0
-    assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), *range(60, 64), 70]], key=repr)
+    assert story.rows("item") == sorted(
+        [(i, f"n{i}", 0) for i in [*range(10), *range(60, 64), 70]], key=repr
+    )
     assert checkpoint_of(story).consistent
 
 
@@ -190,11 +211,15 @@ def test_rows_that_came_and_went_in_a_flight_leave_nothing_whoever_finishes_it(
     sink.close()
     assert any(row[0] == 20 for row in story.rows("item"))
     go_on(story, mode)
-    assert story.rows("item") == sorted([(i, "c" if i == 2 else f"n{i}", 0) for i in range(10)], key=repr)
+    assert story.rows("item") == sorted(
+        [(i, "c" if i == 2 else f"n{i}", 0) for i in range(10)], key=repr
+    )
 
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
-def test_a_skip_that_is_taken_back_after_the_flight_broke_off_counts_no_more(story: Story, mode: str) -> None:
+def test_a_skip_that_is_taken_back_after_the_flight_broke_off_counts_no_more(
+    story: Story, mode: str
+) -> None:
     after = story._ts
     at = several(story)
     story.update(ITEM, item(5), item(5, 1))
@@ -218,7 +243,9 @@ def test_a_flight_is_not_finished_under_other_rules_than_it_was_begun_under(stor
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     st.integers(0, 2**32),
@@ -245,13 +272,19 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     url = f"file://{tmp_path_factory.mktemp('flight')}/relay"
     relay = history.land(url, [7])
     fresh(mariadb).close()
-    chosen = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(mode, 3, 10_000))
+    chosen = Settings(
+        Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(mode, 3, 10_000)
+    )
     broken = parallel_sink(chosen)
     broken.recover()
     first = relay.first()
     assert first is not None
     described = BatchPayload.from_windows(relay.windows(first.lo))
-    begun = [step for step in prepare_steps(url, described, PrepareOptions("groups", 3)) if step.kind != "commit"]
+    begun = [
+        step
+        for step in prepare_steps(url, described, PrepareOptions("groups", 3))
+        if step.kind != "commit"
+    ]
     broken.run([*begun[: max(1, round(share * len(begun)))], Step(FlushDetail(), 0)])
     broken.close()
     for ts in later:
@@ -264,11 +297,15 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
 
 def test_what_cannot_even_be_decoded_begins_no_flight_and_can_be_skipped(story: Story) -> None:
     heap = story.create(
-        table(12, "other", "id int", "v int", primary="id"), "CREATE TABLE `other` (`id` int primary key, `v` int)"
+        table(12, "other", "id int", "v int", primary="id"),
+        "CREATE TABLE `other` (`id` int primary key, `v` int)",
     )
     go_on(story, "parallel")
     story.insert(ITEM, item(50))
-    story.changes((ITEM, UPDATE, encode_update(ITEM, item(1), item(1, 77))), (heap, INSERT, b"\x03\x80\x00garbage"))
+    story.changes(
+        (ITEM, UPDATE, encode_update(ITEM, item(1), item(1, 77))),
+        (heap, INSERT, b"\x03\x80\x00garbage"),
+    )
     at = story._ts
     story.insert(ITEM, item(51))
     with pytest.raises(ApplyError, match=f"commit_ts {at}"):

@@ -38,8 +38,12 @@ def _with_rows(seed: int) -> tuple[Told, list[int]] | None:
 class Scene:
     """A relay with a history, a downstream that is at its beginning, and applying in a thread."""
 
-    def __init__(self, server: MariaDBServer, folder: Path, sizes: tuple[int, ...] = (7, 3)) -> None:
-        self.told, self.stamps = next(history for seed in range(100) if (history := _with_rows(seed)) is not None)
+    def __init__(
+        self, server: MariaDBServer, folder: Path, sizes: tuple[int, ...] = (7, 3)
+    ) -> None:
+        self.told, self.stamps = next(
+            history for seed in range(100) if (history := _with_rows(seed)) is not None
+        )
         self.relay: RelayLog = self.told.history.land(f"file://{folder}/relay", sizes)
         self.settings = settings_for(server, self.relay.url, 1000)
         self.connection = fresh(server)
@@ -50,7 +54,9 @@ class Scene:
         self.ended: list[ApplySummary] = []
 
     def wait(self, milliseconds: int) -> None:
-        self.settings = replace(self.settings, apply=replace(self.settings.apply, appointment_wait_ms=milliseconds))
+        self.settings = replace(
+            self.settings, apply=replace(self.settings.apply, appointment_wait_ms=milliseconds)
+        )
 
     def apply(self, **more: Any) -> ApplySummary:
         """Apply all that is landed."""
@@ -88,7 +94,9 @@ class Scene:
     def note(self, at_ts: int) -> ChunkResult | None:
         self.connection.rollback()
         with self.connection.cursor() as cursor:
-            cursor.execute("SELECT result FROM tidb_binlog.sluice_chunks WHERE at_ts = %s", (at_ts,))
+            cursor.execute(
+                "SELECT result FROM tidb_binlog.sluice_chunks WHERE at_ts = %s", (at_ts,)
+            )
             row = cursor.fetchone()
         return ChunkResult.parse(row[0]) if row else None
 
@@ -96,7 +104,9 @@ class Scene:
         """Whether all tables are as upstream at the end."""
         self.connection.rollback()
         names = set(TABLES) - set(left_out)
-        return all(rows_of(self.connection, name) == self.told.history.expected(name) for name in names)
+        return all(
+            rows_of(self.connection, name) == self.told.history.expected(name) for name in names
+        )
 
 
 @pytest.fixture
@@ -115,7 +125,9 @@ def test_applying_stands_at_an_appointment_until_its_rows_come_and_goes_on(scene
         scene.until(scene.at(scene.last))
     assert scene.right()
     note = scene.note(scene.middle)
-    assert note is not None and note.replaced == note.rows == len(scene.told.rows_at(scene.middle, PLAIN))
+    assert note is not None and note.replaced == note.rows == len(
+        scene.told.rows_at(scene.middle, PLAIN)
+    )
 
 
 def test_rows_that_dont_come_in_time_are_not_waited_for_and_come_too_late(scene: Scene) -> None:
@@ -123,7 +135,11 @@ def test_rows_that_dont_come_in_time_are_not_waited_for_and_come_too_late(scene:
     asked = appoint(scene.relay, PLAIN, scene.middle)
     scene.apply()
     outcome = scene.relay.aligned_chunks.outcome(scene.middle)
-    assert isinstance(outcome, ChunkCancelled) and outcome.by == "apply" and "not there after" in outcome.why
+    assert (
+        isinstance(outcome, ChunkCancelled)
+        and outcome.by == "apply"
+        and "not there after" in outcome.why
+    )
     deliver(scene.relay, scene.told, PLAIN, asked)
     assert scene.relay.aligned_chunks.outcome(scene.middle) == outcome
     assert scene.right()
@@ -137,12 +153,21 @@ def test_rows_of_a_chunk_that_are_late_again_and_again_are_waited_for_longer(sce
     scene.apply()
     outcomes = [scene.relay.aligned_chunks.outcome(at_ts) for at_ts in scene.stamps[10:18]]
     assert all(isinstance(outcome, ChunkCancelled) for outcome in outcomes)
-    waited = [float(outcome.why.split()[-5]) for outcome in outcomes if isinstance(outcome, ChunkCancelled)]
-    assert all(s >= least for s, least in zip(waited, (0.1, 0.1, 0.1, 0.1, 0.2, 0.4, 0.8, 0.1), strict=True))
+    waited = [
+        float(outcome.why.split()[-5])
+        for outcome in outcomes
+        if isinstance(outcome, ChunkCancelled)
+    ]
+    assert all(
+        s >= least
+        for s, least in zip(waited, (0.1, 0.1, 0.1, 0.1, 0.2, 0.4, 0.8, 0.1), strict=True)
+    )
     assert scene.right()
 
 
-def test_without_changes_behind_it_an_appointment_is_waited_for_longer(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_without_changes_behind_it_an_appointment_is_waited_for_longer(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     scene = Scene(mariadb, tmp_path)
     scene.wait(1_000)
     at_ts = scene.last + 5
@@ -167,7 +192,9 @@ def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
     assert scene.checkpoint() == scene.last
 
 
-def test_an_appointment_that_is_removed_while_applying_waits_for_it_holds_nobody_up(scene: Scene) -> None:
+def test_an_appointment_that_is_removed_while_applying_waits_for_it_holds_nobody_up(
+    scene: Scene,
+) -> None:
     scene.wait(LONG)
     appoint(scene.relay, PLAIN, scene.middle)
     with scene.applying():
@@ -191,7 +218,9 @@ def test_several_appointments_in_one_window_and_one_at_its_end_are_kept_in_order
     for at_ts in moments:
         note = scene.note(at_ts)
         assert (
-            note is not None and not note.declined and note.same == note.rows == len(scene.told.rows_at(at_ts, PLAIN))
+            note is not None
+            and not note.declined
+            and note.same == note.rows == len(scene.told.rows_at(at_ts, PLAIN))
         )
 
 
@@ -257,7 +286,9 @@ def test_changes_to_rows_that_are_known_to_be_missing_stop_nothing_and_their_chu
     for name in names:
         scene.connection.cursor().execute(f"DELETE FROM rnd.`{name}`")
     scene.connection.commit()
-    scene.relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(TABLES[name].id for name in names)))
+    scene.relay.aligned_chunks.begin_repair(
+        TableRepair("job", "job", tuple(TABLES[name].id for name in names))
+    )
     for number, name in enumerate(names):
         make_ready(scene.relay, scene.told, Cut(name), scene.stamps[34] + number)
     scene.apply()
@@ -282,14 +313,30 @@ def test_a_table_that_a_ddl_changed_after_its_definition_was_read_is_read_again(
     at_ts = scene.last + 5
     plain = TABLES["plain"]
     ddl = DdlJob(
-        commit_ts=scene.last + 3, start_ts=scene.last + 2, job_id=88, query="ALTER TABLE plain COMMENT 'x'",
-        type=0, schema_name="rnd", table_name="plain", schema_version=2,
+        commit_ts=scene.last + 3,
+        start_ts=scene.last + 2,
+        job_id=88,
+        query="ALTER TABLE plain COMMENT 'x'",
+        type=0,
+        schema_name="rnd",
+        table_name="plain",
+        schema_version=2,
         effect=DdlEffect({}, {plain.id: plain}),
-    )  # fmt: skip
+    )
     relay = scene.relay
     relay.commit(
         WindowRecord(
-            scene.last, at_ts + 5, 7, "t", 0, 0, 0, 2, (), {str(plain.id): plain.to_json()}, ddls=(ddl.to_json(),)
+            scene.last,
+            at_ts + 5,
+            7,
+            "t",
+            0,
+            0,
+            0,
+            2,
+            (),
+            {str(plain.id): plain.to_json()},
+            ddls=(ddl.to_json(),),
         )
     )
     for moment, defined_ts in ((at_ts, scene.last + 2), (at_ts + 1, scene.last + 3)):
@@ -303,7 +350,12 @@ def test_a_table_that_a_ddl_changed_after_its_definition_was_read_is_read_again(
 
 
 def test_rows_of_another_table_are_declined(scene: Scene) -> None:
-    declines(scene, ChunkReady(TABLES["ci"].to_json(), scene.middle), "rows of table id 103", is_passing=True)
+    declines(
+        scene,
+        ChunkReady(TABLES["ci"].to_json(), scene.middle),
+        "rows of table id 103",
+        is_passing=True,
+    )
 
 
 def test_a_file_that_is_gone_or_damaged_is_declined_with_its_name(scene: Scene) -> None:
@@ -317,25 +369,38 @@ def test_a_file_that_is_gone_or_damaged_is_declined_with_its_name(scene: Scene) 
 
 
 RULES = {
-    "filtered": {"filters": parse_filter({"ignore-table": [{"db-name": "rnd", "tbl-name": "plain"}]})[0]},
+    "filtered": {
+        "filters": parse_filter({"ignore-table": [{"db-name": "rnd", "tbl-name": "plain"}]})[0]
+    },
     "partial": {
         "filters": parse_filter(
             {
                 "binlog-filter-rule": {"keep": {"ignore-event": ["delete"]}},
-                "table-migrate-rule": [{"source": {"schema": "rnd", "table": "plain"}, "binlog-filter-rule": ["keep"]}],
+                "table-migrate-rule": [
+                    {"source": {"schema": "rnd", "table": "plain"}, "binlog-filter-rule": ["keep"]}
+                ],
             }
         )[0]
     },
     "merged": {
         "routes": parse_routes(
-            [{"schema-pattern": "rnd", "table-pattern": "pla*", "target-schema": "rnd", "target-table": "plain"}]
+            [
+                {
+                    "schema-pattern": "rnd",
+                    "table-pattern": "pla*",
+                    "target-schema": "rnd",
+                    "target-table": "plain",
+                }
+            ]
         )
     },
 }
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_a_table_that_isnt_downstream_as_it_is_upstream_is_declined_by_name(scene: Scene, rules: str) -> None:
+def test_a_table_that_isnt_downstream_as_it_is_upstream_is_declined_by_name(
+    scene: Scene, rules: str
+) -> None:
     scene.settings = replace(scene.settings, **RULES[rules])
     make_ready(scene.relay, scene.told, PLAIN, scene.middle)
     scene.apply()
@@ -344,7 +409,12 @@ def test_a_table_that_isnt_downstream_as_it_is_upstream_is_declined_by_name(scen
 
 
 def test_a_chunk_goes_where_routes_take_its_table(scene: Scene) -> None:
-    route = {"schema-pattern": "rnd", "table-pattern": "plain", "target-schema": "other", "target-table": "flat"}
+    route = {
+        "schema-pattern": "rnd",
+        "table-pattern": "plain",
+        "target-schema": "other",
+        "target-table": "flat",
+    }
     scene.settings = replace(scene.settings, routes=parse_routes([route]))
     scene.connection.cursor().execute("CREATE DATABASE other")
     scene.connection.cursor().execute("CREATE TABLE other.flat LIKE rnd.plain")
@@ -356,7 +426,9 @@ def test_a_chunk_goes_where_routes_take_its_table(scene: Scene) -> None:
 
 def test_a_folder_takes_no_rows_and_says_so(scene: Scene, tmp_path: Path) -> None:
     appoint(scene.relay, PLAIN, scene.middle)
-    settings = replace(scene.settings, downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "out")))
+    settings = replace(
+        scene.settings, downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "out"))
+    )
     run_apply(settings, until_ts=scene.last, run_seconds=240, prepare=local_preparer(settings))
     outcome = scene.relay.aligned_chunks.outcome(scene.middle)
     assert isinstance(outcome, ChunkCancelled) and "no database" in outcome.why

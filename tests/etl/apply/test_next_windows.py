@@ -44,21 +44,34 @@ def test_windows_of_days_without_traffic_are_applied_some_at_a_time_and_a_flight
 
 
 @pytest.mark.parametrize(
-    ("mode", "together"), [("atomic", [(2, 20), (3, 50), (1, 60), (1, 70)]), ("parallel", [(7, 70)])]
+    ("mode", "together"),
+    [("atomic", [(2, 20), (3, 50), (1, 60), (1, 70)]), ("parallel", [(7, 70)])],
 )
 def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
     tmp_path: Path, mode: str, together: list[tuple[int, int]]
 ) -> None:
     relay = RelayLog.open(tmp_path.as_uri())
-    ids = [range(600), range(400, 1_000), range(300, 1_100), range(200, 300), range(200, 500), range(5_000), range(10)]
+    ids = [
+        range(600),
+        range(400, 1_000),
+        range(300, 1_100),
+        range(200, 300),
+        range(200, 500),
+        range(5_000),
+        range(10),
+    ]
     for number, some in enumerate(ids):
         tables: dict[str, object] = {str(id): {} for id in some}
-        relay.commit(WindowRecord(10 * number, 10 * number + 10, 7, "token", 0, 1, len(some), 1, (), tables))
+        relay.commit(
+            WindowRecord(10 * number, 10 * number + 10, 7, "token", 0, 1, len(some), 1, (), tables)
+        )
     limits = AdaptiveLimits(Apply(mode=mode))
 
     def batches(flight: InFlight | None) -> list[tuple[int, int]]:
         found, position = [], 0
-        with contextlib.closing(WindowSelector(relay, limits, flight, None, threading.Event())) as following:
+        with contextlib.closing(
+            WindowSelector(relay, limits, flight, None, threading.Event())
+        ) as following:
             while position < 70:
                 windows, position = following.next_batch(position)
                 found.append((len(windows), position))
@@ -69,7 +82,9 @@ def test_a_transaction_has_a_thousand_tables_at_most_unless_one_window_has_more(
 
 
 def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_path: Path) -> None:
-    """A list costs as much as the hour has windows, some ten thousand, and there are ten windows a second."""
+    """A list costs as much as the hour has windows, some ten thousand, and there are ten windows a
+    second.
+    """
     storage = open_storage(tmp_path.as_uri())
     relay = RelayLog(storage)
     stopped = threading.Event()
@@ -81,15 +96,20 @@ def test_what_comes_next_is_found_by_name_however_many_windows_an_hour_has(tmp_p
 
     names_of = storage.names
     with (
-        contextlib.closing(WindowSelector(relay, AdaptiveLimits(Apply()), None, None, stopped)) as following,
+        contextlib.closing(
+            WindowSelector(relay, AdaptiveLimits(Apply()), None, None, stopped)
+        ) as following,
         mock.patch.object(storage, "names", names),
     ):
         position = 0
         for lo in range(5):
-            landing = threading.Timer(0.1, relay.commit, [WindowRecord(lo, lo + 1, 7, "token", 0, 0, 0, 0)])
+            landing = threading.Timer(
+                0.1, relay.commit, [WindowRecord(lo, lo + 1, 7, "token", 0, 0, 0, 0)]
+            )
             landing.start()
             windows, position = following.next_batch(position)
             landing.join()
             assert [window.lo for window in windows] == [lo]
             assert position == lo + 1
-    assert len([path for path in listed if path.startswith("windows")]) <= 2  # where the chain begins
+    # where the chain begins
+    assert len([path for path in listed if path.startswith("windows")]) <= 2

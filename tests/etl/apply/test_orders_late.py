@@ -1,5 +1,5 @@
-"""An order counts until the commit: it is followed by a batch that is prepared or being written, or it is refused at
-once by name.
+"""An order counts until the commit: it is followed by a batch that is prepared or being written, or
+it is refused at once by name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def settings_of(story: Story, mode: str) -> Settings:
-    return Settings(Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 2, 10_000))
+    return Settings(
+        Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 2, 10_000)
+    )
 
 
 def go_on(story: Story, mode: str, run_seconds: float = 30) -> None:
@@ -63,8 +65,8 @@ def meanwhile(
     given: Callable[[], bool],
     when: Callable[[], bool] = lambda: True,
 ) -> Iterator[list[Any]]:
-    """When a session gets to `method`, an operator gives an order, which is `given` before that goes on. What came of
-    the order.
+    """When a session gets to `method`, an operator gives an order, which is `given` before that
+    goes on. What came of the order.
     """
     came: list[Any] = []
     threads: list[threading.Thread] = []
@@ -116,7 +118,9 @@ def test_a_point_to_stop_at_is_kept_by_the_batch_that_is_being_written(
 
 
 @MODES
-def test_nothing_is_committed_after_a_pause_that_came_while_the_batch_was_prepared(story: Story, mode: str) -> None:
+def test_nothing_is_committed_after_a_pause_that_came_while_the_batch_was_prepared(
+    story: Story, mode: str
+) -> None:
     story.delete(ITEM, {"id": 1, "v": 1})
     settings, relay = settings_of(story, mode), story._relay
     prepare = local_preparer(settings)
@@ -156,10 +160,14 @@ def test_a_skip_that_comes_during_the_commit_is_refused_and_not_kept(
     loaded: list[bool] = []
     send = MySQLSession.execute_pipelined
     monkeypatch.setattr(
-        MySQLSession, "execute_pipelined", lambda self, orders: (loaded.append(True), send(self, orders))[1]
+        MySQLSession,
+        "execute_pipelined",
+        lambda self, orders: (loaded.append(True), send(self, orders))[1],
     )
     skip = lambda: operate.skip_transaction(settings, at)  # noqa: E731
-    with meanwhile(monkeypatch, "commit", skip, lambda: bool(relay.decisions.list()), lambda: bool(loaded)) as came:
+    with meanwhile(
+        monkeypatch, "commit", skip, lambda: bool(relay.decisions.list()), lambda: bool(loaded)
+    ) as came:
         go_on(story, "atomic")
     assert "too late" in str(came[0])
     assert story.rows("item") == [(1, 1), (2, 2)]
@@ -179,7 +187,9 @@ def test_a_point_inside_a_flight_is_refused_and_nothing_is_asked_for(story: Stor
     operate.run_until(settings, str(story._ts))
 
 
-def test_a_ddl_that_is_being_executed_cannot_be_skipped_any_more(story: Story, mariadb: MariaDBServer) -> None:
+def test_a_ddl_that_is_being_executed_cannot_be_skipped_any_more(
+    story: Story, mariadb: MariaDBServer
+) -> None:
     story.statement(5, "ALTER TABLE `item` ADD COLUMN `w` int", WIDE)
     settings, at = settings_of(story, "atomic"), story._ts
     with mariadb.connect() as reader, reader.cursor() as cursor:

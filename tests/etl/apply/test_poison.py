@@ -1,5 +1,5 @@
-"""A transaction that can't be applied stops the pipeline with its name, and each of the ways out that the error tells
-works.
+"""A transaction that can't be applied stops the pipeline with its name, and each of the ways out
+that the error tells works.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ HEAP = table(12, "heap", "a int", "b varchar(10)")
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     story = Story(mariadb, tmp_path)
-    story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)")
+    story.create(
+        ITEM, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique, `v` int)"
+    )
     story.create(HEAP, "CREATE TABLE `heap` (`a` int, `b` varchar(10))")
     story.insert(ITEM, *({"id": i, "name": f"n{i}", "v": i} for i in range(10)))
     story.apply()
@@ -79,7 +81,9 @@ def ids(story: Story) -> set[int]:
 EVERYTHING = set(range(10)) | set(range(100, 120)) | set(range(200, 220))
 
 
-def test_a_row_that_is_missing_downstream_is_named_and_skipping_its_transaction_goes_on(story: Story) -> None:
+def test_a_row_that_is_missing_downstream_is_named_and_skipping_its_transaction_goes_on(
+    story: Story,
+) -> None:
     run(story, "DELETE FROM d.item WHERE id = 5")
     at = traffic(story, lambda: story.delete(ITEM, item(3, 3), item(5, 5)))
     fails(story, at, "table d.item", "key id=5", "delete", "missing")
@@ -140,8 +144,8 @@ def test_a_key_that_is_there_already_is_named(story: Story, there: str, said: st
     [
         (
             (
-                "CREATE TRIGGER d.guard BEFORE INSERT ON d.item FOR EACH ROW IF NEW.v > 500 THEN SIGNAL SQLSTATE"
-                " '45000' SET MESSAGE_TEXT = 'guarded'; END IF"
+                "CREATE TRIGGER d.guard BEFORE INSERT ON d.item FOR EACH ROW IF NEW.v > 500 THEN"
+                " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'guarded'; END IF"
             ),
             "DROP TRIGGER d.guard",
             "guarded",
@@ -176,7 +180,10 @@ def test_a_row_without_a_key_that_is_missing_is_named_by_its_row_id(story: Story
 
 def test_a_row_that_does_not_fit_its_schema_is_named_and_skipping_it_goes_on(story: Story) -> None:
     at = traffic(
-        story, lambda: story.changes((ITEM, INSERT, encode_insert(ITEM, item(50))), (ITEM, INSERT, b"\x03\x80\xff\xff"))
+        story,
+        lambda: story.changes(
+            (ITEM, INSERT, encode_insert(ITEM, item(50))), (ITEM, INSERT, b"\x03\x80\xff\xff")
+        ),
     )
     fails(story, at, "table d.item", "insert")
     assert ids(story) == set(range(10))
@@ -196,7 +203,9 @@ def test_a_row_that_a_spark_worker_could_not_decode_is_named_too(story: Story) -
         except ValueError as error:
             raise WorkerError(str(error)) from None
 
-    with pytest.raises(ApplyError, match=f"table d.item.*at commit_ts {at} .*`sluice txn skip {at}`"):
+    with pytest.raises(
+        ApplyError, match=f"table d.item.*at commit_ts {at} .*`sluice txn skip {at}`"
+    ):
         run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=there)
 
 

@@ -46,9 +46,17 @@ def test_batches_of_a_few_seconds_are_one_line_with_their_sums(
     progress.maybe_log()
     (line,) = said(caplog)
     assert line == {
-        "lo": 1, "hi": 5, "batches": 4, "windows": 4, "transactions": 8, "changes": 12, "rows": 12, "ddls": 0,
-        "stages_ms": {"send": 6.0, "commit": 1.0}, "lag_ms": 14.0,
-    }  # fmt: skip
+        "lo": 1,
+        "hi": 5,
+        "batches": 4,
+        "windows": 4,
+        "transactions": 8,
+        "changes": 12,
+        "rows": 12,
+        "ddls": 0,
+        "stages_ms": {"send": 6.0, "commit": 1.0},
+        "lag_ms": 14.0,
+    }
     clock.now += 60.0
     progress.maybe_log()
     assert said(caplog) == []

@@ -1,4 +1,6 @@
-"""What was refused stays refused: no retry, no restart and no other mode lets it through, until operators decide."""
+"""What was refused stays refused: no retry, no restart and no other mode lets it through, until
+operators decide.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ UNIQUE = table(11, "item", "id int", "name varchar(20)", primary="id", unique=("
 
 
 def settings_of(story: Story, mode: str) -> Settings:
-    return Settings(Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 3, 10_000))
+    return Settings(
+        Upstream("unused"), Relay(story._url), story.server.downstream, apply=Apply(mode, 3, 10_000)
+    )
 
 
 def go_on(story: Story, mode: str) -> None:
@@ -38,7 +42,9 @@ def row(i: int, name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
-    """Row 2 has the name of row 1: the unique index is being dropped upstream, it is delete-only there already."""
+    """Row 2 has the name of row 1: the unique index is being dropped upstream, it is delete-only
+    there already.
+    """
     story = Story(mariadb, tmp_path)
     story.create(UNIQUE, "CREATE TABLE `item` (`id` int primary key, `name` varchar(20) unique)")
     story.insert(UNIQUE, row(1, "a"), row(7, "g"))
@@ -67,7 +73,9 @@ def accepted(text: str) -> str:
     return match[1]
 
 
-def test_a_row_in_the_way_is_refused_again_by_every_later_attempt_and_none_is_lost(story: Story) -> None:
+def test_a_row_in_the_way_is_refused_again_by_every_later_attempt_and_none_is_lost(
+    story: Story,
+) -> None:
     first = refused(story, "parallel")
     assert "d.item" in first
     for mode in ("parallel", "atomic", "parallel"):
@@ -80,8 +88,9 @@ def test_a_row_in_the_way_is_refused_again_by_every_later_attempt_and_none_is_lo
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
 def test_an_order_to_go_on_still_lets_no_other_row_be_replaced(story: Story, mode: str) -> None:
-    """What an order lets through is written by key; a row that is in nobody's changes stays, and the refusal of that is
-    a new one.
+    """What an order lets through is written by key.
+
+    A row that is in nobody's changes stays, and the refusal of that is a new one.
     """
     refused(story, "parallel")
     old = accepted(refused(story, mode))
@@ -109,7 +118,9 @@ def test_what_was_not_refused_cannot_be_accepted(story: Story) -> None:
 
 
 @pytest.mark.parametrize("mode", ["parallel", "atomic"])
-def test_a_transaction_that_is_skipped_after_a_refusal_lets_the_others_through(story: Story, mode: str) -> None:
+def test_a_transaction_that_is_skipped_after_a_refusal_lets_the_others_through(
+    story: Story, mode: str
+) -> None:
     refused(story, "parallel")
     skip_transaction(settings_of(story, mode), story._ts - 10)
     go_on(story, mode)

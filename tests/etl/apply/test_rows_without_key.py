@@ -1,4 +1,6 @@
-"""Tables without a key: of rows that are equal in every value exactly as many go as the upstream removed."""
+"""Tables without a key: of rows that are equal in every value exactly as many go as the upstream
+removed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,19 @@ from tests.etl.story import Row, Story, table
 _LONG = "long " * 1000
 _COLUMNS = {
     "a int": [None, 0, 1, -7],
-    "t varchar(20) collate utf8mb4_general_ci": [None, "", "a", "A", "a ", "é", "e", "'", "\\", "\t\n", "NULL"],
+    "t varchar(20) collate utf8mb4_general_ci": [
+        None,
+        "",
+        "a",
+        "A",
+        "a ",
+        "é",
+        "e",
+        "'",
+        "\\",
+        "\t\n",
+        "NULL",
+    ],
     "f float": [None, 0.0, -0.0, 0.5, 1.100000023841858, 3.4028234663852886e38],
     "x double": [None, 0.0, 0.1, 1e300, -2.5],
     "m decimal(12,3)": [None, "0.000", "1.500", "-1.500"],
@@ -39,7 +53,9 @@ _NUMBERS = itertools.count(500)
 def made(story: Story) -> Table:
     """A new table with a column of each of `_COLUMNS`."""
     number = next(_NUMBERS)
-    return story.create(table(number, f"t{number}", *_COLUMNS), f"CREATE TABLE t{number} ({', '.join(_COLUMNS)})")
+    return story.create(
+        table(number, f"t{number}", *_COLUMNS), f"CREATE TABLE t{number} ({', '.join(_COLUMNS)})"
+    )
 
 
 def row_of(of: Table, number: int, values: tuple[object, ...]) -> Row:
@@ -47,14 +63,22 @@ def row_of(of: Table, number: int, values: tuple[object, ...]) -> Row:
 
 
 def found(story: Story, of: Table) -> Counter[tuple[object, ...]]:
-    """An ENUM whose elements end with blanks is one of bytes downstream, which are read as text here."""
+    """An ENUM whose elements end with blanks is one of bytes downstream, which are read as text
+    here.
+    """
     forms = {"bit": "{}+0", "enum": "CONVERT({} USING utf8mb4)"}
     names = ", ".join(forms.get(c.kind, "{}").format(c.name) for c in of.columns)
     return Counter(tuple(map(_plain, row)) for row in story.rows(of.name, names))
 
 
 def _plain(value: object) -> str | None:
-    return None if value is None else value.hex() if isinstance(value, bytes) else str(value).replace("-0.0", "0.0")
+    return (
+        None
+        if value is None
+        else value.hex()
+        if isinstance(value, bytes)
+        else str(value).replace("-0.0", "0.0")
+    )
 
 
 def shown(of: Table, values: tuple[object, ...]) -> tuple[object, ...]:
@@ -81,7 +105,9 @@ def listing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("listing")
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(pool=st.lists(ROW, min_size=1, max_size=12), data=st.data())
 def test_as_many_equal_rows_go_as_the_upstream_removed(
     story: Story, pool: list[tuple[object, ...]], data: st.DataObject
@@ -90,18 +116,24 @@ def test_as_many_equal_rows_go_as_the_upstream_removed(
     of = made(story)
     rows = data.draw(st.lists(st.sampled_from(pool), max_size=40))
     there = dict(enumerate(rows, 1))
-    story.changes(*((of, INSERT, encode_insert(of, row_of(of, n, values))) for n, values in there.items()))
+    story.changes(
+        *((of, INSERT, encode_insert(of, row_of(of, n, values))) for n, values in there.items())
+    )
     story.apply()
     for _ in range(2):
         changes = []
-        for number in data.draw(st.lists(st.sampled_from(list(there)), unique=True)) if there else []:
+        for number in (
+            data.draw(st.lists(st.sampled_from(list(there)), unique=True)) if there else []
+        ):
             old = row_of(of, number, there[number])
             if data.draw(st.booleans()):
                 del there[number]
                 changes.append((of, DELETE, encode_delete(of, old)))
             else:
                 there[number] = data.draw(st.sampled_from(pool))
-                changes.append((of, UPDATE, encode_update(of, old, row_of(of, number, there[number]))))
+                changes.append(
+                    (of, UPDATE, encode_update(of, old, row_of(of, number, there[number])))
+                )
         if changes:
             story.changes(*changes)
         story.apply()

@@ -1,5 +1,5 @@
-"""Going on from a checkpoint that a Drainer left in the middle of its work: what it had done beyond makes no
-difference.
+"""Going on from a checkpoint that a Drainer left in the middle of its work: what it had done beyond
+makes no difference.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ from tests.etl.story import Story, table
 KEYED = [name for name in TABLES if name not in ("heap", "parted")]
 
 
-def leave_checkpoint(connection, commit_ts: int, consistent: bool = False, cluster_id: int = 7, **more) -> None:
+def leave_checkpoint(
+    connection, commit_ts: int, consistent: bool = False, cluster_id: int = 7, **more
+) -> None:
     """The row as a Drainer writes it."""
-    text = json.dumps({"consistent": consistent, "commitTS": commit_ts, "ts-map": {}, "schema-version": 0} | more)
+    text = json.dumps(
+        {"consistent": consistent, "commitTS": commit_ts, "ts-map": {}, "schema-version": 0} | more
+    )
     with connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS tidb_binlog")
         cursor.execute(
-            "CREATE TABLE IF NOT EXISTS tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint"
-            " MEDIUMTEXT)"
+            "CREATE TABLE IF NOT EXISTS tidb_binlog.checkpoint(clusterID bigint unsigned primary"
+            " key, checkPoint MEDIUMTEXT)"
         )
         cursor.execute("REPLACE INTO tidb_binlog.checkpoint VALUES (%s, %s)", (cluster_id, text))
 
@@ -68,8 +72,8 @@ def fill(connection, name: str, rows) -> None:
 
 
 class Torn:
-    """A history, and a downstream as a Drainer leaves it that breaks off: complete through `checkpoint`, and every
-    table, in `plain` every row, some way further, at most through `ahead`.
+    """A history, and a downstream as a Drainer leaves it that breaks off: complete through
+    `checkpoint`, and every table, in `plain` every row, some way further, at most through `ahead`.
     """
 
     def __init__(self, seed: int, before: int, beyond: int, after: int) -> None:
@@ -83,7 +87,11 @@ class Torn:
                     self.history.rows[name].clear()
                 for _, changes in self.history.transactions[known:]:
                     changes[:] = [change for change in changes if change[0] in KEYED]
-                    states.append(copy.deepcopy(self.history.rows)) if changes else self.history.transactions.pop()
+                    (
+                        states.append(copy.deepcopy(self.history.rows))
+                        if changes
+                        else self.history.transactions.pop()
+                    )
             marks.append(len(self.history.transactions))
         first, last, _ = marks
         stamps = [(1 << 40) - 5, *(ts for ts, _ in self.history.transactions)]
@@ -91,12 +99,16 @@ class Torn:
         rng = random.Random(seed)
         self.rows = {name: list(states[rng.randint(first, last)][name].values()) for name in KEYED}
         reached = {i: rng.randint(first, last) for i in range(10)}
-        found = {i: [r for r in states[reached[i]]["plain"].values() if r["id"] == i] for i in reached}
+        found = {
+            i: [r for r in states[reached[i]]["plain"].values() if r["id"] == i] for i in reached
+        }
         self.rows["plain"] = [row for rows in found.values() for row in rows]
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     st.integers(0, 2**32),
@@ -108,7 +120,14 @@ class Torn:
     st.sampled_from(["atomic", "parallel"]),
 )
 def test_a_torn_downstream_ends_like_the_model(
-    mariadb: MariaDBServer, seed: int, before: int, beyond: int, after: int, size: int, max_rows: int, mode: str
+    mariadb: MariaDBServer,
+    seed: int,
+    before: int,
+    beyond: int,
+    after: int,
+    size: int,
+    max_rows: int,
+    mode: str,
 ) -> None:
     torn = Torn(seed, before, beyond, after)
     with contextlib.closing(fresh(mariadb)) as connection, tempfile.TemporaryDirectory() as folder:
@@ -120,7 +139,10 @@ def test_a_torn_downstream_ends_like_the_model(
             return
         leave_checkpoint(connection, torn.checkpoint, sluice={"safe-until": torn.ahead})
         config = Settings(
-            Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(max_rows=max_rows, mode=mode)
+            Upstream("unused"),
+            Relay(f"file://{folder}"),
+            mariadb.downstream,
+            apply=Apply(max_rows=max_rows, mode=mode),
         )
         run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         for name in KEYED:
@@ -128,10 +150,17 @@ def test_a_torn_downstream_ends_like_the_model(
         if last.hi > torn.checkpoint:
             left = read_checkpoint(connection)
             assert set(left.pop("sluice")) == {"owner", "process"}
-            assert left == {"consistent": True, "commitTS": last.hi, "ts-map": {}, "schema-version": 1}
+            assert left == {
+                "consistent": True,
+                "commitTS": last.hi,
+                "ts-map": {},
+                "schema-version": 1,
+            }
 
 
-def test_without_safe_mode_a_torn_downstream_is_an_error(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_without_safe_mode_a_torn_downstream_is_an_error(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     torn = Torn(3, 30, 30, 0)
     connection = fresh(mariadb)
     for name, rows in torn.rows.items():
@@ -152,7 +181,9 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
         fill(connection, name, rows)
     relay = torn.history.land(f"file://{tmp_path}", [5])
     last = relay.last()
-    leave_checkpoint(connection, torn.checkpoint, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}})
+    leave_checkpoint(
+        connection, torn.checkpoint, **{"ts-map": {"primary-ts": 1, "secondary-ts": 2}}
+    )
     asked = []
 
     class PD:
@@ -169,23 +200,37 @@ def test_how_far_safe_mode_goes_is_asked_of_pd_and_kept_until_it_is_passed(
             return torn.ahead + 1
 
     monkeypatch.setattr("sluice.etl.downstream.sinks.mysql.PDClient", PD)
-    config = Settings(Upstream(etcd_url), Relay(f"file://{tmp_path}"), mariadb.downstream, apply=Apply(max_rows=1))
+    config = Settings(
+        Upstream(etcd_url), Relay(f"file://{tmp_path}"), mariadb.downstream, apply=Apply(max_rows=1)
+    )
     on_the_way = []
 
     def stop_halfway(report) -> None:
         on_the_way.append(read_checkpoint(connection))
 
     run_apply(
-        config, until_ts=torn.checkpoint + 1, run_seconds=240, prepare=local_preparer(config), on_batch=stop_halfway
+        config,
+        until_ts=torn.checkpoint + 1,
+        run_seconds=240,
+        prepare=local_preparer(config),
+        on_batch=stop_halfway,
     )
-    run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config), on_batch=stop_halfway)
+    run_apply(
+        config,
+        until_ts=last.hi,
+        run_seconds=240,
+        prepare=local_preparer(config),
+        on_batch=stop_halfway,
+    )
     assert asked == [etcd_url]
     for found in on_the_way:
         if found["commitTS"] <= torn.ahead:
             assert not found["consistent"] and found["sluice"]["safe-until"] == torn.ahead + 1
         else:
             assert found["consistent"] and "safe-until" not in found["sluice"]
-        assert found["ts-map"] == {}, "what a Drainer measured at another commit_ts compares the wrong snapshots"
+        assert found["ts-map"] == {}, (
+            "what a Drainer measured at another commit_ts compares the wrong snapshots"
+        )
     assert {found["consistent"] for found in on_the_way} == {True, False}
     for name in KEYED:
         assert rows_of(connection, name) == torn.history.expected(name), name
@@ -205,22 +250,34 @@ def test_rows_of_a_table_without_a_key_are_written_when_none_of_them_is_there_an
     connection = fresh(mariadb)
     if partitioned:
         with connection.cursor() as cursor:
-            cursor.execute(f"ALTER TABLE rnd.heap PARTITION BY KEY ({TABLES['heap'].columns[0].name}) PARTITIONS 2")
+            cursor.execute(
+                f"ALTER TABLE rnd.heap PARTITION BY KEY ({TABLES['heap'].columns[0].name})"
+                " PARTITIONS 2"
+            )
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
     run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap") != []
     leave_checkpoint(connection, last.lo, sluice={"safe-until": end})
     forget(url)
     with pytest.raises(
-        ApplyError, match=r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*sluice drainers pause"
+        ApplyError,
+        match=(
+            r"table rnd.heap has no key, and \d of its rows .* are on .* already: .*sluice drainers"
+            r" pause"
+        ),
     ):
         run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
     assert rows_of(connection, "heap") == history.expected("heap")
 
 
 @pytest.mark.parametrize("ran", [True, False])
-def test_of_two_equal_rows_one_is_not_removed_twice(mariadb: MariaDBServer, tmp_path: Path, ran: bool) -> None:
-    """Upstream one of them was deleted; whether the Drainer had done so nothing tells, as long as one is there."""
+def test_of_two_equal_rows_one_is_not_removed_twice(
+    mariadb: MariaDBServer, tmp_path: Path, ran: bool
+) -> None:
+    """Upstream one of them was deleted.
+
+    Whether the Drainer had done so nothing tells, as long as one is there.
+    """
     note = table(12, "note", "a int", "b int")
     story = Story(mariadb, tmp_path)
     story.create(note, "CREATE TABLE `note` (`a` int, `b` int)")
@@ -234,7 +291,10 @@ def test_of_two_equal_rows_one_is_not_removed_twice(mariadb: MariaDBServer, tmp_
         leave_checkpoint(connection, before, sluice={"safe-until": story._ts})
     forget(story._url)
     kept = story.rows("note")
-    with pytest.raises(ApplyError, match=r"d\.note has no key, and \d of its rows removed .* still: .*nothing tells"):
+    with pytest.raises(
+        ApplyError,
+        match=r"d\.note has no key, and \d of its rows removed .* still: .*nothing tells",
+    ):
         story.apply()
     assert story.rows("note") == kept
 
@@ -242,8 +302,10 @@ def test_of_two_equal_rows_one_is_not_removed_twice(mariadb: MariaDBServer, tmp_
 def test_no_row_without_a_key_hides_behind_one_that_followed_it_under_a_unique_value(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    """The unique column may be NULL, so it is no key; the row that the Drainer left had the same value there as the one
-    that it became, and neither is there in the end.
+    """The unique column may be NULL, so it is no key.
+
+    The row that the Drainer left had the same value there as the one that it became, and neither is
+    there in the end.
     """
     note = table(12, "note", "a int", "b int", unique=("a",))
     story = Story(mariadb, tmp_path)
@@ -259,7 +321,10 @@ def test_no_row_without_a_key_hides_behind_one_that_followed_it_under_a_unique_v
         cursor.execute("INSERT INTO d.note VALUES (1, 1)")
         leave_checkpoint(connection, before, sluice={"safe-until": story._ts})
     forget(story._url)
-    with pytest.raises(ApplyError, match=r"d\.note has no key, and 1 of its rows written .* already: .*nothing tells"):
+    with pytest.raises(
+        ApplyError,
+        match=r"d\.note has no key, and 1 of its rows written .* already: .*nothing tells",
+    ):
         story.apply()
     assert story.rows("note") == [(1, 1), (2, 2)]
 
@@ -268,7 +333,9 @@ def test_a_row_without_a_key_of_which_a_value_is_none_of_its_enum_is_looked_for_
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     story = Story(mariadb, tmp_path)
-    note = story.create(table(12, "note", "a int", "e enum('x')"), "CREATE TABLE `note` (`a` int, `e` enum('x'))")
+    note = story.create(
+        table(12, "note", "a int", "e enum('x')"), "CREATE TABLE `note` (`a` int, `e` enum('x'))"
+    )
     story.apply()
     before = story._ts
     story.insert(note, {"a": 1, "e": 0})
@@ -298,13 +365,17 @@ def test_rows_without_a_key_that_a_drainer_removed_all_are_no_reason_to_stop(
 
 
 @pytest.mark.slow
-def test_every_kind_of_ddl_done_twice_with_the_changes_before_it(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_every_kind_of_ddl_done_twice_with_the_changes_before_it(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     folder = RECORDINGS / "ddl"
     url = f"file://{tmp_path}/relay"
     snapshot = json.loads((folder / "snapshots.json").read_text())[-1]
     relay = land(folder, url, 40, through=snapshot["ts"])
     last = relay.last()
-    config = Settings(Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000))
+    config = Settings(
+        Upstream("unused"), Relay(url), mariadb.downstream, apply=Apply(max_rows=20_000)
+    )
 
     def apply(ts: int) -> None:
         relay.change_control(lambda _: Control(apply_until_ts=ts))
@@ -341,4 +412,6 @@ def test_every_kind_of_ddl_done_twice_with_the_changes_before_it(mariadb: MariaD
     apply_again(last.hi, done)
     assert differences(folder, snapshot["label"], mariadb) == []
     assert len(kinds) > 20 and len(refused) < 5, refused
-    assert all("has no key" in text or "EXCHANGE PARTITION" in text.upper() for text in refused), refused
+    assert all("has no key" in text or "EXCHANGE PARTITION" in text.upper() for text in refused), (
+        refused
+    )

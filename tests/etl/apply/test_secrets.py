@@ -22,8 +22,9 @@ SECRET = "Pa55-wort'\"\\;é"
 def config(folder: Path, port: int, line: str) -> Path:
     path = folder / "sluice.toml"
     path.write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{folder}/relay"\n'
-        f'[downstream]\nhost = "127.0.0.1"\nport = {port}\nuser = "writer"\nconnect-timeout-s = 2\n{line}\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{folder}/relay"\n[downstream]\nhost = "127.0.0.1"\nport = {port}\nuser ='
+        f' "writer"\nconnect-timeout-s = 2\n{line}\n'
     )
     return path
 
@@ -33,7 +34,9 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Settings lines by the place where they have the password from."""
     (tmp_path / "password").write_text(f"{SECRET}\nsecond line\n", encoding="utf-8")
     monkeypatch.setenv("DOWNSTREAM_PASSWORD", SECRET)
-    monkeypatch.setenv("AIRFLOW_CONN_DOWNSTREAM", json.dumps({"conn_type": "mysql", "password": SECRET}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_DOWNSTREAM", json.dumps({"conn_type": "mysql", "password": SECRET})
+    )
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
     return {
         "environment": 'password-env = "DOWNSTREAM_PASSWORD"',
@@ -149,5 +152,10 @@ def test_a_refused_password_is_not_in_the_error(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(DownstreamError) as caught:
-        MySQLSession(Downstream("127.0.0.1", mariadb.port, "nobody", password_env="DOWNSTREAM_PASSWORD")).connect()
-    assert SECRET not in str(caught.value) + repr(caught.value) + str(caught.value.__cause__) + caplog.text
+        MySQLSession(
+            Downstream("127.0.0.1", mariadb.port, "nobody", password_env="DOWNSTREAM_PASSWORD")
+        ).connect()
+    assert (
+        SECRET
+        not in str(caught.value) + repr(caught.value) + str(caught.value.__cause__) + caplog.text
+    )

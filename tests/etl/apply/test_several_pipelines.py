@@ -38,9 +38,14 @@ url = "{url}"
 max-rows = 100
 """
 ONE = '[downstream]\nhost = "127.0.0.1"\nport = {port}\n'
-TWO = ONE + 'checkpoint-schema = "two_binlog"\nrecycle-schema = "two_recycle"\n' + "".join(
-    f'[[route]]\nschema-pattern = "{name}"\ntarget-schema = "{name}_two"\n' for name in ("shop", "other", "test")
-)  # fmt: skip
+TWO = (
+    ONE
+    + 'checkpoint-schema = "two_binlog"\nrecycle-schema = "two_recycle"\n'
+    + "".join(
+        f'[[route]]\nschema-pattern = "{name}"\ntarget-schema = "{name}_two"\n'
+        for name in ("shop", "other", "test")
+    )
+)
 FILES = '[downstream]\ntype = "file"\n[file]\ndir = "{folder}/files"\n'
 
 
@@ -95,9 +100,11 @@ def written(folder: Path) -> list[bytes]:
 def written_alone(url: str, folder: Path, until_ts: int) -> list[bytes]:
     """By a pipeline without a neighbour, from a relay log as it were its own."""
     settings = Settings(
-        pipelines()["files"].settings.upstream, Relay(url, pipeline="alone"), Downstream(type="file"),
+        pipelines()["files"].settings.upstream,
+        Relay(url, pipeline="alone"),
+        Downstream(type="file"),
         file=File(dir=str(folder)),
-    )  # fmt: skip
+    )
     apply_all(settings, until_ts)
     Consumers(settings.open_relay()).forget(next(iter(_consumers_of(settings))))
     return written(folder)
@@ -118,29 +125,42 @@ def scene(mariadb: MariaDBServer, tmp_path: Path) -> Scene:
 def second(scene: Scene, mariadb: MariaDBServer) -> Settings:
     """Another database, on the same server."""
     settings = settings_for(mariadb, scene.relay.url, 1000)
-    downstream = replace(settings.downstream, checkpoint_schema="two_binlog", recycle_schema="two_recycle")
+    downstream = replace(
+        settings.downstream, checkpoint_schema="two_binlog", recycle_schema="two_recycle"
+    )
     routes = parse_routes([{"schema-pattern": "rnd", "target-schema": "rnd_two"}])
     with scene.connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE rnd_two")
-        cursor.execute("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'rnd'")
+        cursor.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'rnd'"
+        )
         for (name,) in cursor.fetchall():
             cursor.execute(f"CREATE TABLE rnd_two.`{name}` LIKE rnd.`{name}`")
-    return replace(settings, relay=Relay(scene.relay.url, pipeline="second"), downstream=downstream, routes=routes)
+    return replace(
+        settings,
+        relay=Relay(scene.relay.url, pipeline="second"),
+        downstream=downstream,
+        routes=routes,
+    )
 
 
 @pytest.fixture
 def files(scene: Scene, tmp_path: Path) -> Settings:
     return replace(
-        scene.settings, relay=Relay(scene.relay.url, pipeline="files"), downstream=Downstream(type="file"),
+        scene.settings,
+        relay=Relay(scene.relay.url, pipeline="files"),
+        downstream=Downstream(type="file"),
         file=File(dir=str(tmp_path / "files")),
-    )  # fmt: skip
+    )
 
 
 def counts(scene: Scene, schema: str) -> dict[str, int]:
     """What a database holds, as checksums."""
     scene.connection.rollback()
     with scene.connection.cursor() as cursor:
-        cursor.execute("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,))
+        cursor.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,)
+        )
         found = {}
         for (name,) in cursor.fetchall():
             cursor.execute(f"CHECKSUM TABLE `{schema}`.`{name}`")
@@ -156,7 +176,9 @@ def test_an_appointment_is_kept_by_the_pipeline_whose_job_made_it_and_passed_by_
     asked = appoint(scene.relay, PLAIN, scene.middle)
     apply_all(files, scene.last)
     apply_all(second, scene.last)
-    assert scene.relay.aligned_chunks.outcome(asked.at_ts) is None, "neither has voided it, nor waited for it"
+    assert scene.relay.aligned_chunks.outcome(asked.at_ts) is None, (
+        "neither has voided it, nor waited for it"
+    )
     with scene.applying():
         scene.until(scene.at(scene.middle))
         scene.connection.cursor().execute("UPDATE rnd.plain SET v = 99")
@@ -175,7 +197,9 @@ def test_a_decision_an_order_and_a_refusal_are_of_one_pipeline_alone(
     skipped = next(ts for ts, changes in reversed(scene.told.history.transactions) if changes)
     operate.skip_transaction(second, skipped)
     operate.pause(files, "apply")
-    files.open_relay().change_control(lambda control: replace(control, apply_paused=False, apply_until_ts=scene.middle))
+    files.open_relay().change_control(
+        lambda control: replace(control, apply_paused=False, apply_until_ts=scene.middle)
+    )
     assert scene.relay.control() == Control() and scene.relay.decisions.list() == []
     assert files.open_relay().control().apply_until_ts == scene.middle
     apply_all(files, scene.middle)
@@ -196,7 +220,9 @@ def test_who_gets_a_name_later_keeps_what_was_decided_before(scene: Scene) -> No
     assert scene.right()
 
 
-def test_a_command_without_a_name_is_refused_where_others_read_the_relay_log(scene: Scene, files: Settings) -> None:
+def test_a_command_without_a_name_is_refused_where_others_read_the_relay_log(
+    scene: Scene, files: Settings
+) -> None:
     apply_all(files, scene.last)
     unnamed = replace(files, relay=Relay(scene.relay.url), file=File(dir="/elsewhere"))
     with pytest.raises(RelayError, match="the pipelines files read this relay log"):

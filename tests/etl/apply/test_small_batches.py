@@ -13,9 +13,13 @@ from sluice.relay import Part, WindowRecord
 
 @pytest.fixture
 def preparer(tmp_path, monkeypatch):
-    """Its relay log holds nothing, and nobody listens where its Spark should be, as it has been told."""
+    """Its relay log holds nothing, and nobody listens where its Spark should be, as it has been
+    told.
+    """
     monkeypatch.setattr(_prepare_job, "_CONNECT_TIMEOUT_S", 0)
-    preparer = SparkPreparer(SessionTarget(Spark("sc://127.0.0.1:1"), "apply", tmp_path.as_uri()), PrepareOptions())
+    preparer = SparkPreparer(
+        SessionTarget(Spark("sc://127.0.0.1:1"), "apply", tmp_path.as_uri()), PrepareOptions()
+    )
     with pytest.raises(SparkUnavailableError):
         list(preparer(BatchPayload()))
     yield preparer
@@ -32,7 +36,9 @@ def test_little_is_prepared_here(preparer):
         list(preparer(batch(1_000, 10)))
 
 
-@pytest.mark.parametrize("much", [batch(2**20 + 1, 10), batch(1_000, 20_001)], ids=["bytes", "rows that pack well"])
+@pytest.mark.parametrize(
+    "much", [batch(2**20 + 1, 10), batch(1_000, 20_001)], ids=["bytes", "rows that pack well"]
+)
 def test_much_waits_for_spark(preparer, much):
     with pytest.raises(SparkUnavailableError):
         list(preparer(much))

@@ -1,5 +1,6 @@
-"""A TiDB as the downstream: each change exactly once, in both modes, and nothing that it refuses. See
-`tests.etl.tidb_stand_in`.
+"""A TiDB as the downstream: each change exactly once, in both modes, and nothing that it refuses.
+
+See `tests.etl.tidb_stand_in`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def tidb_session(tidb: TiDBStandIn) -> Iterator[MySQLSession]:
         ("KILL 1", 1105),
     ],
 )
-def test_the_stand_in_refuses_what_was_measured(tidb_session: MySQLSession, statement: str, code: int) -> None:
+def test_the_stand_in_refuses_what_was_measured(
+    tidb_session: MySQLSession, statement: str, code: int
+) -> None:
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int)")
     with pytest.raises(DownstreamError) as caught:
@@ -91,7 +94,9 @@ def test_the_stand_in_commits_with_load_data(mariadb: MariaDBServer, tidb: TiDBS
     session.close()
 
 
-def test_a_session_is_set_up_as_writing_to_a_tidb_needs_it(tidb: TiDBStandIn, tidb_session: MySQLSession) -> None:
+def test_a_session_is_set_up_as_writing_to_a_tidb_needs_it(
+    tidb: TiDBStandIn, tidb_session: MySQLSession
+) -> None:
     assert (tidb_session.dialect.product, tidb_session.dialect.version) == ("TiDB", (6, 6, 0))
     shown = dict(tidb_session.query("SHOW SESSION VARIABLES"))
     wanted = {
@@ -104,7 +109,9 @@ def test_a_session_is_set_up_as_writing_to_a_tidb_needs_it(tidb: TiDBStandIn, ti
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_bank_and_shop_arrive_without_load_data(tidb: TiDBStandIn, tmp_path: Path, mode: str) -> None:
+def test_bank_and_shop_arrive_without_load_data(
+    tidb: TiDBStandIn, tmp_path: Path, mode: str
+) -> None:
     replay(tidb, tmp_path, "shop", "b_mid", 500, Apply(mode=mode, max_rows=2000))  # type: ignore[arg-type]
     assert differences(RECORDINGS / "shop", "b_mid", tidb) == []  # type: ignore[arg-type]
     assert [s for s in tidb.seen.statements if s.startswith("LOAD")] == []
@@ -120,7 +127,9 @@ def mariadbs_ddl(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Dialect, name, getattr(MARIADB, name))
 
 
-def test_every_type_and_key_shape_arrives(tidb: TiDBStandIn, tmp_path: Path, mariadbs_ddl: None) -> None:
+def test_every_type_and_key_shape_arrives(
+    tidb: TiDBStandIn, tmp_path: Path, mariadbs_ddl: None
+) -> None:
     (label,) = (path.name for path in (RECORDINGS / "types" / "snapshots").iterdir())
     replay(tidb, tmp_path, "types", label, 7)  # type: ignore[arg-type]
     assert differences(RECORDINGS / "types", label, tidb) == []  # type: ignore[arg-type]
@@ -146,7 +155,9 @@ def test_a_transaction_that_is_too_large_is_refused_with_the_settings_that_help(
     assert len(story.rows("t")) == 100
 
 
-def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, tidb_session: MySQLSession) -> None:
+def test_an_index_on_a_new_column_is_a_statement_of_its_own(
+    tidb: TiDBStandIn, tidb_session: MySQLSession
+) -> None:
     before, after = (
         table(11, "t", "id int", primary="id"),
         table(11, "t", "id int", "x int", "y int", primary="id", unique=("x",)),
@@ -154,27 +165,39 @@ def test_an_index_on_a_new_column_is_a_statement_of_its_own(tidb: TiDBStandIn, t
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
     plain = table(11, "t", "id int", "x int", "y int", primary="id")
-    assert len(alterations(tidb_session, before, plain, DdlJob(1, type=Action.MULTI_SCHEMA_CHANGE))[0]) == 1
-    statements, _ = alterations(tidb_session, before, after, DdlJob(1, type=Action.MULTI_SCHEMA_CHANGE))
+    assert (
+        len(alterations(tidb_session, before, plain, DdlJob(1, type=Action.MULTI_SCHEMA_CHANGE))[0])
+        == 1
+    )
+    statements, _ = alterations(
+        tidb_session, before, after, DdlJob(1, type=Action.MULTI_SCHEMA_CHANGE)
+    )
     assert len(statements) == 2
     for statement in statements:
         tidb_session.execute(statement)
     assert tidb_session.query(
-        "SELECT COUNT(*) FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME = 'x'"
+        "SELECT COUNT(*) FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME"
+        " = 'x'"
     ) == [(1,)]
 
 
-def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServer, tidb_session: MySQLSession) -> None:
+def test_a_ddl_that_goes_on_after_its_session_is_waited_for(
+    mariadb: MariaDBServer, tidb_session: MySQLSession
+) -> None:
     tidb_session.query("CREATE DATABASE d")
     tidb_session.query("CREATE TABLE d.t (id int PRIMARY KEY)")
     tidb_session.query("CREATE DATABASE other")
     tidb_session.begin()
     tidb_session.query("SELECT * FROM d.t")  # keeps a DDL from ending
     with mariadb.connect(database="d") as connection:
-        running = threading.Thread(target=lambda: connection.cursor().execute("ALTER TABLE d.t ADD COLUMN x int"))
+        running = threading.Thread(
+            target=lambda: connection.cursor().execute("ALTER TABLE d.t ADD COLUMN x int")
+        )
         running.start()
         ddl = DdlJob(1, schema_name="d", table_name="t")
-        while ("running",) not in tidb_session.query("SELECT STATE FROM information_schema.DDL_JOBS"):
+        while ("running",) not in tidb_session.query(
+            "SELECT STATE FROM information_schema.DDL_JOBS"
+        ):
             time.sleep(0.01)
         with pytest.raises(DownstreamError, match="still running") as caught:
             fingerprint(tidb_session, ddl, swaps=False)
@@ -183,12 +206,15 @@ def test_a_ddl_that_goes_on_after_its_session_is_waited_for(mariadb: MariaDBServ
         tidb_session.rollback()
         running.join()
     while ("running",) in tidb_session.query("SELECT STATE FROM information_schema.DDL_JOBS"):
-        time.sleep(0.01)  # MariaDB answers a statement before its list of processes knows that it ended; TiDB doesn't
+        # MariaDB answers a statement before its list of processes knows that it ended; TiDB doesn't
+        time.sleep(0.01)
     fingerprint(tidb_session, ddl, swaps=False)
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_mysql_that_takes_no_load_data_gets_the_same_rows(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+def test_a_mysql_that_takes_no_load_data_gets_the_same_rows(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
     mysql = TiDBStandIn(mariadb, MYSQL)
     replay(mysql, tmp_path, "shop", "b_mid", 500, Apply(mode=mode, max_rows=2000))  # type: ignore[arg-type]
     assert differences(RECORDINGS / "shop", "b_mid", mysql) == []  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""kill -9 of the process that writes to a TiDB, at statements that change something: then another one goes on, and
-nothing is lost, doubled or left behind. With SLUICE_TEST_EVERY_KILL=1 at every such statement (a minute), else at every
-seventh.
+"""kill -9 of the process that writes to a TiDB, at statements that change something: then another
+one goes on, and nothing is lost, doubled or left behind. With SLUICE_TEST_EVERY_KILL=1 at every
+such statement (a minute), else at every seventh.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
 from tests.etl.tidb_stand_in import Seen, TiDBStandIn
 
-_CHANGES = re.compile(r"\s*(INSERT|REPLACE|UPDATE|DELETE|COMMIT|ALTER|CREATE|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE)
+_CHANGES = re.compile(
+    r"\s*(INSERT|REPLACE|UPDATE|DELETE|COMMIT|ALTER|CREATE|DROP|RENAME|TRUNCATE)\b", re.IGNORECASE
+)
 _STEP = 1 if os.environ.get("SLUICE_TEST_EVERY_KILL") else 7
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -41,14 +43,18 @@ def apply(settings: Settings, until_ts: int) -> None:
 
 
 def told(story: Story) -> dict[str, list[tuple[object, ...]]]:
-    """A history of a table with keys, one without, and DDL of which each may run once only; what there
-    is in the end.
+    """A history of a table with keys, one without, and DDL of which each may run once only.
+
+    What there is in the end.
     """
     keyed = story.create(
         table(11, "k", "id int", "u varchar(9)", "n decimal(20,0)", primary="id", unique=("u",)),
-        "CREATE TABLE `k` (`id` int primary key, `u` varchar(9), `n` decimal(20,0), UNIQUE KEY `u2` (`u`))",
+        "CREATE TABLE `k` (`id` int primary key, `u` varchar(9), `n` decimal(20,0), UNIQUE KEY `u2`"
+        " (`u`))",
     )
-    loose = story.create(table(12, "l", "a int", "b varchar(9)"), "CREATE TABLE `l` (`a` int, `b` varchar(9))")
+    loose = story.create(
+        table(12, "l", "a int", "b varchar(9)"), "CREATE TABLE `l` (`a` int, `b` varchar(9))"
+    )
     rows = [{"id": i, "u": f"u{i}", "n": f"1234567890123456789{i}"} for i in range(8)]
     story.insert(keyed, *rows)
     twins = [{"a": 1, "b": "it's \\"} for _ in range(4)]
@@ -65,7 +71,9 @@ def told(story: Story) -> dict[str, list[tuple[object, ...]]]:
     story.insert(keyed, rows[2])
     story.delete(keyed, rows[3])
     return {
-        "k": sorted([(r["id"], r["u"], int(str(r["n"]))) for r in (*rows[:3], *rows[4:])], key=repr),
+        "k": sorted(
+            [(r["id"], r["u"], int(str(r["n"]))) for r in (*rows[:3], *rows[4:])], key=repr
+        ),
         "l": sorted([(1, "it's \\", None)] * 2 + [(2, None, None), (3, "x", 4)], key=repr),
     }
 
@@ -96,11 +104,15 @@ def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(
             tmp_path / "relay", tmp_path / f"relay{kills}"
         )  # a pipeline remembers that it wrote a checkpoint
         relay = Relay(f"file://{tmp_path}/relay{kills}")
-        settings = Settings(Upstream("http://127.0.0.1:9"), relay, tidb.downstream, apply=Apply(mode, 2, max_rows=8))
+        settings = Settings(
+            Upstream("http://127.0.0.1:9"), relay, tidb.downstream, apply=Apply(mode, 2, max_rows=8)
+        )
         process: list[ForkServerProcess] = []
         changed = 0
 
-        def cut(statement: str, process: list[ForkServerProcess] = process, at: int = kills) -> bool:
+        def cut(
+            statement: str, process: list[ForkServerProcess] = process, at: int = kills
+        ) -> bool:
             nonlocal changed
             changed += bool(_CHANGES.match(statement))
             if changed <= at:
@@ -117,7 +129,9 @@ def test_nothing_is_lost_or_doubled_wherever_the_process_is_killed(
         tidb.seen = Seen()
         apply(settings, story._ts)
         found = {name: [tuple(map(_plain, row)) for row in story.rows(name)] for name in wanted}
-        assert {name: sorted(rows, key=repr) for name, rows in found.items()} == wanted, f"killed after change {kills}"
+        assert {name: sorted(rows, key=repr) for name, rows in found.items()} == wanted, (
+            f"killed after change {kills}"
+        )
         if survived:
             break
         kills += _STEP

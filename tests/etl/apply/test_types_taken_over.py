@@ -1,4 +1,6 @@
-"""A column that a Drainer gave another type before it broke off keeps its values: the change isn't made twice."""
+"""A column that a Drainer gave another type before it broke off keeps its values: the change isn't
+made twice.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def broke_off(story: Story, at_ts: int) -> None:
 
 
 @pytest.mark.parametrize("ran", [True, False])
-def test_a_type_that_a_drainer_changed_before_it_broke_off_is_not_changed_again(story: Story, ran: bool) -> None:
+def test_a_type_that_a_drainer_changed_before_it_broke_off_is_not_changed_again(
+    story: Story, ran: bool
+) -> None:
     before = story._ts
     story.insert(NOTE, {"id": 2, "v": "2021-02-03 04:05:06"})
     story.statement(12, MODIFY, CHANGED)
@@ -66,14 +70,20 @@ def test_a_type_changed_and_changed_back_ends_as_upstream(story: Story, ran: boo
     assert story.rows("note", "`id`, CAST(`v` AS CHAR)") == [(1, "2020-02-03 04:05:06")]
 
 
-def test_a_changed_type_that_may_be_a_drainers_stops_by_name_before_its_values_are_changed_twice(story: Story) -> None:
+def test_a_changed_type_that_may_be_a_drainers_stops_by_name_before_its_values_are_changed_twice(
+    story: Story,
+) -> None:
     """The downstream lacks the index, so that it looks as after none of the statements."""
     before = story._ts
     index = Index(9, "i", (("id", 0, -1),))
-    story.statement(7, "ALTER TABLE `note` ADD INDEX `i` (`id`)", replace(NOTE, indexes=(*NOTE.indexes, index)))
+    story.statement(
+        7, "ALTER TABLE `note` ADD INDEX `i` (`id`)", replace(NOTE, indexes=(*NOTE.indexes, index))
+    )
     story.statement(12, MODIFY, replace(CHANGED, indexes=(*NOTE.indexes, index)))
     execute(story, MODIFY)
     broke_off(story, before)
-    with pytest.raises(DdlError, match=r"change the values of d\.note\.v from DATETIME to BIGINT twice.*commitTS"):
+    with pytest.raises(
+        DdlError, match=r"change the values of d\.note\.v from DATETIME to BIGINT twice.*commitTS"
+    ):
         story.apply()
     assert story.rows("note") == [(1, 20200203040506)]

@@ -1,4 +1,6 @@
-"""What is landed goes downstream while nobody of the upstream answers, PD and etcd together, and after."""
+"""What is landed goes downstream while nobody of the upstream answers, PD and etcd together, and
+after.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ def test_applying_goes_on_while_the_upstream_is_gone_and_when_it_is_back(
     """PD is asked at etcd's address, and never answers."""
     story = Story(mariadb, tmp_path)
     story.create(ITEM, "CREATE TABLE `item` (`id` int primary key, `v` int)")
-    settings = Settings(Upstream(etcd_process.url), Relay(story.url), mariadb.downstream, apply=Apply(mode, 2, 10_000))
+    settings = Settings(
+        Upstream(etcd_process.url),
+        Relay(story.url),
+        mariadb.downstream,
+        apply=Apply(mode, 2, 10_000),
+    )
     reached = threading.Condition()
     at, retries = [0], []
     stop = threading.Event()
@@ -35,7 +42,9 @@ def test_applying_goes_on_while_the_upstream_is_gone_and_when_it_is_back(
             reached.notify_all()
 
     def apply() -> None:
-        done = run_apply(settings, run_seconds=240, stop=stop, prepare=local_preparer(settings), on_batch=seen)
+        done = run_apply(
+            settings, run_seconds=240, stop=stop, prepare=local_preparer(settings), on_batch=seen
+        )
         retries.append(done.retries)
 
     def committed(number: int) -> None:

@@ -1,4 +1,6 @@
-"""Schemas replayed through windows, compared with a model that looks back through the whole history each time."""
+"""Schemas replayed through windows, compared with a model that looks back through the whole history
+each time.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class History:
         for number, (lo, hi) in enumerate(zip(self.cuts, self.cuts[1:], strict=False)):
             inside = [ts for ts in self.stamps if lo < ts <= hi]
             described = self.also[number].union(*(self.touched(ts) for ts in inside))
-            tables: dict[int, Table | None] = {i: _table(i, n) for i, n in self.names(lo).items() if i in described}
+            tables: dict[int, Table | None] = {
+                i: _table(i, n) for i, n in self.names(lo).items() if i in described
+            }
             found.append(RecordedSchema(tables, tuple(map(self.ddl, inside)), (), 0))
         return found
 
@@ -59,11 +63,16 @@ def _table(table_id: int, name: str) -> Table:
 
 def _changes(draw: st.DrawFn, stamps: list[int], kind: str) -> list[tuple[int, int, str | None]]:
     """Changes of some ids at each timestamp; only what is there is dropped."""
-    found: list[tuple[int, int, str | None]] = [(0, i, f"{kind}{i}") for i in draw(st.sets(st.sampled_from(IDS)))]
+    found: list[tuple[int, int, str | None]] = [
+        (0, i, f"{kind}{i}") for i in draw(st.sets(st.sampled_from(IDS)))
+    ]
     for ts in stamps:
         there = _names(found, ts)
         chosen = draw(st.sets(st.sampled_from(IDS), max_size=3))
-        found += [(ts, i, None if i in there and draw(st.booleans()) else f"{kind}{i}_{ts}") for i in chosen]
+        found += [
+            (ts, i, None if i in there and draw(st.booleans()) else f"{kind}{i}_{ts}")
+            for i in chosen
+        ]
     return found
 
 
@@ -76,7 +85,9 @@ def histories(draw: st.DrawFn) -> History:
 
 
 @given(histories(), st.data())
-def test_a_schema_that_is_known_at_a_timestamp_is_known_at_every_later_one(history: History, data: st.DataObject):
+def test_a_schema_that_is_known_at_a_timestamp_is_known_at_every_later_one(
+    history: History, data: st.DataObject
+):
     since = data.draw(st.integers(0, END))
     ends = sorted(data.draw(st.lists(st.integers(since, END), min_size=1, max_size=3)))
     at_since = {i: _table(i, name) for i, name in history.names(since).items()}
@@ -92,16 +103,24 @@ def test_a_schema_that_is_known_at_a_timestamp_is_known_at_every_later_one(histo
                 seen.append(ddl.commit_ts)
                 before = {i: _table(i, n) for i, n in history.names(ddl.commit_ts - 1).items()}
                 assert replay.tables == before
-                assert ddl.before == {i: before[i] for i in history.touched(ddl.commit_ts) & before.keys()}
+                assert ddl.before == {
+                    i: before[i] for i in history.touched(ddl.commit_ts) & before.keys()
+                }
         assert seen == [ts for ts in history.stamps if begin < ts <= end]
         assert {i: table.name for i, table in replay.tables.items()} == history.names(end)
-        assert {i: schema.name for i, schema in replay.schemas.items()} == _names(history.schemas, end)
-        assert replay.schema_version == 100 + max((ts for ts in history.stamps if since < ts <= end), default=0)
+        assert {i: schema.name for i, schema in replay.schemas.items()} == _names(
+            history.schemas, end
+        )
+        assert replay.schema_version == 100 + max(
+            (ts for ts in history.stamps if since < ts <= end), default=0
+        )
         assert not replay.unknown
 
 
 @given(histories(), st.data())
-def test_tables_that_a_base_lacks_are_found_as_soon_as_a_window_describes_them(history: History, data: st.DataObject):
+def test_tables_that_a_base_lacks_are_found_as_soon_as_a_window_describes_them(
+    history: History, data: st.DataObject
+):
     since = data.draw(st.integers(0, END - 1))
     there = history.names(since)
     held = {i for i in there if data.draw(st.booleans())}
@@ -110,7 +129,9 @@ def test_tables_that_a_base_lacks_are_found_as_soon_as_a_window_describes_them(h
     for lo, hi, window in zip(history.cuts, history.cuts[1:], history.windows(), strict=False):
         if hi <= since:
             continue
-        named = set(window.tables).union(*(history.touched(ts) for ts in history.stamps if lo < ts <= since))
+        named = set(window.tables).union(
+            *(history.touched(ts) for ts in history.stamps if lo < ts <= since)
+        )
         reached |= named & history.names(max(lo, since)).keys()
         replay.enter(window)
         for ddl in replay.advance(window.ddls, END):

@@ -26,10 +26,14 @@ BANK_ONLY = Filter(do_schemas=("bank",))
 def definitions(ts: int) -> SourceSchema:
     """What TiDB's job history says the schema was at `ts`."""
     found = [DdlHistoryJob.from_json(raw) for raw in jobs(RECORDING).values()]
-    return SourceSchema.from_history(SchemaHistory.from_jobs(job for job in found if job.finished_ts <= ts), ts)
+    return SourceSchema.from_history(
+        SchemaHistory.from_jobs(job for job in found if job.finished_ts <= ts), ts
+    )
 
 
-def settings_of(server: MariaDBServer, folder: Path, filters: Filter | None = None, mode: str = "atomic") -> Settings:
+def settings_of(
+    server: MariaDBServer, folder: Path, filters: Filter | None = None, mode: str = "atomic"
+) -> Settings:
     return Settings(
         Upstream("unused"),
         Relay(f"file://{folder}/relay"),

@@ -1,4 +1,7 @@
-"""A Dumpling folder written value by value, as the Go program writes it; shares nothing with the code that reads it."""
+"""A Dumpling folder written value by value, as the Go program writes it.
+
+Shares nothing with the code that reads it.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ class Way:
 
 def metadata(position: int = POSITION) -> bytes:
     return (
-        f"Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {position}\n\tGTID:\n\n"
-        "Finished dump at: 2026-11-22 01:03:38\n"
+        "Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos:"
+        f" {position}\n\tGTID:\n\nFinished dump at: 2026-11-22 01:03:38\n"
     ).encode()
 
 
@@ -65,23 +68,43 @@ def csv_value(kind: str, unsigned: bool, value: Any, way: Way) -> bytes:
 def csv_text(value: bytes, way: Way) -> bytes:
     if way.escapes:
         special = (way.delimiter or way.separator)[0]
-        value = backslashed(value, {0: b"0", 13: b"r", 10: b"n", 92: b"\\"} | {special: bytes((special,))})
+        value = backslashed(
+            value, {0: b"0", 13: b"r", 10: b"n", 92: b"\\"} | {special: bytes((special,))}
+        )
     else:
         value = value.replace(way.delimiter, way.delimiter * 2)
     return way.delimiter + value + way.delimiter
 
 
-def content(name: str, columns: Sequence[tuple[str, str, bool]], rows: Sequence[Sequence[Any]], way: Way) -> bytes:
+def content(
+    name: str, columns: Sequence[tuple[str, str, bool]], rows: Sequence[Sequence[Any]], way: Way
+) -> bytes:
     """`columns`: (name, kind, unsigned); values are bytes as TiDB prints them."""
     if way.form == "csv":
-        lines = [way.separator.join(csv_text(c[0].encode(), way) for c in columns)] if way.header else []
-        lines += [way.separator.join(csv_value(c[1], c[2], v, way) for c, v in zip(columns, row)) for row in rows]
+        lines = (
+            [way.separator.join(csv_text(c[0].encode(), way) for c in columns)]
+            if way.header
+            else []
+        )
+        lines += [
+            way.separator.join(csv_value(c[1], c[2], v, way) for c, v in zip(columns, row))
+            for row in rows
+        ]
         return b"".join(line + way.terminator for line in lines)
     out = b"/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n/*!40101 SET NAMES binary*/;\n"
     for at in range(0, len(rows), way.rows_per_statement):
         some = rows[at : at + way.rows_per_statement]
-        texts = [b"(" + b",".join(sql_value(c[1], c[2], v, way) for c, v in zip(columns, row)) + b")" for row in some]
-        out += b"INSERT INTO `" + name.replace("`", "``").encode() + b"` VALUES\n" + b",\n".join(texts) + b";\n"
+        texts = [
+            b"(" + b",".join(sql_value(c[1], c[2], v, way) for c, v in zip(columns, row)) + b")"
+            for row in some
+        ]
+        out += (
+            b"INSERT INTO `"
+            + name.replace("`", "``").encode()
+            + b"` VALUES\n"
+            + b",\n".join(texts)
+            + b";\n"
+        )
     return out
 
 

@@ -17,20 +17,28 @@ NOW = 470_000_000_000_000_000
 
 
 class GivenRows:
-    """In the place of `sluice.devstack.tidb.sql.Versions`: tables of one schema with these rows (by table id, the row
-    id
-    last where there is no key), at every time.
+    """In the place of `sluice.devstack.tidb.sql.Versions`: tables of one schema with these rows (by
+    table id, the row id last where there is no key), at every time.
     """
 
     def __init__(self, tables: Sequence[Table], rows: Mapping[int, Sequence[list[Any]]]) -> None:
         self._tables, self._rows = tables, rows
 
     def catalog(self, ts: int) -> Catalog:
-        schemas = {table.schema_id: Schema(table.schema_id, table.schema_name) for table in self._tables}
-        return Catalog(schemas, {table.id: table for table in self._tables}, {table.id: {} for table in self._tables})
+        schemas = {
+            table.schema_id: Schema(table.schema_id, table.schema_name) for table in self._tables
+        }
+        return Catalog(
+            schemas,
+            {table.id: table for table in self._tables},
+            {table.id: {} for table in self._tables},
+        )
 
     def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
-        columns = {column.name.lower(): (n, sorter(column)) for n, column in enumerate(table.stored_columns)}
+        columns = {
+            column.name.lower(): (n, sorter(column))
+            for n, column in enumerate(table.stored_columns)
+        }
         key = [columns.get(name, (-1, int)) for name in key_order(table)]
         rows = [(tuple(order(row[n]) for n, order in key), row) for row in self._rows[table.id]]
         for place, row in sorted(rows, key=lambda pair: pair[0]):
@@ -47,7 +55,9 @@ def serving_all(
 ) -> Iterator[TidbAddress]:
     """The address of a TiDB that holds these tables."""
     versions: Any = GivenRows(tables, rows)
-    server = SQLServer(ClusterState(versions, take_ts=lambda: NOW, region_rows=region_rows), "127.0.0.1", 0)
+    server = SQLServer(
+        ClusterState(versions, take_ts=lambda: NOW, region_rows=region_rows), "127.0.0.1", 0
+    )
     server.start()
     try:
         yield TidbAddress("127.0.0.1", server.port)

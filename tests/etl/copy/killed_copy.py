@@ -1,6 +1,6 @@
-"""Bootstraps in processes of their own, which a signal meets before the n-th thing that they change downstream or keep
-in their ledger. One process imports everything and forks the others: `python -m tests.etl.copy.killed_copy` reads
-commands from stdin and answers each, JSON lines:
+"""Bootstraps in processes of their own, which a signal meets before the n-th thing that they change
+downstream or keep in their ledger. One process imports everything and forks the others: `python -m
+tests.etl.copy.killed_copy` reads commands from stdin and answers each, JSON lines:
 
 {"port", "folder", "what", "place", "at", "signal"}   → {"steps"} when it is through, {"failed": what it said},
                                                         {"killed": signal} or {"stopped": process id}
@@ -41,12 +41,18 @@ class Forks:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, port: int, folder: Path, place: str | Path, at: int | str, **more: Any) -> dict[str, Any]:
-        """A bootstrap into the server at `port` from `place`. `at`: a number of steps, 0 for never, or what the
-        statement holds before which the signal comes. `what`: "story" or "bank"; `signal`: SIGKILL or SIGSTOP.
+    def run(
+        self, port: int, folder: Path, place: str | Path, at: int | str, **more: Any
+    ) -> dict[str, Any]:
+        """A bootstrap into the server at `port` from `place`.
+
+        `at`: a number of steps, 0 for never, or what the statement holds before which the signal
+        comes. `what`: "story" or "bank"; `signal`: SIGKILL or SIGSTOP.
         """
         given = {"what": "story", "signal": int(signal.SIGKILL), **more}
-        return self._ask({"port": port, "folder": str(folder), "place": str(place), "at": at, **given})
+        return self._ask(
+            {"port": port, "folder": str(folder), "place": str(place), "at": at, **given}
+        )
 
     def wake(self, process: int) -> dict[str, Any]:
         """Let a stopped one go on."""
@@ -70,7 +76,9 @@ class Forks:
 def forking(module: str = "tests.etl.copy.killed_copy") -> Iterator[Forks]:
     """A process that forks; what it has stopped goes with it. `module` has a `main`."""
     command = [sys.executable, "-m", module]
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield Forks(process)
     finally:
@@ -85,7 +93,9 @@ class Server:
 
 
 def counting(command: dict[str, Any]) -> Iterator[int]:
-    """Counts what this process changes downstream or keeps, and has the command's signal meet it there."""
+    """Counts what this process changes downstream or keeps, and has the command's signal meet it
+    there.
+    """
     steps = itertools.count(1)
     at = command["at"]
 
@@ -157,7 +167,11 @@ def main(do: Callable[[dict[str, Any]], int] = copy) -> None:
             answer = json.dumps({"stopped": process})
         else:
             said = started.pop(process)
-            answer = json.dumps({"killed": os.WTERMSIG(status)}) if os.WIFSIGNALED(status) else said.read_text()
+            answer = (
+                json.dumps({"killed": os.WTERMSIG(status)})
+                if os.WIFSIGNALED(status)
+                else said.read_text()
+            )
         print(answer, flush=True)
     for process in started:
         os.kill(process, signal.SIGKILL)

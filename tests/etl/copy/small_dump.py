@@ -1,4 +1,6 @@
-"""A small dump of four of the recorded tables, among them one without a key and one with a foreign key."""
+"""A small dump of four of the recorded tables, among them one without a key and one with a foreign
+key.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from pathlib import Path
 
 from tests.etl.copy.copying import RECORDING
 
-TABLES = ("bank.child.", "bank.log_nopk.", "bank.parts.", "bank.empty_one", "bank.account.", "bank.ledger.")
+TABLES = (
+    "bank.child.",
+    "bank.log_nopk.",
+    "bank.parts.",
+    "bank.empty_one",
+    "bank.account.",
+    "bank.ledger.",
+)
 
 
 def small_dump(folder: Path) -> Path:

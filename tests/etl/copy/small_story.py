@@ -1,5 +1,5 @@
-"""Three small tables, one with an index, one with a foreign key, one without a key: what a bootstrap does to them is
-few statements, so that every place between two of them can be tried.
+"""Three small tables, one with an index, one with a foreign key, one without a key: what a
+bootstrap does to them is few statements, so that every place between two of them can be tried.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from tests.etl.story import table
 _PARENT = table(11, "parent", "id int", "v int", primary="id")
 _CHILD = table(12, "child", "id int", "p int", primary="id")
 _KEY = {
-    "id": 1, "fk_name": {"O": "to_parent"}, "ref_schema": {"O": "d"}, "ref_table": {"O": "parent"},
-    "ref_cols": [{"O": "id"}], "cols": [{"O": "p"}], "on_delete": 0, "on_update": 0, "state": 5, "version": 1,
-}  # fmt: skip
+    "id": 1,
+    "fk_name": {"O": "to_parent"},
+    "ref_schema": {"O": "d"},
+    "ref_table": {"O": "parent"},
+    "ref_cols": [{"O": "id"}],
+    "cols": [{"O": "p"}],
+    "on_delete": 0,
+    "on_update": 0,
+    "state": 5,
+    "version": 1,
+}
 TABLES = (
     replace(_PARENT, indexes=(Index(1, "by_v", (("v", 1, -1),)),)),
     replace(_CHILD, indexes=(Index(1, "by_p", (("p", 1, -1),)),), foreign_keys=(_KEY,)),
@@ -61,7 +69,10 @@ def write_dump(folder: Path) -> str:
 def serving() -> Iterator[str]:
     """A live TiDB with the same rows, as `open_source` wants it; a region has three rows."""
     rows: dict[int, list[list[Any]]] = {
-        one.id: [[*row, *([n + 1] if one.handle_kind == "heap" else [])] for n, row in enumerate(ROWS[one.name])]
+        one.id: [
+            [*row, *([n + 1] if one.handle_kind == "heap" else [])]
+            for n, row in enumerate(ROWS[one.name])
+        ]
         for one in TABLES
     }
     with serving_all(list(TABLES), rows, 3) as address:
@@ -77,16 +88,25 @@ def open_source(place: str) -> RowSource:
 
 
 def check(server: MariaDBServer, *, tidied: bool = True) -> None:
-    """Every row once, indexes and keys, the checkpoint. `tidied`: and the list of chunks is empty."""
+    """Every row once, indexes and keys, the checkpoint.
+
+    `tidied`: and the list of chunks is empty.
+    """
     with server.connect() as connection, connection.cursor() as cursor:
         for name, rows in ROWS.items():
             cursor.execute(f"SELECT * FROM d.{name}")
             assert Counter(cursor.fetchall()) == Counter(rows), name
         cursor.execute(
-            "SELECT TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = 'd' ORDER BY 1, 2"
+            "SELECT TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA ="
+            " 'd' ORDER BY 1, 2"
         )
         found = set(cursor.fetchall())
-        assert found == {("child", "PRIMARY"), ("child", "by_p"), ("parent", "PRIMARY"), ("parent", "by_v")}, found
+        assert found == {
+            ("child", "PRIMARY"),
+            ("child", "by_p"),
+            ("parent", "PRIMARY"),
+            ("parent", "by_v"),
+        }, found
         cursor.execute("SELECT CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS")
         assert cursor.fetchall() == (("to_parent",),)
         cursor.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")

@@ -17,7 +17,13 @@ from sluice.etl.copy.snapshot_files import read_file, rows_schema, write_files
 from sluice.etl.copy.snapshot_source import SnapshotSource
 from sluice.etl.copy.source import SourceChunk
 from sluice.etl.copy.sources import open_source
-from sluice.relay.archive import ArchiveSnapshot, PendingSnapshot, SnapshotStore, SnapshotTable, snapshot_id
+from sluice.relay.archive import (
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotStore,
+    SnapshotTable,
+    snapshot_id,
+)
 from sluice.relay.errors import RelayCorruptError
 from sluice.relay.storage import Storage, open_storage
 from sluice.tidb.codec.columnar import from_values
@@ -35,7 +41,9 @@ def storage(tmp_path: Path) -> Storage:
 
 def letters(first: int, count: int) -> pa.RecordBatch:
     schema = rows_schema(LETTERS)
-    texts = [None if n % 7 == 0 else b"\xff\xfe" if n % 5 == 0 else f"row {n}" * 20 for n in range(count)]
+    texts = [
+        None if n % 7 == 0 else b"\xff\xfe" if n % 5 == 0 else f"row {n}" * 20 for n in range(count)
+    ]
     ids = pa.array(range(first, first + count), schema[0].type)
     return pa.RecordBatch.from_arrays([ids, from_values(texts, schema[1].type)], schema=schema)
 
@@ -53,19 +61,32 @@ def base_of_dump(storage: Storage, dump: DumplingFolder, known: SourceSchema) ->
 
     made = [
         SnapshotTable(
-            one.schema_name, one.name, one.to_json(),
-            tuple(write_files(storage, f"bases/{name}/{one.id}", one, rows_of(one))) if one.full_name in held else (),
+            one.schema_name,
+            one.name,
+            one.to_json(),
+            tuple(write_files(storage, f"bases/{name}/{one.id}", one, rows_of(one)))
+            if one.full_name in held
+            else (),
         )
         for one in known.tables
-    ]  # fmt: skip
+    ]
     schemas = tuple(schema.to_json() for schema in known.schemas)
     base = ArchiveSnapshot(
-        name, known.ts, known.schema_version, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(made)
+        name,
+        known.ts,
+        known.schema_version,
+        7,
+        time.time_ns() // 1_000_000,
+        "test",
+        schemas,
+        tuple(made),
     )
     return bases.publish(base)
 
 
-def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(storage: Storage) -> None:
+def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
+    storage: Storage,
+) -> None:
     dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
     known = definitions(dump.position).of_users()
     base = base_of_dump(storage, dump, known)
@@ -73,14 +94,17 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
     assert isinstance(source, SnapshotSource)
     assert source.position == dump.position
     assert source.definitions() == known
-    assert [(one.schema, one.table) for one in source.tables()] == [(one.schema, one.table) for one in dump.tables()]
+    assert [(one.schema, one.table) for one in source.tables()] == [
+        (one.schema, one.table) for one in dump.tables()
+    ]
     rows = 0
     for one in known.tables:
         if not one.is_base_table or not dump.chunks(one):
             continue
         source.check_schema(one)
         expected = pa.Table.from_batches(
-            [batch for chunk in dump.chunks(one) for batch in dump.read(chunk, one)], rows_schema(one, ())
+            [batch for chunk in dump.chunks(one) for batch in dump.read(chunk, one)],
+            rows_schema(one, ()),
         )
         found = pa.Table.from_batches(
             [
@@ -98,7 +122,9 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
 def raw(rows: pa.Table) -> list[list[object]]:
     """Values, text as its bytes: it need not be utf-8."""
     return [
-        (column.cast(pa.large_binary()) if pa.types.is_large_string(column.type) else column).to_pylist()
+        (
+            column.cast(pa.large_binary()) if pa.types.is_large_string(column.type) else column
+        ).to_pylist()
         for column in rows.columns
     ]
 
@@ -111,7 +137,9 @@ def test_many_rows_become_several_files_each_with_its_own_counts(
     batches = [letters(n * 100, 100) for n in range(40)]
     files = write_files(storage, "bases/x/7", LETTERS, iter(batches))
     assert len(files) >= 5
-    found = pa.Table.from_batches([batch for file in files for batch in read_file(storage, file, LETTERS)])
+    found = pa.Table.from_batches(
+        [batch for file in files for batch in read_file(storage, file, LETTERS)]
+    )
     assert raw(found) == raw(pa.Table.from_batches(batches))
     assert sum(file.rows for file in files) == 4_000
     for file in files:
@@ -124,7 +152,9 @@ def test_no_rows_are_no_file(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 0.3, 0.9, -1])
-def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file(storage: Storage, place: float) -> None:
+def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file(
+    storage: Storage, place: float
+) -> None:
     (file,) = write_files(storage, "bases/x/7", LETTERS, [letters(0, 500)])
     content = bytearray(storage.read(file.path))
     content[int(place * len(content)) if place > 0 else int(place)] ^= 1
@@ -145,7 +175,8 @@ def test_a_table_that_became_another_one_is_refused(storage: Storage) -> None:
     files = tuple(write_files(storage, f"bases/{name}/7", LETTERS, [letters(0, 5)]))
     held = SnapshotTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
     source = SnapshotSource.from_snapshot(
-        storage.url, SnapshotStore(storage).publish(ArchiveSnapshot(name, 9, 1, 7, 0, "test", (), (held,)))
+        storage.url,
+        SnapshotStore(storage).publish(ArchiveSnapshot(name, 9, 1, 7, 0, "test", (), (held,))),
     )
     source.check_schema(LETTERS)
     with pytest.raises(CopyError, match="of another cluster"):

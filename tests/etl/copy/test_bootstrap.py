@@ -39,17 +39,27 @@ COLUMNS = [("id", "int", False), ("v", "int", False)]
 
 
 def settings_of(server: MariaDBServer, folder: Path, routes: Routes | None = None) -> Settings:
-    return Settings(Upstream("unused"), Relay(f"file://{folder}/relay"), server.downstream, routes=routes or Routes())
+    return Settings(
+        Upstream("unused"),
+        Relay(f"file://{folder}/relay"),
+        server.downstream,
+        routes=routes or Routes(),
+    )
 
 
 def items(rows: list[tuple[bytes, bytes]]) -> bytes:
     return content("item", COLUMNS, rows, Way())
 
 
-def bootstrap(settings: Settings, url: str, *tables: Table, into: tuple[str, ...] = ()) -> BootstrapSummary:
+def bootstrap(
+    settings: Settings, url: str, *tables: Table, into: tuple[str, ...] = ()
+) -> BootstrapSummary:
     source = DumplingFolder.open(url)
     schemas = tuple(
-        {t.schema_id: Schema(t.schema_id, t.schema_name, "utf8mb4", "utf8mb4_bin") for t in tables}.values()
+        {
+            t.schema_id: Schema(t.schema_id, t.schema_name, "utf8mb4", "utf8mb4_bin")
+            for t in tables
+        }.values()
     )
     definitions = SourceSchema(source.position, 5, schemas, tables)
     made = BootstrapPlanner(settings, source, definitions, 7)
@@ -62,11 +72,15 @@ def ask(server: MariaDBServer, query: str) -> list[Any]:
         return list(cursor.fetchall())
 
 
-def test_a_damaged_file_stops_with_its_place_and_nothing_is_half_done(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_damaged_file_stops_with_its_place_and_nothing_is_half_done(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     settings, dump = settings_of(mariadb, tmp_path), tmp_path / "dump"
     good, bad = items([(b"1", b"1"), (b"2", b"2")]), items([(b"3", b"3"), (b"4", b"4")])
     url = write(dump, {"d.item.0.sql": good, "d.item.1.sql": bad[:-2]})
-    with pytest.raises(DumpError, match=rf"d\.item\.1\.sql, byte {len(bad) - 2}: the file ends in the middle"):
+    with pytest.raises(
+        DumpError, match=rf"d\.item\.1\.sql, byte {len(bad) - 2}: the file ends in the middle"
+    ):
         bootstrap(settings, url, ITEM)
     assert {row for (row,) in ask(mariadb, "SELECT id FROM d.item")} in ({1, 2}, set())
     assert ask(mariadb, "SELECT * FROM tidb_binlog.checkpoint") == []
@@ -74,22 +88,46 @@ def test_a_damaged_file_stops_with_its_place_and_nothing_is_half_done(mariadb: M
     assert bootstrap(settings, url, ITEM).rows_there == 4
     assert ask(mariadb, "SELECT id FROM d.item ORDER BY id") == [(1,), (2,), (3,), (4,)]
     ((text,),) = ask(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")
-    assert json.loads(text) == {"consistent": True, "commitTS": POSITION, "ts-map": {}, "schema-version": 5}
+    assert json.loads(text) == {
+        "consistent": True,
+        "commitTS": POSITION,
+        "ts-map": {},
+        "schema-version": 5,
+    }
 
 
-def test_text_that_is_no_utf8_arrives_in_columns_of_bytes(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    note = replace(table(11, "note", "id int", "v varchar(20)", "w text", primary="id"), indexes=(BY_V,))
+def test_text_that_is_no_utf8_arrives_in_columns_of_bytes(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    note = replace(
+        table(11, "note", "id int", "v varchar(20)", "w text", primary="id"), indexes=(BY_V,)
+    )
     columns = [("id", "int", False), ("v", "text", False), ("w", "text", False)]
-    rows = [(b"1", "é".encode(), b"x"), (b"2", b"a\xe9", b"y"), (b"3", b"\xff'\\", None), (b"4", b"z", b"\xfe")]
+    rows = [
+        (b"1", "é".encode(), b"x"),
+        (b"2", b"a\xe9", b"y"),
+        (b"3", b"\xff'\\", None),
+        (b"4", b"z", b"\xfe"),
+    ]
     url = write(
         tmp_path / "dump",
-        {f"d.note.{n}.sql": content("note", columns, rows[n : n + 2], Way()) for n in range(0, len(rows), 2)},
+        {
+            f"d.note.{n}.sql": content("note", columns, rows[n : n + 2], Way())
+            for n in range(0, len(rows), 2)
+        },
     )
     summary = bootstrap(settings_of(mariadb, tmp_path), url, note)
-    assert all(any(f"d.note: the column {name} holds bytes" in w for w in summary.warnings) for name in "vw")
+    assert all(
+        any(f"d.note: the column {name} holds bytes" in w for w in summary.warnings)
+        for name in "vw"
+    )
     found = ask(mariadb, "SELECT CAST(id AS CHAR), HEX(v), HEX(w) FROM d.note ORDER BY id")
-    assert found == [(i.decode(), v.hex().upper(), None if w is None else w.hex().upper()) for i, v, w in rows]
-    assert ask(mariadb, "SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE INDEX_NAME = 'by_v'") == [("v",)]
+    assert found == [
+        (i.decode(), v.hex().upper(), None if w is None else w.hex().upper()) for i, v, w in rows
+    ]
+    assert ask(
+        mariadb, "SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE INDEX_NAME = 'by_v'"
+    ) == [("v",)]
 
 
 def test_keys_that_are_the_same_downstream_stop(mariadb: MariaDBServer, tmp_path: Path) -> None:
@@ -99,22 +137,32 @@ def test_keys_that_are_the_same_downstream_stop(mariadb: MariaDBServer, tmp_path
     assert ask(mariadb, "SELECT * FROM d.item") == []
 
 
-def test_rows_that_somebody_else_wrote_stop_it_before_the_checkpoint(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_rows_that_somebody_else_wrote_stop_it_before_the_checkpoint(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     settings = settings_of(mariadb, tmp_path)
-    url = write(tmp_path / "dump", {"d.log.0.sql": content("log", [("v", "int", False)], [(b"1",)], Way())})
+    url = write(
+        tmp_path / "dump", {"d.log.0.sql": content("log", [("v", "int", False)], [(b"1",)], Way())}
+    )
     source = DumplingFolder.open(url)
-    made = BootstrapPlanner(settings, source, SourceSchema(POSITION, 5, (Schema(LOG.schema_id, "d"),), (LOG,)), 7)
+    made = BootstrapPlanner(
+        settings, source, SourceSchema(POSITION, 5, (Schema(LOG.schema_id, "d"),), (LOG,)), 7
+    )
 
     def make(chunk: Any, one: Table) -> Any:
         yield from make_loads(source.spec(), chunk, one)
         ask(mariadb, "INSERT INTO d.log VALUES (7)")
 
-    with pytest.raises(CopyError, match=r"d\.log .* has 2 rows, 1 were copied: somebody else wrote there"):
+    with pytest.raises(
+        CopyError, match=r"d\.log .* has 2 rows, 1 were copied: somebody else wrote there"
+    ):
         made.run(make)
     assert ask(mariadb, "SELECT * FROM tidb_binlog.checkpoint") == []
 
 
-def test_a_target_that_is_not_empty_is_refused_unless_it_is_named(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_target_that_is_not_empty_is_refused_unless_it_is_named(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     ask(mariadb, "CREATE DATABASE d")
     ask(mariadb, "CREATE TABLE d.other (id INT)")
     settings = settings_of(mariadb, tmp_path)
@@ -128,7 +176,9 @@ def test_a_target_that_is_not_empty_is_refused_unless_it_is_named(mariadb: Maria
     assert bootstrap(settings, url, ITEM, into=("d",)).rows == 1
 
 
-def test_a_replica_is_refused_and_so_is_a_relay_log_of_another_time(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_replica_is_refused_and_so_is_a_relay_log_of_another_time(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
     bootstrap(settings, url, ITEM)
@@ -152,7 +202,9 @@ def test_a_bootstrap_of_something_else_is_told_whose_place_it_would_take(
     with pytest.raises(DumpError):
         bootstrap(settings, bad, ITEM)
     other = write(tmp_path / "other", {"d.item.0.sql": items([(b"1", b"1")])})
-    with pytest.raises(CopyError, match=r"the job bootstrap of .* was begun for something else, .*/bad"):
+    with pytest.raises(
+        CopyError, match=r"the job bootstrap of .* was begun for something else, .*/bad"
+    ):
         bootstrap(settings, other, ITEM)
 
 
@@ -163,9 +215,13 @@ def test_two_processes_at_once_are_kept_apart(
     settings = settings_of(mariadb, tmp_path)
     url = write(tmp_path / "dump", {"d.item.0.sql": items([(b"1", b"1")])})
     source = DumplingFolder.open(url)
-    made = BootstrapPlanner(settings, source, SourceSchema(POSITION, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7)
+    made = BootstrapPlanner(
+        settings, source, SourceSchema(POSITION, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7
+    )
     assert made._lock.try_acquire(session)
-    with pytest.raises(CopyError, match=r"another process writes to .* as this pipeline, in connection \d+"):
+    with pytest.raises(
+        CopyError, match=r"another process writes to .* as this pipeline, in connection \d+"
+    ):
         made.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
 
 
@@ -176,12 +232,16 @@ def test_tables_that_routes_merge_arrive_in_one(mariadb: MariaDBServer, tmp_path
         "d.item.0.sql": items([(b"1", b"1")]),
         "d.item2.0.sql": content("item2", COLUMNS, [(b"2", b"2"), (b"3", b"3")], Way()),
     }
-    summary = bootstrap(settings_of(mariadb, tmp_path, routes), write(tmp_path / "dump", files), ITEM, second)
+    summary = bootstrap(
+        settings_of(mariadb, tmp_path, routes), write(tmp_path / "dump", files), ITEM, second
+    )
     assert summary.rows_there == 3
     assert ask(mariadb, "SELECT id, v FROM `all`.items ORDER BY id") == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_copy_that_is_broken_off_ends_while_rows_are_still_waited_for(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     first, second = items([(b"1", b"1")]), items([(b"2", b"2")])
     url = write(tmp_path / "dump", {"d.item.0.sql": first, "d.item.1.sql": second})
     source, settings = DumplingFolder.open(url), settings_of(mariadb, tmp_path)
@@ -215,7 +275,11 @@ def three_chunks(
     source = kind.open(write(folder / "dump", files))
     settings = replace(settings_of(mariadb, folder), apply=Apply(worker_count=1))
     made = BootstrapPlanner(
-        settings, source, SourceSchema(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)), 7, ["d.*"]
+        settings,
+        source,
+        SourceSchema(source.position, 5, (Schema(ITEM.schema_id, "d"),), (ITEM,)),
+        7,
+        ["d.*"],
     )
     return settings, made, lambda chunk, one: make_loads(source.spec(), chunk, one)
 
@@ -253,7 +317,10 @@ def test_a_copy_says_what_its_rows_had_and_not_what_its_plan_took_them_for(
 def ordered(
     made: BootstrapPlanner, make: MakeLoads, order: str, runner: Runner | None = None
 ) -> tuple[Job, BootstrapSummary]:
-    """A run to which something is ordered after its first chunk; the next ones don't come before."""
+    """A run to which something is ordered after its first chunk.
+
+    The next ones don't come before.
+    """
     job = made.begin()
     given = threading.Event()
 
@@ -292,7 +359,10 @@ def test_a_copy_that_is_given_up_takes_back_what_it_made_and_another_may_begin(
     _, made, make = three_chunks(mariadb, tmp_path)
     job, summary = ordered(made, make, CANCEL)
     assert (summary.state, job.status().state, summary.left) == (CANCELLED, CANCELLED, ())
-    assert ask(mariadb, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'd'") == []
+    assert (
+        ask(mariadb, "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'd'")
+        == []
+    )
     assert ask(mariadb, "SELECT * FROM tidb_binlog.sluice_copied") == []
     assert made.run(make).rows_there == 3
     assert [one.id for one in Jobs(RelayLog.open(f"file://{tmp_path}/relay").storage).list()] == [
@@ -300,7 +370,9 @@ def test_a_copy_that_is_given_up_takes_back_what_it_made_and_another_may_begin(
     ]  # fmt: skip
 
 
-def test_rows_of_somebody_else_are_not_taken_back_and_are_named(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_rows_of_somebody_else_are_not_taken_back_and_are_named(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     _, made, make = three_chunks(mariadb, tmp_path)
     job, _ = ordered(made, make, PAUSE)
     ask(mariadb, "INSERT INTO d.item VALUES (77, 7)")
@@ -309,10 +381,15 @@ def test_rows_of_somebody_else_are_not_taken_back_and_are_named(mariadb: MariaDB
         summary = made.run_of(job, run).whole(make)
     assert "d.item has" in summary.left[0] and "somebody else wrote there" in summary.left[0]
     assert (77, 7) in ask(mariadb, "SELECT id, v FROM d.item")
-    assert job.status().entry.said == summary.left[0] and "before a bootstrap begins anew" in job.status().entry.way_out
+    assert (
+        job.status().entry.said == summary.left[0]
+        and "before a bootstrap begins anew" in job.status().entry.way_out
+    )
 
 
-def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_processes_that_share_the_chunks_copy_each_once(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     _, made, make = three_chunks(mariadb, tmp_path)
     job = made.begin()
     with job.run(Runner("prepare", "group")) as run:
@@ -326,7 +403,9 @@ def test_processes_that_share_the_chunks_copy_each_once(mariadb: MariaDBServer, 
     with ThreadPoolExecutor(len(others)) as threads:
         for part in [threads.submit(share, number, *other) for number, other in enumerate(others)]:
             part.result()
-    assert job.status().progress.tables["d.item"].done == JobCounts(3, 12, 3, job.status().progress.in_all.bytes_in_all)
+    assert job.status().progress.tables["d.item"].done == JobCounts(
+        3, 12, 3, job.status().progress.in_all.bytes_in_all
+    )
     with job.join(Runner("finish", "group")) as run:
         summary = made.run_of(job, run).finish(make)
     assert (summary.rows, summary.rows_there, job.status().state) == (0, 3, DONE)

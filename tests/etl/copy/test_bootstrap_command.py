@@ -1,4 +1,6 @@
-"""`sluice bootstrap` against the stand-in cluster: from an empty database to a replica that keeps up."""
+"""`sluice bootstrap` against the stand-in cluster: from an empty database to a replica that keeps
+up.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ import pytest
 from sluice.devstack.stack import Stack
 from sluice.etl import load_settings
 from sluice.etl.apply import run_apply
-from sluice.etl.downstream.ownership import BootstrapPending, PipelineIdentity, require_bootstrap_done
+from sluice.etl.downstream.ownership import (
+    BootstrapPending,
+    PipelineIdentity,
+    require_bootstrap_done,
+)
 from sluice.etl.landing import run_land
 from sluice.etl.tasks import bootstrap as tasks
 from sluice.relay import RelayLog
@@ -55,15 +61,19 @@ def pd_url(upstream: Stack) -> str:
 def config(pd_url: str, spark_remote: str, mariadb: MariaDBServer, tmp_path: Path) -> Path:
     path = tmp_path / "sluice.toml"
     path.write_text(
-        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl = "{(tmp_path / "relay").as_uri()}"\n[spark]\nremote ='
-        f' "{spark_remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n[apply]\nworker-count = 2\n'
+        f'[upstream]\npd-urls = "{pd_url}"\n[relay]\nurl ='
+        f' "{(tmp_path / "relay").as_uri()}"\n[spark]\nremote ='
+        f' "{spark_remote}"\n[downstream]\nhost = "127.0.0.1"\nport ='
+        f" {mariadb.port}\n[apply]\nworker-count = 2\n"
     )
     return path
 
 
 @pytest.fixture
 def sluice(config: Path) -> Sluice:
-    def run(*arguments: str, code: int = 0, how: Sluice = typed) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: str, code: int = 0, how: Sluice = typed
+    ) -> subprocess.CompletedProcess[str]:
         done = how(*arguments, "--config", str(config), env={"SLUICE_HOME": str(config.parent)})
         assert done.returncode == code, (done.stdout, done.stderr)
         return done
@@ -74,7 +84,12 @@ def sluice(config: Path) -> Sluice:
 def databases(server: MariaDBServer) -> set[str]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW DATABASES")
-        return {name for (name,) in cursor.fetchall()} - {"mysql", "information_schema", "performance_schema", "sys"}
+        return {name for (name,) in cursor.fetchall()} - {
+            "mysql",
+            "information_schema",
+            "performance_schema",
+            "sys",
+        }
 
 
 def test_an_empty_database_becomes_a_replica_that_keeps_up(
@@ -82,10 +97,17 @@ def test_an_empty_database_becomes_a_replica_that_keeps_up(
 ) -> None:
     dump = str(RECORDING / "dump-sql")
     planned = sluice("bootstrap", "--from", dump, "--plan").stdout
-    assert f"position {POSITION}" in planned and "copy     bank.account:" in planned and "stops" not in planned
+    assert (
+        f"position {POSITION}" in planned
+        and "copy     bank.account:" in planned
+        and "stops" not in planned
+    )
     assert databases(mariadb) == set() and not (config.parent / "relay").exists()
     said = sluice("bootstrap", "--from", dump).stdout
-    assert "41 tables, 7,989 rows are downstream" in said and f"The checkpoint is at {POSITION}" in said
+    assert (
+        "41 tables, 7,989 rows are downstream" in said
+        and f"The checkpoint is at {POSITION}" in said
+    )
     assert "note     index ex of types.expr is on an expression: left out" in said
     assert differences(RECORDING, "dump_sql", mariadb) == []
     settings = load_settings(config)
@@ -121,7 +143,10 @@ def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy
     upstream.stop(["pump-1"])
     try:
         planned = sluice(*asked, "--plan").stdout
-        assert "note     whether the pumps have what was committed since" in planned and "stops" not in planned
+        assert (
+            "note     whether the pumps have what was committed since" in planned
+            and "stops" not in planned
+        )
         said = config.parent / "said"
         with said.open("w") as file, subprocess.Popen(
             [sys.executable, "-m", "sluice.cli", *asked, "--config", str(config)],
@@ -137,7 +162,10 @@ def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy
                 child.kill()
     finally:
         upstream.up(["pump-1"])
-    assert "can't be asked" in said.read_text() and "6 tables, 8,732 rows are downstream" in said.read_text()
+    assert (
+        "can't be asked" in said.read_text()
+        and "6 tables, 8,732 rows are downstream" in said.read_text()
+    )
 
 
 @pytest.mark.slow
@@ -152,7 +180,10 @@ def test_a_damaged_file_is_named_and_the_same_command_goes_on_once_it_is_whole(
     file.write_bytes(whole.replace(b"|+|p7\r\n", b"p7\r\n", 1))
     offset = whole.index(b"7|+|2024-08-11|+|p7")
     said = sluice("bootstrap", "--from", str(dump), code=4, how=started).stderr
-    assert f"bank.parts.000000000.csv, byte {offset}: the row has 2 fields, 3 columns are expected" in said
+    assert (
+        f"bank.parts.000000000.csv, byte {offset}: the row has 2 fields, 3 columns are expected"
+        in said
+    )
     file.write_bytes(whole)
     assert "6 tables, 8,732 rows are downstream" in sluice("bootstrap", "--from", str(dump)).stdout
     found = differences(RECORDING, "dump_csv_plain", mariadb)
@@ -179,9 +210,13 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     settings = load_settings(config)
     dump = small_dump(tmp_path / "dump")
     said = {"source": str(dump), "plan_only": False, "tables": None, "into": None, "tasks": 2} | {
-        "csv_separator": None, "csv_delimiter": None, "csv_line_terminator": None, "csv_null_value": "\\N",
-        "csv_header": True, "escape_backslash": True,
-    }  # fmt: skip
+        "csv_separator": None,
+        "csv_delimiter": None,
+        "csv_line_terminator": None,
+        "csv_null_value": "\\N",
+        "csv_header": True,
+        "escape_backslash": True,
+    }
     planned = tasks.begin(settings, said | {"plan_only": True}, "run 1")
     assert planned["job"] is None and "copy     bank.account" in planned["plan"]
     assert tasks.prepare(settings, None, 2, "run 1") == []
@@ -189,11 +224,19 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     shares = tasks.prepare(settings, job, 2, "run 1")
     assert shares == [{"job": job, "share": n, "of": 2} for n in (0, 1)]
     relay = RelayLog.open(settings.relay.url)
-    with pytest.raises(BootstrapPending, match=r"bootstrap of all of .*asked for by airflow run 1.* is running, 0 %"):
-        require_bootstrap_done(relay, PipelineIdentity.from_settings(settings).downstream, lambda: False)
+    with pytest.raises(
+        BootstrapPending,
+        match=r"bootstrap of all of .*asked for by airflow run 1.* is running, 0 %",
+    ):
+        require_bootstrap_done(
+            relay, PipelineIdentity.from_settings(settings).downstream, lambda: False
+        )
     Jobs(relay.storage).get(job).order(PAUSE, "ann")
     assert tasks.copy_share(settings, shares[0], "run 1")["chunks"] == 0
-    with pytest.raises(tasks.NotDoneError, match=r"bootstrap is paused, as was ordered.*trigger the DAG with the same"):
+    with pytest.raises(
+        tasks.NotDoneError,
+        match=r"bootstrap is paused, as was ordered.*trigger the DAG with the same",
+    ):
         tasks.finish(settings, job, "run 1")
     with pytest.raises(LeaseLostError, match="bootstrap is paused"):
         tasks.copy_share(settings, shares[1], "run 1")
@@ -204,4 +247,6 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     assert tasks.finish(settings, job, "run 2")["rows_there"] == 8_732
     found = differences(RECORDING, "dump_csv_plain", mariadb)
     assert [line for line in found if line.startswith("bank.")] == []
-    require_bootstrap_done(relay, PipelineIdentity.from_settings(settings).downstream, lambda: False)
+    require_bootstrap_done(
+        relay, PipelineIdentity.from_settings(settings).downstream, lambda: False
+    )

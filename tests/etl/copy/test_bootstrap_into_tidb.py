@@ -1,4 +1,6 @@
-"""A TiDB as the target of a bootstrap: LOAD DATA would commit there by itself, so rows go as statements, once each."""
+"""A TiDB as the target of a bootstrap: LOAD DATA would commit there by itself, so rows go as
+statements, once each.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,22 @@ def forks() -> Iterator[Forks]:
         yield opened
 
 
-def test_a_dump_of_every_type_arrives_in_a_tidb(mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path) -> None:
+def test_a_dump_of_every_type_arrives_in_a_tidb(
+    mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path
+) -> None:
     source = DumplingFolder.open(str(RECORDING / "dump-sql"))
     server: Any = tidb
     # The MariaDB behind the stand-in has no primary keys on computed columns, a TiDB has.
     filters = Filter(ignored_tables=(NameRule("types", "gpk", "types.gpk"),))
-    made = BootstrapPlanner(settings_of(server, tmp_path, filters), source, definitions(source.position), CLUSTER)
+    made = BootstrapPlanner(
+        settings_of(server, tmp_path, filters), source, definitions(source.position), CLUSTER
+    )
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     found = differences(RECORDING, "dump_sql", mariadb)
     assert [line for line in found if not line.startswith("types.gpk:")] == []
-    assert not [statement for statement in tidb.seen.statements if statement.startswith("LOAD DATA")]
+    assert not [
+        statement for statement in tidb.seen.statements if statement.startswith("LOAD DATA")
+    ]
 
 
 @pytest.mark.slow

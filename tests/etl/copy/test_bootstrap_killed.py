@@ -1,5 +1,6 @@
-"""Wherever a bootstrap is killed, or stopped and replaced, the next one goes on: every row once, also in tables without
-a key. `test_killed_anywhere` has the recorded tables, the others have three small ones.
+"""Wherever a bootstrap is killed, or stopped and replaced, the next one goes on: every row once,
+also in tables without a key. `test_killed_anywhere` has the recorded tables, the others have three
+small ones.
 """
 
 from __future__ import annotations
@@ -114,13 +115,16 @@ def test_killed_again_and_again_while_it_goes_on(
 
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize(
-    "before", ["LOAD DATA", "SET copied_rows", "COMMIT", "INSERT INTO `tidb_binlog`.`sluice_copied`"]
+    "before",
+    ["LOAD DATA", "SET copied_rows", "COMMIT", "INSERT INTO `tidb_binlog`.`sluice_copied`"],
 )
 def test_who_was_stopped_and_replaced_writes_nothing_when_it_wakes_up(
     before: str, kind: str, mariadb: MariaDBServer, tmp_path: Path, forks: Forks
 ) -> None:
     with source(kind, tmp_path) as place:
-        stopped = forks.run(mariadb.port, tmp_path / "one", place, before, signal=int(signal.SIGSTOP))["stopped"]
+        stopped = forks.run(
+            mariadb.port, tmp_path / "one", place, before, signal=int(signal.SIGSTOP)
+        )["stopped"]
         end_sessions(mariadb)  # as the server does by itself after `wait_timeout`
         forks.through(mariadb.port, tmp_path / "one", place)
         small_story.check(mariadb)
@@ -132,7 +136,8 @@ def test_who_was_stopped_and_replaced_writes_nothing_when_it_wakes_up(
 def end_sessions(server: MariaDBServer) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT ID FROM information_schema.PROCESSLIST WHERE USER IN ('root', 'sluice') AND ID <> CONNECTION_ID()"
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE USER IN ('root', 'sluice') AND ID"
+            " <> CONNECTION_ID()"
         )
         for (found,) in cursor.fetchall():
             cursor.execute(f"KILL {found}")

@@ -1,4 +1,6 @@
-"""Real Dumpling folders of a cluster under traffic become replicas: as the cluster was, and as it became."""
+"""Real Dumpling folders of a cluster under traffic become replicas: as the cluster was, and as it
+became.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,8 @@ def test_a_dump_is_the_snapshot_at_its_position_and_replication_goes_on_from_the
     assert summary.rows == summary.rows_there > 7_900
     last = land(RECORDING, settings.relay.url, 400).last()
     assert last is not None
-    applied = run_apply(settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings))
+    applied = run_apply(
+        settings, until_ts=last.hi, run_seconds=120, prepare=local_preparer(settings)
+    )
     assert applied.checkpoint == last.hi and applied.changes > 0
     assert wanted(differences(RECORDING, "z_end", mariadb), dump) == []

@@ -19,14 +19,23 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.snapshots import differences
 
 LOOKS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART, NON_UNIQUE FROM"
-    " information_schema.STATISTICS WHERE TABLE_SCHEMA IN ('types', 'bank')",
-    "SELECT CONSTRAINT_SCHEMA, CONSTRAINT_NAME, TABLE_NAME, REFERENCED_TABLE_NAME, DELETE_RULE FROM"
-    " information_schema.REFERENTIAL_CONSTRAINTS",
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, GENERATION_EXPRESSION, EXTRA FROM"
-    " information_schema.COLUMNS WHERE TABLE_SCHEMA IN ('types', 'bank')",
-    "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA IN"
-    " ('types', 'bank')",
+    (
+        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART,"
+        " NON_UNIQUE FROM information_schema.STATISTICS WHERE TABLE_SCHEMA IN ('types', 'bank')"
+    ),
+    (
+        "SELECT CONSTRAINT_SCHEMA, CONSTRAINT_NAME, TABLE_NAME, REFERENCED_TABLE_NAME, DELETE_RULE"
+        " FROM information_schema.REFERENTIAL_CONSTRAINTS"
+    ),
+    (
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME,"
+        " GENERATION_EXPRESSION, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN"
+        " ('types', 'bank')"
+    ),
+    (
+        "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME FROM information_schema.PARTITIONS WHERE"
+        " TABLE_SCHEMA IN ('types', 'bank')"
+    ),
 )
 
 
@@ -70,7 +79,9 @@ def test_indexes_that_an_interruption_left_out_are_made_by_the_next_process(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.run(lambda chunk, table: make_loads(source.spec(), chunk, table), on_progress=ends_early)
+        made.run(
+            lambda chunk, table: make_loads(source.spec(), chunk, table), on_progress=ends_early
+        )
     assert bootstrap(settings, RECORDING / "dump-csv").rows == 0
     found = looks(mariadb)
     mariadb.empty()
@@ -78,21 +89,35 @@ def test_indexes_that_an_interruption_left_out_are_made_by_the_next_process(
     assert looks(mariadb) == found
 
 
-def test_views_and_sequences_are_made_as_the_upstream_has_them(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_views_and_sequences_are_made_as_the_upstream_has_them(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     item = Table(7, 3, "d", "item", (Column(1, "id", 0, 3),))
-    view = replace(item, id=8, name="seen", is_view=True, view={"view_select": "SELECT `id` FROM `d`.`item`"})
+    view = replace(
+        item, id=8, name="seen", is_view=True, view={"view_select": "SELECT `id` FROM `d`.`item`"}
+    )
     sequence = Table(
-        9, 3, "d", "counter", is_sequence=True,
+        9,
+        3,
+        "d",
+        "counter",
+        is_sequence=True,
         sequence={
-            "sequence_start": 1, "sequence_min_value": 1, "sequence_max_value": 99, "sequence_increment": 1,
+            "sequence_start": 1,
+            "sequence_min_value": 1,
+            "sequence_max_value": 99,
+            "sequence_increment": 1,
             "sequence_cache": False,
         },
-    )  # fmt: skip
+    )
     url = write(tmp_path / "dump", {"d.item.0.sql": b"INSERT INTO `item` VALUES\n(1),\n(2);\n"})
     source = DumplingFolder.open(url)
     found = SourceSchema(POSITION, 1, (Schema(3, "d"),), (item, view, sequence))
     made = BootstrapPlanner(settings_of(mariadb, tmp_path), source, found, 7)
-    assert "views and sequences are made as the upstream has them: d.seen, d.counter" in made.plan().notes
+    assert (
+        "views and sequences are made as the upstream has them: d.seen, d.counter"
+        in made.plan().notes
+    )
     made.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT COUNT(*) FROM d.seen")

@@ -15,10 +15,17 @@ from tests.etl.copy.dump_writer import POSITION, metadata, write
 
 def test_names_positions_and_gaps(tmp_path: Path) -> None:
     names = [
-        "d-schema-create.sql", "d.t-schema.sql", "d.t.0000000000000.sql", "d.t.0000000070000.sql",
-        "d%2Ex.a%2Fb.000000003.sql", "d.empty-schema.sql.gz", "d.v-schema.sql", "d.v-schema-view.sql",
-        "d.s-schema-sequence.sql", "notes.txt",
-    ]  # fmt: skip
+        "d-schema-create.sql",
+        "d.t-schema.sql",
+        "d.t.0000000000000.sql",
+        "d.t.0000000070000.sql",
+        "d%2Ex.a%2Fb.000000003.sql",
+        "d.empty-schema.sql.gz",
+        "d.v-schema.sql",
+        "d.v-schema-view.sql",
+        "d.s-schema-sequence.sql",
+        "notes.txt",
+    ]
     source = DumplingFolder.open(write(tmp_path, dict.fromkeys(names, b"x")))
     assert source.position == POSITION
     assert [table.full_name for table in source.tables()] == ["d.empty", "d.t", "`d.x`.a/b"]
@@ -41,7 +48,9 @@ def test_names_positions_and_gaps(tmp_path: Path) -> None:
         ({"metadata": metadata(7)}, "is no TSO of TiDB"),
     ],
 )
-def test_a_folder_that_is_no_whole_dump_is_refused(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+def test_a_folder_that_is_no_whole_dump_is_refused(
+    tmp_path: Path, files: dict[str, bytes], said: str
+) -> None:
     with pytest.raises(CopyError, match=said):
         DumplingFolder.open(write(tmp_path, files))
 
@@ -58,7 +67,10 @@ def test_a_dump_that_was_not_finished_is_refused(tmp_path: Path) -> None:
 
 def test_a_schema_file_of_another_table_stops(tmp_path: Path) -> None:
     made = Table(1, 1, "d", "t", (Column(1, "a", 0, 3), Column(2, "b", 1, 0xFC, charset="binary")))
-    text = b"/*!40101 SET NAMES binary*/;\nCREATE TABLE `t` (\n  `a` int(11) NOT NULL,\n  `b` blob DEFAULT NULL\n);\n"
+    text = (
+        b"/*!40101 SET NAMES binary*/;\nCREATE TABLE `t` (\n  `a` int(11) NOT NULL,\n  `b` blob"
+        b" DEFAULT NULL\n);\n"
+    )
     DumplingFolder.open(write(tmp_path, {"d.t-schema.sql": text})).check_schema(made)
     for other in (
         text.replace(b"`a`", b"`x`"),

@@ -15,7 +15,12 @@ from tests.object_store.s3_server import S3Server
 def rows(url: str, made: Table, chunk_bytes: int) -> list[dict[str, object]]:
     source = DumplingFolder.open(url, DumplingOptions(chunk_bytes=chunk_bytes))
     again = DumplingFolder.from_spec(source.spec())
-    return [row for chunk in source.chunks(made) for batch in again.read(chunk, made) for row in batch.to_pylist()]
+    return [
+        row
+        for chunk in source.chunks(made)
+        for batch in again.read(chunk, made)
+        for row in batch.to_pylist()
+    ]
 
 
 def test_a_dump_in_an_object_store_is_read_whole_and_in_ranges(s3_server: S3Server) -> None:
@@ -26,7 +31,9 @@ def test_a_dump_in_an_object_store_is_read_whole_and_in_ranges(s3_server: S3Serv
         storage.create(file.name, file.read_bytes())
     source = DumplingFolder.open(url)
     made = next(t for t in definitions(source.position).tables if t.full_name == "bank.ledger")
-    assert [t.full_name for t in source.tables()] == [t.full_name for t in DumplingFolder.open(str(folder)).tables()]
+    assert [t.full_name for t in source.tables()] == [
+        t.full_name for t in DumplingFolder.open(str(folder)).tables()
+    ]
     expected = rows(str(folder), made, 1 << 20)
     assert len(expected) == 2_215
     assert rows(url, made, 1 << 20) == rows(url, made, 20_000) == expected

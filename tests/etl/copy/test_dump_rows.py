@@ -22,11 +22,19 @@ from sluice.tidb.schema import Column, Table
 from tests.etl.copy.dump_writer import Way, compressed, content, write
 
 KINDS = {
-    "int": (3, "binary", {}), "big": (8, "binary", {"flag": 32}), "dec": (0xF6, "binary", {"flen": 20, "decimal": 4}),
-    "dbl": (5, "binary", {}), "txt": (15, "utf8mb4", {"flen": 255}), "raw": (0xFC, "binary", {}),
-    "bit": (16, "binary", {"flen": 17}), "yr": (13, "binary", {}), "js": (0xF5, "binary", {}),
-    "ts": (7, "binary", {"decimal": 3}), "tm": (11, "binary", {}), "en": (0xF7, "utf8mb4", {"elems": ("a,b", "c'd")}),
-}  # fmt: skip
+    "int": (3, "binary", {}),
+    "big": (8, "binary", {"flag": 32}),
+    "dec": (0xF6, "binary", {"flen": 20, "decimal": 4}),
+    "dbl": (5, "binary", {}),
+    "txt": (15, "utf8mb4", {"flen": 255}),
+    "raw": (0xFC, "binary", {}),
+    "bit": (16, "binary", {"flen": 17}),
+    "yr": (13, "binary", {}),
+    "js": (0xF5, "binary", {}),
+    "ts": (7, "binary", {"decimal": 3}),
+    "tm": (11, "binary", {}),
+    "en": (0xF7, "utf8mb4", {"elems": ("a,b", "c'd")}),
+}
 NASTY = st.text(st.sampled_from("a\\'\",|+\n\r\t\0\x1aN();xé😀 "), max_size=12).map(str.encode)
 VALUES: dict[str, st.SearchStrategy[bytes]] = {
     "int": st.integers(-(2**63), 2**63 - 1).map(lambda v: str(v).encode()),
@@ -48,7 +56,9 @@ def table(kinds: list[str]) -> Table:
     columns = []
     for n, kind in enumerate(kinds):
         tp, charset, more = KINDS[kind]
-        columns.append(Column(n + 1, f'c`{n}"' if n % 2 else f"c{n}", n, tp, charset=charset, **more))
+        columns.append(
+            Column(n + 1, f'c`{n}"' if n % 2 else f"c{n}", n, tp, charset=charset, **more)
+        )
     return Table(1, 1, "d", "t", tuple(columns))
 
 
@@ -72,7 +82,11 @@ def read(url: str, made: Table, options: DumplingOptions | None = None) -> list[
         again = DumplingFolder.from_spec(source.spec())
         for batch in again.read(chunk, made):
             columns = [
-                column.cast("large_binary").to_pylist() if column.type == "large_string" else column.to_pylist()
+                (
+                    column.cast("large_binary").to_pylist()
+                    if column.type == "large_string"
+                    else column.to_pylist()
+                )
                 for column in batch.columns
             ]
             rows += zip(*columns, strict=True)
@@ -105,14 +119,21 @@ WAYS = [
 def test_what_dumpling_writes_is_read_back(way: Way, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))
     row = st.tuples(*(st.none() | VALUES[kind] for kind in kinds))
-    rows = data.draw(st.lists(row, min_size=int(not way.header), max_size=9))  # Dumpling writes no empty file
+    # Dumpling writes no empty file
+    rows = data.draw(st.lists(row, min_size=int(not way.header), max_size=9))
     made = table(kinds)
     with tempfile.TemporaryDirectory() as folder:
         url = write(Path(folder), {f"d.t.000000000.{way.form}": file_of(made, kinds, rows, way)})
-        form = CsvFormat(null=way.null.decode()) if way.header else CsvFormat(",", '"', "\r\n", header=False)
+        form = (
+            CsvFormat(null=way.null.decode())
+            if way.header
+            else CsvFormat(",", '"', "\r\n", header=False)
+        )
         if len(kinds) == 1 and not way.delimiter:
             form = CsvFormat(separator=way.separator.decode())  # no header tells
-        options = DumplingOptions(form, way.escapes, chunk_bytes=data.draw(st.sampled_from([40, 1 << 20])))
+        options = DumplingOptions(
+            form, way.escapes, chunk_bytes=data.draw(st.sampled_from([40, 1 << 20]))
+        )
         assert read(url, made, options) == [tuple(map(expected, kinds, values)) for values in rows]
 
 
@@ -121,7 +142,9 @@ def test_what_dumpling_writes_is_read_back(way: Way, data: st.DataObject) -> Non
 def test_a_file_that_is_cut_off_stops(tmp_path: Path, suffix: str, way: Way) -> None:
     kinds = ["int", "txt"]
     made = table(kinds)
-    whole = compressed(file_of(made, kinds, [(b"%d" % n, b"text %d" % n) for n in range(500)], way), suffix)
+    whole = compressed(
+        file_of(made, kinds, [(b"%d" % n, b"text %d" % n) for n in range(500)], way), suffix
+    )
     name = f"d.t.000000000.{way.form}{suffix}"
     assert len(read(write(tmp_path, {name: whole}), made)) == 500
     for size in (len(whole) - 1, len(whole) - 3, len(whole) // 2, 30):
@@ -133,7 +156,9 @@ def test_a_file_that_is_cut_off_stops(tmp_path: Path, suffix: str, way: Way) -> 
 def test_a_compressed_file_with_a_wrong_byte_stops(tmp_path: Path, suffix: str) -> None:
     kinds = ["int", "txt"]
     made = table(kinds)
-    whole = bytearray(compressed(file_of(made, kinds, [(b"%d" % n, b"x") for n in range(500)], Way()), suffix))
+    whole = bytearray(
+        compressed(file_of(made, kinds, [(b"%d" % n, b"x") for n in range(500)], Way()), suffix)
+    )
     whole[len(whole) // 2] ^= 0xFF
     with pytest.raises(DumpError, match=rf"d.t.0.sql{suffix}"):
         read(write(tmp_path, {f"d.t.0.sql{suffix}": bytes(whole)}), made)
@@ -142,13 +167,17 @@ def test_a_compressed_file_with_a_wrong_byte_stops(tmp_path: Path, suffix: str) 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_file_that_expands_a_thousandfold_comes_in_pieces(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"bomb{suffix}").write_bytes(compressed(bytes(64 << 20), suffix))
-    sizes = [len(piece) for piece in read_decompressed(open_storage(str(tmp_path)), f"bomb{suffix}")]
+    sizes = [
+        len(piece) for piece in read_decompressed(open_storage(str(tmp_path)), f"bomb{suffix}")
+    ]
     assert sum(sizes) == 64 << 20 and max(sizes) <= PIECE_BYTES
 
 
 def test_a_chunk_of_snappy_that_claims_gigabytes_stops(tmp_path: Path) -> None:
     claim = b"\0\0\0\0" + b"\xff\xff\xff\xff\x7f" + b"x"
-    (tmp_path / "bomb.snappy").write_bytes(b"\xff\x06\0\0sNaPpY\0" + len(claim).to_bytes(3, "little") + claim)
+    (tmp_path / "bomb.snappy").write_bytes(
+        b"\xff\x06\0\0sNaPpY\0" + len(claim).to_bytes(3, "little") + claim
+    )
     with pytest.raises(DumpError, match="65536 are allowed"):
         list(read_decompressed(open_storage(str(tmp_path)), "bomb.snappy"))
 
@@ -183,7 +212,10 @@ INSERT = b"INSERT INTO `t` VALUES\n"
         (INSERT + b"(1,'a'),\n(2,now());\n", "byte 35: d.t.c1: a text without quotes"),
         (INSERT + b"(1,'a'),  (2,now());\n", "no value here"),
         (INSERT + b"(1,'a'),\n(2x,'b');\n", "byte"),
-        (INSERT + b"(99999999999999999999,'a');\n", "byte 24: d.t.c0: it is no int: '99999999999999999999'"),
+        (
+            INSERT + b"(99999999999999999999,'a');\n",
+            "byte 24: d.t.c0: it is no int: '99999999999999999999'",
+        ),
         (INSERT + b"(1,'a''b');\n", "escape-backslash=false"),
         (INSERT + b"(1,'C:\\dir');\n", "escape-backslash=false"),
         (INSERT + b"(1,'a\"b');\n", "escape-backslash=false"),
@@ -192,10 +224,14 @@ INSERT = b"INSERT INTO `t` VALUES\n"
         (b"INSERT INTO `t` (`c0`,`other`) VALUES\n(1,'a');\n", "rows with the columns c0, other"),
     ],
 )
-def test_what_dumpling_would_not_write_stops_with_its_place(tmp_path: Path, text: bytes, said: str) -> None:
+def test_what_dumpling_would_not_write_stops_with_its_place(
+    tmp_path: Path, text: bytes, said: str
+) -> None:
     kinds = ["int", "txt"]
     made = table(kinds)
-    made = Table(1, 1, "d", "t", (made.columns[0], Column(2, "c1", 1, 15, charset="utf8mb4", flen=9)))
+    made = Table(
+        1, 1, "d", "t", (made.columns[0], Column(2, "c1", 1, 15, charset="utf8mb4", flen=9))
+    )
     url = write(tmp_path, {"d.t.000000000.sql": text})
     with pytest.raises(DumpError, match=r"d.t.000000000.sql") as caught:
         read(url, made)
@@ -204,9 +240,16 @@ def test_what_dumpling_would_not_write_stops_with_its_place(tmp_path: Path, text
 
 def test_rows_in_another_layout_are_read_singly_and_counted(tmp_path: Path) -> None:
     made = table(["int", "txt"])
-    url = write(tmp_path, {"d.t.0.sql": b"INSERT INTO `t` VALUES (1,'a'), (2,NULL),\n(3,'it\\'s');\n"})
+    url = write(
+        tmp_path, {"d.t.0.sql": b"INSERT INTO `t` VALUES (1,'a'), (2,NULL),\n(3,'it\\'s');\n"}
+    )
     source = DumplingFolder.open(url)
-    rows = [r for c in source.chunks(made) for b in source.read(c, made) for r in zip(*(x.to_pylist() for x in b))]
+    rows = [
+        r
+        for c in source.chunks(made)
+        for b in source.read(c, made)
+        for r in zip(*(x.to_pylist() for x in b))
+    ]
     assert rows == [(1, "a"), (2, None), (3, "it's")]
     assert source.stats.singly == 3
 
@@ -223,7 +266,9 @@ def test_a_csv_row_of_another_width_stops_with_its_place(tmp_path: Path) -> None
     made = table(["int", "int"])
     text = content("t", [(c.name, "int", False) for c in made.columns], [(b"1", b"2")], Way("csv"))
     url = write(tmp_path, {"d.t.0.csv": text + b"3,4,5\r\n"})
-    with pytest.raises(DumpError, match=rf"d.t.0.csv, byte {len(text)}: the row has 3 fields, 2 columns"):
+    with pytest.raises(
+        DumpError, match=rf"d.t.0.csv, byte {len(text)}: the row has 3 fields, 2 columns"
+    ):
         read(url, made)
 
 
@@ -238,9 +283,14 @@ def test_a_csv_row_of_another_width_stops_with_its_place(tmp_path: Path) -> None
         (CsvFormat(separator=";"), "the header doesn't say"),
     ],
 )
-def test_csv_that_could_be_read_in_two_ways_is_refused(tmp_path: Path, form: CsvFormat, said: str) -> None:
+def test_csv_that_could_be_read_in_two_ways_is_refused(
+    tmp_path: Path, form: CsvFormat, said: str
+) -> None:
     made = table(["int", "int"])
-    url = write(tmp_path, {"d.t.0.csv": content("t", [("c0", "int", False), ('c`1"', "int", False)], [], Way("csv"))})
+    url = write(
+        tmp_path,
+        {"d.t.0.csv": content("t", [("c0", "int", False), ('c`1"', "int", False)], [], Way("csv"))},
+    )
     with pytest.raises(CopyError, match=said):
         read(url, made, DumplingOptions(form))
 
@@ -248,9 +298,14 @@ def test_csv_that_could_be_read_in_two_ways_is_refused(tmp_path: Path, form: Csv
 def test_a_file_that_changed_after_it_was_cut_into_chunks_stops(tmp_path: Path) -> None:
     made = table(["int", "txt"])
     text = file_of(made, ["int", "txt"], [(b"%d" % n, b"text") for n in range(200)], Way())
-    source = DumplingFolder.open(write(tmp_path, {"d.t.0.sql": text}), DumplingOptions(chunk_bytes=500))
+    source = DumplingFolder.open(
+        write(tmp_path, {"d.t.0.sql": text}), DumplingOptions(chunk_bytes=500)
+    )
     chunks = source.chunks(made)
-    assert len(chunks) > 3 and sum(batch.num_rows for chunk in chunks for batch in source.read(chunk, made)) == 200
+    assert (
+        len(chunks) > 3
+        and sum(batch.num_rows for chunk in chunks for batch in source.read(chunk, made)) == 200
+    )
     (tmp_path / "d.t.0.sql").write_bytes(text + text)
     with pytest.raises(DumpError, match=r"bytes, \d+ when the copy was planned"):
         list(source.read(chunks[0], made))

@@ -25,7 +25,12 @@ PAYLOADS = [b"1\ta\n2\tb\n", b"", bytes(range(256)) * 40]
 def loads() -> Iterator[pa.RecordBatch]:
     for number, payload in enumerate(PAYLOADS):
         yield pa.record_batch(
-            [pa.array(['{"columns": ["a"]}']), pa.array([number]), pa.array([0]), pa.array([payload], pa.binary())],
+            [
+                pa.array(['{"columns": ["a"]}']),
+                pa.array([number]),
+                pa.array([0]),
+                pa.array([payload], pa.binary()),
+            ],
             schema=LOAD_SCHEMA,
         )
 
@@ -49,7 +54,9 @@ def test_loads_come_back_in_their_order_as_they_were(storage: LocalStorage) -> N
     assert [batch.column("rows")[0].as_py() for batch in batches] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("content", [None, b"1\ta\n2\tc\n", b"1\ta\n"], ids=["gone", "another", "cut off"])
+@pytest.mark.parametrize(
+    "content", [None, b"1\ta\n2\tc\n", b"1\ta\n"], ids=["gone", "another", "cut off"]
+)
 def test_a_file_that_isnt_what_was_written_is_read_again_by_another_job(
     storage: LocalStorage, content: bytes | None
 ) -> None:

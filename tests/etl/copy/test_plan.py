@@ -14,7 +14,9 @@ from tests.etl.copy.copying import BANK_ONLY, RECORDING, definitions
 from tests.etl.copy.dump_writer import POSITION, write
 
 
-def recorded(filters: Filter, routes: Routes | None = None, globs: tuple[str, ...] = ()) -> CopyPlan:
+def recorded(
+    filters: Filter, routes: Routes | None = None, globs: tuple[str, ...] = ()
+) -> CopyPlan:
     source = DumplingFolder.open(str(RECORDING / "dump-csv-plain"))
     return make_copy_plan(source, definitions(source.position), filters, routes or Routes(), globs)
 
@@ -34,7 +36,9 @@ def test_tables_that_nobody_asked_for_are_told() -> None:
     plan = recorded(BANK_ONLY, globs=("bank.acc*",))
     assert [planned.target for planned in plan.tables] == ["bank.account"] and not plan.problems
     assert any("not copied, as no --table names them: bank.child" in note for note in plan.notes)
-    assert any("TIMESTAMPs" in note or "views" in note or "not copied" in note for note in plan.notes)
+    assert any(
+        "TIMESTAMPs" in note or "views" in note or "not copied" in note for note in plan.notes
+    )
     (problem,) = recorded(BANK_ONLY, globs=("bank.acc*", "bnk.*")).problems
     assert "--table bnk.*" in problem
 
@@ -54,12 +58,17 @@ def test_generated_columns_that_only_tidb_computes_surely_stop(tmp_path: Path) -
     made = Table(7, 3, "d", "t", columns)
     url = write(tmp_path, {"d.t.0.sql": b"INSERT INTO `t` (`a`) VALUES\n(1.5);\n"})
     plan = make_copy_plan(
-        DumplingFolder.open(url), SourceSchema(POSITION, 1, (Schema(3, "d"),), (made,)), Filter(), Routes()
-    )  # fmt: skip
+        DumplingFolder.open(url),
+        SourceSchema(POSITION, 1, (Schema(3, "d"),), (made,)),
+        Filter(),
+        Routes(),
+    )
     assert "d.t: b would be plain columns downstream" in plan.problems[0]
 
 
 def test_a_dump_of_another_cluster_stops(tmp_path: Path) -> None:
     url = write(tmp_path, {"d.t.0.sql": b"INSERT INTO `t` VALUES\n(1);\n"})
-    plan = make_copy_plan(DumplingFolder.open(url), SourceSchema(POSITION, 1, (), ()), Filter(), Routes())
+    plan = make_copy_plan(
+        DumplingFolder.open(url), SourceSchema(POSITION, 1, (), ()), Filter(), Routes()
+    )
     assert "the upstream had no d.t at" in plan.problems[0]

@@ -1,6 +1,7 @@
-"""Tables of any columns and keys, with any values, from a dump or from a live TiDB to a real server: what is there then
-is byte for byte what was made up. The model is a list of rows; what a value looks like in a dump, in TiDB's memory and
-in the server is said here, kind by kind. SLUICE_TEST_TABLES says how many tables are tried.
+"""Tables of any columns and keys, with any values, from a dump or from a live TiDB to a real
+server: what is there then is byte for byte what was made up. The model is a list of rows; what a
+value looks like in a dump, in TiDB's memory and in the server is said here, kind by kind.
+SLUICE_TEST_TABLES says how many tables are tried.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ Row = tuple[bytes | None, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """A type of column. `port`: a printed value as the stand-in TiDB keeps it; `meaning`: a printed value, and one that
+    """A type of column.
+
+    `port`: a printed value as the stand-in TiDB keeps it; `meaning`: a printed value, and one that
     the server sent, as what must be equal.
     """
 
@@ -77,38 +80,71 @@ KINDS = {
     "decimal": Kind("decimal(20,4)", numbers(-(10**19), 10**19).map(lambda raw: scaled(int(raw)))),
     "double": Kind("double", NUMBERS.map(lambda v: repr(v).encode()), float, float, in_key=False),
     "float": Kind(
-        "float", NUMBERS.map(lambda v: np.format_float_positional(np.float32(v), unique=True, trim="-").encode()),
-        float, lambda raw: np.float32(float(raw)), in_key=False,
+        "float",
+        NUMBERS.map(
+            lambda v: np.format_float_positional(np.float32(v), unique=True, trim="-").encode()
+        ),
+        float,
+        lambda raw: np.float32(float(raw)),
+        in_key=False,
     ),
-    "date": Kind("date", st.dates().map(lambda d: f"{d.year:04}{d:-%m-%d}".encode()) | st.just(b"0000-00-00")),
+    "date": Kind(
+        "date", st.dates().map(lambda d: f"{d.year:04}{d:-%m-%d}".encode()) | st.just(b"0000-00-00")
+    ),
     "datetime": Kind(
-        "datetime(3)", st.datetimes().map(lambda t: f"{t.year:04}{t:-%m-%d %H:%M:%S.%f}"[:23].encode())
-        | st.sampled_from([b"0000-00-00 00:00:00.000", b"2024-00-00 00:00:00.000", b"2023-02-00 01:02:03.004"]),
+        "datetime(3)",
+        st.datetimes().map(lambda t: f"{t.year:04}{t:-%m-%d %H:%M:%S.%f}"[:23].encode())
+        | st.sampled_from(
+            [b"0000-00-00 00:00:00.000", b"2024-00-00 00:00:00.000", b"2023-02-00 01:02:03.004"]
+        ),
     ),
     "timestamp": Kind(
-        "timestamp(6)", st.sampled_from([b"0000-00-00 00:00:00.000000", b"1970-01-01 00:00:01.000000",
-                                         b"2024-03-31 02:30:00.123456", b"2038-01-19 03:14:07.999999"]),
+        "timestamp(6)",
+        st.sampled_from(
+            [
+                b"0000-00-00 00:00:00.000000",
+                b"1970-01-01 00:00:01.000000",
+                b"2024-03-31 02:30:00.123456",
+                b"2038-01-19 03:14:07.999999",
+            ]
+        ),
     ),
     "time": Kind(
-        "time(2)", st.sampled_from([b"-838:59:59.00", b"838:59:59.00", b"00:00:00.00", b"-00:00:00.50", b"12:34:56.78"])
+        "time(2)",
+        st.sampled_from(
+            [b"-838:59:59.00", b"838:59:59.00", b"00:00:00.00", b"-00:00:00.50", b"12:34:56.78"]
+        ),
     ),
     "year": Kind("year", st.sampled_from([b"0000", b"1901", b"1970", b"2155"]), int),
-    "bit": Kind("bit(17)", st.integers(0, 2**17 - 1).map(lambda v: struct.pack(">I", v)[1:]), bits, bits),
+    "bit": Kind(
+        "bit(17)", st.integers(0, 2**17 - 1).map(lambda v: struct.pack(">I", v)[1:]), bits, bits
+    ),
     "varchar": Kind("varchar(40)", st.text(NASTY, max_size=9).map(str.encode), bytes),
     "ci": Kind(
-        "varchar(40) collate utf8mb4_general_ci", st.text("abcxyz019", max_size=6).map(str.encode), bytes
+        "varchar(40) collate utf8mb4_general_ci",
+        st.text("abcxyz019", max_size=6).map(str.encode),
+        bytes,
     ),
-    "latin1": Kind("varchar(40) character set latin1", st.text("a\\'\"\téß", max_size=6).map(str.encode), bytes),
-    "text": Kind("mediumtext", st.text(NASTY + " ", max_size=30).map(str.encode), bytes, in_key=False),
+    "latin1": Kind(
+        "varchar(40) character set latin1", st.text("a\\'\"\téß", max_size=6).map(str.encode), bytes
+    ),
+    "text": Kind(
+        "mediumtext", st.text(NASTY + " ", max_size=30).map(str.encode), bytes, in_key=False
+    ),
     "varbinary": Kind("varbinary(40)", st.binary(max_size=9), bytes),
     "blob": Kind("longblob", st.binary(max_size=30), bytes, in_key=False),
     "enum": Kind("enum('z','it''s','a,b')", st.sampled_from([b"z", b"it's", b"a,b"])),
-    "set": Kind("set('x','y','it''s')", st.sampled_from([b"", b"x", b"x,y", b"y,it's"]), in_key=False),
+    "set": Kind(
+        "set('x','y','it''s')", st.sampled_from([b"", b"x", b"x,y", b"y,it's"]), in_key=False
+    ),
     "json": Kind(
-        "json", st.sampled_from([b"{}", b"null", b'{"a": "it\'s \\"q\\" \\\\ \\n"}', '["é😀", 1.5, [1, {}]]'.encode()]),
+        "json",
+        st.sampled_from(
+            [b"{}", b"null", b'{"a": "it\'s \\"q\\" \\\\ \\n"}', '["é😀", 1.5, [1, {}]]'.encode()]
+        ),
         in_key=False,
     ),
-}  # fmt: skip
+}
 
 
 def scaled(value: int) -> bytes:
@@ -136,17 +172,34 @@ def made_tables(draw: st.DrawFn) -> Made:
         "int": st.sampled_from([["tiny"], ["int"], ["big"], ["unsigned"]]), "none": st.just([]),
     }.get(handle, st.lists(st.sampled_from(keys), min_size=1, max_size=3))  # fmt: skip
     of_key = draw(key)
-    kinds = (*of_key, *draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=0 if of_key else 1, max_size=5)))
+    kinds = (
+        *of_key,
+        *draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=0 if of_key else 1, max_size=5)),
+    )
     columns = [column(n + 1, f"c{n} {KINDS[kind].sql}") for n, kind in enumerate(kinds)]
     made = table(
-        60, "t", *columns, primary=",".join(f"c{n}" for n in range(len(of_key))), clustered=handle in ("int", "common")
+        60,
+        "t",
+        *columns,
+        primary=",".join(f"c{n}" for n in range(len(of_key))),
+        clustered=handle in ("int", "common"),
     )
-    made = replace(made, columns=tuple(map(renamed, made.columns, itertools.cycle(NAMES))), name="t`%s")
-    made = replace(made, indexes=tuple(
-        replace(i, columns=tuple((made.columns[at].name, at, length) for _, at, length in i.columns))
-        for i in made.indexes
-    ))  # fmt: skip
-    values = [KINDS[kind].values if n < len(of_key) else st.none() | KINDS[kind].values for n, kind in enumerate(kinds)]
+    made = replace(
+        made, columns=tuple(map(renamed, made.columns, itertools.cycle(NAMES))), name="t`%s"
+    )
+    made = replace(
+        made,
+        indexes=tuple(
+            replace(
+                i, columns=tuple((made.columns[at].name, at, length) for _, at, length in i.columns)
+            )
+            for i in made.indexes
+        ),
+    )
+    values = [
+        KINDS[kind].values if n < len(of_key) else st.none() | KINDS[kind].values
+        for n, kind in enumerate(kinds)
+    ]
     keyed = (lambda row: row[: len(of_key)]) if of_key else None
     rows = draw(st.lists(st.tuples(*values), max_size=12, unique_by=keyed))
     return Made(made, kinds, rows)
@@ -158,15 +211,23 @@ def renamed(one: Column, name: str) -> Column:
 
 def port_rows(made: Made) -> list[list[Any]]:
     rows: list[list[Any]] = [
-        [None if raw is None else KINDS[kind].port(raw) for kind, raw in zip(made.kinds, row, strict=True)]
+        [
+            None if raw is None else KINDS[kind].port(raw)
+            for kind, raw in zip(made.kinds, row, strict=True)
+        ]
         for row in made.rows
     ]
-    return [[*row, n + 1] for n, row in enumerate(rows)] if made.table.handle_kind == "heap" else rows
+    return (
+        [[*row, n + 1] for n, row in enumerate(rows)] if made.table.handle_kind == "heap" else rows
+    )
 
 
 def copied(server: MariaDBServer, folder: Path, made: Made, source: RowSource) -> None:
     definitions = SourceSchema(
-        source.position, 5, (Schema(made.table.schema_id, "d", "utf8mb4", "utf8mb4_bin"),), (made.table,)
+        source.position,
+        5,
+        (Schema(made.table.schema_id, "d", "utf8mb4", "utf8mb4_bin"),),
+        (made.table,),
     )
     copy = BootstrapPlanner(settings_of(server, folder), source, definitions, 7)
     summary = copy.run(lambda chunk, one: make_loads(source.spec(), chunk, one))
@@ -176,7 +237,10 @@ def copied(server: MariaDBServer, folder: Path, made: Made, source: RowSource) -
 
 def check(server: MariaDBServer, made: Made) -> None:
     kinds = [KINDS[kind] for kind in made.kinds]
-    names = [f"`{c.name.replace('`', '``')}`{'+0e0' if c.kind == 'float' else ''}" for c in made.table.columns]
+    names = [
+        f"`{c.name.replace('`', '``')}`{'+0e0' if c.kind == 'float' else ''}"
+        for c in made.table.columns
+    ]
     with server.connect(conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SELECT {', '.join(names)} FROM d.`{made.table.name.replace('`', '``')}`")
@@ -185,7 +249,9 @@ def check(server: MariaDBServer, made: Made) -> None:
 
 
 def meanings(kinds: list[Kind], row: Row) -> tuple[Any, ...]:
-    return tuple(None if raw is None else kind.meaning(raw) for kind, raw in zip(kinds, row, strict=True))
+    return tuple(
+        None if raw is None else kind.meaning(raw) for kind, raw in zip(kinds, row, strict=True)
+    )
 
 
 WAYS = (Way(), Way("csv"), Way(escapes=False), Way("csv", separator=b"|+|", delimiter=b""))
@@ -214,13 +280,18 @@ def dump_of(made: Made, folder: Path, way: Way) -> str:
 
 @settings(max_examples=TABLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_tables(), way=st.sampled_from(WAYS), cut=st.sampled_from([60, 1 << 20]))
-def test_any_table_arrives_from_a_dump_as_it_is(mariadb: MariaDBServer, made: Made, way: Way, cut: int) -> None:
+def test_any_table_arrives_from_a_dump_as_it_is(
+    mariadb: MariaDBServer, made: Made, way: Way, cut: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = dump_of(made, Path(folder) / "dump", way)
         options = DumplingOptions(escapes=way.escapes, chunk_bytes=cut)
         if way.form == "csv":
             form = replace(
-                options.csv, separator=way.separator.decode(), delimiter=way.delimiter.decode(), terminator="\r\n"
+                options.csv,
+                separator=way.separator.decode(),
+                delimiter=way.delimiter.decode(),
+                terminator="\r\n",
             )
             options = replace(options, csv=form)
         mariadb.empty()
@@ -230,8 +301,13 @@ def test_any_table_arrives_from_a_dump_as_it_is(mariadb: MariaDBServer, made: Ma
 @pytest.mark.slow
 @settings(max_examples=TABLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_tables(), region_rows=st.integers(1, 5))
-def test_any_table_arrives_from_a_live_tidb_as_it_is(mariadb: MariaDBServer, made: Made, region_rows: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, serving(made.table, port_rows(made), region_rows) as address:
+def test_any_table_arrives_from_a_live_tidb_as_it_is(
+    mariadb: MariaDBServer, made: Made, region_rows: int
+) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(made.table, port_rows(made), region_rows) as address,
+    ):
         mariadb.empty()
         copied(mariadb, Path(folder), made, TidbSql(address, NOW - 1))
 
@@ -246,13 +322,21 @@ def wide() -> Made:
 
 def sample(kind: Kind) -> bytes:
     return {"decimal(20,4)": b"-12.3400", "double": b"1.5", "float": b"-2.25"}.get(kind.sql) or {
-        "varchar(40)": NASTY.encode(), "mediumtext": NASTY.encode(), "longblob": bytes(range(256)),
-        "date": b"0000-00-00", "year": b"2024", "bit(17)": b"\x01\x02\x03", "json": b"[1]",
+        "varchar(40)": NASTY.encode(),
+        "mediumtext": NASTY.encode(),
+        "longblob": bytes(range(256)),
+        "date": b"0000-00-00",
+        "year": b"2024",
+        "bit(17)": b"\x01\x02\x03",
+        "json": b"[1]",
         "set('x','y','it''s')": b"x",
-        "enum('z','it''s','a,b')": b"a,b", "datetime(3)": b"2024-00-00 00:00:00.000", "varbinary(40)": b"\0\xff",
-        "timestamp(6)": b"2024-03-31 02:30:00.123456", "time(2)": b"-00:00:00.50",
+        "enum('z','it''s','a,b')": b"a,b",
+        "datetime(3)": b"2024-00-00 00:00:00.000",
+        "varbinary(40)": b"\0\xff",
+        "timestamp(6)": b"2024-03-31 02:30:00.123456",
+        "time(2)": b"-00:00:00.50",
         "varchar(40) character set latin1": "éß".encode(),
-    }.get(kind.sql, b"7")  # fmt: skip
+    }.get(kind.sql, b"7")
 
 
 def large() -> Made:
@@ -260,7 +344,11 @@ def large() -> Made:
     kinds = ("int", "text", "blob")
     made = table(62, "t`%s", "id int", "t mediumtext", "b longblob", primary="id")
     text = (NASTY * 140_000).encode()
-    rows: list[Row] = [(b"1", text, b""), (b"2", b"", bytes(range(256)) * 12_000), (b"3", b"x" * 3_500_000, None)]
+    rows: list[Row] = [
+        (b"1", text, b""),
+        (b"2", b"", bytes(range(256)) * 12_000),
+        (b"3", b"x" * 3_500_000, None),
+    ]
     return Made(made, kinds, rows)
 
 
@@ -268,7 +356,9 @@ def large() -> Made:
 def test_wide_rows_and_large_values_arrive_from_both_sources(
     mariadb: MariaDBServer, tmp_path: Path, made: Made
 ) -> None:
-    copied(mariadb, tmp_path / "1", made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way())))
+    copied(
+        mariadb, tmp_path / "1", made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
+    )
     with serving(made.table, port_rows(made), 1) as address:
         mariadb.empty()
         copied(mariadb, tmp_path / "2", made, TidbSql(address, NOW - 1))
@@ -294,7 +384,9 @@ def test_a_value_that_is_larger_than_a_statement_may_be_arrives_with_load_data(
     small_packets: MariaDBServer, tmp_path: Path
 ) -> None:
     made = larger_than_a_packet()
-    copied(small_packets, tmp_path, made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way())))
+    copied(
+        small_packets, tmp_path, made, DumplingFolder.open(dump_of(made, tmp_path / "dump", Way()))
+    )
 
 
 def test_a_value_that_the_server_refuses_for_its_size_is_named_and_nothing_of_its_chunk_stays(

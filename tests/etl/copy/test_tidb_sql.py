@@ -59,14 +59,21 @@ def rows_of(source: TidbSql, table: Table) -> tuple[list[tuple[Any, ...]], int]:
     chunks = source.chunks(table)
     for chunk in chunks:
         for batch in open_source(json.loads(json.dumps(source.spec()))).read(chunk, table):
-            columns = [c.cast(pa.large_binary()) if c.type == pa.large_string() else c for c in batch.columns]
+            columns = [
+                c.cast(pa.large_binary()) if c.type == pa.large_string() else c
+                for c in batch.columns
+            ]
             rows += zip(*(column.to_pylist() for column in columns), strict=True)
     return rows, len(chunks)
 
 
 def recorded(label: SnapshotLabel, full: str) -> list[dict[str, Any]]:
     path = RECORDING / "snapshots" / label.name / f"{quote(full, safe='._-')}.jsonl"
-    text = path.read_text() if path.exists() else gzip.decompress(Path(f"{path}.gz").read_bytes()).decode()
+    text = (
+        path.read_text()
+        if path.exists()
+        else gzip.decompress(Path(f"{path}.gz").read_bytes()).decode()
+    )
     head, *lines = (json.loads(line) for line in text.splitlines())
     return [dict(zip(head["columns"], line, strict=True)) for line in lines]
 
@@ -81,11 +88,23 @@ def shown(column: Column, value: Any) -> Any:
         return format_float(value)
     if column.kind == "double":
         return float(value)
-    return value if isinstance(value, bytes) else f"{value:04}" if column.kind == "year" else str(value)
+    return (
+        value
+        if isinstance(value, bytes)
+        else f"{value:04}"
+        if column.kind == "year"
+        else str(value)
+    )
 
 
 def expected(column: Column, value: Any) -> Any:
-    raw = bytes.fromhex(value["hex"]) if isinstance(value, dict) else None if value is None else str(value).encode()
+    raw = (
+        bytes.fromhex(value["hex"])
+        if isinstance(value, dict)
+        else None
+        if value is None
+        else str(value).encode()
+    )
     if raw is None:
         return None
     if column.kind == "bit":
@@ -110,14 +129,20 @@ def test_every_table_is_what_the_first_and_the_last_snapshot_hold(tidb: Port) ->
             rows, chunks = rows_of(source, table)
             cut += chunks > 3
             columns = table.stored_columns
-            wanted = Counter(tuple(expected(c, row[c.name]) for c in columns) for row in recorded(label, full))
-            found = Counter(tuple(shown(c, v) for c, v in zip(columns, row, strict=True)) for row in rows)
+            wanted = Counter(
+                tuple(expected(c, row[c.name]) for c in columns) for row in recorded(label, full)
+            )
+            found = Counter(
+                tuple(shown(c, v) for c, v in zip(columns, row, strict=True)) for row in rows
+            )
             assert found == wanted, (label.name, full)
     assert cut >= 4
 
 
 @pytest.mark.slow
-def test_a_replica_begins_from_a_live_tidb(tidb: Port, mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_replica_begins_from_a_live_tidb(
+    tidb: Port, mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     label = tidb.recording.label("dump_csv")
     source = source_of(tidb, label.ts)
     copy = BootstrapPlanner(settings_of(mariadb, tmp_path), source, definitions(label.ts), CLUSTER)
@@ -173,17 +198,28 @@ def no_table_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 KINDS: dict[str, tuple[Column, st.SearchStrategy[Any]]] = {
     "int": (Column(1, "k", 0, 8), st.integers(-(2**63), 2**63 - 1)),
     "unsigned": (Column(1, "k", 0, 8, FLAG_UNSIGNED), st.integers(0, 2**64 - 1)),
-    "decimal": (Column(1, "k", 0, 0xF6, flen=20, decimal=3), st.integers(-(10**9), 10**9).map(lambda n: f"{n}.125")),
+    "decimal": (
+        Column(1, "k", 0, 0xF6, flen=20, decimal=3),
+        st.integers(-(10**9), 10**9).map(lambda n: f"{n}.125"),
+    ),
     "text": (
         Column(1, "k", 0, 15, flen=40, charset="utf8mb4", collate="utf8mb4_bin"),
         st.text(st.sampled_from("a\\'\"%_\n\0é😀 Z"), max_size=8).map(str.encode),
     ),
-    "binary": (Column(1, "k", 0, 15, flen=40, charset="binary", collate="binary"), st.binary(max_size=8)),
-    "datetime": (Column(1, "k", 0, 12, decimal=6), st.datetimes().map(lambda t: f"{t.year:04}{t:-%m-%d %H:%M:%S.%f}")),
+    "binary": (
+        Column(1, "k", 0, 15, flen=40, charset="binary", collate="binary"),
+        st.binary(max_size=8),
+    ),
+    "datetime": (
+        Column(1, "k", 0, 12, decimal=6),
+        st.datetimes().map(lambda t: f"{t.year:04}{t:-%m-%d %H:%M:%S.%f}"),
+    ),
     "bit": (Column(1, "k", 0, 16, FLAG_UNSIGNED, flen=64), st.integers(0, 2**64 - 1)),
-    "enum": (Column(1, "k", 0, 0xF7, charset="utf8mb4", collate="utf8mb4_bin", elems=("z", "b'", "a")),
-             st.sampled_from(["z", "b'", "a", ""])),
-}  # fmt: skip
+    "enum": (
+        Column(1, "k", 0, 0xF7, charset="utf8mb4", collate="utf8mb4_bin", elems=("z", "b'", "a")),
+        st.sampled_from(["z", "b'", "a", ""]),
+    ),
+}
 
 
 def made_table(kinds: list[str], handle: str) -> Table:
@@ -192,13 +228,33 @@ def made_table(kinds: list[str], handle: str) -> Table:
         column = KINDS[kind][0]
         flag = column.flag | FLAG_NOT_NULL | FLAG_PRIMARY_KEY
         fields = {name: getattr(column, name) for name in Column.__dataclass_fields__}
-        columns.append(Column(**{**fields, "id": number + 1, "name": f"k`{number}", "offset": number, "flag": flag}))
+        columns.append(
+            Column(
+                **{
+                    **fields,
+                    "id": number + 1,
+                    "name": f"k`{number}",
+                    "offset": number,
+                    "flag": flag,
+                }
+            )
+        )
     columns.append(Column(99, "v", len(columns), 8))
-    index = Index(1, "PRIMARY", tuple((c.name, c.offset, -1) for c in columns[:-1]), unique=True, primary=True)
+    index = Index(
+        1, "PRIMARY", tuple((c.name, c.offset, -1) for c in columns[:-1]), unique=True, primary=True
+    )
     return Table(
-        70, 2, "s p", "t`", tuple(columns), () if handle == "int" else (index,), "utf8mb4", "utf8mb4_bin",
-        pk_is_handle=handle == "int", is_common_handle=handle == "common",
-    )  # fmt: skip
+        70,
+        2,
+        "s p",
+        "t`",
+        tuple(columns),
+        () if handle == "int" else (index,),
+        "utf8mb4",
+        "utf8mb4_bin",
+        pk_is_handle=handle == "int",
+        is_common_handle=handle == "common",
+    )
 
 
 @limits(max_examples=15)
@@ -209,13 +265,21 @@ def test_chunks_of_any_key_hold_every_row_once(data: st.DataObject) -> None:
         st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3)
     )  # fmt: skip
     table = made_table(kinds, handle)
-    keys = data.draw(st.lists(st.tuples(*(KINDS[kind][1] for kind in kinds)), max_size=12, unique=True))
-    rows = [[*key, n] + ([data.draw(st.integers(-5, 2**40))] if handle == "heap" else []) for n, key in enumerate(keys)]
+    keys = data.draw(
+        st.lists(st.tuples(*(KINDS[kind][1] for kind in kinds)), max_size=12, unique=True)
+    )
+    rows = [
+        [*key, n] + ([data.draw(st.integers(-5, 2**40))] if handle == "heap" else [])
+        for n, key in enumerate(keys)
+    ]
     with serving(table, rows, data.draw(st.integers(1, 4))) as address:
         found, chunks = rows_of(TidbSql(address, NOW - 1), table)
     assert sorted(row[-1] for row in found) == list(range(len(keys)))
     assert chunks >= 1
-    as_read = [tuple(v.encode() if isinstance(v, str) else v for v in row[: len(kinds) + 1]) for row in rows]
+    as_read = [
+        tuple(v.encode() if isinstance(v, str) else v for v in row[: len(kinds) + 1])
+        for row in rows
+    ]
     assert Counter(found) == Counter(as_read)
 
 
@@ -236,14 +300,18 @@ def test_what_the_gc_has_dropped_stops_the_copy_and_says_why() -> None:
             source.tables()
 
 
-def test_a_password_comes_from_the_environment_and_is_in_no_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_comes_from_the_environment_and_is_in_no_spec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with port("types", users={"copier": "secret"}) as opened:
         address = TidbAddress("127.0.0.1", opened.server.port, "copier", "COPIER_PASSWORD")
         with pytest.raises(CopyError, match="no variable COPIER_PASSWORD"):
             TidbSql.now(address)
         monkeypatch.setenv("COPIER_PASSWORD", "secret")
         source = TidbSql.now(address)
-        assert source.position > opened.recording.label("end").ts and "secret" not in json.dumps(source.spec())
+        assert source.position > opened.recording.label("end").ts and "secret" not in json.dumps(
+            source.spec()
+        )
         monkeypatch.setenv("COPIER_PASSWORD", "wrong")
         with pytest.raises(CopyError, match=r"Access denied.*sql-user"):
             TidbSql.now(address)
@@ -260,7 +328,8 @@ def test_the_gc_is_held_and_given_back(tmp_path: Path) -> None:
         ts = pd.tso()
         with GcSafePoint(pd, "sluice-test", ts, ttl_s=60) as hold:
             assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}
-        assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}  # a copy that paused may go on
+        # a copy that paused may go on
+        assert started.post("/gc", safe_point=pd.tso()) == {"safe_point": ts}
         hold.release()
         later = pd.tso()
         assert started.post("/gc", safe_point=later) == {"safe_point": later}
@@ -303,7 +372,10 @@ def keyed(*kinds: str) -> Table:
         (("binary",), [(hashlib.md5(b"%d" % n).digest(),) for n in range(900)]),
         (("text", "int"), [("the same", n * n) for n in range(900)]),
         (("int", "text"), [(n // 100, f"é{n}") for n in range(900)]),
-        (("datetime",), [(f"2024-01-{1 + n // 30:02} 00:{n % 30:02}:00.000000",) for n in range(900)]),
+        (
+            ("datetime",),
+            [(f"2024-01-{1 + n // 30:02} 00:{n % 30:02}:00.000000",) for n in range(900)],
+        ),
         (("decimal",), [(f"{n}.125",) for n in range(900)]),
     ],
     ids=["numbered", "hashes", "bytes", "the first is the same", "composite", "times", "decimals"],
@@ -313,7 +385,10 @@ def test_a_region_is_cut_inside_for_keys_of_text_and_of_several_columns(
 ) -> None:
     table = keyed(*kinds)
     keys = sorted(keys)
-    rows = [[*(k.encode() if kind == "text" else k for k, kind in zip(key, kinds)), n] for n, key in enumerate(keys)]
+    rows = [
+        [*(k.encode() if kind == "text" else k for k, kind in zip(key, kinds)), n]
+        for n, key in enumerate(keys)
+    ]
     with serving(table, rows, 10_000) as address:
         source = TidbSql(address, NOW - 1)
         chunks = source.chunks(table)

@@ -35,11 +35,17 @@ def planner(pump: WindowPump) -> Iterator[WindowPlanner]:
 
 @pytest.mark.parametrize("chunks_before", [0, 2, 4])
 def test_pumps_that_purge_while_rows_are_copied_stop_it_by_name_before_the_checkpoint(
-    mariadb: MariaDBServer, tmp_path: Path, pump: WindowPump, planner: WindowPlanner, chunks_before: int
+    mariadb: MariaDBServer,
+    tmp_path: Path,
+    pump: WindowPump,
+    planner: WindowPlanner,
+    chunks_before: int,
 ) -> None:
     source = small_story.open_source(small_story.write_dump(tmp_path / "dump"))
     made = BootstrapPlanner(settings_of(mariadb, tmp_path), source, small_story.definitions(), 7)
-    made.watch = PreconditionMonitor(lambda: check_binlogs_retained(planner, small_story.TS), every_s=0)
+    made.watch = PreconditionMonitor(
+        lambda: check_binlogs_retained(planner, small_story.TS), every_s=0
+    )
     seen: list[int] = []
 
     def purge(_: object) -> None:
@@ -48,7 +54,8 @@ def test_pumps_that_purge_while_rows_are_copied_stop_it_by_name_before_the_check
             pump.purged_through = small_story.TS + 5
 
     with pytest.raises(
-        CopyError, match=rf"the pumps have no longer what was committed since .* {small_story.TS}.*pump a"
+        CopyError,
+        match=rf"the pumps have no longer what was committed since .* {small_story.TS}.*pump a",
     ):
         made.run(lambda chunk, table: make_loads(source.spec(), chunk, table), on_progress=purge)
     with mariadb.connect() as connection, connection.cursor() as cursor:
@@ -56,7 +63,9 @@ def test_pumps_that_purge_while_rows_are_copied_stop_it_by_name_before_the_check
         assert cursor.fetchone() == (0,)
 
 
-def test_a_pump_that_does_not_answer_is_told_from_one_that_has_purged(pump: WindowPump, planner: WindowPlanner) -> None:
+def test_a_pump_that_does_not_answer_is_told_from_one_that_has_purged(
+    pump: WindowPump, planner: WindowPlanner
+) -> None:
     check_binlogs_retained(planner, small_story.TS)
     pump.stop()
     with pytest.raises(CopyError, match="can't be known") as caught:
@@ -64,7 +73,9 @@ def test_a_pump_that_does_not_answer_is_told_from_one_that_has_purged(pump: Wind
     assert caught.value.transient
 
 
-def test_a_pump_that_is_behind_the_position_has_not_purged(pump: WindowPump, planner: WindowPlanner) -> None:
+def test_a_pump_that_is_behind_the_position_has_not_purged(
+    pump: WindowPump, planner: WindowPlanner
+) -> None:
     """An orphaned Prewrite holds its mark back until TiKV can be asked about it."""
     pump.stuck_at = small_story.TS - 1000
     check_binlogs_retained(planner, small_story.TS)

@@ -21,22 +21,32 @@ from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from tests.etl.mariadb_fixture import MariaDBServer
 
 DRAINER = (
-    '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2},"schema-version":42}'
+    '{"consistent":true,"commitTS":470614790085279774,"ts-map":{"primary-ts":1,"secondary-ts":2}'
+    ',"schema-version":42}'
 )
 
 
 def test_what_a_drainer_left_is_read_and_kept() -> None:
     checkpoint = Checkpoint.parse(DRAINER, 7)
-    assert checkpoint == Checkpoint(470614790085279774, 42, True, {"primary-ts": 1, "secondary-ts": 2})
+    assert checkpoint == Checkpoint(
+        470614790085279774, 42, True, {"primary-ts": 1, "secondary-ts": 2}
+    )
     assert json.loads(checkpoint.to_text()) == json.loads(DRAINER)
-    assert Checkpoint.parse('{"commitTS":5}', 7) == Checkpoint(5, 0, False)  # nothing says that it is consistent
+    # nothing says that it is consistent
+    assert Checkpoint.parse('{"commitTS":5}', 7) == Checkpoint(5, 0, False)
     assert not Checkpoint.parse('{"commitTS":5,"consistent":false}', 7).consistent
 
 
 def test_a_pending_ddl_is_kept_beside_what_drainer_reads() -> None:
     checkpoint = Checkpoint(5, 6, pending=PendingDdl(1, 6, "abc"))
     assert Checkpoint.parse(checkpoint.to_text(), 7) == checkpoint
-    assert set(json.loads(checkpoint.to_text())) == {"consistent", "commitTS", "ts-map", "schema-version", "sluice"}
+    assert set(json.loads(checkpoint.to_text())) == {
+        "consistent",
+        "commitTS",
+        "ts-map",
+        "schema-version",
+        "sluice",
+    }
     assert checkpoint.at(9, 7) == Checkpoint(9, 7)
 
 
@@ -44,13 +54,16 @@ def test_how_far_a_drainers_changes_may_reach_is_kept_until_the_checkpoint_is_th
     left = Checkpoint(5, 6, False, safe_until=9)
     assert left.needs_safe_mode and Checkpoint.parse(left.to_text(), 7) == left
     assert (
-        left.to_text() == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,"sluice":{"safe-until":9}}'
+        left.to_text()
+        == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,"sluice":{"safe-until":9}}'
     )
     assert left.at(8) == Checkpoint(8, 6, False, safe_until=9)
     assert left.at(9) == Checkpoint(9, 6)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"commitTS":"x"}', '{"commitTS":1,"sluice":{"ddl":{"job":1}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"commitTS":"x"}', '{"commitTS":1,"sluice":{"ddl":{"job":1}}}']
+)
 def test_a_row_that_makes_no_sense_is_an_error_that_shows_it(text: str) -> None:
     with pytest.raises(CheckpointError, match="cluster 7"):
         Checkpoint.parse(text, 7)
@@ -69,7 +82,9 @@ def test_the_table_is_the_originals_and_keeps_64_bit_cluster_ids(session: MySQLS
     assert table.load() == Checkpoint(5)
 
 
-def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDBServer, session: MySQLSession) -> None:
+def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(
+    mariadb: MariaDBServer, session: MySQLSession
+) -> None:
     other = MySQLSession(mariadb.downstream)
     other.connect()
     mine, theirs = CheckpointTable(session, 7), CheckpointTable(other, 7)
@@ -98,10 +113,12 @@ def test_a_checkpoint_that_somebody_else_moved_stops_the_writer(mariadb: MariaDB
 def test_a_commit_that_is_still_under_way_is_waited_for_when_its_connection_is_gone(
     mariadb: MariaDBServer, session: MySQLSession, mode: str
 ) -> None:
-    """The server may be at it when the client has given up: going on from the row as it was would look like another
-    process.
+    """The server may be at it when the client has given up: going on from the row as it was would
+    look like another process.
     """
-    settings = Settings(Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(mode, 2))
+    settings = Settings(
+        Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(mode, 2)
+    )
     table = CheckpointTable(session, 7)
     table.create()
     session.begin()

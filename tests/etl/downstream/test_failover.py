@@ -1,5 +1,5 @@
-"""A downstream that turns read-only, breaks connections, moves to a server that is behind, or sits behind a proxy that
-shares connections.
+"""A downstream that turns read-only, breaks connections, moves to a server that is behind, or sits
+behind a proxy that shares connections.
 """
 
 from __future__ import annotations
@@ -36,17 +36,25 @@ class Replicated:
         self.history = History(81)
         self.history.grow(60)
         self.relay: RelayLog = self.history.land(f"file://{folder}/relay", [10])
-        self.settings = Settings(Upstream("unused"), Relay(self.relay.url), server.downstream, apply=Apply(mode, 2, 1))
+        self.settings = Settings(
+            Upstream("unused"), Relay(self.relay.url), server.downstream, apply=Apply(mode, 2, 1)
+        )
         fresh(server).close()
 
     def apply(
-        self, downstream: Downstream | None = None, on_batch: Callable[[BatchReport], None] = lambda _: None
+        self,
+        downstream: Downstream | None = None,
+        on_batch: Callable[[BatchReport], None] = lambda _: None,
     ) -> Any:
         settings = replace(self.settings, downstream=downstream or self.server.downstream)
         last = self.relay.last()
         assert last is not None
         return run_apply(
-            settings, until_ts=last.hi, run_seconds=600, prepare=local_preparer(settings), on_batch=on_batch
+            settings,
+            until_ts=last.hi,
+            run_seconds=600,
+            prepare=local_preparer(settings),
+            on_batch=on_batch,
         )
 
     def check(self) -> None:
@@ -83,7 +91,9 @@ def test_a_server_that_turns_read_only_is_waited_for_and_replication_goes_on(
 ) -> None:
     """With exactly the rights that are printed: who has more may write all the same."""
     replicated = Replicated(mariadb, tmp_path, mode)
-    grants = grant_statements("failover@'%'", ["rnd"], ("tidb_binlog", "sluice_recycle"), process=True)
+    grants = grant_statements(
+        "failover@'%'", ["rnd"], ("tidb_binlog", "sluice_recycle"), process=True
+    )
     say(mariadb, "DROP USER IF EXISTS failover@'%'", "CREATE USER failover@'%'", *grants)
     batches: list[BatchReport] = []
 
@@ -130,7 +140,10 @@ def test_after_a_failover_to_a_server_that_is_behind_the_checkpoint_there_decide
                 for name, rows in behind.items():
                     cursor.execute(f"TRUNCATE TABLE rnd.`{name}`")
                     for values in rows:
-                        cursor.execute(f"INSERT INTO rnd.`{name}` VALUES ({', '.join(['%s'] * len(values))})", values)
+                        cursor.execute(
+                            f"INSERT INTO rnd.`{name}` VALUES ({', '.join(['%s'] * len(values))})",
+                            values,
+                        )
                 cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (row[0],))
 
     summary = replicated.apply(on_batch=fail_over)
@@ -164,7 +177,9 @@ def test_a_proxy_that_breaks_connections_at_any_moment_loses_and_doubles_nothing
 def test_a_proxy_that_shares_connections_among_clients_is_refused_by_name(
     mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each statement runs in another of two sessions of the server, as a proxy that multiplexes does it."""
+    """Each statement runs in another of two sessions of the server, as a proxy that multiplexes
+    does it.
+    """
     run, others = MySQLSession._run, [mariadb.connect(), mariadb.connect()]
     ran: list[object] = []
 
@@ -183,7 +198,9 @@ def test_a_proxy_that_shares_connections_among_clients_is_refused_by_name(
     session.connect()
     session.close()
     monkeypatch.setattr(MySQLSession, "_run", shared)
-    with pytest.raises(DownstreamError, match=r"shares connections among clients|can't be set here") as caught:
+    with pytest.raises(
+        DownstreamError, match=r"shares connections among clients|can't be set here"
+    ) as caught:
         session.connect()
     assert not caught.value.transient
     assert not session.is_connected
@@ -194,7 +211,9 @@ def test_a_proxy_that_shares_connections_among_clients_is_refused_by_name(
 def test_what_waits_for_a_session_is_one_transaction(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a server far away costs few round trips: a commit for each session and flush, however many steps."""
+    """So that a server far away costs few round trips: a commit for each session and flush, however
+    many steps.
+    """
     replicated = Replicated(mariadb, tmp_path, "parallel")
     replicated.settings = replace(replicated.settings, apply=Apply("parallel", 2, 10_000))
     asked = threading.Event()

@@ -17,9 +17,18 @@ from sluice.etl.settings.sql_login import LoginConnection
 
 _SECRET = "the-password-itself"
 _GREETING = (
-    b"\x0a8.0.36\0" + struct.pack("<I", 1) + b"a" * 8 + b"\0" + struct.pack("<H", 0xF7FF & ~0x0800) + b"\x2d"
-    + struct.pack("<HH", 2, 0x00BF) + b"\x15" + bytes(10) + b"b" * 12 + b"\0mysql_native_password\0"
-)  # fmt: skip
+    b"\x0a8.0.36\0"
+    + struct.pack("<I", 1)
+    + b"a" * 8
+    + b"\0"
+    + struct.pack("<H", 0xF7FF & ~0x0800)
+    + b"\x2d"
+    + struct.pack("<HH", 2, 0x00BF)
+    + b"\x15"
+    + bytes(10)
+    + b"b" * 12
+    + b"\0mysql_native_password\0"
+)
 
 
 def _packet(number: int, payload: bytes) -> bytes:
@@ -36,8 +45,8 @@ def _endless(sock: socket.socket, number: int) -> None:
 def _logged_in_to(
     script: Callable[[socket.socket], None], use: Callable[[LoginConnection], object] = bool
 ) -> tuple[Exception, bytes]:
-    """The error of a login at a server that greets and then does as `script` has it, or of what it is used for; all
-    that the client sent.
+    """The error of a login at a server that greets and then does as `script` has it, or of what it
+    is used for; all that the client sent.
     """
     received = bytearray()
 
@@ -58,8 +67,13 @@ def _logged_in_to(
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with pytest.raises((pymysql.err.MySQLError, ProtocolError)) as caught:
-            connection = LoginConnection(host="127.0.0.1", port=listening.getsockname()[1], user="u", password=_SECRET,
-                                         read_timeout=60)  # fmt: skip
+            connection = LoginConnection(
+                host="127.0.0.1",
+                port=listening.getsockname()[1],
+                user="u",
+                password=_SECRET,
+                read_timeout=60,
+            )
             with contextlib.closing(connection):
                 use(connection)
         thread.join(60)

@@ -1,5 +1,5 @@
-"""A DELETE made from keys removes exactly the rows with these keys: through the index and in a full scan, alone, in
-lists, in pairs.
+"""A DELETE made from keys removes exactly the rows with these keys: through the index and in a full
+scan, alone, in lists, in pairs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ WORDS = (
 
 # name: (SQL type, type number, column options, values no two of which are the same key)
 KEYS: dict[str, tuple[str, int, dict[str, Any], list[Any]]] = {
-    "bigint": ("bigint", 8, {}, [0, 1, -1, 2**53, 2**53 + 1, 2**63 - 1, 2**63 - 2, -(2**63), -(2**63) + 1]),
+    "bigint": (
+        "bigint",
+        8,
+        {},
+        [0, 1, -1, 2**53, 2**53 + 1, 2**63 - 1, 2**63 - 2, -(2**63), -(2**63) + 1],
+    ),
     "bigint unsigned": (
         "bigint unsigned",
         8,
@@ -74,14 +79,37 @@ KEYS: dict[str, tuple[str, int, dict[str, Any], list[Any]]] = {
         "float",
         4,
         {},
-        [0.0, 1.1, float(np.nextafter(np.float32(1.1), np.float32(2))), 16777216.0, 16777215.0, -3.5e38 / 2, 1e-20],
+        [
+            0.0,
+            1.1,
+            float(np.nextafter(np.float32(1.1), np.float32(2))),
+            16777216.0,
+            16777215.0,
+            -3.5e38 / 2,
+            1e-20,
+        ],
     ),
-    "float(7,3)": ("float(7,3)", 4, {"flen": 7, "decimal": 3}, [0.0, 1.1, 1.101, -9999.999, 123.456]),
+    "float(7,3)": (
+        "float(7,3)",
+        4,
+        {"flen": 7, "decimal": 3},
+        [0.0, 1.1, 1.101, -9999.999, 123.456],
+    ),
     "double": (
         "double",
         5,
         {},
-        [0.0, 0.1, float(np.nextafter(0.1, 1)), 1e300, 5e-324, -5e-324, 1.7976931348623157e308, 2.0**53, 2.0**53 + 2],
+        [
+            0.0,
+            0.1,
+            float(np.nextafter(0.1, 1)),
+            1e300,
+            5e-324,
+            -5e-324,
+            1.7976931348623157e308,
+            2.0**53,
+            2.0**53 + 2,
+        ],
     ),
     "bit": ("bit(64)", 16, {"flen": 64}, [0, 1, 48, 49, 2**53, 2**53 + 1, 2**63, U64, U64 - 1]),
     "bit(1)": ("bit(1)", 16, {"flen": 1}, [0, 1]),
@@ -90,15 +118,33 @@ KEYS: dict[str, tuple[str, int, dict[str, Any], list[Any]]] = {
         "date",
         10,
         {},
-        ["0000-00-00", "0000-01-01", "2000-00-00", "2001-02-31", "2024-02-29", "9999-12-31", "2020-01-01"],
+        [
+            "0000-00-00",
+            "0000-01-01",
+            "2000-00-00",
+            "2001-02-31",
+            "2024-02-29",
+            "9999-12-31",
+            "2020-01-01",
+        ],
     ),
     "datetime": (
         "datetime",
         12,
         {},
-        ["0000-00-00 00:00:00", "2020-01-01 00:00:00", "2020-01-01 00:00:01", "2021-02-30 10:00:00"],
+        [
+            "0000-00-00 00:00:00",
+            "2020-01-01 00:00:00",
+            "2020-01-01 00:00:01",
+            "2021-02-30 10:00:00",
+        ],
     ),
-    "datetime(6)": ("datetime(6)", 12, {"decimal": 6}, [f"2020-01-01 00:00:00.00000{n}" for n in range(10)]),
+    "datetime(6)": (
+        "datetime(6)",
+        12,
+        {"decimal": 6},
+        [f"2020-01-01 00:00:00.00000{n}" for n in range(10)],
+    ),
     "timestamp(3)": (
         "timestamp(3) default '2001-01-01'",
         7,
@@ -139,7 +185,12 @@ KEYS: dict[str, tuple[str, int, dict[str, Any], list[Any]]] = {
     ),
     "varchar": ("varchar(40) collate utf8mb4_bin", 15, {"flen": 40, **TEXT}, [*WORDS]),
     "char": ("char(40) collate utf8mb4_bin", 0xFE, {"flen": 40, **TEXT}, [*WORDS]),
-    "nopad": ("varchar(40) collate utf8mb4_nopad_bin", 15, {"flen": 40, **TEXT}, [*WORDS, "a ", " a", "a  "]),
+    "nopad": (
+        "varchar(40) collate utf8mb4_nopad_bin",
+        15,
+        {"flen": 40, **TEXT},
+        [*WORDS, "a ", " a", "a  "],
+    ),
     "gbk": (
         "varchar(40) character set gbk collate gbk_bin",
         15,
@@ -163,7 +214,13 @@ KEYS: dict[str, tuple[str, int, dict[str, Any], list[Any]]] = {
 
 def column(number: int, name: str, kind: str) -> Column:
     _, tp, options, _ = KEYS[kind]
-    return Column(number, name, number - 1, tp, **({"flag": 0} | options | {"flag": options.get("flag", 0) | 1}))
+    return Column(
+        number,
+        name,
+        number - 1,
+        tp,
+        **({"flag": 0} | options | {"flag": options.get("flag", 0) | 1}),
+    )
 
 
 def arrays_of(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> list[pa.Array]:
@@ -173,8 +230,8 @@ def arrays_of(columns: tuple[Column, ...], rows: list[tuple[Any, ...]]) -> list[
 def filled(
     session: MySQLSession, kinds: tuple[str, ...], rows: list[tuple[Any, ...]], key: str
 ) -> tuple[Table, list[pa.Array]]:
-    """A table `d.t` of columns of these kinds and a number of the row that no DELETE names, `key` as in
-    CREATE TABLE.
+    """A table `d.t` of columns of these kinds and a number of the row that no DELETE names, `key`
+    as in CREATE TABLE.
     """
     columns = tuple(column(i, f"k{i}", kind) for i, kind in enumerate(kinds, 1))
     number = Column(9, "n", len(columns), 3)
@@ -186,7 +243,9 @@ def filled(
     specs = ", ".join(f"{c.name} {text} NOT NULL" for c, text in zip(columns, types, strict=True))
     session.query(f"CREATE TABLE d.t ({specs}, n int{key})")
     arrays = arrays_of(columns, rows)
-    images = {c.name: a for c, a in zip(columns, arrays, strict=True)} | {"n": pa.array(range(len(rows)), pa.int64())}
+    images = {c.name: a for c, a in zip(columns, arrays, strict=True)} | {
+        "n": pa.array(range(len(rows)), pa.int64())
+    }
     for chunk in format_load(table, images, len(rows)):
         assert session.load(quote_table(table), chunk.layout, chunk.payload).warnings == 0
     assert session.query("SELECT COUNT(*) FROM d.t") == [(len(rows),)]
@@ -203,7 +262,9 @@ def check(session: MySQLSession, table: Table, arrays: list[pa.Array], chosen: l
     everything = left(session)
     some = [array.take(pa.array(chosen, pa.int64())) for array in arrays]
     for count, statement in deletes_by_key(table, table.columns, some, once=False):
-        assert [session.query(query) for _, query in counting_selects(statement)] == [[(1,)]] * count
+        assert [session.query(query) for _, query in counting_selects(statement)] == [
+            [(1,)]
+        ] * count
         assert session.execute(statement) == count, statement
     assert everything - left(session) == set(chosen)
     session.rollback()
@@ -211,19 +272,28 @@ def check(session: MySQLSession, table: Table, arrays: list[pa.Array], chosen: l
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["through the index", "in a full scan"])
 @pytest.mark.parametrize("kind", KEYS)
-def test_exactly_the_rows_with_these_keys_go(session: MySQLSession, kind: str, indexed: bool) -> None:
+def test_exactly_the_rows_with_these_keys_go(
+    session: MySQLSession, kind: str, indexed: bool
+) -> None:
     values = KEYS[kind][3]
     rows = [(value,) for value in values]
     table, arrays = filled(session, (kind,), rows, ", PRIMARY KEY (k1)" if indexed else "")
     for chosen in range(len(rows)):
         check(session, table, arrays, [chosen])
     for seed in range(5):
-        check(session, table, arrays, random.Random(seed).sample(range(len(rows)), max(1, len(rows) // 2)))
+        check(
+            session,
+            table,
+            arrays,
+            random.Random(seed).sample(range(len(rows)), max(1, len(rows) // 2)),
+        )
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["through the index", "in a full scan"])
 @pytest.mark.parametrize("seed", range(6))
-def test_keys_of_several_columns_find_exactly_their_rows(session: MySQLSession, seed: int, indexed: bool) -> None:
+def test_keys_of_several_columns_find_exactly_their_rows(
+    session: MySQLSession, seed: int, indexed: bool
+) -> None:
     chance = random.Random(seed)
     kinds = tuple(chance.sample(sorted(KEYS), 3))
     rows = list({tuple(chance.choice(KEYS[kind][3]) for kind in kinds) for _ in range(60)})
@@ -242,19 +312,32 @@ def test_rows_without_a_key_are_found_by_all_their_values(session: MySQLSession,
         session.rollback()
 
 
-def test_a_key_is_compared_byte_for_byte_where_the_collation_downstream_is_another(session: MySQLSession) -> None:
-    """'A' is there in the place of 'a': a DELETE of 'a' removes nothing, so that somebody hears of it."""
+def test_a_key_is_compared_byte_for_byte_where_the_collation_downstream_is_another(
+    session: MySQLSession,
+) -> None:
+    """'A' is there in the place of 'a': a DELETE of 'a' removes nothing, so that somebody hears of
+    it.
+    """
     session.query("CREATE DATABASE d")
-    session.query("CREATE TABLE d.t (k1 varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY)")
+    session.query(
+        "CREATE TABLE d.t (k1 varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY"
+        " KEY)"
+    )
     session.query("INSERT INTO d.t VALUES ('A'), ('b')")
     table = Table(1, 1, "d", "t", (column(1, "k1", "varchar"),))
-    ((_, statement),) = deletes_by_key(table, table.columns, [pa.array(["a", "b"], pa.large_string())], once=False)
+    ((_, statement),) = deletes_by_key(
+        table, table.columns, [pa.array(["a", "b"], pa.large_string())], once=False
+    )
     assert session.execute(statement) == 1
     assert session.query("SELECT k1 FROM d.t") == [("A",)]
 
 
-@pytest.mark.parametrize("kinds", [("varchar",), ("decimal",), ("varchar", "decimal")], ids="-".join)
-def test_a_long_list_of_keys_goes_through_the_index(session: MySQLSession, kinds: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "kinds", [("varchar",), ("decimal",), ("varchar", "decimal")], ids="-".join
+)
+def test_a_long_list_of_keys_goes_through_the_index(
+    session: MySQLSession, kinds: tuple[str, ...]
+) -> None:
     key = ", ".join(f"k{i}" for i in range(1, len(kinds) + 1))
     rows = [tuple(f"{n}" for _ in kinds) for n in range(20_000)]
     table, arrays = filled(session, kinds, rows, f", PRIMARY KEY ({key})")

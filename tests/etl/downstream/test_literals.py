@@ -1,4 +1,7 @@
-"""One way to write a value into SQL, read alike in every mode of a session; and no other way anywhere."""
+"""One way to write a value into SQL, read alike in every mode of a session.
+
+And no other way anywhere.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluice.etl.changes.formats.sql_text import fill_placeholders, literal, literal_column, quote_name
+from sluice.etl.changes.formats.sql_text import (
+    fill_placeholders,
+    literal,
+    literal_column,
+    quote_name,
+)
 from sluice.etl.downstream import MySQLSession
 from sluice.etl.downstream.ddl._reconcile import reconcile
 from sluice.etl.downstream.ddl._session import ddl_session
@@ -44,7 +52,9 @@ ETL = Path(__file__).parents[3] / "etl"
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_text_and_bytes_are_read_back_as_they_were_in_every_mode(session: MySQLSession, mode: str) -> None:
+def test_text_and_bytes_are_read_back_as_they_were_in_every_mode(
+    session: MySQLSession, mode: str
+) -> None:
     session.query("SET SESSION sql_mode = %s", (mode,))
     for text in NASTY:
         assert session.query("SELECT %s", (text,)) == [(text,)]
@@ -53,13 +63,17 @@ def test_text_and_bytes_are_read_back_as_they_were_in_every_mode(session: MySQLS
         ]
     array = pa.array([*NASTY, None], pa.large_string())
     for text, made in zip(
-        [*NASTY, None], literal_column(array, Column(1, "c", 0, 15, charset="utf8mb4")).to_pylist(), strict=True
+        [*NASTY, None],
+        literal_column(array, Column(1, "c", 0, 15, charset="utf8mb4")).to_pylist(),
+        strict=True,
     ):
         assert session.query(b"SELECT " + made) == [(text,)]
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
+    deadline=None,
 )
 @given(text=st.text(st.characters(codec="utf-8")), mode=st.sampled_from(MODES))
 def test_any_text_is_read_back_in_any_mode(session: MySQLSession, text: str, mode: str) -> None:
@@ -105,7 +119,9 @@ def test_a_default_with_quotes_and_backslashes_given_to_rows_that_are_there_stay
     added = column(2, "j json", origin_default=text)
     after = table(11, "t", "id int", added, primary="id")
     if session.dialect.has_json_type:
-        pytest.skip("the server's JSON is a type of its own: existing rows are given no text for it")
+        pytest.skip(
+            "the server's JSON is a type of its own: existing rows are given no text for it"
+        )
     session.query("CREATE DATABASE d")
     session.query("CREATE TABLE d.t (id int PRIMARY KEY, j json)")
     session.query("INSERT INTO d.t (id) VALUES (1)")
@@ -130,7 +146,11 @@ def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.JoinedStr):
             for before, after in zip(node.values, node.values[1:], strict=False):
                 text = before.value if isinstance(before, ast.Constant) else ""
-                if isinstance(after, ast.FormattedValue) and str(text).endswith("'") and not _is_digits(after.value):
+                if (
+                    isinstance(after, ast.FormattedValue)
+                    and str(text).endswith("'")
+                    and not _is_digits(after.value)
+                ):
                     yield node
         elif (
             isinstance(node, ast.BinOp)
@@ -139,14 +159,24 @@ def _pasted(tree: ast.AST) -> Iterator[ast.AST]:
         ):
             value: Any = node.left.value
             found = value.decode() if isinstance(value, bytes) else value
-            if isinstance(found, str) and (found.endswith("'") if isinstance(node.op, ast.Add) else "'%" in found):
+            if isinstance(found, str) and (
+                found.endswith("'") if isinstance(node.op, ast.Add) else "'%" in found
+            ):
                 yield node
 
 
-# What is pasted between quotes there: digits of numbers, our own constants and random names, rules of filters in
-# messages, keys as `sluice find --key` takes them, fields of LOAD DATA's text that are escaped already.
+# What is pasted between quotes there: digits of numbers, our own constants and random names, rules
+# of filters in messages, keys as `sluice find --key` takes them, fields of LOAD DATA's text that
+# are escaped already.
 ALLOWED = {
-    "sql_text.py": {"quote_text", "literal", "literal_column", "_quoted", "_text_literals", "_same_digest"},
+    "sql_text.py": {
+        "quote_text",
+        "literal",
+        "literal_column",
+        "_quoted",
+        "_text_literals",
+        "_same_digest",
+    },
     "_generate.py": {"_default_clause"},
     "ddl_text.py": {"_normal_string"},
     "_session_setup.py": {"_literal"},

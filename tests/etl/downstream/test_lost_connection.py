@@ -34,7 +34,9 @@ def _cutting(server: MariaDBServer, at: int, cuts: list[int]) -> Iterator[int]:
 
 
 def _lost_at_each_round_trip(server: MariaDBServer, work: Callable[[int], None]) -> list[int]:
-    """Have `work` done on a proxy's port, with the connection lost at the first round trip, at the second, ..."""
+    """Have `work` done on a proxy's port, with the connection lost at the first round trip, at the
+    second, ...
+    """
     cuts: list[int] = []
     for turn in range(1, _MOST_TURNS):
         with _cutting(server, turn, cuts) as port:
@@ -54,7 +56,9 @@ def _passes(work: Callable[[int], None], port: int, turn: int) -> bool:
     return True
 
 
-def test_a_session_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(mariadb: MariaDBServer) -> None:
+def test_a_session_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(
+    mariadb: MariaDBServer,
+) -> None:
     layout, payload = LoadLayout(("a",)), b"1\n2\n3\n"
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE d")
@@ -71,7 +75,9 @@ def test_a_session_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(mar
             session.warnings()
             session.commit()
             if session.is_pipelining:
-                session.execute_pipelined([b"START TRANSACTION", LoadData("`d`.`t`", layout, payload)])
+                session.execute_pipelined(
+                    [b"START TRANSACTION", LoadData("`d`.`t`", layout, payload)]
+                )
                 session.query_pipelined("SELECT %s", [(1,), (2,)])
             session.rollback()
             assert list(session.blocks("SELECT 1"))
@@ -96,7 +102,9 @@ def test_a_session_is_closed_when_it_could_not_be_connected(mariadb: MariaDBServ
     assert len(_lost_at_each_round_trip(mariadb, connect)) > 5
 
 
-def test_a_session_of_tidb_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(mariadb: MariaDBServer) -> None:
+def test_a_session_of_tidb_that_is_lost_at_any_round_trip_says_so_and_that_it_passes(
+    mariadb: MariaDBServer,
+) -> None:
     def work(port: int) -> None:
         with TidbSession(TidbAddress("127.0.0.1", port, "sluice")) as session:
             session.query("SELECT 1")
@@ -108,7 +116,9 @@ def test_a_session_of_tidb_that_is_lost_at_any_round_trip_says_so_and_that_it_pa
     assert len(_lost_at_each_round_trip(mariadb, work)) > 4
 
 
-def test_a_session_that_another_thread_closes_says_that_it_is_closed(mariadb: MariaDBServer) -> None:
+def test_a_session_that_another_thread_closes_says_that_it_is_closed(
+    mariadb: MariaDBServer,
+) -> None:
     for _ in range(20):
         session = MySQLSession(mariadb.downstream)
         session.connect()

@@ -17,14 +17,17 @@ INJECTION = "x`; DROP DATABASE d; -- '\\\" \0"
 
 def test_the_session_is_strict_in_utc_and_takes_zero_ids_and_dates(session: MySQLSession) -> None:
     session.query("CREATE DATABASE d")
-    session.query("CREATE TABLE d.t (id int PRIMARY KEY AUTO_INCREMENT, d date, ts timestamp NULL, s varchar(2))")
-    session.execute(
-        "INSERT INTO d.t VALUES (0, '0000-00-00', '0000-00-00 00:00:00', ''), (1, '2020-02-31', '2020-01-01"
-        " 12:00:00', '')"
+    session.query(
+        "CREATE TABLE d.t (id int PRIMARY KEY AUTO_INCREMENT, d date, ts timestamp NULL, s"
+        " varchar(2))"
     )
-    assert session.query("SELECT id, CAST(d AS CHAR), UNIX_TIMESTAMP(ts) FROM d.t WHERE id = 1") == [
-        (1, "2020-02-31", 1577880000)
-    ]
+    session.execute(
+        "INSERT INTO d.t VALUES (0, '0000-00-00', '0000-00-00 00:00:00', ''), (1, '2020-02-31',"
+        " '2020-01-01 12:00:00', '')"
+    )
+    assert session.query(
+        "SELECT id, CAST(d AS CHAR), UNIX_TIMESTAMP(ts) FROM d.t WHERE id = 1"
+    ) == [(1, "2020-02-31", 1577880000)]
     assert session.query("SELECT COUNT(*) FROM d.t WHERE id = 0 AND d = '0000-00-00'") == [(1,)]
     with pytest.raises(DownstreamError) as caught:
         session.execute("INSERT INTO d.t VALUES (2, NULL, NULL, 'too long')")
@@ -32,14 +35,23 @@ def test_the_session_is_strict_in_utc_and_takes_zero_ids_and_dates(session: MySQ
     assert not caught.value.transient
 
 
-def test_names_and_values_that_look_like_statements_stay_names_and_values(session: MySQLSession) -> None:
+def test_names_and_values_that_look_like_statements_stay_names_and_values(
+    session: MySQLSession,
+) -> None:
     name = INJECTION.replace("\0", "").rstrip()
     session.query("CREATE DATABASE d")
-    session.query(f"CREATE TABLE d.{quote_name(name)} ({quote_name(name + 'c')} varchar(99) CHARACTER SET utf8mb4)")
-    session.query(f"INSERT INTO d.{quote_name(name)} VALUES (%s), ({literal(INJECTION)})", (INJECTION,))
+    session.query(
+        f"CREATE TABLE d.{quote_name(name)} ({quote_name(name + 'c')} varchar(99) CHARACTER SET"
+        " utf8mb4)"
+    )
+    session.query(
+        f"INSERT INTO d.{quote_name(name)} VALUES (%s), ({literal(INJECTION)})", (INJECTION,)
+    )
     column = Column(1, name + "c", 0, 15, charset="utf8mb4")
     (condition,) = key_conditions([column], [pa.array([INJECTION], pa.large_string())]).to_pylist()
-    assert session.query(f"SELECT COUNT(*) FROM d.{quote_name(name)} WHERE ".encode() + condition) == [(2,)]
+    assert session.query(
+        f"SELECT COUNT(*) FROM d.{quote_name(name)} WHERE ".encode() + condition
+    ) == [(2,)]
 
 
 def test_literals_are_read_back_as_the_same_value(session: MySQLSession) -> None:
@@ -113,12 +125,14 @@ def test_a_statement_larger_than_the_server_takes_is_refused_for_good_and_the_se
     assert session.query("SELECT LENGTH(%s)", ("x" * (size - 100),)) == [(size - 100,)]
 
 
-def test_a_session_that_stands_still_is_ended_by_the_server_long_before_eight_hours(session: MySQLSession) -> None:
+def test_a_session_that_stands_still_is_ended_by_the_server_long_before_eight_hours(
+    session: MySQLSession,
+) -> None:
     if session.dialect.product != MARIADB_PRODUCT:
         pytest.skip("idle_transaction_timeout and max_statement_time are MariaDB's")
     query = (
-        "SELECT @@SESSION.wait_timeout, @@SESSION.idle_transaction_timeout, @@SESSION.lock_wait_timeout,"
-        " @@SESSION.max_statement_time"
+        "SELECT @@SESSION.wait_timeout, @@SESSION.idle_transaction_timeout,"
+        " @@SESSION.lock_wait_timeout, @@SESSION.max_statement_time"
     )
     wait, idle, lock, statement = session.query(query)[0]
     assert 0 < int(wait) <= 900 and 0 < int(idle) <= 900 and 0 < int(lock) <= 300
@@ -126,6 +140,8 @@ def test_a_session_that_stands_still_is_ended_by_the_server_long_before_eight_ho
 
 
 @pytest.mark.parametrize("code", [1020, 1205, 1206, 1213])
-def test_after_an_error_with_which_the_server_may_have_rolled_back_everything_nothing_goes_on(code: int) -> None:
+def test_after_an_error_with_which_the_server_may_have_rolled_back_everything_nothing_goes_on(
+    code: int,
+) -> None:
     """What goes on behind others does where the transaction still stands."""
     assert DownstreamError(code, "refused").transient

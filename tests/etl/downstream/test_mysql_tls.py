@@ -22,10 +22,15 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDBServer]:
+def server(
+    authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MariaDBServer]:
     cert, key = authority.issue("mariadb", "mariadb")
     server = MariaDBServer(
-        tmp_path_factory.mktemp("tls"), f"--ssl-ca={authority.path}", f"--ssl-cert={cert}", f"--ssl-key={key}"
+        tmp_path_factory.mktemp("tls"),
+        f"--ssl-ca={authority.path}",
+        f"--ssl-cert={cert}",
+        f"--ssl-key={key}",
     )
     server.start()
     with server.connect() as connection, connection.cursor() as cursor:
@@ -47,7 +52,9 @@ def cipher(session: MySQLSession) -> str:
     return value
 
 
-def test_a_session_with_an_authority_is_encrypted(server: MariaDBServer, authority: Authority) -> None:
+def test_a_session_with_an_authority_is_encrypted(
+    server: MariaDBServer, authority: Authority
+) -> None:
     assert cipher(session(replace(server.downstream, ssl_ca=str(authority.path)))) != ""
 
 
@@ -67,9 +74,14 @@ def test_an_encrypted_session_that_another_thread_closes_ends_at_once(
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     with server.connect() as connection, connection.cursor() as cursor:
-        asked = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %s AND INFO LIKE 'SELECT SLEEP%%'"
+        asked = (
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %s AND INFO LIKE"
+            " 'SELECT SLEEP%%'"
+        )
         until = time.monotonic() + 60
-        while time.monotonic() < until and (cursor.execute(asked, (number,)), cursor.fetchone())[1] != (1,):
+        while time.monotonic() < until and (cursor.execute(asked, (number,)), cursor.fetchone())[
+            1
+        ] != (1,):
             time.sleep(0.05)
         made.close()
     thread.join(60)
@@ -77,7 +89,9 @@ def test_an_encrypted_session_that_another_thread_closes_ends_at_once(
     assert found[0].transient
 
 
-def test_a_client_certificate_lets_in_who_needs_one(server: MariaDBServer, authority: Authority) -> None:
+def test_a_client_certificate_lets_in_who_needs_one(
+    server: MariaDBServer, authority: Authority
+) -> None:
     cert, key = authority.issue("sluice", "sluice")
     known = replace(server.downstream, user="known", ssl_ca=str(authority.path))
     with pytest.raises(DownstreamError, match="Access denied"):
@@ -85,7 +99,9 @@ def test_a_client_certificate_lets_in_who_needs_one(server: MariaDBServer, autho
     assert cipher(session(replace(known, ssl_cert=str(cert), ssl_key=str(key)))) != ""
 
 
-def test_a_server_of_another_authority_is_refused_for_good(server: MariaDBServer, tmp_path: Path) -> None:
+def test_a_server_of_another_authority_is_refused_for_good(
+    server: MariaDBServer, tmp_path: Path
+) -> None:
     with pytest.raises(DownstreamError, match="ssl-ca") as caught:
         session(replace(server.downstream, ssl_ca=str(Authority(tmp_path).path)))
     assert not caught.value.transient
@@ -102,13 +118,17 @@ def test_a_certificate_for_another_host_is_refused_unless_that_is_not_checked(
     assert cipher(session(replace(elsewhere, ssl_verify_identity=False))) != ""
 
 
-def test_a_server_without_tls_is_refused_when_tls_is_asked_for(mariadb: MariaDBServer, authority: Authority) -> None:
+def test_a_server_without_tls_is_refused_when_tls_is_asked_for(
+    mariadb: MariaDBServer, authority: Authority
+) -> None:
     with pytest.raises(DownstreamError, match=r"(?i)ssl") as caught:
         session(replace(mariadb.downstream, ssl_ca=str(authority.path)))
     assert not caught.value.transient
 
 
-def test_files_that_are_missing_or_half_given_are_named(server: MariaDBServer, authority: Authority) -> None:
+def test_files_that_are_missing_or_half_given_are_named(
+    server: MariaDBServer, authority: Authority
+) -> None:
     with pytest.raises(SettingsError, match="nowhere"):
         session(replace(server.downstream, ssl_ca="/nowhere.pem"))
     with pytest.raises(SettingsError, match="both ssl-cert and ssl-key"):

@@ -1,4 +1,7 @@
-"""What writing relies on in the server is set, or checked, when a session begins; and so are the user's rights."""
+"""What writing relies on in the server is set, or checked, when a session begins.
+
+And so are the user's rights.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def with_globals(mariadb: MariaDBServer) -> Iterator[list[str]]:
 def set_global(server: MariaDBServer, changed: list[str], **values: str) -> None:
     """Set those of the variables that the server has; skip the test if it has none of them."""
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(map(repr, (*values, '')))})")
+        cursor.execute(
+            f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({', '.join(map(repr, (*values, '')))})"
+        )
         there = [str(name) for name, _ in cursor.fetchall()]
         if not there:
             pytest.skip(f"this server has no {', '.join(values)}")
@@ -81,7 +86,9 @@ def test_a_server_that_requires_primary_keys_is_refused_unless_it_makes_them_or_
     mariadb: MariaDBServer, with_globals: list[str]
 ) -> None:
     set_global(mariadb, with_globals, sql_require_primary_key="ON")
-    with pytest.raises(DownstreamError, match=r"sql_require_primary_key is ON.*SESSION_VARIABLES_ADMIN"):
+    with pytest.raises(
+        DownstreamError, match=r"sql_require_primary_key is ON.*SESSION_VARIABLES_ADMIN"
+    ):
         opened(mariadb)
     root = opened(mariadb, user="root")
     assert root.query("SELECT @@SESSION.sql_require_primary_key") == [(0,)]
@@ -125,14 +132,18 @@ def test_servers_defaults_that_would_change_what_is_written_do_not_count(
     session.commit()
     assert session.query("SELECT a FROM d.t ORDER BY 1") == [("a\tb",), ("c",)]
     assert session.execute("DELETE FROM d.t WHERE a LIKE '%b'") == 1
-    assert session.query("SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_NAME = 't'") == [("InnoDB",)]
+    assert session.query("SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_NAME = 't'") == [
+        ("InnoDB",)
+    ]
     assert session.query("SELECT @@default_week_format") == [(0,)]
     isolation, limit = (
         ("tx_isolation", "max_statement_time")
         if session.dialect.product == MARIADB_PRODUCT
         else ("transaction_isolation", "max_execution_time")
     )
-    assert session.query(f"SELECT @@SESSION.{isolation}, @@SESSION.{limit}") == [("REPEATABLE-READ", 0)]
+    assert session.query(f"SELECT @@SESSION.{isolation}, @@SESSION.{limit}") == [
+        ("REPEATABLE-READ", 0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,21 +170,30 @@ def test_what_only_the_server_can_change_is_refused_by_name(variable: str, value
     assert variable in found
 
 
-def test_a_small_max_allowed_packet_is_refused_by_name(mariadb: MariaDBServer, with_globals: list[str]) -> None:
+def test_a_small_max_allowed_packet_is_refused_by_name(
+    mariadb: MariaDBServer, with_globals: list[str]
+) -> None:
     set_global(mariadb, with_globals, max_allowed_packet="1048576")
     with pytest.raises(DownstreamError, match="max_allowed_packet is 1048576") as caught:
         opened(mariadb)
     assert not caught.value.transient
 
 
-def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: MariaDBServer) -> None:
+def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(
+    mariadb: MariaDBServer,
+) -> None:
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP USER IF EXISTS narrow@'127.0.0.1'")
         cursor.execute("CREATE USER narrow@'127.0.0.1'")
         cursor.execute(f"GRANT {', '.join(TABLE_RIGHTS)} ON `shop\\_%`.* TO narrow@'127.0.0.1'")
     with pytest.raises(DownstreamError) as caught:
         opened(mariadb, user="narrow")
-    for right in ("INSERT on tidb_binlog", "CREATE on sluice_recycle", "PROCESS on *.*", "GRANT SELECT, INSERT"):
+    for right in (
+        "INSERT on tidb_binlog",
+        "CREATE on sluice_recycle",
+        "PROCESS on *.*",
+        "GRANT SELECT, INSERT",
+    ):
         assert right in str(caught.value)
     assert not caught.value.transient
     with mariadb.connect() as connection, connection.cursor() as cursor:
@@ -183,7 +203,9 @@ def test_rights_that_are_missing_are_named_and_enough_of_them_suffice(mariadb: M
     opened(mariadb, user="narrow").close()
 
 
-def test_the_rights_that_are_printed_suffice_and_reach_nothing_of_the_servers(mariadb: MariaDBServer) -> None:
+def test_the_rights_that_are_printed_suffice_and_reach_nothing_of_the_servers(
+    mariadb: MariaDBServer,
+) -> None:
     account, own = "`printed`@'127.0.0.1'", ("tidb_binlog", "sluice_recycle")
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP USER IF EXISTS {account}")
@@ -194,7 +216,11 @@ def test_the_rights_that_are_printed_suffice_and_reach_nothing_of_the_servers(ma
     try:
         for name in ("s_1", "a`b", "100%"):
             session.query(f"CREATE DATABASE `{name.replace('`', '``')}`")
-        for statement in ("SELECT * FROM mysql.db", "CREATE DATABASE sx1", "CREATE DATABASE `100x`"):
+        for statement in (
+            "SELECT * FROM mysql.db",
+            "CREATE DATABASE sx1",
+            "CREATE DATABASE `100x`",
+        ):
             with pytest.raises(DownstreamError, match="denied"):
                 session.query(statement)
     finally:
@@ -205,35 +231,54 @@ def test_the_rights_that_are_printed_suffice_and_reach_nothing_of_the_servers(ma
 
 
 def test_grants_are_read_as_servers_write_them() -> None:
-    everything = ["GRANT ALL PRIVILEGES ON *.* TO `u`@`%` IDENTIFIED BY PASSWORD '*X' WITH GRANT OPTION"]
+    everything = [
+        "GRANT ALL PRIVILEGES ON *.* TO `u`@`%` IDENTIFIED BY PASSWORD '*X' WITH GRANT OPTION"
+    ]
     assert missing_rights(everything, ("tidb_binlog", "sluice_recycle"), process=True) == []
     listed = f"GRANT {', '.join(TABLE_RIGHTS)}, PROCESS, FILE ON *.* TO 'u'@'%'"
     assert missing_rights([listed], ("tidb_binlog", "sluice_recycle"), process=True) == []
-    assert missing_rights([listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=True) == [
-        "PROCESS on *.*"
-    ]
-    assert missing_rights([listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=False) == []
-    assert missing_rights([listed.replace("INDEX, ", "")], ("tidb_binlog", "sluice_recycle"), process=True) == [
-        "INDEX on the replicated databases"
-    ]
+    assert missing_rights(
+        [listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=True
+    ) == ["PROCESS on *.*"]
+    assert (
+        missing_rights(
+            [listed.replace("PROCESS, ", "")], ("tidb_binlog", "sluice_recycle"), process=False
+        )
+        == []
+    )
+    assert missing_rights(
+        [listed.replace("INDEX, ", "")], ("tidb_binlog", "sluice_recycle"), process=True
+    ) == ["INDEX on the replicated databases"]
     assert "UPDATE on the replicated databases" in missing_rights(
         [listed.replace("UPDATE,", "UPDATE (`a`, `b`),")], ("c", "d"), process=True
     )
     assert (
-        len(missing_rights(["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"], ("c", "d"), process=True))
+        len(
+            missing_rights(
+                ["GRANT USAGE ON *.* TO `u`@`%`", "GRANT `r`@`%` TO `u`@`%`"],
+                ("c", "d"),
+                process=True,
+            )
+        )
         == len(TABLE_RIGHTS) + 1
     )
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_table_without_transactions_is_not_written_to(mariadb: MariaDBServer, tmp_path: Path, mode: str) -> None:
+def test_a_table_without_transactions_is_not_written_to(
+    mariadb: MariaDBServer, tmp_path: Path, mode: str
+) -> None:
     story = Story(mariadb, tmp_path)
-    made = story.create(table(11, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` int primary key)")
+    made = story.create(
+        table(11, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` int primary key)"
+    )
     story.apply()
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("ALTER TABLE d.t ENGINE = MyISAM")
     story.insert(made, {"id": 1})
-    config = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2))
+    config = Settings(
+        Upstream("unused"), Relay(story._url), mariadb.downstream, apply=Apply(mode, 2)
+    )
     with pytest.raises(DownstreamError, match=r"table d\.t .* MyISAM.* ENGINE = InnoDB"):
         run_apply(config, until_ts=story._ts, run_seconds=240, prepare=local_preparer(config))
     assert story.rows("t") == []
@@ -267,10 +312,14 @@ def test_a_timestamp_that_an_old_server_made_move_by_itself_stays_when_rows_are_
         cursor.execute("ALTER TABLE d.t MODIFY at timestamp")  # ON UPDATE CURRENT_TIMESTAMP, unsaid
     added = column(3, "d date not null", origin_default="2021-05-05")
     story.statement(
-        5, "ALTER TABLE `t` ADD COLUMN `d` date not null", table(11, "t", "id int", "at timestamp", added, primary="id")
+        5,
+        "ALTER TABLE `t` ADD COLUMN `d` date not null",
+        table(11, "t", "id int", "at timestamp", added, primary="id"),
     )
     with mariadb.connect() as connection, connection.cursor() as cursor:
         story.apply()
         cursor.execute("SHOW CREATE TABLE d.t")
         assert "ON UPDATE" in cursor.fetchone()[1].upper()
-    assert story.rows("t", "CAST(at AS CHAR), CAST(d AS CHAR)") == [("2020-01-01 00:00:00", "2021-05-05")]
+    assert story.rows("t", "CAST(at AS CHAR), CAST(d AS CHAR)") == [
+        ("2020-01-01 00:00:00", "2021-05-05")
+    ]

@@ -1,4 +1,5 @@
-"""Landing through standing workers, where the process that lands and its worker can be stopped at any of their steps.
+"""Landing through standing workers, where the process that lands and its worker can be stopped at
+any of their steps.
 
 The suite runs some points, `bench/worker_reuse.py` all.
 """
@@ -31,9 +32,9 @@ _FROZEN_S = 3.0
 
 @dataclass(frozen=True)
 class Point:
-    """Before which step of its the process that lands is stopped, or its worker ("create windows/ 3"), and what comes
-    then: "taken over" by another process before it goes on, "killed", "worker killed", "worker frozen" for good, "Spark
-    frozen" for a while, "Spark killed".
+    """Before which step of its the process that lands is stopped, or its worker ("create windows/
+    3"), and what comes then: "taken over" by another process before it goes on, "killed", "worker
+    killed", "worker frozen" for good, "Spark frozen" for a while, "Spark killed".
     """
 
     driver: str
@@ -43,7 +44,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Ground:
-    """What a point needs. `settings` with a relay log of its own; `rows` are what is to be landed through `until_ts`
+    """What a point needs.
+
+    `settings` with a relay log of its own; `rows` are what is to be landed through `until_ts`
     (TSO); `patience_s`: how long a worker may be silent.
     """
 
@@ -56,8 +59,9 @@ class Ground:
 
 
 def land(config: str, until_ts: str, patience_s: str, worker_stop: str, told: str) -> None:
-    """Land through a timestamp (TSO), each window by a standing worker. The worker stops itself, once, before the step
-    `worker_stop`, and `told`.<its id> has its steps.
+    """Land through a timestamp (TSO), each window by a standing worker.
+
+    The worker stops itself, once, before the step `worker_stop`, and `told`.<its id> has its steps.
     """
     _through_standing_workers(worker_stop, told)
     standing._HEARTBEAT_TIMEOUT_S = float(patience_s)
@@ -83,7 +87,10 @@ def _through_standing_workers(worker_stop: str, told: str) -> None:
 
 
 def run_point(ground: Ground, folder: Path, point: Point) -> str:
-    """What is wrong after one of the points; "" where all is landed once, "not reached" where no step was it."""
+    """What is wrong after one of the points.
+
+    "" where all is landed once, "not reached" where no step was it.
+    """
     folder.mkdir()
     with _begun(ground, folder, point) as (process, worker):
         if process is None:
@@ -141,17 +148,25 @@ def wrong(ground: Ground) -> str:
         return "the chain is broken"
     found = relay.read(windows)
     found = found.filter(pc.less_equal(found["commit_ts"], ground.until_ts))
-    return "" if found.equals(ground.rows) else f"{found.num_rows} rows, not those {ground.rows.num_rows}"
+    return (
+        ""
+        if found.equals(ground.rows)
+        else f"{found.num_rows} rows, not those {ground.rows.num_rows}"
+    )
 
 
 @contextlib.contextmanager
 def _begun(ground: Ground, folder: Path, point: Point) -> Iterator[tuple[Worker | None, int]]:
-    """A process that lands and is stopped, or whose worker, by its id, is. They don't outlive the context."""
+    """A process that lands and is stopped, or whose worker, by its id, is.
+
+    They don't outlive the context.
+    """
     settings, config, told = ground.settings, folder / "sluice.toml", str(folder / "worker")
     config.write_text(
-        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\n[relay]\nurl = "{settings.relay.url}"\n'
-        f'[downstream]\nhost = "x"\n[spark]\nremote = "{settings.spark.remote}"\n'
-        f"[window]\nmax-transactions = {settings.window.max_transactions}\ninterval-ms = 1\n"
+        f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\n[relay]\nurl ='
+        f' "{settings.relay.url}"\n[downstream]\nhost = "x"\n[spark]\nremote ='
+        f' "{settings.spark.remote}"\n[window]\nmax-transactions ='
+        f" {settings.window.max_transactions}\ninterval-ms = 1\n"
     )
     args = str(config), str(ground.until_ts), str(ground.patience_s), point.worker, told
     process = ground.shop.start(land, args, folder / "driver", point.driver or 0)

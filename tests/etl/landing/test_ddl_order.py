@@ -30,19 +30,40 @@ class Clock:
 
 def info(number: int, name: str, *columns: str) -> dict[str, Any]:
     cols = [
-        {"id": n, "name": {"O": c, "L": c}, "offset": n - 1, "type": {"Tp": 3, "Flen": 11}, "state": 5}
+        {
+            "id": n,
+            "name": {"O": c, "L": c},
+            "offset": n - 1,
+            "type": {"Tp": 3, "Flen": 11},
+            "state": 5,
+        }
         for n, c in enumerate(columns, 1)
     ]
     return {"id": number, "name": {"O": name, "L": name}, "cols": cols, "state": 5}
 
 
-def document(number: int, kind: int, version: int, table: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+def document(
+    number: int, kind: int, version: int, table: dict[str, Any] | None, **more: Any
+) -> dict[str, Any]:
     binlog = {"SchemaVersion": version, "TableInfo": table, "FinishedTS": number * 10 + 1, **more}
     table_id = table["id"] if table else 0
-    return {"id": number, "type": kind, "state": 6, "schema_id": 2, "table_id": table_id, "binlog": binlog}
+    return {
+        "id": number,
+        "type": kind,
+        "state": 6,
+        "schema_id": 2,
+        "table_id": table_id,
+        "binlog": binlog,
+    }
 
 
-_SCHEMA = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
+_SCHEMA = {
+    "id": 2,
+    "db_name": {"O": "d", "L": "d"},
+    "charset": "utf8mb4",
+    "collate": "utf8mb4_bin",
+    "state": 5,
+}
 _JOBS = [
     document(10, 1, 5, None, DBInfo=_SCHEMA),
     document(11, 3, 6, info(30, "t", "a")),
@@ -53,13 +74,20 @@ _JOBS = [
 
 
 class Meta(History):
-    """The history, and table 30 with its new columns from 120 on. What was before `collected` can't be read."""
+    """The history, and table 30 with its new columns from 120 on.
 
-    def __init__(self, collected: int = 0, jobs: list[dict[str, Any]] = _JOBS, *, is_gone: bool = False) -> None:
+    What was before `collected` can't be read.
+    """
+
+    def __init__(
+        self, collected: int = 0, jobs: list[dict[str, Any]] = _JOBS, *, is_gone: bool = False
+    ) -> None:
         super().__init__(jobs)
         self._is_gone = is_gone
         self._collected = collected
-        self._diffs = {string_key(f"Diff:{v}"): {"version": v, "table_id": 30, "type": 5} for v in (7, 8)}
+        self._diffs = {
+            string_key(f"Diff:{v}"): {"version": v, "table_id": 30, "type": 5} for v in (7, 8)
+        }
 
     def get(self, key: bytes, ts: int) -> bytes | None:
         if key in self._diffs:
@@ -71,7 +99,9 @@ class Meta(History):
                 raise TiKVError("GC life time is shorter than transaction duration")
             if self._is_gone:
                 return None
-            return json.dumps(info(30, "t", "a", "b", "c") if ts >= 120 else info(30, "t", "a")).encode()
+            return json.dumps(
+                info(30, "t", "a", "b", "c") if ts >= 120 else info(30, "t", "a")
+            ).encode()
         return super().get(key, ts)
 
     def scan(
@@ -93,12 +123,21 @@ def landing(
 ) -> LandingSchema:
     tikv = cast(TiKVClient, Meta(collected, jobs, is_gone=is_gone))
     then = SchemaRebuilder(tikv, 1 << 60, old_collations=False)
-    is_late = late_jobs(landed[0], lambda job_id, since_ts: has_landed or job_id != 13) if landed else None
+    is_late = (
+        late_jobs(landed[0], lambda job_id, since_ts: has_landed or job_id != 13)
+        if landed
+        else None
+    )
     history, known, _ = then.at_version(version, None, is_late, landed[1] if landed else 0)
     return LandingSchema(
-        history, cast(PDClient, Clock()), tikv, None, known, lambda early: then.without(version, early),
+        history,
+        cast(PDClient, Clock()),
+        tikv,
+        None,
+        known,
+        lambda early: then.without(version, early),
         lambda job_id, since_ts: has_landed,
-    )  # fmt: skip
+    )
 
 
 def record(job_id: int) -> DdlRecord:
@@ -123,8 +162,12 @@ def test_landing_that_begins_between_the_version_and_the_binlog_of_a_change_land
     assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
 
 
-def test_landing_that_begins_between_the_two_has_rows_of_before_and_those_that_know_the_change() -> None:
-    """The relay log's windows end behind DDL of a higher version, and before the change's rows and binlog."""
+def test_landing_that_begins_between_the_two_has_rows_of_before_and_those_that_know_the_change() -> (
+    None
+):
+    """The relay log's windows end behind DDL of a higher version, and before the change's rows and
+    binlog.
+    """
     rows = rows_of((6, 122), (8, 125))
     found = landing(9, landed=(50, 121)).resolve(
         [], {30: TableSpan(2, 122, 125, 6, 8)}, lambda seconds: False, (), rows
@@ -134,7 +177,9 @@ def test_landing_that_begins_between_the_two_has_rows_of_before_and_those_that_k
 
 
 @pytest.mark.parametrize(("landed", "has_landed"), [((50, 121), True), ((131, 140), False)])
-def test_landing_that_begins_behind_a_change_has_it(landed: tuple[int, int], has_landed: bool) -> None:
+def test_landing_that_begins_behind_a_change_has_it(
+    landed: tuple[int, int], has_landed: bool
+) -> None:
     """A window named it before its binlog, or it came before the relay log began."""
     found = landing(9, landed=landed, has_landed=has_landed).resolve(
         [], {30: TableSpan(1, 145, 145, 8, 8)}, lambda seconds: False
@@ -155,8 +200,12 @@ def test_a_job_that_succeeded_and_changed_nothing_is_not_landed_as_ddl() -> None
 
 
 def rows_of(*rows: tuple[int, int], others: Sequence[int] = ()) -> WindowRows:
-    """Rows of table 30, (schema version, commit_ts) each, and commit_ts of transactions in another table."""
-    everything = sorted([(ts, version, 30) for version, ts in rows] + [(ts, 0, 99) for ts in others])
+    """Rows of table 30, (schema version, commit_ts) each, and commit_ts of transactions in another
+    table.
+    """
+    everything = sorted(
+        [(ts, version, 30) for version, ts in rows] + [(ts, 0, 99) for ts in others]
+    )
     commits, versions, tables = (list(column) for column in zip(*everything, strict=True))
     batch = pa.record_batch({"commit_ts": commits, "schema_version": versions, "table_id": tables})
     return WindowRows(lambda: [batch])
@@ -167,15 +216,21 @@ _ROWS = [(6, 90), (7, 110), (8, 125)]
 
 
 @pytest.mark.parametrize("collected", [0, 1 << 59])
-def test_a_change_is_landed_right_before_the_first_row_that_knows_its_columns(collected: int) -> None:
+def test_a_change_is_landed_right_before_the_first_row_that_knows_its_columns(
+    collected: int,
+) -> None:
     span = TableSpan(3, 90, 125, 6, 8)
-    found = landing(6, collected).resolve([record(13)], {30: span}, lambda seconds: False, (), rows_of(*_ROWS))
+    found = landing(6, collected).resolve(
+        [record(13)], {30: span}, lambda seconds: False, (), rows_of(*_ROWS)
+    )
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]
     assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("collected", [0, 1 << 59])
-def test_rows_know_a_change_before_its_binlog_in_the_window_that_makes_their_table(collected: int) -> None:
+def test_rows_know_a_change_before_its_binlog_in_the_window_that_makes_their_table(
+    collected: int,
+) -> None:
     span = TableSpan(2, 115, 125, 6, 8)
     found = landing(5, collected).resolve(
         [record(11), record(13)], {30: span}, lambda seconds: False, (), rows_of((6, 115), (8, 125))
@@ -207,35 +262,49 @@ def test_a_change_that_rows_know_gets_a_timestamp_that_no_transaction_has() -> N
 
 
 def test_rows_of_before_are_never_behind_a_change_of_their_columns() -> None:
-    changed = [job if job["id"] != 13 else document(13, 61, 8, info(30, "t", "b", "c")) for job in _JOBS]
+    changed = [
+        job if job["id"] != 13 else document(13, 61, 8, info(30, "t", "b", "c")) for job in _JOBS
+    ]
     span, rows = TableSpan(2, 124, 125, 7, 8), rows_of((7, 124), (8, 125))
     with pytest.raises(HistoryError, match="between rows at commit_ts 124 and 125"):
-        landing(6, 1 << 59, jobs=changed).resolve([record(13)], {30: span}, lambda seconds: False, (), rows)
+        landing(6, 1 << 59, jobs=changed).resolve(
+            [record(13)], {30: span}, lambda seconds: False, (), rows
+        )
 
 
-@pytest.mark.parametrize("gone", [document(15, 4, 10, info(30, "t", "a")), document(15, 2, 10, None)])
+@pytest.mark.parametrize(
+    "gone", [document(15, 4, 10, info(30, "t", "a")), document(15, 2, 10, None)]
+)
 def test_rows_of_a_table_that_is_gone_by_now_wait_for_no_change(gone: dict[str, Any]) -> None:
-    """TiKV has collected what the table was, and its end may be a job that names no table (DROP DATABASE)."""
+    """TiKV has collected what the table was, and its end may be a job that names no table (DROP
+    DATABASE).
+    """
 
     def waits(seconds: float) -> bool:
         raise AssertionError("landing waits")
 
     jobs = [job for job in _JOBS if job["id"] != 13] + [gone]
-    found = landing(6, 1 << 59, jobs=jobs, is_gone=True).resolve([], {30: TableSpan(1, 125, 126, 8, 8)}, waits)
+    found = landing(6, 1 << 59, jobs=jobs, is_gone=True).resolve(
+        [], {30: TableSpan(1, 125, 126, 8, 8)}, waits
+    )
     assert found.ddls == ()
 
 
 @pytest.mark.parametrize("collected", [0, 1 << 59])
 def test_a_change_is_found_behind_jobs_that_name_another_table(collected: int) -> None:
     """RENAME TABLE of several tables is a job of one of them."""
-    of_two = document(12, 47, 7, None, MultipleTableInfos=[info(31, "other", "a"), info(30, "t", "a")])
+    of_two = document(
+        12, 47, 7, None, MultipleTableInfos=[info(31, "other", "a"), info(30, "t", "a")]
+    )
     jobs = [
         document(9, 3, 4, info(31, "o", "a")),
         *(job for job in _JOBS if job["id"] != 12),
         of_two | {"table_id": 31},
     ]
     span, rows = TableSpan(1, 125, 126, 8, 8), rows_of((8, 125))
-    found = landing(6, collected, jobs=jobs).resolve([record(12)], {30: span}, lambda seconds: False, (), rows)
+    found = landing(6, collected, jobs=jobs).resolve(
+        [record(12)], {30: span}, lambda seconds: False, (), rows
+    )
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(12, 120), (13, 124)]
 
 
@@ -257,11 +326,18 @@ def test_rows_between_the_two_binlogs_of_a_dropped_column_bring_nothing_forward(
     ]
     begun = DdlRecord(112, 111, 12, 1, "ALTER TABLE t DROP COLUMN a")
     span, rows = TableSpan(2, 115, 140, 7, 8), rows_of((7, 115), (8, 140))
-    found = landing(6, jobs=jobs).resolve([begun, record(12), record(13)], {30: span}, lambda seconds: True, (), rows)
-    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls if ddl.effect.tables] == [(12, 120), (13, 130)]
+    found = landing(6, jobs=jobs).resolve(
+        [begun, record(12), record(13)], {30: span}, lambda seconds: True, (), rows
+    )
+    assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls if ddl.effect.tables] == [
+        (12, 120),
+        (13, 130),
+    ]
 
 
-def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behind_a_restart() -> None:
+def test_the_binlog_of_a_change_that_rows_brought_forward_is_no_change_also_behind_a_restart() -> (
+    None
+):
     schema = landing(6)
     found = schema.resolve([], {30: TableSpan(1, 125, 126, 8, 8)}, lambda seconds: False)
     assert [(ddl.job_id, ddl.commit_ts) for ddl in found.ddls] == [(13, 124)]

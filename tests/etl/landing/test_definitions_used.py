@@ -30,12 +30,21 @@ PUT, DELETE_KEY, LOCK, ROLLBACK = range(4)
 
 
 def table(*partitions: int, collate: str = "") -> Table:
-    """`t`, p below 10 in the first partition, below 20 in the second; with `collate` a clustered key of text."""
+    """`t`, p below 10 in the first partition, below 20 in the second.
+
+    With `collate` a clustered key of text.
+    """
     definitions = [
         {"id": pid, "name": {"O": f"p{n}", "L": f"p{n}"}, "less_than": [str(10 * n + 10)]}
         for n, pid in enumerate(partitions)
     ]
-    partition = {"type": 1, "expr": "`p`", "enable": True, "num": len(definitions), "definitions": definitions}
+    partition = {
+        "type": 1,
+        "expr": "`p`",
+        "enable": True,
+        "num": len(definitions),
+        "definitions": definitions,
+    }
     columns = (Column(1, "p", 0, 3), Column(2, "v", 1, 3))
     if collate:
         columns = (*columns, Column(3, "s", 2, 15, 3, charset="utf8mb4", collate=collate))
@@ -67,7 +76,9 @@ class TiKV:
         self.keys: dict[bytes, Mvcc] = {}
         self.asked = 0
 
-    def put(self, partition: int, rowid: int, *writes: MvccWrite, lock: MvccLock | None = None) -> None:
+    def put(
+        self, partition: int, rowid: int, *writes: MvccWrite, lock: MvccLock | None = None
+    ) -> None:
         self.keys[record_key(partition, encode_int(rowid))] = Mvcc(lock, writes)
 
     def ask(self, keys: Collection[bytes]) -> Mapping[bytes, Mvcc]:
@@ -83,14 +94,21 @@ class Landing:
         self.tikv, self.safe_point = TiKV(), 0
         self.move = truncate()
 
-    def versions(self, *changes: tuple[int, int, int, int, bytes], skips: Collection[int] = ()) -> list[int]:
-        """The version of each of some changes (commit_ts, start_ts, version, kind, row) when it has landed."""
+    def versions(
+        self, *changes: tuple[int, int, int, int, bytes], skips: Collection[int] = ()
+    ) -> list[int]:
+        """The version of each of some changes (commit_ts, start_ts, version, kind, row) when it has
+        landed.
+        """
         rows = [
             (commit_ts, start_ts, n, 100, version, kind, row)
             for n, (commit_ts, start_ts, version, kind, row) in enumerate(changes)
         ]
         batch = pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), PART_SCHEMA)],
+            [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*rows, strict=True), PART_SCHEMA)
+            ],
             schema=PART_SCHEMA,
         )
         part = self.relay.write_part(LO, 5_000, "t", 0, [batch])
@@ -101,12 +119,21 @@ class Landing:
         assert RecordedSchema.from_window(window) == schema, "the record says so, too"
         return self.relay.read([window])["schema_version"].to_pylist()
 
-    def settle(self, parts: tuple[Part, ...], skips: Collection[int]) -> tuple[RecordedSchema, tuple[Part, ...]]:
+    def settle(
+        self, parts: tuple[Part, ...], skips: Collection[int]
+    ) -> tuple[RecordedSchema, tuple[Part, ...]]:
         move = self.move
         ddl = DdlJob(
-            TRUNCATE_TS, TRUNCATE_TS - 1, move.job_id, type=move.type, schema_version=60, effect=move.effect,
-            began_ts=move.began_ts, finished_ts=move.finished_ts, versions=move.versions,
-        )  # fmt: skip
+            TRUNCATE_TS,
+            TRUNCATE_TS - 1,
+            move.job_id,
+            type=move.type,
+            schema_version=60,
+            effect=move.effect,
+            began_ts=move.began_ts,
+            finished_ts=move.finished_ts,
+            versions=move.versions,
+        )
         schema = RecordedSchema({100: move.before[100]}, (ddl,), (), 60)
         definitions = DefinitionResolver(self.relay, self.tikv.ask, lambda: self.safe_point)
         return definitions.resolve(schema, [move], parts, (LO, 5_000, "t"), skips)
@@ -124,7 +151,9 @@ def row(p: int, rowid: int = 1, v: int = 0) -> dict[str, int]:
 INSERT = encode_insert(BEFORE, row(3))
 
 
-def test_a_transaction_that_began_before_and_first_wrote_behind_the_ddl_wrote_by_the_new_definition(landing: Landing):
+def test_a_transaction_that_began_before_and_first_wrote_behind_the_ddl_wrote_by_the_new_definition(
+    landing: Landing,
+):
     landing.tikv.put(301, 1, MvccWrite(PUT, 1_950, 2_010))
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [60]
 
@@ -134,7 +163,9 @@ def test_one_that_the_ddl_waited_for_wrote_by_the_old_definition(landing: Landin
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [59]
 
 
-def test_one_that_names_the_new_version_though_it_was_planned_before_wrote_by_the_old_definition(landing: Landing):
+def test_one_that_names_the_new_version_though_it_was_planned_before_wrote_by_the_old_definition(
+    landing: Landing,
+):
     landing.tikv.put(201, 1, MvccWrite(PUT, 2_040, 2_045))
     assert landing.versions((2_045, 2_040, 60, 0, INSERT)) == [59]
 
@@ -143,9 +174,16 @@ def test_one_that_names_the_new_version_though_it_was_planned_before_wrote_by_th
     ("kind", "change"),
     [(1, encode_update(BEFORE, row(3), row(3, v=1))), (2, encode_delete(BEFORE, row(3)))],
 )
-def test_updates_and_deletes_are_asked_about_like_inserts(landing: Landing, kind: int, change: bytes):
+def test_updates_and_deletes_are_asked_about_like_inserts(
+    landing: Landing, kind: int, change: bytes
+):
     landing.tikv.put(201, 1, MvccWrite(PUT, 900, 910))
-    landing.tikv.put(301, 1, MvccWrite(PUT, 1_960, 2_005), MvccWrite(DELETE_KEY if kind == 2 else PUT, 1_950, 2_010))
+    landing.tikv.put(
+        301,
+        1,
+        MvccWrite(PUT, 1_960, 2_005),
+        MvccWrite(DELETE_KEY if kind == 2 else PUT, 1_950, 2_010),
+    )
     assert landing.versions((2_010, 1_950, 59, kind, change)) == [60]
 
 
@@ -160,14 +198,20 @@ def test_locks_and_rollbacks_of_a_transaction_are_no_writes(landing: Landing):
     assert landing.versions((2_010, 1_950, 59, 0, INSERT)) == [59]
 
 
-def test_rows_of_other_partitions_and_of_transactions_behind_the_ddl_are_not_asked_about(landing: Landing):
+def test_rows_of_other_partitions_and_of_transactions_behind_the_ddl_are_not_asked_about(
+    landing: Landing,
+):
     other = encode_insert(BEFORE, row(13))
-    assert landing.versions((1_500, 1_400, 59, 0, INSERT), (2_010, 1_950, 59, 0, other), (3_000, 2_999, 60, 0, INSERT))
+    assert landing.versions(
+        (1_500, 1_400, 59, 0, INSERT), (2_010, 1_950, 59, 0, other), (3_000, 2_999, 60, 0, INSERT)
+    )
     assert landing.tikv.asked == 0
 
 
 def test_a_row_that_came_and_went_in_the_transaction_may_have_been_anywhere(landing: Landing):
-    found = landing.versions((2_010, 1_950, 59, 0, INSERT), (2_010, 1_950, 59, 2, encode_delete(BEFORE, row(3))))
+    found = landing.versions(
+        (2_010, 1_950, 59, 0, INSERT), (2_010, 1_950, 59, 2, encode_delete(BEFORE, row(3)))
+    )
     assert len(set(found)) == 1
 
 
@@ -177,13 +221,18 @@ def test_a_transaction_whose_versions_are_gone_is_named_with_the_way_out(landing
         DefinitionUnknownError, match=r"commit_ts 2010 .*'d\.t'.*DDL job 7.*GC has dropped it"
     ) as raised:
         landing.versions((2_010, 1_950, 59, 0, INSERT))
-    assert "`sluice txn skip 2010`" in raised.value.way_out and "`sluice backfill --table d.t`" in raised.value.way_out
+    assert (
+        "`sluice txn skip 2010`" in raised.value.way_out
+        and "`sluice backfill --table d.t`" in raised.value.way_out
+    )
     assert Landing(Path(landing.relay.url.removeprefix("file://")) / "again").versions(
         (2_010, 1_950, 59, 0, INSERT), skips={2_010}
     ) == [59]
 
 
-def test_a_text_key_that_only_tidb_can_order_is_told_by_another_row_of_the_transaction(landing: Landing):
+def test_a_text_key_that_only_tidb_can_order_is_told_by_another_row_of_the_transaction(
+    landing: Landing,
+):
     tables = [table(*ids, collate="utf8mb4_unicode_ci") for ids in ((201, 202), (301, 202))]
     landing.move = truncate(*tables)
     image = {"p": 3, "v": 0, "s": "x"}
@@ -193,7 +242,9 @@ def test_a_text_key_that_only_tidb_can_order_is_told_by_another_row_of_the_trans
     again = Landing(Path(landing.relay.url.removeprefix("file://")) / "again")
     again.move = landing.move
     again.tikv.ask = lambda keys: {  # type: ignore[method-assign]
-        key: Mvcc(None, (MvccWrite(PUT, 1_950, 2_010),) if key.startswith(b"t" + encode_int(301)) else ())
+        key: Mvcc(
+            None, (MvccWrite(PUT, 1_950, 2_010),) if key.startswith(b"t" + encode_int(301)) else ()
+        )
         for key in keys
     }
     assert again.versions((2_010, 1_950, 59, 2, delete), (2_010, 1_950, 59, 0, insert)) == [60, 60]
@@ -202,11 +253,16 @@ def test_a_text_key_that_only_tidb_can_order_is_told_by_another_row_of_the_trans
 def test_a_transaction_ahead_of_a_drop_is_named_by_the_ddl_of_a_later_window(landing: Landing):
     after = table(202)
     move = replace(
-        truncate(BEFORE, after), type=Action.DROP_PARTITION, began_ts=500, versions=(58, 59, 60), finished_ts=2_050
+        truncate(BEFORE, after),
+        type=Action.DROP_PARTITION,
+        began_ts=500,
+        versions=(58, 59, 60),
+        finished_ts=2_050,
     )
     landing.tikv.put(202, 1, MvccWrite(PUT, 600, 700))
     batch = pa.RecordBatch.from_arrays(
-        [pa.array([v], f.type) for v, f in zip((700, 600, 0, 100, 57, 0, INSERT), PART_SCHEMA)], schema=PART_SCHEMA
+        [pa.array([v], f.type) for v, f in zip((700, 600, 0, 100, 57, 0, INSERT), PART_SCHEMA)],
+        schema=PART_SCHEMA,
     )
     part = landing.relay.write_part(400, LO, "t", 0, [batch])
     assert part is not None

@@ -1,4 +1,6 @@
-"""Landing from real pumps through real Spark: every transaction once, in order, whatever dies in between."""
+"""Landing from real pumps through real Spark: every transaction once, in order, whatever dies in
+between.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from sluice.etl.landing.land import UnknownTableError, WrongClusterError
 from sluice.etl.settings import Downstream, Relay, Settings, Spark, Upstream
 from sluice.etl.settings import Window as Limits
 from sluice.pump_service.cluster.notify import notify_drainers
-from sluice.relay import SKIP, AlignedChunk, ClaimLostError, Control, Override, Ownership, RelayLog, WindowRecord
+from sluice.relay import (
+    SKIP,
+    AlignedChunk,
+    ClaimLostError,
+    Control,
+    Override,
+    Ownership,
+    RelayLog,
+    WindowRecord,
+)
 from sluice.relay.measures import CounterStore
 from sluice.tidb import EtcdClient, NodeStatus, PDClient, PumpClient, Registry, pb, tso
 from tests.etl.filled_pumps import fill
@@ -59,7 +70,9 @@ def expected():
 @pytest.fixture
 def settings(upstream, spark_remote, tmp_path):
     return Settings(
-        upstream=Upstream(f"http://127.0.0.1:{upstream.site().ports['cluster']}", initial_commit_ts=0),
+        upstream=Upstream(
+            f"http://127.0.0.1:{upstream.site().ports['cluster']}", initial_commit_ts=0
+        ),
         relay=Relay((tmp_path / "relay").as_uri()),
         downstream=Downstream("127.0.0.1", port=1),
         spark=Spark(spark_remote),
@@ -68,7 +81,9 @@ def settings(upstream, spark_remote, tmp_path):
 
 
 def check(settings, expected):
-    """The relay log holds exactly the recording, in a whole chain, and knows the table of every row."""
+    """The relay log holds exactly the recording, in a whole chain, and knows the table of every
+    row.
+    """
     rows, table, _ = expected
     relay = RelayLog.open(settings.relay.url)
     windows = list(relay.windows(0))
@@ -80,7 +95,9 @@ def check(settings, expected):
         inside = relay.read([window])
         assert window.changes == inside.num_rows
         known = {int(table_id) for table_id in window.tables} | set(window.truncated_tables)
-        known |= {int(i) for ddl in window.ddls for i, made in ddl["effect"]["tables"].items() if made}
+        known |= {
+            int(i) for ddl in window.ddls for i, made in ddl["effect"]["tables"].items() if made
+        }
         assert set(inside["table_id"].to_pylist()) <= known
     return relay, windows
 
@@ -91,23 +108,39 @@ def until(expected):
 
 def test_a_whole_recording_lands_in_windows_with_the_schemas_and_ddl_it_needs(settings, expected):
     seen = []
-    summary = run_land(settings, start_ts=0, until_ts=until(expected), run_seconds=120, on_window=seen.append)
+    summary = run_land(
+        settings, start_ts=0, until_ts=until(expected), run_seconds=120, on_window=seen.append
+    )
     _, windows = check(settings, expected)
     assert summary.transactions == len(expected[0]) and summary.changes == expected[1].num_rows
     assert summary.windows == len(windows) == len(seen) > 8
-    assert {"plan", "job", "resolve", "commit", "read", "explode", "write"} <= set(summary.stages_ms)
-    landed = [(ddl["commit_ts"], ddl["job_id"], ddl["query"]) for window in windows for ddl in window.ddls]
+    assert {"plan", "job", "resolve", "commit", "read", "explode", "write"} <= set(
+        summary.stages_ms
+    )
+    landed = [
+        (ddl["commit_ts"], ddl["job_id"], ddl["query"]) for window in windows for ddl in window.ddls
+    ]
     assert landed == [(ddl.commit_ts, ddl.job_id, ddl.query) for ddl in expected[2].ddls]
     created = next(
-        ddl for window in windows for ddl in window.ddls if ddl["type"] == 3 and ddl["schema_name"] == "shop"
+        ddl
+        for window in windows
+        for ddl in window.ddls
+        if ddl["type"] == 3 and ddl["schema_name"] == "shop"
     )
     (table,) = created["effect"]["tables"].values()
     assert table["name"] == created["table_name"] and table["columns"]
-    begun = [ddl for window in windows for ddl in window.ddls if ddl["type"] == 6 and ddl["schema_state"] == 1]
+    begun = [
+        ddl
+        for window in windows
+        for ddl in window.ddls
+        if ddl["type"] == 6 and ddl["schema_state"] == 1
+    ]
     assert begun and all(ddl["effect"] == {"schemas": {}, "tables": {}} for ddl in begun)
 
 
-def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(settings, expected, monkeypatch, caplog):
+def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(
+    settings, expected, monkeypatch, caplog
+):
     monkeypatch.setattr(
         "sluice.etl.landing._without_binlog._BR_COMMENT", ""
     )  # as if BR had made every table of the recording
@@ -116,8 +149,11 @@ def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(sett
     relay = RelayLog.open(settings.relay.url)
     ddls = [ddl for window in relay.windows(0) for ddl in window.ddls]
     ddls = [ddl for ddl in ddls if ddl["type"] == 3 and ddl["schema_name"] == "shop"]
-    made = [ddl["job_id"] for ddl in ddls if ddl["table_name"] != "gt"]  # a temporary table: it has no rows
-    named = [record.getMessage() for record in caplog.records if "BR restores" in record.getMessage()]
+    # a temporary table: it has no rows
+    made = [ddl["job_id"] for ddl in ddls if ddl["table_name"] != "gt"]
+    named = [
+        record.getMessage() for record in caplog.records if "BR restores" in record.getMessage()
+    ]
     assert [int(line.split()[2]) for line in named] == made and made
     assert CounterStore(relay).totals().land.counts["without_binlog"] == len(made)
 
@@ -125,7 +161,8 @@ def test_tables_that_br_restores_are_named_and_counted_once_they_are_landed(sett
 def test_a_run_goes_on_where_the_one_before_ended(settings, expected):
     middle = expected[0][len(expected[0]) // 2][0]
     first = run_land(settings, start_ts=0, until_ts=middle, run_seconds=120)
-    second = run_land(settings, until_ts=until(expected), run_seconds=120)  # the settings' downstream is not there
+    # the settings' downstream is not there
+    second = run_land(settings, until_ts=until(expected), run_seconds=120)
     assert middle <= first.hi < second.hi
     check(settings, expected)
 
@@ -138,7 +175,9 @@ def test_of_two_pipelines_on_one_relay_log_one_lands_and_the_other_once_that_one
     monkeypatch.setattr(_orders, "CHECK_INTERVAL_S", 0.0)
     large = Limits(max_transactions=200, idle_interval_ms=100)
     one, other = (
-        dataclasses.replace(settings, relay=dataclasses.replace(settings.relay, pipeline=name), window=large)
+        dataclasses.replace(
+            settings, relay=dataclasses.replace(settings.relay, pipeline=name), window=large
+        )
         for name in ("a", "b")
     )
     relay = one.open_relay()
@@ -200,7 +239,11 @@ def test_a_lander_killed_at_any_moment_loses_and_repeats_nothing(settings, expec
     relay, windows = check(settings, expected)
     assert set(landed) <= {window.hi for window in windows}
     relay.clean_unreferenced()
-    parts = [path for hour in relay.storage.names("parts") for path in relay.storage.sizes(f"parts/{hour}")]
+    parts = [
+        path
+        for hour in relay.storage.names("parts")
+        for path in relay.storage.sizes(f"parts/{hour}")
+    ]
     assert len(parts) == sum(len(window.parts) for window in windows)
 
 
@@ -221,7 +264,8 @@ def test_wherever_a_lander_stands_still_or_its_standing_worker_dies_all_is_lande
     with Workshop("tests.etl.landing.landing_by_steps") as shop:
         ground = Ground(shop, spark_server, settings, rows, until_ts)
         for number, point in enumerate(POINTS):
-            shutil.rmtree(tmp_path / "relay", ignore_errors=True)  # at one URL, as its session and workers are warm
+            # at one URL, as its session and workers are warm
+            shutil.rmtree(tmp_path / "relay", ignore_errors=True)
             assert (point, run_point(ground, tmp_path / str(number), point)) == (point, "")
 
 
@@ -262,7 +306,9 @@ def test_a_spark_server_killed_in_the_middle_is_waited_for(settings, expected, s
             spark_server.kill()
             threading.Thread(target=spark_server.start).start()
 
-    summary = run_land(settings, start_ts=0, until_ts=until(expected), run_seconds=200, on_window=kill_once)
+    summary = run_land(
+        settings, start_ts=0, until_ts=until(expected), run_seconds=200, on_window=kill_once
+    )
     assert killed and summary.retries > 0
     check(settings, expected)
 
@@ -272,7 +318,12 @@ def test_a_paused_log_gets_no_windows_until_it_is_resumed(settings):
     relay.change_control(lambda _: Control(land_paused=True))
     assert run_land(settings, start_ts=0, run_seconds=1).windows == 0
     relay.change_control(lambda _: Control(land_paused=False))
-    assert run_land(settings, start_ts=0, run_seconds=240, stop=lambda: relay.last() is not None).windows == 1
+    assert (
+        run_land(
+            settings, start_ts=0, run_seconds=240, stop=lambda: relay.last() is not None
+        ).windows
+        == 1
+    )
 
 
 @pytest.mark.slow
@@ -289,7 +340,9 @@ def test_the_newest_lander_takes_over_and_the_older_one_ends(settings, expected)
     check(settings, expected)
 
 
-def test_who_is_about_to_begin_when_another_begins_elsewhere_begins_no_second_chain(settings, expected, monkeypatch):
+def test_who_is_about_to_begin_when_another_begins_elsewhere_begins_no_second_chain(
+    settings, expected, monkeypatch
+):
     middle, begin = expected[0][len(expected[0]) // 2][0], RelayLog.begin
 
     def late(relay, window):
@@ -304,7 +357,9 @@ def test_who_is_about_to_begin_when_another_begins_elsewhere_begins_no_second_ch
     assert windows[0].lo == middle and windows[-1].hi >= until(expected)
 
 
-def test_who_is_killed_before_the_first_window_has_its_own_name_has_begun_all_the_same(settings, expected):
+def test_who_is_killed_before_the_first_window_has_its_own_name_has_begun_all_the_same(
+    settings, expected
+):
     relay = RelayLog.open(settings.relay.url)
     run_land(settings, start_ts=0, run_seconds=240, stop=lambda: relay.last() is not None)
     first = relay.first()
@@ -315,18 +370,25 @@ def test_who_is_killed_before_the_first_window_has_its_own_name_has_begun_all_th
 
 
 def test_starting_now_is_made_durable_at_once(settings):
-    now = dataclasses.replace(settings, upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1))
+    now = dataclasses.replace(
+        settings, upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1)
+    )
     with PDClient(settings.upstream.pd_urls, timeout_s=60) as pd:
         before = pd.tso()
         summary = run_land(
-            now, start_ts=pd.tso(), run_seconds=240, stop=lambda: RelayLog.open(settings.relay.url).last() is not None
+            now,
+            start_ts=pd.tso(),
+            run_seconds=240,
+            stop=lambda: RelayLog.open(settings.relay.url).last() is not None,
         )
     window = RelayLog.open(settings.relay.url).last()
     assert summary.windows == 1 and window.lo > before and window.transactions == 0
     assert window.schema_version > 50
 
 
-def test_an_idle_upstream_lands_a_window_for_an_appointment_without_waiting_for_its_interval(settings):
+def test_an_idle_upstream_lands_a_window_for_an_appointment_without_waiting_for_its_interval(
+    settings,
+):
     settings = dataclasses.replace(settings, window=Limits(idle_interval_ms=3_600_000))
     with PDClient(settings.upstream.pd_urls) as pd:
         begin = pd.tso()
@@ -340,7 +402,9 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_without_waiting_for_
 def test_without_a_relay_log_an_unreachable_downstream_is_waited_for(settings, caplog):
     caplog.set_level(logging.WARNING, "sluice.land")
     # The checkpoint may be there: beginning elsewhere could skip commits.
-    assert run_land(settings, run_seconds=240, stop=lambda: "127.0.0.1:1" in caplog.text).windows == 0
+    assert (
+        run_land(settings, run_seconds=240, stop=lambda: "127.0.0.1:1" in caplog.text).windows == 0
+    )
     assert "127.0.0.1:1" in caplog.text
 
 
@@ -351,7 +415,9 @@ def test_a_relay_log_of_another_cluster_is_refused(settings):
 
 
 @pytest.mark.slow
-def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(settings, expected, upstream):
+def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_place(
+    settings, expected, upstream
+):
     etcd = EtcdClient(settings.upstream.pd_urls, timeout_s=60)
     registry, node_id = Registry(etcd), PipelineIdentity.from_settings(settings).id
 
@@ -363,7 +429,9 @@ def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_
 
     def look(window):
         deadline = time.monotonic() + 60
-        while ((entry := drainer()) is None or entry.state != "online") and time.monotonic() < deadline:
+        while (
+            (entry := drainer()) is None or entry.state != "online"
+        ) and time.monotonic() < deadline:
             time.sleep(0.02)
         at_work.append(entry)
 
@@ -378,23 +446,30 @@ def test_landing_is_an_online_drainer_in_the_registry_and_a_pump_answers_in_its_
     notify_drainers(at_work[:1])  # what an original pump that starts does
     assert (before.state, before.max_commit_ts) == ("paused", first.hi)
     assert after.max_commit_ts == second.hi > first.hi and after.update_ts > before.update_ts
-    assert after.label == {"sluice": settings.relay.url, "downstream": "127.0.0.1:1, checkpoint tidb_binlog.checkpoint"}
+    assert after.label == {
+        "sluice": settings.relay.url,
+        "downstream": "127.0.0.1:1, checkpoint tidb_binlog.checkpoint",
+    }
 
 
 def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows_a_drainer(
     settings, expected, upstream, mariadb
 ):
     settings = dataclasses.replace(
-        settings, downstream=dataclasses.replace(mariadb.downstream, checkpoint_schema="tidb_binlgo"),
+        settings,
+        downstream=dataclasses.replace(mariadb.downstream, checkpoint_schema="tidb_binlgo"),
         upstream=dataclasses.replace(settings.upstream, initial_commit_ts=-1),
-    )  # fmt: skip
+    )
     with EtcdClient(settings.upstream.pd_urls, timeout_s=60) as etcd:
-        Registry(etcd).update_drainer(NodeStatus("gone:8249", "10.0.0.1:8249", "offline", max_commit_ts=77))
+        Registry(etcd).update_drainer(
+            NodeStatus("gone:8249", "10.0.0.1:8249", "offline", max_commit_ts=77)
+        )
         try:
             with pytest.raises(
                 NoCheckpointError,
                 match=(
-                    r"checkpoint tidb_binlgo\.checkpoint: there is no checkpoint.*drainer gone:8249 \(offline\) through"
+                    r"checkpoint tidb_binlgo\.checkpoint: there is no checkpoint.*drainer gone:8249"
+                    r" \(offline\) through"
                     r" commit_ts 77.*initial-commit-ts = 77"
                 ),
             ):
@@ -402,7 +477,9 @@ def test_without_a_checkpoint_landing_does_not_begin_now_when_the_registry_knows
             assert RelayLog.open(settings.relay.url).last() is None
             elsewhere = dataclasses.replace(
                 settings,
-                upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["gone:8249", *others(etcd)]),
+                upstream=dataclasses.replace(
+                    settings.upstream, unrelated_drainers=["gone:8249", *others(etcd)]
+                ),
             )
             assert run_land(elsewhere, until_ts=1, run_seconds=240).hi > 1
         finally:
@@ -414,7 +491,9 @@ def others(etcd):
     return [drainer.node_id for drainer in Registry(etcd).drainers()]
 
 
-def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings, expected, mariadb):
+def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(
+    settings, expected, mariadb
+):
     _, table, totals = expected
     at = totals.ddls[len(totals.ddls) // 2].commit_ts
     with (
@@ -424,7 +503,8 @@ def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings
     ):
         cursor.execute("CREATE DATABASE tidb_binlog")
         cursor.execute(
-            "CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)"
+            "CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint"
+            " MEDIUMTEXT)"
         )
         left = f'{{"consistent":false,"commitTS":{at},"ts-map":{{"primary-ts":1,"secondary-ts":1}},"schema-version":1}}'
         cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (%s, %s)", (pd.cluster_id, left))
@@ -433,26 +513,39 @@ def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(settings
     relay = RelayLog.open(settings.relay.url)
     windows = list(relay.windows(0))
     assert windows[0].lo == at
-    assert relay.read(windows).to_pylist() == [change for change in table.to_pylist() if change["commit_ts"] > at]
+    assert relay.read(windows).to_pylist() == [
+        change for change in table.to_pylist() if change["commit_ts"] > at
+    ]
 
 
 # From here on the pumps hold what no landing gets past.
 
 
 def write(settings, make_payload):
-    """Write a transaction to the pumps as TiDB would: (a timestamp before it, its start_ts, its commit_ts)."""
-    with PDClient(settings.upstream.pd_urls, timeout_s=60) as pd, PumpClient(settings.upstream.pd_urls) as client:
+    """Write a transaction to the pumps as TiDB would: (a timestamp before it, its start_ts, its
+    commit_ts).
+    """
+    with (
+        PDClient(settings.upstream.pd_urls, timeout_s=60) as pd,
+        PumpClient(settings.upstream.pd_urls) as client,
+    ):
         before, start_ts = pd.tso(), pd.tso()
         client.prewrite(start_ts, make_payload(start_ts))
         commit_ts = pd.tso()
-        client.finish(start_ts, pb.binlog.Binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts).SerializeToString())
+        client.finish(
+            start_ts,
+            pb.binlog.Binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts).SerializeToString(),
+        )
     return before, start_ts, commit_ts
 
 
 def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
-    lo, _, commit_ts = write(settings, lambda start_ts: prewrite(start_ts, mutation(987654, (INSERT, b"\x08\x02"))))
+    lo, _, commit_ts = write(
+        settings, lambda start_ts: prewrite(start_ts, mutation(987654, (INSERT, b"\x08\x02")))
+    )
     with pytest.raises(
-        UnknownTableError, match=f"commit_ts {commit_ts} on are of table id 987654.*`sluice txn skip {commit_ts}`"
+        UnknownTableError,
+        match=f"commit_ts {commit_ts} on are of table id 987654.*`sluice txn skip {commit_ts}`",
     ):
         run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
@@ -476,7 +569,8 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
     with pytest.raises(
         BinlogDecodeError,
         match=(
-            rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts {start_ts}.*`sluice txn skip"
+            rf"pump 127.0.0.1:\d+, transaction with commit_ts {commit_ts}, start_ts"
+            rf" {start_ts}.*`sluice txn skip"
             rf" {commit_ts}`"
         ),
     ):
@@ -485,7 +579,9 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
     assert relay.last() is None or relay.last().hi < commit_ts
     relay.decisions.add(Override(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
-    assert [(entry["commit_ts"], entry["start_ts"]) for window in relay.windows(lo) for entry in window.skipped] == [
-        (commit_ts, start_ts)
-    ]
+    assert [
+        (entry["commit_ts"], entry["start_ts"])
+        for window in relay.windows(lo)
+        for entry in window.skipped
+    ] == [(commit_ts, start_ts)]
     assert relay.last().hi >= commit_ts

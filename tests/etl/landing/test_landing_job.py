@@ -15,7 +15,15 @@ from sluice.etl.spark.errors import SparkError
 
 def stats(n: int, transactions: int) -> str:
     return json.dumps(
-        {"n": n, "part": None, "transactions": transactions, "ddls": [], "tables": {}, "skipped": {}, "worker_ms": {}}
+        {
+            "n": n,
+            "part": None,
+            "transactions": transactions,
+            "ddls": [],
+            "tables": {},
+            "skipped": {},
+            "worker_ms": {},
+        }
     )
 
 
@@ -24,7 +32,11 @@ def test_a_range_without_an_answer_is_no_empty_range(answers: list[int]) -> None
     plan = WindowPlan(10, 30, 30, (PumpRange("a", 10, 20), PumpRange("a", 20, 30)), 2, 2, False)
 
     def job(answers: list[int]) -> LandingJob:
-        return LandingJob(lambda *_, alone, is_small: pa.table({"stats": [stats(n, 1) for n in answers]}).to_batches())
+        return LandingJob(
+            lambda *_, alone, is_small: pa.table(
+                {"stats": [stats(n, 1) for n in answers]}
+            ).to_batches()
+        )
 
     assert job([1, 0]).run(plan, "t", 1).transactions == 2
     with pytest.raises(SparkError, match="2 ranges") as caught:

@@ -43,7 +43,10 @@ def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_o
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
     for relay, ts in ((one, 10), (one, 20), (other, 20), (other, 30)):
         relay.decisions.add(Override(ts, SKIP))
-    assert LandingControl(one, frozenset({30, 40})).skips(0) == {20, 30}, "each wants what it hasn't decided to skip"
+    assert LandingControl(one, frozenset({30, 40})).skips(0) == {
+        20,
+        30,
+    }, "each wants what it hasn't decided to skip"
     other.aligned_chunks.make(AlignedChunk(50, "j", 0, 1, "d", "t"))
     assert LandingControl(one, frozenset()).needs_window_now(40, 60)
 
@@ -62,7 +65,10 @@ def test_a_pipeline_takes_over_what_another_has_not_got_on_with_for_a_while(
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now[0]))
     at = [1]
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
-    ours, theirs = (turn.RoleStandby(relay, "land", lambda: at[0], logging.getLogger("test")) for relay in (one, other))
+    ours, theirs = (
+        turn.RoleStandby(relay, "land", lambda: at[0], logging.getLogger("test"))
+        for relay in (one, other)
+    )
     assert ours.should_claim() and theirs.should_claim(), "nobody has the role"
     claim = one.claim("land")
     for _ in range(3):

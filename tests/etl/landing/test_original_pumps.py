@@ -1,4 +1,6 @@
-"""Pumps that serve only PullBinlogs, as TiDB Binlog's own do, are planned for, read and landed like Sluice's."""
+"""Pumps that serve only PullBinlogs, as TiDB Binlog's own do, are planned for, read and landed like
+Sluice's.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LIMIT = 60
 
 
 class Site:
-    """A stack of etcd, the stand-in cluster and two pumps that have taken a recording, and a planner."""
+    """A stack of etcd, the stand-in cluster and two pumps that have taken a recording, and a
+    planner.
+    """
 
     def __init__(self, home):
         self.stack = Stack(home)
@@ -76,7 +80,10 @@ def expected():
 
 
 def windows(site, planner, through, lo=0, between=lambda windows: None):
-    """Plan and read windows until `through` is done: [(plan, {commit_ts: (start_ts, payload)})]. Waits for pumps."""
+    """Plan and read windows until `through` is done: [(plan, {commit_ts: (start_ts, payload)})].
+
+    Waits for pumps.
+    """
     found = []
     deadline = time.monotonic() + 60
     while lo < through:
@@ -89,7 +96,10 @@ def windows(site, planner, through, lo=0, between=lambda windows: None):
             rows = {}
             for part in plan.ranges:
                 for batch in read_range(part.host, site.pd.cluster_id, part.lo, part.hi):
-                    rows |= {c: (s, p) for c, s, p in zip(*(column.to_pylist() for column in batch.columns))}
+                    rows |= {
+                        c: (s, p)
+                        for c, s, p in zip(*(column.to_pylist() for column in batch.columns))
+                    }
         except (PumpUnavailableError, PumpReadError):
             time.sleep(0.1)
             continue
@@ -101,19 +111,23 @@ def windows(site, planner, through, lo=0, between=lambda windows: None):
 
 
 def check(found, expected):
-    """Every transaction of the recording once, in the window where it belongs, with the changes and DDL of its
-    Prewrite.
+    """Every transaction of the recording once, in the window where it belongs, with the changes and
+    DDL of its Prewrite.
     """
     rows, table, totals = expected
     last = rows[-1][0]
-    got = sorted((commit, *rest) for _, inside in found for commit, rest in inside.items() if commit <= last)
+    got = sorted(
+        (commit, *rest) for _, inside in found for commit, rest in inside.items() if commit <= last
+    )
     assert [row[:2] for row in got] == [row[:2] for row in rows]
     changes, told = explode(got)
     assert changes.equals(table) and told.ddls == totals.ddls
     assert all(before.hi == after.lo for (before, _), (after, _) in itertools.pairwise(found))
 
 
-def test_every_transaction_of_original_pumps_comes_once_in_windows_within_the_limits(site, expected, monkeypatch):
+def test_every_transaction_of_original_pumps_comes_once_in_windows_within_the_limits(
+    site, expected, monkeypatch
+):
     site.plain(monkeypatch, "pump-1", "pump-2")
     planner = site.planner()
     found = windows(site, planner, expected[0][-1][0])
@@ -136,12 +150,17 @@ def test_one_pump_of_each_kind_and_one_that_is_replaced_on_the_way(site, expecte
     assert len(found) > 5
 
 
-def test_a_pump_killed_under_its_readers_is_waited_for_and_loses_nothing(site, expected, monkeypatch):
+def test_a_pump_killed_under_its_readers_is_waited_for_and_loses_nothing(
+    site, expected, monkeypatch
+):
     site.plain(monkeypatch, "pump-1", "pump-2")
     planner = site.planner()
     found = windows(site, planner, expected[0][len(expected[0]) // 3][0])
     site.kill("pump-2")
-    with pytest.raises(PumpUnavailableError, match=r"pump pump-2 at 127.0.0.1:\d+, state online.*every window waits"):
+    with pytest.raises(
+        PumpUnavailableError,
+        match=r"pump pump-2 at 127.0.0.1:\d+, state online.*every window waits",
+    ):
         lo = found[-1][0].hi
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:  # what the stream had sent before can still be planned
@@ -156,7 +175,9 @@ def test_a_pump_killed_under_its_readers_is_waited_for_and_loses_nothing(site, e
     check(found, expected)
 
 
-def test_planning_again_from_an_earlier_place_gives_the_same_transactions(site, expected, monkeypatch):
+def test_planning_again_from_an_earlier_place_gives_the_same_transactions(
+    site, expected, monkeypatch
+):
     site.plain(monkeypatch, "pump-1", "pump-2")
     planner = site.planner()
     found = windows(site, planner, expected[0][-1][0])
@@ -172,11 +193,16 @@ def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(s
     lo = site.pd.tso()
     start, open_start = site.pd.tso(), site.pd.tso()
     client.prewrite(
-        open_start, prewrite(open_start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"held")), prewrite_key=b"a")
+        open_start,
+        prewrite(open_start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"held")), prewrite_key=b"a"),
     )
-    client.prewrite(start, prewrite(start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"row")), prewrite_key=b"b"))
+    client.prewrite(
+        start, prewrite(start, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"row")), prewrite_key=b"b")
+    )
     commit = site.pd.tso()
-    done = pb.binlog.Binlog(tp=1, start_ts=start, commit_ts=commit, ddl_job_id=0, ddl_schema_state=0)
+    done = pb.binlog.Binlog(
+        tp=1, start_ts=start, commit_ts=commit, ddl_job_id=0, ddl_schema_state=0
+    )
     client.finish(start, done.SerializeToString())
     open_commit = site.pd.tso()
     until = time.monotonic() + 4  # longer than between fake binlogs
@@ -186,7 +212,9 @@ def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(s
         at = max(at, plan.hi if plan else 0)
         time.sleep(0.05)
     assert at < open_commit
-    done = pb.binlog.Binlog(tp=1, start_ts=open_start, commit_ts=open_commit, ddl_job_id=0, ddl_schema_state=0)
+    done = pb.binlog.Binlog(
+        tp=1, start_ts=open_start, commit_ts=open_commit, ddl_job_id=0, ddl_schema_state=0
+    )
     client.finish(open_start, done.SerializeToString())
     client.close()
     found = windows(site, planner, open_commit, lo=lo)
@@ -198,7 +226,9 @@ def test_a_prewrite_without_its_commit_holds_the_window_back_until_the_verdict(s
 
 
 @pytest.mark.slow
-def test_a_whole_recording_lands_from_original_pumps(site, expected, monkeypatch, spark_remote, tmp_path):
+def test_a_whole_recording_lands_from_original_pumps(
+    site, expected, monkeypatch, spark_remote, tmp_path
+):
     site.plain(monkeypatch, "pump-1", "pump-2")
     rows, table, totals = expected
     settings = Settings(
@@ -211,7 +241,12 @@ def test_a_whole_recording_lands_from_original_pumps(site, expected, monkeypatch
     run_land(settings, start_ts=0, until_ts=rows[-1][0], run_seconds=120)
     relay = RelayLog.open(settings.relay.url)
     landed = list(relay.windows(0))
-    assert all(before.hi == after.lo for before, after in itertools.pairwise(landed)) and len(landed) > 5
+    assert (
+        all(before.hi == after.lo for before, after in itertools.pairwise(landed))
+        and len(landed) > 5
+    )
     inside = relay.read(landed).to_pylist()
     assert [change for change in inside if change["commit_ts"] <= rows[-1][0]] == table.to_pylist()
-    assert [ddl["commit_ts"] for window in landed for ddl in window.ddls] == [ddl.commit_ts for ddl in totals.ddls]
+    assert [ddl["commit_ts"] for window in landed for ddl in window.ddls] == [
+        ddl.commit_ts for ddl in totals.ddls
+    ]

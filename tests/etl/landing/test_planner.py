@@ -68,12 +68,20 @@ def planner(world):
     made.close()
 
 
-def test_the_window_ends_at_the_timestamp_that_was_taken_before_the_pumps_were_listed(world, planner):
+def test_the_window_ends_at_the_timestamp_that_was_taken_before_the_pumps_were_listed(
+    world, planner
+):
     first = world.pump("a", [(5, 1, b"x"), (7, 6, b"y")])
     world.pump("b")
     plan = planner.plan(4)
     assert world.log == ["tso", "registry"]
-    assert (plan.lo, plan.hi, plan.fresh_ts, plan.transactions, plan.limited) == (4, 1001, 1001, 2, False)
+    assert (plan.lo, plan.hi, plan.fresh_ts, plan.transactions, plan.limited) == (
+        4,
+        1001,
+        1001,
+        2,
+        False,
+    )
     assert plan.ranges == (PumpRange(first.status.host, 4, 1001),)
     assert [(request.lo, request.fresh_ts) for request in first.asked] == [(4, 1001)]
 
@@ -122,10 +130,15 @@ def test_all_are_asked_again_if_the_pump_that_checks_the_timestamp_counts_no_lon
     ]
     world.pump("0")  # listed behind, and asked when the registry has answered
     planner.plan(4)
-    assert [request.ts_is_checked for request in (*second.asked[3:], *world.pumps[2].asked)] == [False, False]
+    assert [request.ts_is_checked for request in (*second.asked[3:], *world.pumps[2].asked)] == [
+        False,
+        False,
+    ]
 
 
-def test_no_window_is_planned_when_an_original_pump_has_come_in_the_place_of_the_one_that_checked(world, planner):
+def test_no_window_is_planned_when_an_original_pump_has_come_in_the_place_of_the_one_that_checked(
+    world, planner
+):
     first, second = world.pump("a"), world.pump("b")
     planner.plan(0)
     first.is_original = True
@@ -156,7 +169,9 @@ def test_limits_cut_a_backlog_into_windows_that_miss_nothing(world, planner):
     while (plan := planner.plan(lo)) is not None and plan.transactions:
         assert plan.lo == lo
         got = [
-            batch["commit_ts"][0].as_py() for r in plan.ranges for batch in read_range(r.host, CLUSTER_ID, r.lo, r.hi)
+            batch["commit_ts"][0].as_py()
+            for r in plan.ranges
+            for batch in read_range(r.host, CLUSTER_ID, r.lo, r.hi)
         ]
         assert len(got) <= 20
         seen += sorted(got)
@@ -167,12 +182,16 @@ def test_limits_cut_a_backlog_into_windows_that_miss_nothing(world, planner):
     assert seen == [row[0] for row in rows] and windows > 5
 
 
-def test_a_pump_that_cannot_be_reached_stops_planning_and_an_offline_one_is_left_out(world, planner):
+def test_a_pump_that_cannot_be_reached_stops_planning_and_an_offline_one_is_left_out(
+    world, planner
+):
     world.pump("a", [(5, 1, b"x")])
     gone = world.pump("b")
     host = gone.status.host
     gone.server.stop(None).wait()
-    with pytest.raises(PumpUnavailableError, match=rf"pump b at {host}, state online.*every window waits for it"):
+    with pytest.raises(
+        PumpUnavailableError, match=rf"pump b at {host}, state online.*every window waits for it"
+    ):
         planner.plan(4)
     gone.status = dataclasses.replace(gone.status, state="paused")
     with pytest.raises(PumpUnavailableError, match="state paused"):
@@ -200,13 +219,17 @@ def remembering(world, relay):
         planner.close()
 
 
-def test_a_pump_that_has_counted_and_is_missing_in_the_registry_is_waited_for(world, relay, remembering):
+def test_a_pump_that_has_counted_and_is_missing_in_the_registry_is_waited_for(
+    world, relay, remembering
+):
     world.pump("a", [(5, 1, b"x")])
     lost = world.pump("b", [(6, 2, b"y")])
     assert remembering(4).transactions == 2
     world.pumps.remove(lost)
     for _ in range(2):
-        with pytest.raises(PumpUnavailableError, match=r"pump 'b' at .* has no entry in the registry") as told:
+        with pytest.raises(
+            PumpUnavailableError, match=r"pump 'b' at .* has no entry in the registry"
+        ) as told:
             remembering(5)
         assert told.value.transient and "sluice pumps forget b" in told.value.way_out
     world.pumps.append(lost)
@@ -229,13 +252,20 @@ def test_a_pump_that_was_set_offline_with_unread_binlogs_stops_landing_with_its_
         remembering(3)
     lost.status = dataclasses.replace(lost.status, state="offline", max_commit_ts=through)
     if not is_known and not through:
-        assert remembering(4).transactions == 1, "it never counted, and says of nothing that it has it"
+        assert remembering(4).transactions == 1, (
+            "it never counted, and says of nothing that it has it"
+        )
         return
-    range_told = r"commits in \(4, 900\]" if through else "what it took after commit_ts 4 is unknown"
+    range_told = (
+        r"commits in \(4, 900\]" if through else "what it took after commit_ts 4 is unknown"
+    )
     with pytest.raises(UnreadPumpError, match=f"pump 'a' at .* is offline.*{range_told}") as told:
         remembering(4)
     assert not told.value.transient
-    assert all(way in told.value.way_out for way in ("bring its disk back", "sluice pumps forget a", "sluice verify"))
+    assert all(
+        way in told.value.way_out
+        for way in ("bring its disk back", "sluice pumps forget a", "sluice verify")
+    )
     lost.status = dataclasses.replace(lost.status, state="online")
     lost.stuck_at = None
     assert remembering(4).transactions == 3
@@ -249,7 +279,9 @@ def test_a_pump_that_has_handed_over_everything_leaves_without_a_word(world, rel
     lost = world.pump("a", [(5, 1, b"x")])
     world.pump("b", [(6, 2, b"y")])
     remembering(4)
-    left = dataclasses.replace(lost.status, state="offline", max_commit_ts=10**6, label={DRAINED_LABEL: "900"})
+    left = dataclasses.replace(
+        lost.status, state="offline", max_commit_ts=10**6, label={DRAINED_LABEL: "900"}
+    )
     lost.status = left
     with pytest.raises(UnreadPumpError, match=r"commits in \(899, "):
         remembering(899)
@@ -267,10 +299,15 @@ def test_a_commit_that_came_after_landing_had_passed_it_stops_landing_until_an_o
     land(relay, 4, 20, 6, 9)
     pump.late = [(6, 5), (7, 3)]
     for _ in range(2):
-        with pytest.raises(MissedCommitError, match=r"pump 'a' received the commit of transaction 3 at 7 ") as told:
+        with pytest.raises(
+            MissedCommitError, match=r"pump 'a' received the commit of transaction 3 at 7 "
+        ) as told:
             remembering(20)
         assert not told.value.transient and "sluice txn skip 7" in told.value.way_out
-    assert {ts: late.outcome for ts, late in relay.known_pumps.load().late.items()} == {6: LANDED, 7: MISSED}
+    assert {ts: late.outcome for ts, late in relay.known_pumps.load().late.items()} == {
+        6: LANDED,
+        7: MISSED,
+    }
     assert "is left out" in operate.skip_transaction(settings_of(relay), 7)
     assert remembering(20) is not None
     pump.late.append((21, 2))
@@ -279,7 +316,11 @@ def test_a_commit_that_came_after_landing_had_passed_it_stops_landing_until_an_o
 
 def settings_of(relay):
     return parse_settings(
-        {"upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay.url}, "downstream": {"host": "h"}},
+        {
+            "upstream": {"pd-urls": "http://127.0.0.1:1"},
+            "relay": {"url": relay.url},
+            "downstream": {"host": "h"},
+        },
         "here",
     )
 
@@ -293,7 +334,9 @@ def test_a_pump_that_the_registry_had_lost_before_it_counted_stops_landing_by_na
     assert remembering(20) is not None
     lost = world.pump("b", [(5, 1, b"x"), (30, 29, b"y")])
     for _ in range(2):
-        with pytest.raises(MissedCommitError, match=r"pump 'b' was not in the registry .* the first at 5 ") as told:
+        with pytest.raises(
+            MissedCommitError, match=r"pump 'b' was not in the registry .* the first at 5 "
+        ) as told:
             remembering(20)
         assert "sluice txn skip 5" in told.value.way_out
     assert "b" not in relay.known_pumps.load().pumps
@@ -333,9 +376,14 @@ def test_a_late_commit_of_windows_that_are_gone_counts_unless_the_log_began_behi
         assert remembering(70) is not None
 
 
-def test_an_original_pump_that_was_closing_leaves_when_landing_has_come_as_far_as_its_fakes(world, relay, remembering):
+def test_an_original_pump_that_was_closing_leaves_when_landing_has_come_as_far_as_its_fakes(
+    world, relay, remembering
+):
     lost, other = world.pump("a"), world.pump("b")
-    known = {"a": KnownPump(lost.status.host, "closing", is_original=True), "b": KnownPump(other.status.host, "online")}
+    known = {
+        "a": KnownPump(lost.status.host, "closing", is_original=True),
+        "b": KnownPump(other.status.host, "online"),
+    }
     relay.known_pumps.change(lambda seen: dataclasses.replace(seen, pumps=known))
     lost.status = dataclasses.replace(lost.status, state="offline", max_commit_ts=10**10)
     with pytest.raises(UnreadPumpError, match="pump 'a'"):
@@ -346,7 +394,8 @@ def test_an_original_pump_that_was_closing_leaves_when_landing_has_come_as_far_a
 
 
 @pytest.mark.parametrize(
-    ("pumps", "what"), [([], "no pump in the registry"), (["offline"], "1 pumps in the registry, all offline")]
+    ("pumps", "what"),
+    [([], "no pump in the registry"), (["offline"], "1 pumps in the registry, all offline")],
 )
 def test_without_pumps_nothing_is_planned(world, planner, pumps, what):
     for state in pumps:
@@ -357,14 +406,18 @@ def test_without_pumps_nothing_is_planned(world, planner, pumps, what):
 
 def test_commits_that_a_pump_has_purged_are_an_error_that_waiting_does_not_mend(world, planner):
     world.pump("a").purged_through = 50
-    with pytest.raises(CommitsPurgedError, match=r"pump a at 127.0.0.1:\d+.*through 50.*relay log ends at 4"):
+    with pytest.raises(
+        CommitsPurgedError, match=r"pump a at 127.0.0.1:\d+.*through 50.*relay log ends at 4"
+    ):
         planner.plan(4)
     assert planner.plan(50, empty_now=True).hi == 1002
 
 
 def test_a_clock_behind_what_was_landed_is_said(world, planner):
     world.pump("a")
-    with pytest.raises(UpstreamBehindError, match=r"PD's clock went back: .*timestamps in \(1001, 2000\]") as told:
+    with pytest.raises(
+        UpstreamBehindError, match=r"PD's clock went back: .*timestamps in \(1001, 2000\]"
+    ) as told:
         planner.plan(2000)
     assert not told.value.transient, "what is committed until it has caught up would be passed over"
 
@@ -379,7 +432,9 @@ def test_a_wrong_cluster_is_said_by_the_pump(world):
 
 def test_idle_pumps_give_an_empty_window_every_interval_only(world, planner, monkeypatch):
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("sluice.etl.landing.planner.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(
+        "sluice.etl.landing.planner.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
     world.pump("a")
     planner.plan(4, empty_now=True)
     clock.now += 0.19
@@ -446,7 +501,8 @@ def test_two_pumps_at_one_address_are_not_taken_for_both(world, planner):
     gone = second.status
     second.status = dataclasses.replace(first.status, node_id="b")
     with pytest.raises(
-        PumpUnavailableError, match=rf"pumps a \(online\) and b \(online\) are both registered at {first.status.host}"
+        PumpUnavailableError,
+        match=rf"pumps a \(online\) and b \(online\) are both registered at {first.status.host}",
     ):
         planner.plan(4)
     second.status = dataclasses.replace(second.status, state="offline")

@@ -24,7 +24,13 @@ from sluice.tidb.tikv.meta import hash_prefix, string_key, table_key
 from tests.etl.landing.test_ddl_order import Clock, document, info, record
 from tests.etl.landing.test_schema_then import History
 
-_SCHEMA = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
+_SCHEMA = {
+    "id": 2,
+    "db_name": {"O": "d", "L": "d"},
+    "charset": "utf8mb4",
+    "collate": "utf8mb4_bin",
+    "state": 5,
+}
 _RUNNING_IN = {"id": 281, "name": {"O": "tidb_ddl_job", "L": "tidb_ddl_job"}}
 _VERSIONS = range(8, 13)
 """Of the job that reorganizes table 30."""
@@ -32,10 +38,14 @@ _VERSIONS = range(8, 13)
 
 def table(*ids: int, adding: tuple[int, ...] = ()) -> dict[str, Any]:
     definitions = {
-        name: [{"id": i, "name": {"O": f"p{i}", "L": f"p{i}"}, "less_than": ["MAXVALUE"]} for i in own]
+        name: [
+            {"id": i, "name": {"O": f"p{i}", "L": f"p{i}"}, "less_than": ["MAXVALUE"]} for i in own
+        ]
         for name, own in (("definitions", ids), ("adding_definitions", adding))
     }
-    return info(30, "t", "a") | {"partition": {"type": 1, "expr": "`a`", "enable": True, **definitions}}
+    return info(30, "t", "a") | {
+        "partition": {"type": 1, "expr": "`a`", "enable": True, **definitions}
+    }
 
 
 def jobs(*, is_done: bool = True) -> list[dict[str, Any]]:
@@ -54,7 +64,9 @@ class Meta(History):
     def __init__(self, documents: list[dict[str, Any]], running: tuple[bytes, ...] = ()) -> None:
         super().__init__(documents)
         diffs = {v: {"version": v, "table_id": 30, "type": 64} for v in _VERSIONS}
-        self._values |= {string_key(f"Diff:{v}"): json.dumps(diff).encode() for v, diff in diffs.items()}
+        self._values |= {
+            string_key(f"Diff:{v}"): json.dumps(diff).encode() for v, diff in diffs.items()
+        }
         self._running = running
 
     def get(self, key: bytes, ts: int) -> bytes | None:
@@ -66,9 +78,13 @@ class Meta(History):
     def mvcc_get_many(self, keys: list[bytes]) -> dict[bytes, Mvcc]:
         return {key: Mvcc(None, (MvccWrite(0, 119, 120), MvccWrite(0, 84, 85))) for key in keys}
 
-    def scan(self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False) -> Any:
+    def scan(
+        self, start: bytes, end: bytes, ts: int, limit: int = 256, *, keys_only: bool = False
+    ) -> Any:
         if start == hash_prefix("DBs"):
-            return iter([(b"", json.dumps({"id": 1, "db_name": {"O": "mysql", "L": "mysql"}}).encode())])
+            return iter(
+                [(b"", json.dumps({"id": 1, "db_name": {"O": "mysql", "L": "mysql"}}).encode())]
+            )
         if start == hash_prefix("DB:1"):
             return iter([(b"", json.dumps(_RUNNING_IN).encode())])
         if start == b"t" + encode_int(281) + b"_r":
@@ -83,7 +99,13 @@ def rebuilder(tikv: Meta) -> SchemaRebuilder:
 def landing(tikv: Meta, version: int = 6, doubled: dict[int, bool] | None = None) -> LandingSchema:
     history, known, _ = rebuilder(tikv).at_version(version)
     return LandingSchema(
-        history, cast(PDClient, Clock()), cast(TiKVClient, tikv), None, known, lambda early: history, doubled=doubled
+        history,
+        cast(PDClient, Clock()),
+        cast(TiKVClient, tikv),
+        None,
+        known,
+        lambda early: history,
+        doubled=doubled,
     )
 
 
@@ -102,7 +124,9 @@ def test_a_table_is_looked_at_from_the_first_version_of_the_job_until_it_is_over
     assert land(schema, 90, 100, 8).doubled == {30: False} and schema.written_twice == {30}
     assert land(schema, 125, 126, 11, 13).doubled == {} and schema.written_twice == {30}
     late = 131 + (10_000 << 18)
-    assert land(schema, 132, late, 13).doubled == {} and schema.written_twice == {30}, "it may have begun before"
+    assert land(schema, 132, late, 13).doubled == {} and schema.written_twice == {30}, (
+        "it may have begun before"
+    )
     land(schema, late + 1, late + 2, 13)
     assert not schema.written_twice
 
@@ -118,17 +142,24 @@ def test_a_job_that_was_rolled_back_is_over_as_well() -> None:
 def test_other_row_ids_are_remembered_until_the_ddl_and_mark_it_also_behind_a_restart() -> None:
     schema = landing(Meta(jobs()))
     described = land(schema, 90, 100, 8, differ=True)
-    record = WindowRecord.from_json(described.write_to(WindowRecord(89, 100, 7, "t", 0, 1, 2, 6)).to_json())
+    record = WindowRecord.from_json(
+        described.write_to(WindowRecord(89, 100, 7, "t", 0, 1, 2, 6)).to_json()
+    )
     assert RecordedSchema.from_window(record).doubled == {30: True}
     again = landing(Meta(jobs()), doubled={int(i): differ for i, differ in record.doubled.items()})
     assert land(again, 101, 102, 8).doubled == {30: True}
     (ddl,) = land(again, 125, 126, 11, 13).ddls
-    assert ddl.row_ids_differ and not land(landing(Meta(jobs())), 125, 126, 11, 13).ddls[0].row_ids_differ
+    assert (
+        ddl.row_ids_differ
+        and not land(landing(Meta(jobs())), 125, 126, 11, 13).ddls[0].row_ids_differ
+    )
 
 
 def test_a_snapshot_of_the_schema_knows_when_the_last_job_was_over() -> None:
     history = landing(Meta(jobs()), 12)._history
-    assert SchemaHistory.from_json(json.loads(json.dumps(history.to_json()))).written_twice == {30: 131}
+    assert SchemaHistory.from_json(json.loads(json.dumps(history.to_json()))).written_twice == {
+        30: 131
+    }
 
 
 def test_a_transaction_may_have_written_to_the_partitions_of_every_definition_meanwhile() -> None:
@@ -140,18 +171,24 @@ def test_a_transaction_may_have_written_to_the_partitions_of_every_definition_me
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_a_start_over_a_long_ddl_history_reads_each_job_once(tmp_path: Path, *, is_kept: bool) -> None:
+def test_a_start_over_a_long_ddl_history_reads_each_job_once(
+    tmp_path: Path, *, is_kept: bool
+) -> None:
     """The jobs behind the landed version also show which tables are being reorganized."""
     created = [document(100 + n, 3, 20 + n, info(1000 + n, f"t{n}", "a")) for n in range(600)]
     reorganized = [document(900 + n, 64, 700 + n, info(1000 + n, f"t{n}", "a")) for n in range(100)]
     begin = InitialSchema(20 + 299, snapshots=SchemaSnapshots(open_storage(tmp_path.as_uri())))
     documents = [*jobs(), *created, *reorganized]
     if is_kept:
-        LandingSchema.load(cast(PDClient, Clock()), cast(TiKVClient, Meta(documents)), begin, "true")
+        LandingSchema.load(
+            cast(PDClient, Clock()), cast(TiKVClient, Meta(documents)), begin, "true"
+        )
     tikv = Meta(documents)
     landing = LandingSchema.load(cast(PDClient, Clock()), cast(TiKVClient, tikv), begin, "true")
     assert tikv.read == (300 + 100 if is_kept else 4 + 600 + 100)
-    assert landing.with_doubled(RecordedSchema({}, (), (), 319), ()).doubled == {1000 + n: False for n in range(100)}
+    assert landing.with_doubled(RecordedSchema({}, (), (), 319), ()).doubled == {
+        1000 + n: False for n in range(100)
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,8 +196,16 @@ def test_a_start_over_a_long_ddl_history_reads_each_job_once(tmp_path: Path, *, 
     [
         ((), jobs(), {30}),
         ((), jobs()[:2], set()),
-        ((b'\x80\0\1\0{"id":13,"type":64,"table_id":30,"state":1,"binlog":{}}@',), jobs()[:2], {30}),
-        ((b'\x80\0\1\0{"id":13,"type":7,"table_id":30,"state":1,"binlog":{}}@',), jobs()[:2], set()),
+        (
+            (b'\x80\0\1\0{"id":13,"type":64,"table_id":30,"state":1,"binlog":{}}@',),
+            jobs()[:2],
+            {30},
+        ),
+        (
+            (b'\x80\0\1\0{"id":13,"type":7,"table_id":30,"state":1,"binlog":{}}@',),
+            jobs()[:2],
+            set(),
+        ),
     ],
 )
 def test_landing_that_begins_in_the_middle_of_a_job_knows_its_table(

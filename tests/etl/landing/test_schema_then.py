@@ -27,10 +27,15 @@ from tests.tidb import recorded
 
 
 class History:
-    """TiDB's DDL history as TiKV's client gives it, of the jobs that have ended so far; counts what is read."""
+    """TiDB's DDL history as TiKV's client gives it, of the jobs that have ended so far.
+
+    Counts what is read.
+    """
 
     def __init__(self, documents: list[dict[str, Any]]) -> None:
-        self._values = {history_job_key(document["id"]): json.dumps(document).encode() for document in documents}
+        self._values = {
+            history_job_key(document["id"]): json.dumps(document).encode() for document in documents
+        }
         self.read = 0
 
     def get(self, key: bytes, ts: int) -> bytes | None:
@@ -54,12 +59,17 @@ def snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SchemaSnapshot
 
 def documents(name: str) -> list[dict[str, Any]]:
     return sorted(
-        recorded.meta(name)[0].values(), key=lambda document: DdlHistoryJob.from_json(document).schema_version
+        recorded.meta(name)[0].values(),
+        key=lambda document: DdlHistoryJob.from_json(document).schema_version,
     )
 
 
-def schema(history: Any, version: int, snapshots: SchemaSnapshots | None, *, old: bool = False) -> SchemaHistory:
-    return SchemaRebuilder(history, 1 << 60, old_collations=old).at_version(version, snapshots).history
+def schema(
+    history: Any, version: int, snapshots: SchemaSnapshots | None, *, old: bool = False
+) -> SchemaHistory:
+    return (
+        SchemaRebuilder(history, 1 << 60, old_collations=old).at_version(version, snapshots).history
+    )
 
 
 @pytest.mark.parametrize(("name", "old"), [("ddl", False), ("edges", False), ("oldcoll", True)])
@@ -69,7 +79,9 @@ def test_going_on_from_a_kept_schema_gives_what_all_jobs_give_and_goes_on_alike(
     jobs = documents(name)
     step = len(jobs) // 6 + 1
     for ended in range(0, len(jobs), step):
-        version = max((DdlHistoryJob.from_json(each).schema_version for each in jobs[:ended]), default=0)
+        version = max(
+            (DdlHistoryJob.from_json(each).schema_version for each in jobs[:ended]), default=0
+        )
         kept = schema(History(jobs[:ended]), version, snapshots, old=old)
         whole = schema(History(jobs[:ended]), version, None, old=old)
         assert kept.to_json() == whole.to_json()
@@ -88,17 +100,25 @@ def test_only_the_jobs_since_are_read(snapshots: SchemaSnapshots) -> None:
     assert history.read == 2
 
 
-def test_a_job_of_an_earlier_version_that_came_later_is_not_passed_over(snapshots: SchemaSnapshots) -> None:
-    """A long ADD INDEX ends behind jobs that were begun after it; its version is higher, so nothing but a fault of ours
-    could bring this about.
+def test_a_job_of_an_earlier_version_that_came_later_is_not_passed_over(
+    snapshots: SchemaSnapshots,
+) -> None:
+    """A long ADD INDEX ends behind jobs that were begun after it.
+
+    Its version is higher, so nothing but a fault of ours could bring this about.
     """
     jobs = documents("ddl")
     late = next(
-        job for job in jobs if DdlHistoryJob.from_json(job).finished and DdlHistoryJob.from_json(job).table_info
+        job
+        for job in jobs
+        if DdlHistoryJob.from_json(job).finished and DdlHistoryJob.from_json(job).table_info
     )
     version = DdlHistoryJob.from_json(jobs[-1]).schema_version
     schema(History([job for job in jobs if job is not late]), version, snapshots)
-    assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
+    assert (
+        schema(History(jobs), version, snapshots).to_json()
+        == schema(History(jobs), version, None).to_json()
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
@@ -112,9 +132,14 @@ def test_a_damaged_snapshot_costs_time_and_nothing_else(
     (name,) = storage.names("schema")
     data = bytearray(storage.read(f"schema/{name}"))
     data[len(data) // 2] ^= 255
-    damaged = {"cut": bytes(data[:99]), "flipped": bytes(data), "empty": b"", "foreign": b"{}"}[damage]
+    damaged = {"cut": bytes(data[:99]), "flipped": bytes(data), "empty": b"", "foreign": b"{}"}[
+        damage
+    ]
     storage.replace(f"schema/{name}", damaged)
-    assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
+    assert (
+        schema(History(jobs), version, snapshots).to_json()
+        == schema(History(jobs), version, None).to_json()
+    )
     assert name in caplog.text
 
 
@@ -122,12 +147,19 @@ def test_the_snapshot_is_never_ahead_of_where_landing_begins_and_two_are_kept(
     tmp_path: Path, snapshots: SchemaSnapshots
 ) -> None:
     jobs = documents("ddl")
-    versions = [DdlHistoryJob.from_json(job).schema_version for job in jobs if DdlHistoryJob.from_json(job).finished]
+    versions = [
+        DdlHistoryJob.from_json(job).schema_version
+        for job in jobs
+        if DdlHistoryJob.from_json(job).finished
+    ]
     for version in versions[-3:]:
         schema(History(jobs), version, snapshots)
     assert len(open_storage(tmp_path.as_uri()).names("schema")) == 2
     for version in versions[-4:]:
-        assert schema(History(jobs), version, snapshots).to_json() == schema(History(jobs), version, None).to_json()
+        assert (
+            schema(History(jobs), version, snapshots).to_json()
+            == schema(History(jobs), version, None).to_json()
+        )
 
 
 def test_a_kept_schema_of_other_collations_is_not_gone_on_from(snapshots: SchemaSnapshots) -> None:
@@ -150,7 +182,9 @@ class _Uncounted(LiveTables):
 
 
 def test_a_window_without_ddl_costs_the_same_however_many_tables_there_are() -> None:
-    history = SchemaHistory(tables=[Table(n, 1, "s", f"t{n}", ()) for n in range(1, 4)], schema_version=5)
+    history = SchemaHistory(
+        tables=[Table(n, 1, "s", f"t{n}", ()) for n in range(1, 4)], schema_version=5
+    )
     tables = _Uncounted()
     for n in range(1, 4):
         tables[n] = history.tables[n]

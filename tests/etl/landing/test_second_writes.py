@@ -27,7 +27,9 @@ from sluice.tidb.tikv import Mvcc, MvccWrite
 
 _COLUMNS = Column(1, "p", 0, 3, 1), Column(2, "v", 1, 3, 1)
 _KEY = Index(1, "PRIMARY", (("p", 0, -1), ("v", 1, -1)), unique=True, primary=True)
-CLUSTERED = Table(100, 1, "d", "t", _COLUMNS, (_KEY,), partition={"enable": True}, is_common_handle=True)
+CLUSTERED = Table(
+    100, 1, "d", "t", _COLUMNS, (_KEY,), partition={"enable": True}, is_common_handle=True
+)
 KEYLESS = Table(100, 1, "d", "t", _COLUMNS, partition={"enable": True})
 _OLD, _NEW = {0: 200, 1: 200, 2: 201}, {0: 300, 1: 301, 2: 302}
 """The partition of each p by the old and the new definition; p = 3 stays where it is."""
@@ -39,7 +41,9 @@ Row = tuple[int, int]
 
 @dataclass
 class Session:
-    """A transaction of a TiDB that is in one of the job's states, and the table with its physical partitions."""
+    """A transaction of a TiDB that is in one of the job's states, and the table with its physical
+    partitions.
+    """
 
     table: Table
     state: str
@@ -51,7 +55,9 @@ class Session:
     once: list[tuple[int, tuple[Row, ...]]] = field(default_factory=list)
     """The same without copies."""
     written: dict[tuple[int, int], bool] = field(default_factory=dict)
-    """By partition and row id: whether the row is there in the end; False for one that the session deleted."""
+    """By partition and row id: whether the row is there in the end; False for one that the session
+    deleted.
+    """
     next_id: int = 50
 
     def place(self, row: Row, *, second: bool = False) -> int:
@@ -84,7 +90,10 @@ class Session:
                 self.delete(at)
                 self.insert(new)
             return
-        first, second = (self.place(old), self.place(new)), (self.place(old, second=True), self.place(new, second=True))
+        first, second = (
+            (self.place(old), self.place(new)),
+            (self.place(old, second=True), self.place(new, second=True)),
+        )
         new_id = row_id
         if first[0] != first[1]:
             self.once += [(INSERT, (new,)), (DELETE, (old,))]
@@ -133,7 +142,9 @@ class Landing:
         self.asked = self.landed = 0
         self.differ: set[int] = set()
 
-    def land(self, *sessions: Session, skips: Collection[int] = ()) -> list[tuple[int, tuple[Row, ...]]]:
+    def land(
+        self, *sessions: Session, skips: Collection[int] = ()
+    ) -> list[tuple[int, tuple[Row, ...]]]:
         keys: dict[bytes, list[MvccWrite]] = {}
         rows = []
         for number, session in enumerate(sessions):
@@ -142,7 +153,10 @@ class Landing:
                 keys.setdefault(record_key(place, encode_int(row_id)), []).append(
                     MvccWrite(0 if is_there else 1, start_ts, commit_ts)
                 )
-            rows += [(commit_ts, start_ts, n, 100, 7, *change) for n, change in enumerate(session.changes)]
+            rows += [
+                (commit_ts, start_ts, n, 100, 7, *change)
+                for n, change in enumerate(session.changes)
+            ]
         if not rows:
             return []
 
@@ -154,7 +168,9 @@ class Landing:
         columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), PART_SCHEMA)]
         self.landed += 1
         token = f"t{self.landed}"
-        part = self.relay.write_part(50, 5_000, token, 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)])
+        part = self.relay.write_part(
+            50, 5_000, token, 0, [pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA)]
+        )
         assert part is not None
         schema = RecordedSchema({100: table}, (), (), 7)
         parts, self.differ = DuplicateWrites(self.relay, ask).drop_copies(
@@ -168,7 +184,9 @@ class Landing:
         if row["kind"] == UPDATE:
             images = [batch.to_pylist()[0] for batch in decode_updates(table, encoded)]
         else:
-            images = (decode_inserts if row["kind"] == INSERT else decode_deletes)(table, encoded).to_pylist()
+            images = (decode_inserts if row["kind"] == INSERT else decode_deletes)(
+                table, encoded
+            ).to_pylist()
         return row["kind"], tuple((image["p"], image["v"]) for image in images)
 
 
@@ -188,7 +206,11 @@ def session(table: Table, state: str, *rows: Row, keeps_row_ids: bool = True) ->
 def test_each_change_lands_once_in_every_state_of_the_job(
     landing: Landing, table: Table, state: str, rng: random.Random, steps: int
 ):
-    known = [(0, 0), (1, 0), (2, 0), (3, 0)] if table is CLUSTERED else [(p, 0) for p in (0, 0, 1, 2, 2, 3)]
+    known = (
+        [(0, 0), (1, 0), (2, 0), (3, 0)]
+        if table is CLUSTERED
+        else [(p, 0) for p in (0, 0, 1, 2, 2, 3)]
+    )
     writer = session(table, state, *known)
     for _ in range(steps):
         row = rng.randrange(4), rng.randrange(2)
@@ -220,7 +242,13 @@ def test_copies_under_other_row_ids_are_left_out_and_their_table_is_named(
 
 def test_a_row_that_moves_is_left_out_once_under_whatever_row_id_its_copy_is(landing: Landing):
     for state in _STATES[1:4]:
-        for old, new in (((0, 0), (1, 0)), ((0, 0), (2, 0)), ((3, 0), (1, 0)), ((1, 0), (3, 0)), ((0, 0), (0, 1))):
+        for old, new in (
+            ((0, 0), (1, 0)),
+            ((0, 0), (2, 0)),
+            ((3, 0), (1, 0)),
+            ((1, 0), (3, 0)),
+            ((0, 0), (0, 1)),
+        ):
             writer = session(KEYLESS, state, old, keeps_row_ids=False)
             writer.update(0, new)
             assert Counter(landing.land(writer)) == Counter(writer.once), (state, old, new)
@@ -235,17 +263,24 @@ def test_equal_rows_of_a_transaction_that_began_before_the_job_both_land(landing
     assert landing.asked > before, "only TiKV tells these from a row and its copy"
 
 
-def test_where_tikv_has_no_write_any_more_the_transaction_is_named_with_the_way_out(landing: Landing):
+def test_where_tikv_has_no_write_any_more_the_transaction_is_named_with_the_way_out(
+    landing: Landing,
+):
     writer = session(KEYLESS, "write only", keeps_row_ids=False)
     writer.insert((0, 0))
     writer.written.clear()
     with pytest.raises(DefinitionUnknownError, match=r"commit_ts 105 .*'d\.t'") as raised:
         landing.land(writer)
-    assert "`sluice txn skip 105`" in raised.value.way_out and "`sluice backfill --table d.t`" in raised.value.way_out
+    assert (
+        "`sluice txn skip 105`" in raised.value.way_out
+        and "`sluice backfill --table d.t`" in raised.value.way_out
+    )
     assert len(landing.land(writer, skips={105})) == 2
 
 
-def test_a_part_of_copies_alone_does_not_take_its_transactions_away(landing: Landing, tmp_path: Path):
+def test_a_part_of_copies_alone_does_not_take_its_transactions_away(
+    landing: Landing, tmp_path: Path
+):
     writers = [session(CLUSTERED, state) for state in _STATES]
     for n, writer in enumerate(writers):
         writer.insert((n % 3, n))

@@ -1,4 +1,7 @@
-"""DDL jobs that tell of rows without a binlog are named with the backfill that brings them; no others are."""
+"""DDL jobs that tell of rows without a binlog are named with the backfill that brings them.
+
+No others are.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ NAMED = "run `sluice backfill --table d.item`"
 
 
 def ddl(kind: int, query: str, *, schema: str = "d") -> DdlJob:
-    return DdlJob(40, job_id=7, query=query, type=kind, schema_name=schema, effect=DdlEffect({}, {11: ITEM}))
+    return DdlJob(
+        40, job_id=7, query=query, type=kind, schema_name=schema, effect=DdlEffect({}, {11: ITEM})
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,9 +33,24 @@ def ddl(kind: int, query: str, *, schema: str = "d") -> DdlJob:
     [
         (ddl(Action.CREATE_TABLE, "/*from(br)*/CREATE TABLE `item` (`id` int)"), NAMED),
         (ddl(Action.CREATE_TABLES, "/*from(br)*/CREATE TABLE `item` (`id` int);"), NAMED),
-        (ddl(Action.FLASHBACK_CLUSTER, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'"), "applying stops there"),
-        (ddl(Action.CREATE_TABLE, "CREATE TABLE `task_meta_v2` ()", schema="lightning_task_info"), "physical mode"),
-        (ddl(Action.CREATE_SCHEMA, "CREATE DATABASE `lightning_task_info`", schema="lightning_task_info"), "physical"),
+        (
+            ddl(Action.FLASHBACK_CLUSTER, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'"),
+            "applying stops there",
+        ),
+        (
+            ddl(
+                Action.CREATE_TABLE, "CREATE TABLE `task_meta_v2` ()", schema="lightning_task_info"
+            ),
+            "physical mode",
+        ),
+        (
+            ddl(
+                Action.CREATE_SCHEMA,
+                "CREATE DATABASE `lightning_task_info`",
+                schema="lightning_task_info",
+            ),
+            "physical",
+        ),
     ],
 )
 def test_a_job_whose_rows_come_without_a_binlog_is_named_with_what_brings_them(
@@ -56,7 +76,10 @@ def test_other_jobs_are_not(job: DdlJob, caplog: pytest.LogCaptureFixture) -> No
 
 def test_a_restore_of_tables_that_are_left_out_is_not(caplog: pytest.LogCaptureFixture) -> None:
     job = ddl(Action.CREATE_TABLES, "/*from(br)*/CREATE TABLE `item` (`id` int)")
-    assert warn_without_binlog([job], only_tables(Filter(), ("d.other",)).wants_table) == 0 and not caplog.records
+    assert (
+        warn_without_binlog([job], only_tables(Filter(), ("d.other",)).wants_table) == 0
+        and not caplog.records
+    )
 
 
 def test_they_are_counted_for_the_metric(tmp_path) -> None:

@@ -1,4 +1,7 @@
-"""Restores in processes of their own, which a signal meets at any point; see `tests.etl.copy.killed_copy`."""
+"""Restores in processes of their own, which a signal meets at any point.
+
+See `tests.etl.copy.killed_copy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Restores into files in processes of their own, which a signal meets at any step towards the folder."""
+"""Restores into files in processes of their own, which a signal meets at any step towards the
+folder.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def request_for(folder: str) -> FilesRequest:
 
 
 def write(url: str, folder: str, job: str, told: str, stop: str, how: str) -> None:
-    """Run the job, or go on with it; `stop` is the number of the step before which the signal `how` comes."""
+    """Run the job, or go on with it.
+
+    `stop` is the number of the step before which the signal `how` comes.
+    """
     into_files._TABLES_PER_QUERY = TABLES_AT_A_TIME
     sluice.relay.jobs.jobs.DEAD_AFTER_S = 0.1
     files_folder._LOCK_TIMEOUT_S = 0.2

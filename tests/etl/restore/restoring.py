@@ -28,7 +28,14 @@ from sluice.etl.restore import (
 from sluice.etl.restore.sources import RestoreSources
 from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from sluice.relay import RelayLog
-from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotTable, snapshot_id, write_log
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotTable,
+    snapshot_id,
+    write_log,
+)
 from sluice.relay.jobs import Runner
 from sluice.relay.url import folder_of
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -39,7 +46,9 @@ INTO = "{schema}_restored"
 
 def settings_of(server: MariaDBServer, relay_url: str, max_rows: int = 25_000) -> Settings:
     """A pipeline that replicates to the server."""
-    return Settings(Upstream("unused"), Relay(relay_url), server.downstream, apply=Apply(max_rows=max_rows))
+    return Settings(
+        Upstream("unused"), Relay(relay_url), server.downstream, apply=Apply(max_rows=max_rows)
+    )
 
 
 def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") -> Archive:
@@ -60,14 +69,20 @@ def base_at(settings: Settings, ts: int) -> ArchiveSnapshot:
     lineage = RestoreSources.open(settings, ts).lineage()
     files = past.files(f"bases/{name}")
     tables = (
-        SnapshotTable(table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ())))
+        SnapshotTable(
+            table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ()))
+        )
         for table in lineage.family(()).asked
     )
     schemas = tuple(schema.to_json() for schema in lineage.schemas.values())
-    return bases.publish(ArchiveSnapshot(name, ts, 0, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(tables)))
+    return bases.publish(
+        ArchiveSnapshot(name, ts, 0, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(tables))
+    )
 
 
-def archive_of(recording: str, folder: Path, transactions: int = 200, windows_a_volume: int = 3) -> str:
+def archive_of(
+    recording: str, folder: Path, transactions: int = 200, windows_a_volume: int = 3
+) -> str:
     """The URL of a relay log of a recording, with its archive."""
     relay = land(RECORDINGS / recording, f"file://{folder}/relay", transactions)
     archived(relay, windows_a_volume)
@@ -95,5 +110,9 @@ def restore(settings: Settings, request: RestoreRequest) -> RestoreSummary:
     return run_restore(settings, job, Runner("test"), ways=Here())
 
 
-def restore_files(settings: Settings, request: FilesRequest, *, run: PlanExecutor = run_locally) -> FilesSummary:
-    return run_files(settings, create_or_resume_files(settings, request, "test"), Runner("test"), compute=run)
+def restore_files(
+    settings: Settings, request: FilesRequest, *, run: PlanExecutor = run_locally
+) -> FilesSummary:
+    return run_files(
+        settings, create_or_resume_files(settings, request, "test"), Runner("test"), compute=run
+    )

@@ -26,7 +26,17 @@ from sluice.etl.restore import (
 from sluice.etl.settings import Downstream, File, Settings
 from sluice.relay import RelayCorruptError, RelayLog
 from sluice.relay.archive import Archive, Pins
-from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FAILED, PAUSE, PAUSED, Job, JobOverlapError, Runner
+from sluice.relay.jobs import (
+    CANCEL,
+    CANCELLED,
+    DONE,
+    FAILED,
+    PAUSE,
+    PAUSED,
+    Job,
+    JobOverlapError,
+    Runner,
+)
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS
@@ -47,8 +57,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
 def tables(server: MariaDBServer, like: str = "%") -> set[str]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLES WHERE TABLE_SCHEMA LIKE %s AND"
-            " TABLE_SCHEMA NOT IN ('mysql', 'information_schema', 'performance_schema', 'sys')",
+            "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLES WHERE"
+            " TABLE_SCHEMA LIKE %s AND TABLE_SCHEMA NOT IN ('mysql', 'information_schema',"
+            " 'performance_schema', 'sys')",
             (like,),
         )
         return {str(name) for (name,) in cursor.fetchall()}
@@ -135,7 +146,9 @@ def test_a_table_that_is_there_is_refused_until_its_name_is_typed_again_and_repl
         "CREATE TABLE bank_restored.other (mine INT)",
     )  # fmt: skip
     request = RestoreRequest(MID, ("bank.cart",), verify=False)
-    with pytest.raises(RestoreError, match=r"bank_restored\.cart is there already: .*--replace bank_restored\.cart"):
+    with pytest.raises(
+        RestoreError, match=r"bank_restored\.cart is there already: .*--replace bank_restored\.cart"
+    ):
         restore(settings, request)
     assert tables(mariadb) == {"bank_restored.cart", "bank_restored.other"}
     restore(settings, replace(request, replacing=("bank_restored.cart",)))
@@ -148,11 +161,17 @@ def test_a_table_that_is_there_is_refused_until_its_name_is_typed_again_and_repl
     [
         ("CREATE VIEW bank_restored.cart AS SELECT 1", "it is no table but a view"),
         (
-            "CREATE TRIGGER bank_restored.t BEFORE INSERT ON bank_restored.cart FOR EACH ROW SET @a = 1",
+            (
+                "CREATE TRIGGER bank_restored.t BEFORE INSERT ON bank_restored.cart FOR EACH ROW"
+                " SET @a = 1"
+            ),
             "it has triggers",
         ),
         (
-            "CREATE TABLE bank_restored.child (a INT, FOREIGN KEY (a) REFERENCES bank_restored.cart (a))",
+            (
+                "CREATE TABLE bank_restored.child (a INT, FOREIGN KEY (a) REFERENCES"
+                " bank_restored.cart (a))"
+            ),
             "bank_restored.child has a foreign key to it",
         ),
     ],
@@ -165,14 +184,23 @@ def test_what_cannot_be_replaced_is_refused_by_name(
         execute(mariadb, "CREATE TABLE bank_restored.cart (a INT PRIMARY KEY)")
     execute(mariadb, statement)
     request = RestoreRequest(MID, ("bank.cart",), replacing=("bank_restored.cart",))
-    assert any(f"can't be replaced: {why}" in one for one in plan_restore(settings_of(mariadb, shop), request).problems)
+    assert any(
+        f"can't be replaced: {why}" in one
+        for one in plan_restore(settings_of(mariadb, shop), request).problems
+    )
 
 
-def test_where_the_pipeline_writes_nothing_is_restored_to(mariadb: MariaDBServer, shop: str) -> None:
-    with pytest.raises(RestoreError, match="the pipeline replicates to the databases bank of this server"):
+def test_where_the_pipeline_writes_nothing_is_restored_to(
+    mariadb: MariaDBServer, shop: str
+) -> None:
+    with pytest.raises(
+        RestoreError, match="the pipeline replicates to the databases bank of this server"
+    ):
         restore(settings_of(mariadb, shop), RestoreRequest(MID, into="{schema}"))
     target = {"downstream": {"host": "localhost", "port": mariadb.port}}
-    with pytest.raises(RestoreError, match="the pipeline replicates to the databases bank of this server"):
+    with pytest.raises(
+        RestoreError, match="the pipeline replicates to the databases bank of this server"
+    ):
         restore(settings_of(mariadb, shop), RestoreRequest(MID, into="{schema}", target=target))
 
 
@@ -180,20 +208,28 @@ def test_another_server_gets_the_names_of_the_upstream_whatever_the_pipeline_wri
     mariadb: MariaDBServer, shop: str, tmp_path: Path
 ) -> None:
     settings = replace(
-        settings_of(mariadb, shop), downstream=Downstream(type="file"), file=File(dir=str(tmp_path / "files"))
+        settings_of(mariadb, shop),
+        downstream=Downstream(type="file"),
+        file=File(dir=str(tmp_path / "files")),
     )
     with pytest.raises(RestoreError, match="type is file: a database is restored to a database"):
         restore(settings, RestoreRequest(MID))
     target = tmp_path / "elsewhere.toml"
     target.write_text(f'[downstream]\nhost = "127.0.0.1"\nport = {mariadb.port}\n')
-    restore(settings, restore_request_from_form({"until": str(MID), "target": str(target), "verify": False}))
+    restore(
+        settings,
+        restore_request_from_form({"until": str(MID), "target": str(target), "verify": False}),
+    )
     assert differences(SHOP, LABEL, mariadb) == []
     assert databases(mariadb) == {"bank"}
 
 
 def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
     settings = settings_of(mariadb, shop)
-    assert "no table had such a name" in plan_restore(settings, RestoreRequest(MID, ("bank.nothing",))).problems[0]
+    assert (
+        "no table had such a name"
+        in plan_restore(settings, RestoreRequest(MID, ("bank.nothing",))).problems[0]
+    )
     with pytest.raises(RestoreError, match="isn't landed yet"):
         plan_restore(settings, RestoreRequest(MID + (1 << 50)))
     with pytest.raises(RestoreError, match=r"the archive .* begins at"):
@@ -203,7 +239,9 @@ def test_what_there_was_not_is_named(mariadb: MariaDBServer, shop: str) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_a_paused_restore_goes_on_where_it_was(mariadb: MariaDBServer, shop: str, small_batches: None, at: int) -> None:
+def test_a_paused_restore_goes_on_where_it_was(
+    mariadb: MariaDBServer, shop: str, small_batches: None, at: int
+) -> None:
     settings = settings_of(mariadb, shop, max_rows=1)
     job = create_or_resume(settings, RestoreRequest(MID, verify=False), "test")
     assert run_restore(settings, job, Runner("test"), ways=Ordering(job, PAUSE, at)).state == PAUSED
@@ -220,7 +258,11 @@ def test_a_cancelled_restore_leaves_nothing_and_puts_back_what_it_was_to_replace
     mariadb: MariaDBServer, shop: str, small_batches: None
 ) -> None:
     settings = settings_of(mariadb, shop, max_rows=1)
-    execute(mariadb, "CREATE DATABASE bank_restored", "CREATE TABLE bank_restored.cart AS SELECT 77 AS mine")
+    execute(
+        mariadb,
+        "CREATE DATABASE bank_restored",
+        "CREATE TABLE bank_restored.cart AS SELECT 77 AS mine",
+    )
     request = RestoreRequest(MID, replacing=("bank_restored.cart",), verify=False)
     for by_itself in (True, False):
         job = create_or_resume(settings, request, "test")
@@ -252,7 +294,10 @@ class Meddling(Here):
     [
         "UPDATE bank_restored.account SET balance = balance + 1 WHERE id = 7",
         "DELETE FROM bank_restored.account WHERE id = 7",
-        "INSERT INTO bank_restored.account SELECT 9999, 'x', balance, ver, updated FROM bank_restored.account LIMIT 1",
+        (
+            "INSERT INTO bank_restored.account SELECT 9999, 'x', balance, ver, updated FROM"
+            " bank_restored.account LIMIT 1"
+        ),
     ],
 )
 def test_a_table_that_is_not_what_it_was_is_named_and_stays_until_the_job_is_given_up(
@@ -261,7 +306,9 @@ def test_a_table_that_is_not_what_it_was_is_named_and_stays_until_the_job_is_giv
     settings = settings_of(mariadb, shop)
     execute(mariadb, "CREATE DATABASE IF NOT EXISTS kept")
     job = create_or_resume(settings, RestoreRequest(MID, ("bank.account", "bank.cart")), "test")
-    with pytest.raises(RestoreMismatchError, match=r"not what it was: bank\.account has \d+ rows") as caught:
+    with pytest.raises(
+        RestoreMismatchError, match=r"not what it was: bank\.account has \d+ rows"
+    ) as caught:
         run_restore(settings, job, Runner("test"), ways=Meddling(mariadb, statement))
     assert "bank.cart" not in str(caught.value)
     assert job.entry().state == FAILED

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from sluice.etl.copy.dumpling import DumplingFolder
-from sluice.etl.restore import RestoreError, RestoreRequest, cancel_restore, create_or_resume, plan_restore, run_restore
+from sluice.etl.restore import (
+    RestoreError,
+    RestoreRequest,
+    cancel_restore,
+    create_or_resume,
+    plan_restore,
+    run_restore,
+)
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.relay import SKIP, Override, RelayCorruptError, RelayLog
 from sluice.relay.archive import Archive, ArchiveSnapshot, snapshot_id
@@ -36,7 +43,9 @@ def based(url: str) -> ArchiveSnapshot:
     return base_of_dump(storage, dump, definitions(dump.position).of_users())
 
 
-def test_a_base_and_what_was_committed_after_it_is_the_snapshot(mariadb: MariaDBServer, relay_url: str) -> None:
+def test_a_base_and_what_was_committed_after_it_is_the_snapshot(
+    mariadb: MariaDBServer, relay_url: str
+) -> None:
     settings = settings_of(mariadb, relay_url)
     end = RelayLog.open(relay_url).last()
     assert end is not None
@@ -58,8 +67,15 @@ def test_of_one_table_only_its_rows_are_loaded(mariadb: MariaDBServer, relay_url
     settings = settings_of(mariadb, relay_url)
     end = RelayLog.open(relay_url).last()
     assert end is not None
-    whole, one = (plan_restore(settings, RestoreRequest(end.hi, globs)).cost for globs in ((), ("bank.child",)))
-    assert 0 < one.base_rows < whole.base_rows and one.changes < whole.changes and one.seconds < whole.seconds
+    whole, one = (
+        plan_restore(settings, RestoreRequest(end.hi, globs)).cost
+        for globs in ((), ("bank.child",))
+    )
+    assert (
+        0 < one.base_rows < whole.base_rows
+        and one.changes < whole.changes
+        and one.seconds < whole.seconds
+    )
     assert restore(settings, RestoreRequest(end.hi, ("bank.child",))).tables == 1
 
 
@@ -78,7 +94,9 @@ def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
     )
     bases.publish(partial)
     try:
-        assert plan_restore(settings, RestoreRequest(moment + 1, ("bank.account",))).base == partial.id
+        assert (
+            plan_restore(settings, RestoreRequest(moment + 1, ("bank.account",))).base == partial.id
+        )
         plan = plan_restore(settings, RestoreRequest(moment + 1, ("bank.child",)))
         assert (plan.base, plan.problems) == (whole.id, ())
     finally:
@@ -87,7 +105,10 @@ def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
 
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ArchiveSnapshot]:
-    """The recording `ddl` landed and archived, with a base in the middle. Then shop.g2 is renamed and dropped."""
+    """The recording `ddl` landed and archived, with a base in the middle.
+
+    Then shop.g2 is renamed and dropped.
+    """
     url = archive_of("ddl", tmp_path_factory.mktemp("ddl"))
     snapshots = json.loads((RECORDINGS / "ddl/snapshots.json").read_text())
     ts = next(snapshot["ts"] for snapshot in snapshots if snapshot["label"] == "c_renamed")
@@ -119,7 +140,9 @@ def test_a_decision_about_ddl_for_which_rows_were_left_out_stops_a_restore_that_
     ddl = int(plan_restore(settings, request).ddls[0].split(" ", 1)[0])
     settings.open_relay().decisions.add(Override(ddl, SKIP))
     try:
-        with pytest.raises(RestoreError, match=f"decided about the DDL at .{ddl}. after this restore was planned"):
+        with pytest.raises(
+            RestoreError, match=f"decided about the DDL at .{ddl}. after this restore was planned"
+        ):
             run_restore(settings, job, Runner("test"), ways=Here())
         cancel_restore(settings, job, Runner("test"))
         assert plan_restore(settings, request).without_rows == ()
@@ -133,7 +156,9 @@ def _end(url: str) -> int:
     return last.hi
 
 
-def test_a_damaged_file_of_a_base_stops_it_with_its_place(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_damaged_file_of_a_base_stops_it_with_its_place(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     url = archive_of("bootstrap", tmp_path, 400)
     base = based(url)
     table = base.table("bank", "account")

@@ -1,4 +1,6 @@
-"""Stored generated columns that another server may compute otherwise: bases hold them, and what lacks them is known."""
+"""Stored generated columns that another server may compute otherwise: bases hold them, and what
+lacks them is known.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ BORN = [(n, n, datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2)) for
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> tuple[Settings, int]:
-    """Rows before a base and behind it, in a table whose days TiDB computes in a time zone of its own."""
+    """Rows before a base and behind it, in a table whose days TiDB computes in a time zone of its
+    own.
+    """
     told = Story(mariadb, tmp_path)
     day = column(4, "d date", generated="date(`ts`)", generated_stored=True)
     made = table(10, "t", "id int", "v int", "ts timestamp", day, primary="id")
@@ -50,7 +54,10 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> tuple[Settings, int]:
 
 
 def rows(server: MariaDBServer, schema: str = "d_restored") -> list[tuple[Any, ...]]:
-    with server.connect(init_command="SET time_zone='+00:00'") as connection, connection.cursor() as cursor:
+    with (
+        server.connect(init_command="SET time_zone='+00:00'") as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute(f"SELECT * FROM {schema}.t ORDER BY id")
         return list(cursor.fetchall())
 
@@ -76,12 +83,16 @@ def test_a_restore_from_a_base_has_the_values_that_tidb_computed(
     assert rows(mariadb) == EXPECTED
     (range_,) = archive_status(settings).tables
     assert range_.name == "d.t" and tables_restorable_at(settings, base, end(settings))
-    (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
+    (done,) = restore_files(
+        settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")
+    ).tables
     assert done.left_out == ()
     assert '2020-01-01 20:00:00","2020-01-02"' in (tmp_path / "files/d.t.csv").read_text()
 
 
-def test_a_base_of_the_downstream_holds_them_too(story: tuple[Settings, int], mariadb: MariaDBServer) -> None:
+def test_a_base_of_the_downstream_holds_them_too(
+    story: tuple[Settings, int], mariadb: MariaDBServer
+) -> None:
     settings, _ = story
     storage = Archive.open(settings.archive_url).storage
     past = tables_as_of(settings, end(settings), ["d.t"], run=run_locally)
@@ -89,7 +100,9 @@ def test_a_base_of_the_downstream_holds_them_too(story: tuple[Settings, int], ma
     with ConsistentReader.open(settings.downstream, 7, 1) as snapshot:
         places, problems = downstream_tables(settings, known, snapshot.session(0))
         assert problems == []
-        ((_, (file,)),) = write_ranges(snapshot, plan_ranges(snapshot, places), storage, "bases/x", lambda: True)
+        ((_, (file,)),) = write_ranges(
+            snapshot, plan_ranges(snapshot, places), storage, "bases/x", lambda: True
+        )
     assert (file.rows, file.computed) == (4, ("d",))
     (batch,) = base_files.read_file(storage, file, known.tables[0])
     assert batch.column("d").to_pylist() == ["2020-01-02"] * 4
@@ -109,7 +122,10 @@ def without_computed(monkeypatch: pytest.MonkeyPatch, settings: Settings, ts: in
 
 
 def test_of_a_base_without_them_the_way_is_another_one_and_the_promise_is_that_of_the_restore(
-    story: tuple[Settings, int], mariadb: MariaDBServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    story: tuple[Settings, int],
+    mariadb: MariaDBServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     settings, middle = story
     older = without_computed(monkeypatch, settings, middle)
@@ -121,7 +137,9 @@ def test_of_a_base_without_them_the_way_is_another_one_and_the_promise_is_that_o
     assert tables_restorable_at(settings, base, end(settings)) == {}
     (range_,) = archive_status(settings).tables
     assert (range_.base, tso.text(range_.from_ts)) != (older, tso.text(middle))
-    (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
+    (done,) = restore_files(
+        settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")
+    ).tables
     assert done.left_out == ()
     next_one = base_at(settings, middle + 1)
     assert next_one.tables[0].files[0].computed == ("d",)
@@ -139,5 +157,7 @@ def test_where_nothing_tells_them_a_restore_is_refused_and_not_promised(
     plan = plan_restore(settings, RestoreRequest(end(settings)))
     assert any("d.t: d would be" in problem for problem in plan.problems)
     assert archive_status(settings).tables == ()
-    (done,) = restore_files(settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")).tables
+    (done,) = restore_files(
+        settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")
+    ).tables
     assert done.left_out == ("d",)

@@ -1,4 +1,6 @@
-"""Tables of the past into files: whole, verified, gone on with, and never into somebody else's folder."""
+"""Tables of the past into files: whole, verified, gone on with, and never into somebody else's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 def recorded_rows(name: str) -> int:
-    tables = {label["label"]: label["tables"] for label in json.loads((RECORDINGS / "shop/snapshots.json").read_text())}
+    tables = {
+        label["label"]: label["tables"]
+        for label in json.loads((RECORDINGS / "shop/snapshots.json").read_text())
+    }
     return int(tables[LABEL][name])
 
 
@@ -61,9 +66,13 @@ def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
     assert len(kept) == 2 and len(manifest["tables"]) == 2 and not manifest["whole"]
 
     done = restore_files(shop, request)
-    assert {table.name: table.rows for table in done.tables} == {name: recorded_rows(name) for name in TABLES}
+    assert {table.name: table.rows for table in done.tables} == {
+        name: recorded_rows(name) for name in TABLES
+    }
     assert done.made == 2
-    assert {name: (request.folder / name).stat().st_mtime_ns for name in kept} == kept, "they were not made again"
+    assert {name: (request.folder / name).stat().st_mtime_ns for name in kept} == kept, (
+        "they were not made again"
+    )
     for table in done.tables:
         assert pq.read_metadata(request.folder / table.file).num_rows == table.rows
         assert "CREATE TABLE" in (request.folder / f"{table.name}.schema.sql").read_text()
@@ -79,34 +88,62 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
 ) -> None:
     folder = tmp_path / "files"
     shop = replace(shop, restore=Restore(folders=[str(tmp_path)]))
-    said = {"until": str(MID), "tables": ["bank.cart"], "folder": str(folder), "format": "csv", "plan_only": True}
+    said = {
+        "until": str(MID),
+        "tables": ["bank.cart"],
+        "folder": str(folder),
+        "format": "csv",
+        "plan_only": True,
+    }
     planned = tasks.begin(shop, said, "a test")
     assert "table    bank.cart" in planned["plan"] and planned["job"] is None
     assert not folder.exists()
     job = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
     made = tasks.work(shop, job, "a test", compute=run_locally)
     assert made | {"seconds": 0} == {
-        "until": MID, "folder": str(folder), "tables": 1, "rows": recorded_rows("bank.cart"), "made": 1, "seconds": 0
-    }  # fmt: skip
+        "until": MID,
+        "folder": str(folder),
+        "tables": 1,
+        "rows": recorded_rows("bank.cart"),
+        "made": 1,
+        "seconds": 0,
+    }
     again = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
-    assert tasks.work(shop, again, "a test", compute=run_locally)["made"] == 0, "triggered again it finds them"
+    assert tasks.work(shop, again, "a test", compute=run_locally)["made"] == 0, (
+        "triggered again it finds them"
+    )
     with pytest.raises(RestoreError, match="holds another restore"):
         tasks.begin(shop, said | {"tables": ["bank.ledger"]}, "a test")
     with pytest.raises(RestoreError, match="no table had such a name"):
-        tasks.begin(shop, said | {"tables": ["bank.no"], "folder": str(tmp_path / "other")}, "a test")
+        tasks.begin(
+            shop, said | {"tables": ["bank.no"], "folder": str(tmp_path / "other")}, "a test"
+        )
 
 
 @pytest.mark.parametrize(
-    "place", [{"folder": "/tmp/x/../allowed-not/f"}, {"target": "/etc/sluice/other.toml"}, {"connection": "spare"}]
+    "place",
+    [
+        {"folder": "/tmp/x/../allowed-not/f"},
+        {"target": "/etc/sluice/other.toml"},
+        {"connection": "spare"},
+    ],
 )
-def test_airflows_form_names_only_places_that_the_settings_allow(shop: Settings, place: dict[str, str]) -> None:
-    """Otherwise the right to trigger the DAG sends any password that tasks can read to a server of one's choice."""
-    allowing = replace(shop, restore=Restore(targets=["/etc/sluice/copies.toml"], folders=["/tmp/allowed"]))
+def test_airflows_form_names_only_places_that_the_settings_allow(
+    shop: Settings, place: dict[str, str]
+) -> None:
+    """Otherwise the right to trigger the DAG sends any password that tasks can read to a server of
+    one's choice.
+    """
+    allowing = replace(
+        shop, restore=Restore(targets=["/etc/sluice/copies.toml"], folders=["/tmp/allowed"])
+    )
     with pytest.raises(RestoreError, match=r"isn't among \[restore\] (targets|folders)"):
         tasks.begin(allowing, {"until": str(MID), "plan_only": True} | place, "a test")
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(shop: Settings, tmp_path: Path) -> None:
+def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(
+    shop: Settings, tmp_path: Path
+) -> None:
     (tmp_path / "somebody's.txt").write_text("else")
     request = FilesRequest(MID, ("bank.account",), tmp_path, "csv")
     with pytest.raises(RestoreError, match="isn't empty"):
@@ -117,7 +154,9 @@ def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(sh
         restore_files(shop, replace(request, until=MID - 1, beside=True))
 
 
-def test_rows_that_are_not_what_is_computed_once_more_are_an_error(shop: Settings, tmp_path: Path) -> None:
+def test_rows_that_are_not_what_is_computed_once_more_are_an_error(
+    shop: Settings, tmp_path: Path
+) -> None:
     calls: list[Aggregation] = []
 
     def forgetful(plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:

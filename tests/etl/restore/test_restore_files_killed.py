@@ -1,4 +1,6 @@
-"""Restores into files as real processes: killed, standing still while another one goes on, on a full disk, given up."""
+"""Restores into files as real processes: killed, standing still while another one goes on, on a
+full disk, given up.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,23 @@ import pytest
 
 from sluice.errors import ours
 from sluice.etl.history.as_of import run_locally
-from sluice.etl.restore import cancel_files, create_or_resume_files, files_folder, into_files, run_files
+from sluice.etl.restore import (
+    cancel_files,
+    create_or_resume_files,
+    files_folder,
+    into_files,
+    run_files,
+)
 from sluice.relay.archive import Archive, Pins
 from sluice.relay.jobs import CANCEL, CANCELLED, DONE, FAILED, Job, Runner
 from tests.etl.restore import killed_restore_files
-from tests.etl.restore.killed_restore_files import TABLES, TABLES_AT_A_TIME, request_for, settings_of, write
+from tests.etl.restore.killed_restore_files import (
+    TABLES,
+    TABLES_AT_A_TIME,
+    request_for,
+    settings_of,
+    write,
+)
 from tests.etl.restore.restoring import archive_of, restore_files
 from tests.etl.stopped_work import Worker, Workshop
 from tests.small_disk import small_disk
@@ -58,7 +72,10 @@ def asked(url: str, folder: Path) -> Job:
 
 def is_held(url: str, job: Job) -> bool:
     """Whether what it reads stays in the archive."""
-    return any(hold.job == job.id for hold in Pins(Archive.open(settings_of(url).archive_url).storage).all().values())
+    return any(
+        hold.job == job.id
+        for hold in Pins(Archive.open(settings_of(url).archive_url).storage).all().values()
+    )
 
 
 def begun(shop: Workshop, url: str, job: Job, folder: Path, stop: int | str, how: str) -> Worker:
@@ -72,16 +89,27 @@ def begun(shop: Workshop, url: str, job: Job, folder: Path, stop: int | str, how
 
 def served_by_half(folder: Path, undisturbed: dict[str, bytes]) -> list[str]:
     """What is there under its own name, and isn't what it becomes in the end."""
-    there = {name: data for name, data in files_of(folder).items() if not name.endswith((".partial", ".lock"))}
+    there = {
+        name: data
+        for name, data in files_of(folder).items()
+        if not name.endswith((".partial", ".lock"))
+    }
     manifest = json.loads(there.pop("manifest.json", b'{"tables": [], "whole": false}'))
     wrong = [name for name, data in there.items() if data != undisturbed[name]]
-    wrong += [f"{one['name']}, in the manifest" for one in manifest["tables"] if one["file"] not in there]
+    wrong += [
+        f"{one['name']}, in the manifest" for one in manifest["tables"] if one["file"] not in there
+    ]
     whole = {one["name"] for one in manifest["tables"]} == set(TABLES)
     return wrong + (["the manifest"] if manifest["whole"] != whole else [])
 
 
 @pytest.fixture(scope="module")
-def steps(shop: Workshop, url: str, undisturbed: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> int:
+def steps(
+    shop: Workshop,
+    url: str,
+    undisturbed: dict[str, bytes],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> int:
     """Of a restore that nothing meets."""
     folder = tmp_path_factory.mktemp("steps") / "here"
     begun(shop, url, asked(url, folder / "files"), folder, 0, "SIGKILL")
@@ -91,7 +119,12 @@ def steps(shop: Workshop, url: str, undisturbed: dict[str, bytes], tmp_path_fact
 
 @pytest.mark.parametrize("point", [0.4, 0.9])
 def test_another_process_goes_on_where_one_was_killed_and_nothing_was_served_by_half(
-    shop: Workshop, url: str, undisturbed: dict[str, bytes], steps: int, tmp_path: Path, point: float
+    shop: Workshop,
+    url: str,
+    undisturbed: dict[str, bytes],
+    steps: int,
+    tmp_path: Path,
+    point: float,
 ) -> None:
     folder = tmp_path / "here"
     job = asked(url, folder / "files")
@@ -103,7 +136,9 @@ def test_another_process_goes_on_where_one_was_killed_and_nothing_was_served_by_
     assert job.entry().state == DONE and not is_held(url, job)
 
 
-@pytest.mark.parametrize("step", ["open bank.cart.parquet 1", "write_text bank.log_nopk.schema.sql 1"])
+@pytest.mark.parametrize(
+    "step", ["open bank.cart.parquet 1", "write_text bank.log_nopk.schema.sql 1"]
+)
 def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
     shop: Workshop, url: str, undisturbed: dict[str, bytes], tmp_path: Path, step: str
 ) -> None:
@@ -122,14 +157,20 @@ def test_one_that_stood_still_wakes_up_and_changes_nothing_any_more(
 
 
 def test_one_that_stands_still_while_it_writes_the_manifest_is_named_and_ended_the_restore_goes_on(
-    shop: Workshop, url: str, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Workshop,
+    url: str,
+    undisturbed: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(files_folder, "_LOCK_TIMEOUT_S", 0.1)
     folder = tmp_path / "here"
     job = asked(url, folder / "files")
     first = begun(shop, url, job, folder, "replace manifest.json 1", "SIGSTOP")
     try:
-        with pytest.raises(files_folder.FolderLockedError, match=r"process \d+ on .* stands still") as told:
+        with pytest.raises(
+            files_folder.FolderLockedError, match=r"process \d+ on .* stands still"
+        ) as told:
             run_files(settings_of(url), job, Runner("the next"), compute=run_locally)
         assert told.value.transient and job.entry().state == FAILED
     finally:
@@ -176,7 +217,9 @@ def test_on_a_full_disk_the_file_is_named_and_once_there_is_room_it_goes_on(
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(needed // 2 + (128 << 10)))
         job = asked(url, disk / "files")
-        with pytest.raises(OSError, match=r"No space left on device: '.*/files/.*\.partial'") as full:
+        with pytest.raises(
+            OSError, match=r"No space left on device: '.*/files/.*\.partial'"
+        ) as full:
             run_files(settings_of(url), job, Runner("test"), compute=run_locally)
         assert "make room" in ours(full.value).way_out and ours(full.value).transient
         assert job.entry().state == FAILED and "make room" in job.entry().way_out

@@ -1,4 +1,6 @@
-"""A restore that was killed, or stands still, at any point: another process goes on with it, or gives it up."""
+"""A restore that was killed, or stands still, at any point: another process goes on with it, or
+gives it up.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ def begun(server: MariaDBServer, original: Path, folder: Path) -> str:
 
 def check(server: MariaDBServer, url: str) -> None:
     """All is there, and nothing else."""
-    wanted = [line for line in differences(RECORDING, "z_end", server, INTO) if line.split(":")[0] in TABLES]
+    wanted = [
+        line
+        for line in differences(RECORDING, "z_end", server, INTO)
+        if line.split(":")[0] in TABLES
+    ]
     assert wanted == []
     assert databases(server) == {"bank_restored"}
     assert tables(server) == {"bank_restored.child", "bank_restored.log_nopk"}
@@ -61,10 +67,17 @@ def check(server: MariaDBServer, url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def steps(mariadb_server: MariaDBServer, original: Path, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> int:
+def steps(
+    mariadb_server: MariaDBServer,
+    original: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    forks: Forks,
+) -> int:
     """Of a restore that nothing meets."""
     folder = tmp_path_factory.mktemp("whole")
-    return forks.through(mariadb_server.port, folder, begun(mariadb_server, original, folder / "relay"))
+    return forks.through(
+        mariadb_server.port, folder, begun(mariadb_server, original, folder / "relay")
+    )
 
 
 def go_on(server: MariaDBServer, url: str) -> None:

@@ -1,4 +1,6 @@
-"""Restores to any commit, and to right before it: the rows are what a model of the cluster has then."""
+"""Restores to any commit, and to right before it: the rows are what a model of the cluster has
+then.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def versions() -> Versions:
 
 def commits(url: str) -> list[int]:
     log = RelayLog.open(url)
-    return sorted({ts for window in log.windows(0) for ts in log.read([window])["commit_ts"].to_pylist()})
+    return sorted(
+        {ts for window in log.windows(0) for ts in log.read([window])["commit_ts"].to_pylist()}
+    )
 
 
 def moments(url: str, seed: int, count: int) -> Iterator[tuple[str, int]]:
@@ -51,8 +55,14 @@ def check(server: MariaDBServer, url: str, versions: Versions, said: str, ts: in
     request: RestoreRequest = restore_request_from_form({"until": said, "verify": False})
     assert request.until == ts
     restore(settings, request)
-    tables = [table for table in versions.catalog(ts).tables.values() if table.schema_name == "bank"]
-    return [f"{t.full_name} at {said}" for t in tables if restored(server, t) != modelled(versions, t, ts)]
+    tables = [
+        table for table in versions.catalog(ts).tables.values() if table.schema_name == "bank"
+    ]
+    return [
+        f"{t.full_name} at {said}"
+        for t in tables
+        if restored(server, t) != modelled(versions, t, ts)
+    ]
 
 
 def restored(server: MariaDBServer, table: Table) -> list[tuple[object, ...]]:
@@ -63,8 +73,12 @@ def restored(server: MariaDBServer, table: Table) -> list[tuple[object, ...]]:
 
 
 def modelled(versions: Versions, table: Table, ts: int) -> list[tuple[object, ...]]:
-    places = [n for n, column in enumerate(table.stored_columns) if column in table.writable_columns]
-    return sorted((tuple(plain(row[n]) for n in places) for row in versions.rows(table, ts)), key=repr)
+    places = [
+        n for n, column in enumerate(table.stored_columns) if column in table.writable_columns
+    ]
+    return sorted(
+        (tuple(plain(row[n]) for n in places) for row in versions.rows(table, ts)), key=repr
+    )
 
 
 def plain(value: object) -> object:

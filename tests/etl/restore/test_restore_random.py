@@ -38,7 +38,9 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
     rng = random.Random(seed)
     upstream = History(random.Random(seed), _IN_RESTORES).grow(rng.choice((15, 25, 40)))
     recording.write(upstream, folder / "recording")
-    relay = land(folder / "recording", f"file://{folder}/relay", transactions=rng.choice((1, 3, 10, 1000)))
+    relay = land(
+        folder / "recording", f"file://{folder}/relay", transactions=rng.choice((1, 3, 10, 1000))
+    )
     archived(relay, rng.choice((1, 3, 1000)))
     settings = settings_of(server, relay.url)
     if seed % 2:
@@ -50,7 +52,9 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
             wanted = {name: state[name] for name in chosen}
             server.empty()
             restore(settings, RestoreRequest(ts, tuple(map(asked, chosen))))
-            found += [f"seed {seed}, {ts}, {chosen}: {one}" for one in compare(renamed(wanted), server)]
+            found += [
+                f"seed {seed}, {ts}, {chosen}: {one}" for one in compare(renamed(wanted), server)
+            ]
     return found
 
 
@@ -67,7 +71,9 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     ts, state = upstream.states[-1]
     names = sorted(state)
     mariadb.empty()
-    assert restore(settings, RestoreRequest(ts, tuple(map(asked, names)))).verified.tables == len(names)
+    assert restore(settings, RestoreRequest(ts, tuple(map(asked, names)))).verified.tables == len(
+        names
+    )
     assert compare(renamed({name: state[name] for name in names}), mariadb) == []
     files = restore_files(settings, FilesRequest(ts, tuple(map(asked, names)), tmp_path / "files"))
     assert {table.name: table.rows for table in files.tables} == {

@@ -1,4 +1,6 @@
-"""Recordings of a real cluster, restored to each of their snapshots from the archive alone: no difference."""
+"""Recordings of a real cluster, restored to each of their snapshots from the archive alone: no
+difference.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.etl.snapshots import differences
 
 
 @pytest.mark.parametrize(
-    "recording", ["types", "ddl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shop", "edges"))]
+    "recording",
+    ["types", "ddl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shop", "edges"))],
 )
 def test_a_recording_restored_to_each_label_is_its_snapshot(
     mariadb: MariaDBServer, tmp_path: Path, recording: str
@@ -29,5 +32,8 @@ def test_a_recording_restored_to_each_label_is_its_snapshot(
         mariadb.empty()
         is_last = snapshot is snapshots[-1]
         summary = restore(settings, RestoreRequest(min(snapshot["ts"], end), verify=is_last))
-        assert not is_last or (summary.verified.tables, summary.verified.note) == (summary.tables, "")
+        assert not is_last or (summary.verified.tables, summary.verified.note) == (
+            summary.tables,
+            "",
+        )
         assert differences(RECORDINGS / recording, snapshot["label"], mariadb, INTO) == []

@@ -22,7 +22,13 @@ ODD = replace(
     table(12, "odd", "id int", "day date", "s longtext", "b varbinary(9)", "n int", primary="id"),
     auto_increment=9,
 )
-ODD = replace(ODD, columns=(replace(ODD.columns[0], flag=ODD.columns[0].flag | FLAG_AUTO_INCREMENT), *ODD.columns[1:]))
+ODD = replace(
+    ODD,
+    columns=(
+        replace(ODD.columns[0], flag=ODD.columns[0].flag | FLAG_AUTO_INCREMENT),
+        *ODD.columns[1:],
+    ),
+)
 CHILD = table(13, "child of `odd`", "id int", "name varchar(9)", column(3, "e enum('a','x')"))
 ROWS = [
     {"id": 0, "day": "0000-00-00", "s": "", "b": b"", "n": None},
@@ -51,19 +57,35 @@ def files_of(story: Story, folder: Path, kind: str) -> None:
 
 
 def documented(begin: str) -> str:
-    (found,) = [line.strip() for line in _DOCUMENT.read_text().splitlines() if line.startswith(f"    {begin}")]
+    (found,) = [
+        line.strip()
+        for line in _DOCUMENT.read_text().splitlines()
+        if line.startswith(f"    {begin}")
+    ]
     return found
 
 
-def test_a_whole_folder_of_sql_loads_into_an_empty_server_by_one_command(story: Story, tmp_path: Path) -> None:
+def test_a_whole_folder_of_sql_loads_into_an_empty_server_by_one_command(
+    story: Story, tmp_path: Path
+) -> None:
     files_of(story, tmp_path / "files", "sql")
     story.server.empty()
     command = documented("cat ").replace("/backup/shop", str(tmp_path / "files"))
     client = f"mariadb --no-defaults -h127.0.0.1 -P{story.server.port} -uroot"
-    subprocess.run(["bash", "-euo", "pipefail", "-c", command.replace("mariadb", client)], check=True, timeout=60)
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command.replace("mariadb", client)],
+        check=True,
+        timeout=60,
+    )
     shown = "id, CAST(day AS CHAR), CAST(s AS BINARY), CAST(b AS BINARY), n"
     assert story.rows("odd", shown) == [
-        (row["id"], row["day"], row["s"].encode() if isinstance(row["s"], str) else row["s"], row["b"], row["n"])
+        (
+            row["id"],
+            row["day"],
+            row["s"].encode() if isinstance(row["s"], str) else row["s"],
+            row["b"],
+            row["n"],
+        )
         for row in ROWS
     ]
     assert story.rows(CHILD.name, "id, name, e+0") == [(1, "ü", 2), (None, None, 0)]
@@ -73,9 +95,13 @@ def test_a_whole_folder_of_sql_loads_into_an_empty_server_by_one_command(story: 
         assert cursor.fetchall() == ((9,),)
 
 
-def test_a_whole_folder_of_csv_loads_by_one_command_with_null_beside_nothing(story: Story, tmp_path: Path) -> None:
+def test_a_whole_folder_of_csv_loads_by_one_command_with_null_beside_nothing(
+    story: Story, tmp_path: Path
+) -> None:
     files_of(story, tmp_path / "files", "csv")
-    command = documented("FROM read_csv").replace("/backup/shop/shop.orders.csv", str(tmp_path / "files" / "d.odd.csv"))
+    command = documented("FROM read_csv").replace(
+        "/backup/shop/shop.orders.csv", str(tmp_path / "files" / "d.odd.csv")
+    )
     rows = duckdb.sql(command).fetchall()
     assert [(row[0], row[2], row[3]) for row in rows] == [
         ("0", "", "0x"),
@@ -84,4 +110,8 @@ def test_a_whole_folder_of_csv_loads_by_one_command_with_null_beside_nothing(sto
         ("3", _LONG.decode(), "0x4E554C4C"),
         ("4", "NULL", "0x5C4E"),
     ]
-    assert [(row[1], row[4]) for row in rows][:3] == [("0000-00-00", None), ("2020-02-31", "-1"), (None, "2")]
+    assert [(row[1], row[4]) for row in rows][:3] == [
+        ("0000-00-00", None),
+        ("2020-02-31", "-1"),
+        (None, "2"),
+    ]

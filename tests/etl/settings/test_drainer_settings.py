@@ -61,16 +61,30 @@ def test_sluice_can_be_pointed_at_the_file_and_its_own_keys_win(
     )
     with caplog.at_level(logging.WARNING):
         settings = load_settings(tmp_path / "sluice.toml")
-    assert (settings.upstream.pd_urls, settings.upstream.initial_commit_ts) == ("http://pd-1:2379,http://pd-2:2379", 42)
+    assert (settings.upstream.pd_urls, settings.upstream.initial_commit_ts) == (
+        "http://pd-1:2379,http://pd-2:2379",
+        42,
+    )
     downstream = settings.downstream
-    assert (downstream.host, downstream.port, downstream.user, downstream.read_timeout_s) == ("db-1", 4001, "repl", 60)
+    assert (downstream.host, downstream.port, downstream.user, downstream.read_timeout_s) == (
+        "db-1",
+        4001,
+        "repl",
+        60,
+    )
     assert downstream.checkpoint_schema == "binlog_state"
     assert downstream.password() == "hunter2"
     assert "hunter2" not in repr(settings) + caplog.text
     assert settings.apply.worker_count == 32
     assert settings.ignored_ts == {470614793860415502}
-    assert [settings.filters.wants_table("test", name) for name in ("a1", "b", "log")] == [True, False, False]
-    assert [settings.filters.wants_schema(name) for name in ("bank", "S1", "x", "binlog_state")] == [
+    assert [settings.filters.wants_table("test", name) for name in ("a1", "b", "log")] == [
+        True,
+        False,
+        False,
+    ]
+    assert [
+        settings.filters.wants_schema(name) for name in ("bank", "S1", "x", "binlog_state")
+    ] == [
         True,
         True,
         False,
@@ -86,8 +100,13 @@ def test_the_printed_settings_are_the_same_and_hold_no_password(tmp_path: Path) 
     assert "hunter2" not in text
     assert "password-env" in text
     (tmp_path / "printed.toml").write_text(text)
-    (tmp_path / "pointing.toml").write_text('drainer-config = "drainer.toml"\n[relay]\nurl = "file:///r"\n')
-    printed, pointing = load_settings(tmp_path / "printed.toml"), load_settings(tmp_path / "pointing.toml")
+    (tmp_path / "pointing.toml").write_text(
+        'drainer-config = "drainer.toml"\n[relay]\nurl = "file:///r"\n'
+    )
+    printed, pointing = (
+        load_settings(tmp_path / "printed.toml"),
+        load_settings(tmp_path / "pointing.toml"),
+    )
     assert (printed.upstream, printed.filters, printed.ignored_ts, printed.apply) == (
         pointing.upstream,
         pointing.filters,
@@ -142,7 +161,10 @@ def test_what_cannot_be_taken_over_is_refused_by_name(tmp_path: Path, text: str,
 
 
 def test_a_mistake_in_a_rule_of_the_file_is_told_with_the_rule(tmp_path: Path) -> None:
-    written(tmp_path, '[[syncer.ignore-table]]\ndb-name = "a"\ntbl-name = "~("\n[syncer.to]\nhost = "h"\n')
+    written(
+        tmp_path,
+        '[[syncer.ignore-table]]\ndb-name = "a"\ntbl-name = "~("\n[syncer.to]\nhost = "h"\n',
+    )
     (tmp_path / "sluice.toml").write_text(
         'drainer-config = "drainer.toml"\n[upstream]\npd-urls = "x"\n[relay]\nurl = "file:///r"\n'
     )
@@ -153,7 +175,9 @@ def test_a_mistake_in_a_rule_of_the_file_is_told_with_the_rule(tmp_path: Path) -
 def test_files_and_kafka_are_taken_over_with_their_savepoint(tmp_path: Path) -> None:
     document = read_drainer(
         written(
-            tmp_path, 'data-dir = "/d"\n[syncer]\ndb-type = "pb"\nsync-ddl = false\n[syncer.to]\nretention-time = 7\n'
+            tmp_path,
+            'data-dir = "/d"\n[syncer]\ndb-type = "pb"\nsync-ddl ='
+            " false\n[syncer.to]\nretention-time = 7\n",
         )
     ).document
     assert document["file"] == {"dir": "/d", "retention-days": 7, "savepoint": "/d/savepoint"}
@@ -162,8 +186,8 @@ def test_files_and_kafka_are_taken_over_with_their_savepoint(tmp_path: Path) -> 
     document = read_drainer(
         written(
             tmp_path,
-            '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name = "t"\nkafka-max-message-size'
-            " = 1073741824\n",
+            '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "k:9092"\ntopic-name ='
+            ' "t"\nkafka-max-message-size = 1073741824\n',
         )
     ).document
     assert document["kafka"] == {

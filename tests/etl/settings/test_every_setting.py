@@ -1,4 +1,6 @@
-"""The page for those who come from TiDB Binlog has a line for every setting that the parsers know, and no other."""
+"""The page for those who come from TiDB Binlog has a line for every setting that the parsers know,
+and no other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from sluice.pump_service.config import Config, flags
 from sluice.pump_service.config import file as pump_file
 from sluice.pump_service.store.options import MAX_QUEUED
 
-PAGE = (Path(__file__).parents[3] / "docs/reference/from-tidb-binlog.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reference/from-tidb-binlog.md").read_text(
+    encoding="utf-8"
+)
 UNITS = {"s": 1, "days": 86_400, "GiB": 1 << 30}
 PUMP = Config()
 VALUES = {
@@ -54,12 +58,17 @@ KINDS = {"dir": "file", "retention-time": "file", **dict.fromkeys(_OF_KAFKA, "ka
 
 def table(title: str) -> list[tuple[str, str]]:
     """Return the rows of the table under a heading: settings, and what they do here."""
-    (found,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL
+    )
     return re.findall(r"^\| (.*?) \| (.*) \|$", found, re.MULTILINE)
 
 
 def names_in(text: str) -> list[str]:
-    """Return the settings in a cell, as ``[section] key``; one without a section has that of the one before it."""
+    """Return the settings in a cell, as ``[section] key``.
+
+    One without a section has that of the one before it.
+    """
     section, found = "", []
     for name in re.findall(r"`([^`]+)`", text):
         match = re.fullmatch(r"(?:\[([\w.]+)\] )?([\w-]+)", name)
@@ -87,7 +96,9 @@ def test_every_setting_of_a_pump_is_in_the_table() -> None:
 
 
 def accepted(section: str, tmp_path: Path) -> set[str]:
-    """The keys that a section of drainer.toml may have, as its reader says when it meets another one."""
+    """The keys that a section of drainer.toml may have, as its reader says when it meets another
+    one.
+    """
     path = tmp_path / "drainer.toml"
     path.write_text("no-such-key = 1\n" if not section else f"[{section}]\nno-such-key = 1\n")
     with pytest.raises(drainer_toml.DrainerSettingsError, match="unknown key") as caught:
@@ -99,12 +110,18 @@ def accepted(section: str, tmp_path: Path) -> set[str]:
 
 def test_every_setting_of_a_drainer_is_in_the_table(tmp_path: Path) -> None:
     known = set()
-    nested = {"": {"security", "syncer"}, "syncer": {"to", "relay"}, "syncer.to": {"security", "checkpoint"}}
+    nested = {
+        "": {"security", "syncer"},
+        "syncer": {"to", "relay"},
+        "syncer.to": {"security", "checkpoint"},
+    }
     for section in ("", "syncer", "syncer.relay", "syncer.to", "syncer.to.checkpoint"):
         keys = accepted(section, tmp_path) - nested.get(section, set())
         known |= {f"[{section}] {key}" if section else key for key in keys}
     for section in ("security", "syncer.to.security"):
-        known |= {f"[{section}] {key}" for key in ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")}
+        known |= {
+            f"[{section}] {key}" for key in ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")
+        }
     assert settings_in("drainer.toml") == known
 
 
@@ -120,12 +137,16 @@ def test_every_number_of_the_tables_is_the_one_that_the_code_has() -> None:
     lines = lines_in("pump.toml") | lines_in("drainer.toml")
     lines.pop("[syncer.to] sync-mode")
     with_numbers = {name: numbers(here) for name, here in lines.items() if numbers(here)}
-    assert with_numbers.pop("fake-binlog-interval") == {VALUES["gen-binlog-interval"]}, "another name of it"
+    assert with_numbers.pop("fake-binlog-interval") == {VALUES["gen-binlog-interval"]}, (
+        "another name of it"
+    )
     assert with_numbers == {name: {value} for name, value in VALUES.items()}
 
 
 def goals(setting: str) -> list[str]:
-    """Return the settings of sluice.toml that the table names for one of a Drainer, of which one is filled."""
+    """Return the settings of sluice.toml that the table names for one of a Drainer, of which one is
+    filled.
+    """
     names, here = next(row for row in table("drainer.toml") if setting in names_in(row[0]))
     if not (own := re.match(r"`\[", here)):
         return []
@@ -159,7 +180,9 @@ def toml(value: object) -> str:
 
 
 @pytest.mark.parametrize("setting", sorted(lines_in("drainer.toml")))
-def test_what_the_table_gives_for_a_setting_of_a_drainer_is_what_becomes_of_it(setting: str, tmp_path: Path) -> None:
+def test_what_the_table_gives_for_a_setting_of_a_drainer_is_what_becomes_of_it(
+    setting: str, tmp_path: Path
+) -> None:
     here, path = lines_in("drainer.toml")[setting], tmp_path / "drainer.toml"
     path.write_text(written(setting, SAMPLES.get(setting, "some")))
     key = setting.split(" ")[-1]

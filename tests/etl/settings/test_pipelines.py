@@ -8,7 +8,10 @@ import pytest
 from sluice.etl.settings import SettingsError, load_settings
 from sluice.etl.settings.pipelines import check_pipelines, pipelines
 
-ONE = '[upstream]\npd-urls = "http://127.0.0.1:2379"\n[relay]\nurl = "file:///relay"\n[downstream]\nhost = "{host}"\n'
+ONE = (
+    '[upstream]\npd-urls = "http://127.0.0.1:2379"\n[relay]\nurl ='
+    ' "file:///relay"\n[downstream]\nhost = "{host}"\n'
+)
 
 
 @pytest.fixture
@@ -24,7 +27,9 @@ def write(folder, **hosts):
         (folder / f"{name}.toml").write_text(ONE.format(host=host))
 
 
-def test_one_file_is_one_pipeline_without_a_name_and_its_dags_are_called_as_ever(tmp_path, monkeypatch):
+def test_one_file_is_one_pipeline_without_a_name_and_its_dags_are_called_as_ever(
+    tmp_path, monkeypatch
+):
     monkeypatch.delenv("SLUICE_PIPELINES", raising=False)
     write(tmp_path, sluice="db")
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
@@ -51,7 +56,11 @@ def test_each_file_of_the_folder_is_a_pipeline_called_as_its_file(folder):
     ]  # fmt: skip
     assert found["shop"].tags == ["sluice", "shop"]
     settings = found["search"].settings
-    assert (settings.downstream.host, settings.relay.pipeline, settings.name) == ("db2", "search", "search")
+    assert (settings.downstream.host, settings.relay.pipeline, settings.name) == (
+        "db2",
+        "search",
+        "search",
+    )
     assert settings.dag_id("archive") == "archive_search"
     assert load_settings(folder / "search.toml") == settings
 
@@ -60,7 +69,10 @@ def test_who_has_one_and_gets_others_leaves_the_first_as_it_is(folder, tmp_path,
     write(folder, search="db2")
     write(tmp_path, sluice="db")
     monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
-    assert [pipeline.dag_id("replicate") for pipeline in pipelines().values()] == ["replicate", "replicate_search"]
+    assert [pipeline.dag_id("replicate") for pipeline in pipelines().values()] == [
+        "replicate",
+        "replicate_search",
+    ]
     assert pipelines()[""].settings.downstream.host == "db"
 
 
@@ -70,7 +82,9 @@ def test_a_pipeline_that_is_not_there_is_answered_with_those_that_are(folder):
         pipelines().named("shp")
 
 
-@pytest.mark.parametrize("name", ["my shop", "käse", "a.b", "drill", "drill_two", "continuously", "x" * 65])
+@pytest.mark.parametrize(
+    "name", ["my shop", "käse", "a.b", "drill", "drill_two", "continuously", "x" * 65]
+)
 def test_a_file_whose_name_no_dag_can_have_is_named_and_the_others_stay(folder, name):
     write(folder, shop="db")
     write(folder, **{name: "db2"})
@@ -101,16 +115,22 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(folder, conten
     assert pipelines()["shop"].settings.downstream.host == "db"
 
 
-def test_of_two_with_the_same_checkpoint_the_later_one_does_not_begin_and_says_which_is_in_its_way(folder):
+def test_of_two_with_the_same_checkpoint_the_later_one_does_not_begin_and_says_which_is_in_its_way(
+    folder,
+):
     write(folder, shop="db", shop2="DB", third="db3")
-    with pytest.raises(SettingsError, match=r"shop2\.toml: .*shop\.toml.*db:3306, tidb_binlog\.checkpoint"):
+    with pytest.raises(
+        SettingsError, match=r"shop2\.toml: .*shop\.toml.*db:3306, tidb_binlog\.checkpoint"
+    ):
         check_pipelines()
     with pytest.raises(SettingsError, match=r"shop\.toml"):
         _ = pipelines()["shop2"].settings
     assert pipelines()["shop"].settings and pipelines()["third"].settings
     other = ONE.format(host="db") + 'checkpoint-schema = "other"\n'
     (folder / "shop2.toml").write_text(other)
-    with pytest.raises(SettingsError, match=r"shop2\.toml: dropped tables.*shop\.toml.*recycle-schema"):
+    with pytest.raises(
+        SettingsError, match=r"shop2\.toml: dropped tables.*shop\.toml.*recycle-schema"
+    ):
         check_pipelines()
     (folder / "shop2.toml").write_text(other + 'recycle-schema = "others"\n')
     check_pipelines()
@@ -123,7 +143,9 @@ def test_of_two_with_the_same_checkpoint_the_later_one_does_not_begin_and_says_w
         '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "k:1"\nsavepoint = "/out"\n',
     ],
 )
-def test_two_that_write_to_the_same_folder_or_keep_the_same_savepoint_are_refused_too(folder, downstream):
+def test_two_that_write_to_the_same_folder_or_keep_the_same_savepoint_are_refused_too(
+    folder, downstream
+):
     for name in ("a", "b"):
         (folder / f"{name}.toml").write_text(ONE.partition("[downstream]")[0] + downstream)
     with pytest.raises(SettingsError, match=r"b\.toml: .*a\.toml.*/out"):

@@ -24,7 +24,10 @@ def test_minimal_settings_have_documented_defaults():
     ("document", "text"),
     [
         (with_key("window", "max-transactons", 5), "unknown key [window] max-transactons"),
-        (with_key("window", "max-transactions", "5"), "[window] max-transactions = '5': int expected"),
+        (
+            with_key("window", "max-transactions", "5"),
+            "[window] max-transactions = '5': int expected",
+        ),
         (with_key("window", "max-transactions", True), "int expected"),
         (with_key("window", "max-bytes", 0), "must be above 0"),
         (with_key("apply", "mode", "sideways"), "[apply] mode = 'sideways'"),
@@ -61,9 +64,11 @@ def test_a_missing_password_variable_is_named(monkeypatch):
 
 def archive_of(relay_url, **archive):
     document = {
-        "upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay_url}, "downstream": {"host": "db"},
+        "upstream": {"pd-urls": "http://127.0.0.1:1"},
+        "relay": {"url": relay_url},
+        "downstream": {"host": "db"},
         "archive": archive,
-    }  # fmt: skip
+    }
     return parse_settings(document)
 
 
@@ -73,15 +78,26 @@ def archive_of(relay_url, **archive):
     ("s3://bucket/relay?region=eu&endpoint_override=h:1", "s3://bucket/relay/archive?region=eu&endpoint_override=h:1"),
     ("gs://bucket", "gs://bucket/archive"),
 ])  # fmt: skip
-def test_the_archive_lies_in_the_relay_log_s_folder_unless_it_has_a_place_of_its_own(relay_url, expected):
+def test_the_archive_lies_in_the_relay_log_s_folder_unless_it_has_a_place_of_its_own(
+    relay_url, expected
+):
     assert archive_of(relay_url).archive_url == expected
     assert archive_of(relay_url, url="s3://cold/past").archive_url == "s3://cold/past"
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("every", "0m"), ("every", "soon"), ("url", "s3://key:secret@bucket/x"), ("keep", "59m"), ("bases-every", "1w"),
-    ("bases-keep", "7"), ("drills-every", "often"), ("lake", "old"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("every", "0m"),
+        ("every", "soon"),
+        ("url", "s3://key:secret@bucket/x"),
+        ("keep", "59m"),
+        ("bases-every", "1w"),
+        ("bases-keep", "7"),
+        ("drills-every", "often"),
+        ("lake", "old"),
+    ],
+)
 def test_an_archive_that_can_t_be_is_refused_without_repeating_secrets(key, value):
     with pytest.raises(SettingsError, match=r"\[archive\]") as refused:
         archive_of("/relay", **{key: value})

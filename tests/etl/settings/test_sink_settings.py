@@ -24,14 +24,18 @@ def test_a_folder_is_all_that_files_need() -> None:
         settings.file.compression,
         settings.file.retention_days,
     ) == ("/data", 512 * 2**20, "", 0)
-    assert (settings.time_zone, write_plan_of_sink(settings.target, settings.apply.mode)) == ("UTC", "file_binlog")
+    assert (settings.time_zone, write_plan_of_sink(settings.target, settings.apply.mode)) == (
+        "UTC",
+        "file_binlog",
+    )
 
 
 def test_kafka_takes_the_clients_own_options() -> None:
     settings = parsed(
-        '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:9092,b:9092"\nsavepoint = "/data/savepoint"\ntime-zone ='
-        ' "+08:00"\n[kafka.client]\n"security.protocol" = "SASL_SSL"\n"batch.num.messages" ='
-        ' 1024\n"enable.ssl.certificate.verification" = true\n[kafka.client-env]\n"sasl.password" = "KAFKA_PASSWORD"\n'
+        '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:9092,b:9092"\nsavepoint ='
+        ' "/data/savepoint"\ntime-zone = "+08:00"\n[kafka.client]\n"security.protocol" ='
+        ' "SASL_SSL"\n"batch.num.messages" = 1024\n"enable.ssl.certificate.verification" ='
+        ' true\n[kafka.client-env]\n"sasl.password" = "KAFKA_PASSWORD"\n'
     )
     assert settings.kafka.client == {
         "security.protocol": "SASL_SSL",
@@ -39,7 +43,10 @@ def test_kafka_takes_the_clients_own_options() -> None:
         "enable.ssl.certificate.verification": True,
     }
     assert settings.kafka.client_env == {"sasl.password": "KAFKA_PASSWORD"}
-    assert (settings.time_zone, write_plan_of_sink(settings.target, settings.apply.mode)) == ("+08:00", "kafka_binlog")
+    assert (settings.time_zone, write_plan_of_sink(settings.target, settings.apply.mode)) == (
+        "+08:00",
+        "kafka_binlog",
+    )
 
 
 def test_a_database_needs_a_host_and_no_folder() -> None:
@@ -53,23 +60,53 @@ KAFKA = '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\nsavepoint = "/s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[downstream]\ntype = "oracle"\n', r"\[downstream\] type = 'oracle': must be 'mysql', 'file' or 'kafka'"),
+        (
+            '[downstream]\ntype = "oracle"\n',
+            r"\[downstream\] type = 'oracle': must be 'mysql', 'file' or 'kafka'",
+        ),
         ("", r"\[downstream\] host is missing"),
         ('[downstream]\ntype = "file"\n', r"\[file\] dir is missing"),
-        (f'{FILE}dir = "/d"\ncompression = "zip"\n', r"\[file\] compression = 'zip': must be 'gzip' or ''"),
-        (f'{FILE}dir = "/d"\nretention-days = -1\n', r"\[file\] retention-days = -1: must not be below 0"),
-        (f'{FILE}dir = "/d"\nmax-file-bytes = 0\n', r"\[file\] max-file-bytes = 0: must be above 0"),
-        (f'{FILE}dir = "/d"\ntime-zone = "Nowhere"\n', r"\[file\] time-zone: 'Nowhere' is no time zone"),
+        (
+            f'{FILE}dir = "/d"\ncompression = "zip"\n',
+            r"\[file\] compression = 'zip': must be 'gzip' or ''",
+        ),
+        (
+            f'{FILE}dir = "/d"\nretention-days = -1\n',
+            r"\[file\] retention-days = -1: must not be below 0",
+        ),
+        (
+            f'{FILE}dir = "/d"\nmax-file-bytes = 0\n',
+            r"\[file\] max-file-bytes = 0: must be above 0",
+        ),
+        (
+            f'{FILE}dir = "/d"\ntime-zone = "Nowhere"\n',
+            r"\[file\] time-zone: 'Nowhere' is no time zone",
+        ),
         ('[downstream]\ntype = "kafka"\n', r"\[kafka\] brokers is missing"),
-        ('[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\n', r"\[kafka\] savepoint is missing"),
-        (f"{KAFKA}max-message-bytes = 2000000000\n", r"\[kafka\] max-message-bytes = 2000000000: the client takes 1000000000 at most"),  # noqa: E501
-        (f'{KAFKA}[kafka.client]\n"sasl.password" = "x"\n', r'\[kafka.client\] "sasl.password" looks like a secret: .*\[kafka.client-env\]'),  # noqa: E501
+        (
+            '[downstream]\ntype = "kafka"\n[kafka]\nbrokers = "a:1"\n',
+            r"\[kafka\] savepoint is missing",
+        ),
+        (
+            f"{KAFKA}max-message-bytes = 2000000000\n",
+            r"\[kafka\] max-message-bytes = 2000000000: the client takes 1000000000 at most",
+        ),
+        (
+            f'{KAFKA}[kafka.client]\n"sasl.password" = "x"\n',
+            r'\[kafka.client\] "sasl.password" looks like a secret: .*\[kafka.client-env\]',
+        ),
         (f'{KAFKA}[kafka.client]\n"ssl.key.pem" = "x"\n', r'"ssl.key.pem" looks like a secret'),
         (f'{KAFKA}[kafka.client]\n"acks" = 1\n', r'\[kafka.client\] "acks" is set by Sluice'),
-        (f'{KAFKA}[kafka.client-env]\n"transactional.id" = "x"\n', r'\[kafka.client-env\] "transactional.id" is set by Sluice'),  # noqa: E501
-        (f'{KAFKA}[kafka.client]\n"linger.ms" = [1]\n', r"\[kafka.client\] linger.ms = \[1\]: a text, a number, true or false expected"),  # noqa: E501
+        (
+            f'{KAFKA}[kafka.client-env]\n"transactional.id" = "x"\n',
+            r'\[kafka.client-env\] "transactional.id" is set by Sluice',
+        ),
+        (
+            f'{KAFKA}[kafka.client]\n"linger.ms" = [1]\n',
+            r"\[kafka.client\] linger.ms = \[1\]: a text, a number, true or false expected",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_setting_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         parsed(text)

@@ -1,4 +1,6 @@
-"""Credentials of an object store from an Airflow connection: where they come from, and where they never appear."""
+"""Credentials of an object store from an Airflow connection: where they come from, and where they
+never appear.
+"""
 
 from __future__ import annotations
 
@@ -41,35 +43,71 @@ def nobody_knows_any(monkeypatch: pytest.MonkeyPatch) -> None:
     ("connection", "expected"),
     [
         (
-            Connection("aws", "AKIA", "hush", extra_dejson={"region_name": "eu-1", "endpoint_url": "http://s3:9000"}),
-            {"access_key_id": "AKIA", "secret_access_key": "hush", "region": "eu-1", "endpoint": "http://s3:9000"},
+            Connection(
+                "aws",
+                "AKIA",
+                "hush",
+                extra_dejson={"region_name": "eu-1", "endpoint_url": "http://s3:9000"},
+            ),
+            {
+                "access_key_id": "AKIA",
+                "secret_access_key": "hush",
+                "region": "eu-1",
+                "endpoint": "http://s3:9000",
+            },
         ),
         (
             Connection(
-                "aws", extra_dejson={"aws_access_key_id": "A", "aws_secret_access_key": "h", "aws_session_token": "t"}
+                "aws",
+                extra_dejson={
+                    "aws_access_key_id": "A",
+                    "aws_secret_access_key": "h",
+                    "aws_session_token": "t",
+                },
             ),
             {"access_key_id": "A", "secret_access_key": "h", "session_token": "t"},
         ),
         (
-            Connection("google_cloud_platform", extra_dejson={"keyfile_dict": {"type": "service_account"}}),
+            Connection(
+                "google_cloud_platform", extra_dejson={"keyfile_dict": {"type": "service_account"}}
+            ),
             {"service_account_key": json.dumps({"type": "service_account"})},
         ),
         (
-            Connection("google_cloud_platform", extra_dejson={"extra__google_cloud_platform__key_path": "/key.json"}),
+            Connection(
+                "google_cloud_platform",
+                extra_dejson={"extra__google_cloud_platform__key_path": "/key.json"},
+            ),
             {"service_account": "/key.json"},
         ),
         (Connection("wasb", "account", "hush"), {"account_name": "account", "account_key": "hush"}),
         (
-            Connection("wasb", "client", "hush", "https://account.blob.core.windows.net/", {"tenant_id": "t"}),
-            {"account_name": "account", "tenant_id": "t", "client_id": "client", "client_secret": "hush"},
+            Connection(
+                "wasb",
+                "client",
+                "hush",
+                "https://account.blob.core.windows.net/",
+                {"tenant_id": "t"},
+            ),
+            {
+                "account_name": "account",
+                "tenant_id": "t",
+                "client_id": "client",
+                "client_secret": "hush",
+            },
         ),
         (
-            Connection("wasb", extra_dejson={"connection_string": "AccountName=account;AccountKey=aHVzaA==;X=y"}),
+            Connection(
+                "wasb",
+                extra_dejson={"connection_string": "AccountName=account;AccountKey=aHVzaA==;X=y"},
+            ),
             {"account_name": "account", "account_key": "aHVzaA=="},
         ),
     ],
 )
-def test_a_connection_s_fields_become_the_store_s(connection: Connection, expected: dict[str, str]) -> None:
+def test_a_connection_s_fields_become_the_store_s(
+    connection: Connection, expected: dict[str, str]
+) -> None:
     assert credentials_of(connection, "[relay] connection c").options == expected
 
 
@@ -82,7 +120,9 @@ def test_a_connection_s_fields_become_the_store_s(connection: Connection, expect
         Connection("google_cloud_platform", password="hush", extra_dejson={"key_secret_name": "s"}),
     ],
 )
-def test_a_connection_that_can_t_be_used_is_refused_without_its_secret(connection: Connection) -> None:
+def test_a_connection_that_can_t_be_used_is_refused_without_its_secret(
+    connection: Connection,
+) -> None:
     with pytest.raises(SettingsError, match=r"\[relay\] connection c") as caught:
         credentials_of(connection, "[relay] connection c")
     assert "hush" not in str(caught.value)
@@ -101,7 +141,9 @@ def url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return s3_server.plain_url()
 
 
-def test_settings_name_the_connection_and_the_store_is_opened_with_it(url: str, s3_server: S3Server) -> None:
+def test_settings_name_the_connection_and_the_store_is_opened_with_it(
+    url: str, s3_server: S3Server
+) -> None:
     settings = parse_settings(
         {
             "upstream": {"pd-urls": "-"},
@@ -127,11 +169,19 @@ def test_spark_s_workers_get_them_inside_of_the_function_and_not_as_plain_text(
 ) -> None:
     assert with_credentials(_opened) is _opened  # nobody gave any
     parse_settings(
-        {"upstream": {"pd-urls": "-"}, "relay": {"url": url, "connection": "store"}, "downstream": {"host": "d"}}
+        {
+            "upstream": {"pd-urls": "-"},
+            "relay": {"url": url, "connection": "store"},
+            "downstream": {"host": "d"},
+        }
     )
     RelayLog.open(url).claim("land")
     sent = cloudpickle.dumps(with_credentials(_opened))
-    assert SECRET.encode() not in sent and b"AKIA" not in sent and SECRET not in repr(with_credentials(_opened))
+    assert (
+        SECRET.encode() not in sent
+        and b"AKIA" not in sent
+        and SECRET not in repr(with_credentials(_opened))
+    )
     monkeypatch.setattr(credentials, "_providers", {})
     monkeypatch.setattr(credentials, "_cached", {})
     there = pickle.loads(sent)
@@ -152,7 +202,9 @@ def test_how_often_a_window_is_put_depends_on_whether_puts_are_charged_for(
     url: str, put_every: str, expected_ms: int, idle_ms: int
 ) -> None:
     relay = {"url": url} | ({"put-every": put_every} if put_every else {})
-    settings = parse_settings({"upstream": {"pd-urls": "-"}, "relay": relay, "downstream": {"host": "d"}})
+    settings = parse_settings(
+        {"upstream": {"pd-urls": "-"}, "relay": relay, "downstream": {"host": "d"}}
+    )
     assert settings.relay.put_every_ms == expected_ms
     assert settings.landed_window.idle_interval_ms == idle_ms
 

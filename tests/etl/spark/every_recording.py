@@ -1,5 +1,5 @@
-"""All recordings through a standalone cluster: landed from two pumps while a worker is killed, applied while the master
-is restarted, and compared with what TiDB had.
+"""All recordings through a standalone cluster: landed from two pumps while a worker is killed,
+applied while the master is restarted, and compared with what TiDB had.
 
     make test-cluster
 
@@ -38,7 +38,9 @@ WINDOWS = 12
 BATCHES = 6
 """About so many of each recording."""
 REFUSED = re.compile(r"conv\.(c_\w+)\.v from .* to .*: the value .*sluice ddl skip", re.DOTALL)
-"""A conversion that no other server can do exactly stops applying; it is left out then, as an operator would."""
+"""A conversion that no other server can do exactly stops applying; it is left out then, as an
+operator would.
+"""
 NOT_RECORDED = {"oldcoll": "oldc.p: "}
 """The store that was recorded read NULL where this table's clustered key is."""
 
@@ -85,7 +87,9 @@ def restart_the_master(cluster: ClusterApart) -> None:
     cluster.start_master()
 
 
-def apply_what_can_be(settings: Settings, until_ts: int, on_batch: Callable[[BatchReport], None]) -> set[str]:
+def apply_what_can_be(
+    settings: Settings, until_ts: int, on_batch: Callable[[BatchReport], None]
+) -> set[str]:
     """The tables of `conversions` that it stopped at."""
     refused: set[str] = set()
     while True:
@@ -109,12 +113,18 @@ def compared(recording: Recording, mariadb: MariaDBServer) -> ComparisonReport:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_recording_arrives_whole_though_a_worker_dies_and_the_master_restarts(
-    folder: Path, standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer, tmp_path: Path
+    folder: Path,
+    standalone_cluster: ClusterApart,
+    standalone_store: S3Server,
+    mariadb: MariaDBServer,
+    tmp_path: Path,
 ) -> None:
     recording = Recording(folder)
     last = recording.labels[-1]
     commits = len(recording.transactions(last.ts))
-    settings = settings_of(standalone_cluster, standalone_store.url(f"every-{folder.name}"), mariadb)
+    settings = settings_of(
+        standalone_cluster, standalone_store.url(f"every-{folder.name}"), mariadb
+    )
     landed = Disturbed(lambda: kill_and_start_a_worker(standalone_cluster))
     with pumps_with(recording, tmp_path / "up") as upstream:
         limits = Limits(max_transactions=max(10, commits // WINDOWS), idle_interval_ms=100)
@@ -125,8 +135,9 @@ def test_a_recording_arrives_whole_though_a_worker_dies_and_the_master_restarts(
         refused = apply_what_can_be(settings, last.ts, applied)
     report = compared(recording, mariadb)
     print(
-        f"{folder.name}: {commits} transactions in {landed.calls} windows and {applied.calls} batches; {report.tables}"
-        f" tables, {report.rows} rows; left out: {', '.join(sorted(refused)) or 'none'}"
+        f"{folder.name}: {commits} transactions in {landed.calls} windows and {applied.calls}"
+        f" batches; {report.tables} tables, {report.rows} rows; left out:"
+        f" {', '.join(sorted(refused)) or 'none'}"
     )
     excused = (NOT_RECORDED.get(folder.name, "\n"), *(f"conv.{name}:" for name in refused))
     assert [line for line in report.differences if not line.startswith(excused)] == []

@@ -1,7 +1,8 @@
-"""A cluster whose workers see neither the driver's files nor Sluice: each is in a mount namespace of its own, in which
-folders of the driver are empty.
+"""A cluster whose workers see neither the driver's files nor Sluice: each is in a mount namespace
+of its own, in which folders of the driver are empty.
 
-Where the environment gives nobody one, workers are told apart by their folders alone (`is_apart` is False then).
+Where the environment gives nobody one, workers are told apart by their folders alone (`is_apart` is
+False then).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _NAMESPACES = (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", 
 def namespace() -> list[str] | None:
     """What gives a command its own mounts; None where nobody may."""
     for words in _NAMESPACES:
-        tried = subprocess.run([*words, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True)
+        tried = subprocess.run(
+            [*words, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True
+        )
         if tried.returncode == 0:
             return words
     return None
@@ -46,7 +49,11 @@ class ClusterApart(StandaloneCluster):
         if self._namespace is None:
             return tuple(argv)
         steps = [f"mount -t tmpfs none {shlex.quote(str(path))}" for path in self._hidden]
-        steps += [f"mkdir -p {shlex.quote(str(folder))}", f"cd {shlex.quote(str(folder))}", f"exec {shlex.join(argv)}"]
+        steps += [
+            f"mkdir -p {shlex.quote(str(folder))}",
+            f"cd {shlex.quote(str(folder))}",
+            f"exec {shlex.join(argv)}",
+        ]
         return (*self._namespace, "/bin/bash", "-c", " && ".join(steps))
 
 

@@ -25,7 +25,9 @@ def standalone_store(s3_process: S3Process) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module")
-def standalone_cluster(standalone_store: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterApart]:
+def standalone_cluster(
+    standalone_store: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterApart]:
     """A master, two workers in mount namespaces of their own, and a Connect server."""
     home = Path(tempfile.mkdtemp(prefix="sluice-cluster-"))
     found = ClusterApart(home, [tmp_path_factory.getbasetemp(), home], standalone_store.environment)

@@ -17,7 +17,9 @@ from sluice.etl.spark.worker_tuning import TEXTS
 
 
 class Member:
-    """In place of a standing worker, whose contract it keeps: `comes` says whether Spark has a core for it."""
+    """In place of a standing worker, whose contract it keeps: `comes` says whether Spark has a core
+    for it.
+    """
 
     def __init__(self, comes: threading.Event | None, work: Any) -> None:
         self.comes = comes
@@ -46,7 +48,10 @@ def crew_of(*members: Member) -> WorkerPool:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A busy machine isn't idleness. A crew that is released has no thread in the way of this process's end."""
+    """A busy machine isn't idleness.
+
+    A crew that is released has no thread in the way of this process's end.
+    """
     monkeypatch.setattr(crew, "_IDLE_TIMEOUT_S", 600.0)
     made: list[WorkerPool] = []
     begin = WorkerPool.__init__
@@ -80,7 +85,9 @@ def test_rows_that_wait_for_each_other_are_worked_on_side_by_side_and_answered_i
         both.wait(60)
         return text.upper()
 
-    assert texts(crew_of(*(Member(now(), work) for _ in range(4)))(table("a", "b", "c", "d"), 60)) == list("ABCD")
+    assert texts(
+        crew_of(*(Member(now(), work) for _ in range(4)))(table("a", "b", "c", "d"), 60)
+    ) == list("ABCD")
 
 
 def test_a_member_that_finds_no_core_holds_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,13 +24,18 @@ from tests.etl.spark_fixture import SparkServer
 
 
 class Away:
-    """A Spark Connect server that was killed after three functions had a session on it; each has met the loss."""
+    """A Spark Connect server that was killed after three functions had a session on it.
+
+    Each has met the loss.
+    """
 
     def __init__(self, server: SparkServer, folder: Path) -> None:
         self.server = server
         self.may_connect = True
         self.function, self.checked, self.closed = (
-            ResilientFunction(SessionTarget(Spark(server.remote), name, folder.as_uri()), work(), (TEXTS, TEXTS))
+            ResilientFunction(
+                SessionTarget(Spark(server.remote), name, folder.as_uri()), work(), (TEXTS, TEXTS)
+            )
             for name in ("kept", "checked", "closed")
         )
         self.function.connect(200)
@@ -133,18 +138,25 @@ class Claim:
 def unreached(tmp_path: Path) -> Iterator[ResilientFunction]:
     """Nobody listens where its server should be."""
     function = ResilientFunction(
-        SessionTarget(Spark("sc://127.0.0.1:1"), "unreached", tmp_path.as_uri()), work(), (TEXTS, TEXTS)
+        SessionTarget(Spark("sc://127.0.0.1:1"), "unreached", tmp_path.as_uri()),
+        work(),
+        (TEXTS, TEXTS),
     )
     yield function
     function.close()
 
 
-def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(unreached: ResilientFunction) -> None:
-    with pytest.raises(SparkUnavailableError, match="nobody takes connections"):  # so it isn't waited for
+def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(
+    unreached: ResilientFunction,
+) -> None:
+    # so it isn't waited for
+    with pytest.raises(SparkUnavailableError, match="nobody takes connections"):
         unreached.connect(200)
     unreached.connect(200)
     assert ask(unreached, "a") == ("a", os.getpid())
-    with pytest.raises(SparkUnavailableError, match=r"nobody takes connections at sc://127\.0\.0\.1:1"):
+    with pytest.raises(
+        SparkUnavailableError, match=r"nobody takes connections at sc://127\.0\.0\.1:1"
+    ):
         ask(unreached, "a", is_small=False)
 
 
@@ -163,7 +175,9 @@ def test_a_server_that_goes_while_it_is_asked_for_a_session_is_away(
     answers: list[tuple[str, int]] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         remote = f"sc://127.0.0.1:{server.getsockname()[1]}"
-        function = ResilientFunction(SessionTarget(Spark(remote), "goes", tmp_path.as_uri()), work(), (TEXTS, TEXTS))
+        function = ResilientFunction(
+            SessionTarget(Spark(remote), "goes", tmp_path.as_uri()), work(), (TEXTS, TEXTS)
+        )
         with pytest.raises(SparkUnavailableError):
             function.connect(0)
         assert asked.wait(60)
@@ -178,7 +192,9 @@ def test_a_server_that_goes_while_it_is_asked_for_a_session_is_away(
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_a_new_claim_isnt_refused_for_the_one_before(unreached: ResilientFunction, *, is_over: bool) -> None:
+def test_a_new_claim_isnt_refused_for_the_one_before(
+    unreached: ResilientFunction, *, is_over: bool
+) -> None:
     first, second = Claim(), Claim()
     with pytest.raises(SparkUnavailableError):
         unreached.connect(0, first.check)
@@ -226,7 +242,9 @@ def test_a_function_whose_worker_was_just_let_go_maps_small_calls_here_once_the_
         function.close()
 
 
-def test_a_server_that_goes_while_its_worker_is_awaited_is_away(mortal: SparkServer, tmp_path: Path) -> None:
+def test_a_server_that_goes_while_its_worker_is_awaited_is_away(
+    mortal: SparkServer, tmp_path: Path
+) -> None:
     function = ResilientFunction(
         SessionTarget(Spark(mortal.remote), "awaited", tmp_path.as_uri()), work(), (TEXTS, TEXTS)
     )
@@ -237,7 +255,9 @@ def test_a_server_that_goes_while_its_worker_is_awaited_is_away(mortal: SparkSer
         with mortal.frozen():
             asking.start()
             asking.join(1)
-            assert asking.is_alive() and not answers, "a server that takes connections is waited for"
+            assert asking.is_alive() and not answers, (
+                "a server that takes connections is waited for"
+            )
             mortal.kill()
         asking.join(60)
         assert answers == [("a", os.getpid())]
@@ -261,7 +281,9 @@ def deadly(caller: int, here: Path):
     return run
 
 
-def test_a_call_whose_worker_dies_isnt_mapped_in_the_callers_process(spark_remote: str, tmp_path: Path) -> None:
+def test_a_call_whose_worker_dies_isnt_mapped_in_the_callers_process(
+    spark_remote: str, tmp_path: Path
+) -> None:
     here = tmp_path / "here"
     place = SessionTarget(Spark(spark_remote), "deadly", tmp_path.as_uri())
     function = ResilientFunction(place, deadly(os.getpid(), here), (TEXTS, TEXTS))

@@ -1,4 +1,6 @@
-"""Spark's workers import little: what a job's function drags in, each worker process loads before its first row."""
+"""Spark's workers import little: what a job's function drags in, each worker process loads before
+its first row.
+"""
 
 import ast
 import json
@@ -55,7 +57,9 @@ for name in sys.argv[1:]:
         os._exit(0)
     os.wait()
 """
-"""A process that forks one for each job, which finds it as a worker does and says what it has loaded then."""
+"""A process that forks one for each job, which finds it as a worker does and says what it has
+loaded then.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,9 @@ def test_a_worker_that_finds_its_job_loads_nothing_that_only_the_client_needs(
     module, *loaded = found[job]
     assert module == job.partition(":")[0], "Spark pickles the job by this path"
     allowed = ("pymysql",) if job in _READS_TIDB else ()
-    assert [name for name in loaded if name.startswith(_CLIENT_ONLY) and not name.startswith(allowed)] == []
+    assert [
+        name for name in loaded if name.startswith(_CLIENT_ONLY) and not name.startswith(allowed)
+    ] == []
 
 
 def test_every_job_of_the_workers_is_looked_at() -> None:

@@ -32,11 +32,16 @@ print(shipping.fingerprint())
 """
 
 
-def test_the_archive_is_all_that_workers_import_of_sluice_and_knows_its_version(tmp_path: Path) -> None:
+def test_the_archive_is_all_that_workers_import_of_sluice_and_knows_its_version(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "sluice.zip"
     path.write_bytes(build_zip())
     said = subprocess.run(
-        [sys.executable, "-I", "-c", _IMPORTS_ALL, str(path)], capture_output=True, text=True, timeout=250
+        [sys.executable, "-I", "-c", _IMPORTS_ALL, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert said.stdout.strip() == fingerprint(), said.stderr
 
@@ -46,13 +51,25 @@ def _here(batches):
 
 
 def test_a_worker_with_other_versions_says_at_first_use_what_and_on_which_host() -> None:
-    wanted = versions() | {"Python": "3.9", "pyspark": "4.2.0", "pyarrow": "1.0", "Sluice": "0123", "none": "1"}
+    wanted = versions() | {
+        "Python": "3.9",
+        "pyspark": "4.2.0",
+        "pyarrow": "1.0",
+        "Sluice": "0123",
+        "none": "1",
+    }
     fitting = VersionChecked(wanted, VersionChecked.wrap(_here).function)
     with pytest.raises(WorkerError) as caught:
         list(fitting(iter(())))
     said = str(caught.value)
     assert f"the Spark worker on {socket.gethostname()} doesn't fit" in said
-    for text in ("in place of 3.9", "in place of 4.2.0", "in place of 1.0", f"Sluice {fingerprint()} in", "no none"):
+    for text in (
+        "in place of 3.9",
+        "in place of 4.2.0",
+        "in place of 1.0",
+        f"Sluice {fingerprint()} in",
+        "no none",
+    ):
         assert text in said
 
 
@@ -77,14 +94,18 @@ def test_minor_versions_of_what_is_not_shared_may_differ() -> None:
         ("", "sc://127.0.0.1:1", False),
     ],
 )
-def test_workers_elsewhere_are_sent_sluice_and_get_no_folders(master: str, remote: str, here: bool) -> None:
+def test_workers_elsewhere_are_sent_sluice_and_get_no_folders(
+    master: str, remote: str, here: bool
+) -> None:
     needs = WorkerRequirements(Spark(remote), master)
     assert needs.sends_package is not here
     if here:
         needs.check_places(["file:///relay"])
     else:
         needs.check_places(["s3://bucket/relay"])
-        with pytest.raises(SettingsError, match=r"/relay is a folder of this machine.*shared-files = true"):
+        with pytest.raises(
+            SettingsError, match=r"/relay is a folder of this machine.*shared-files = true"
+        ):
             needs.check_places(["s3://bucket/relay", "/relay"])
         WorkerRequirements(Spark(remote, shared_files=True), master).check_places(["file:///relay"])
 
@@ -93,7 +114,11 @@ def test_a_session_of_another_version_or_way_is_another_session(tmp_path: Path) 
     environment = tmp_path / "env.tar.gz"
     environment.write_bytes(b"x")
     remote = "sc://spark:1"
-    kinds = [Spark(remote), Spark(remote, package="never"), Spark(remote, environment=str(environment))]
+    kinds = [
+        Spark(remote),
+        Spark(remote, package="never"),
+        Spark(remote, environment=str(environment)),
+    ]
     marks = {WorkerRequirements(kind, "yarn").mark for kind in kinds}
     assert len(marks) == 3
     assert WorkerRequirements(kinds[2], "yarn").confs == {
@@ -105,6 +130,9 @@ def test_a_session_of_another_version_or_way_is_another_session(tmp_path: Path) 
 
 
 def test_every_job_of_rows_asks_workers_elsewhere_first_whether_they_fit() -> None:
-    elsewhere, here = SimpleNamespace(sluice_workers_are_here=False), SimpleNamespace(sluice_workers_are_here=True)
+    elsewhere, here = (
+        SimpleNamespace(sluice_workers_are_here=False),
+        SimpleNamespace(sluice_workers_are_here=True),
+    )
     assert isinstance(TaskFrame(elsewhere, _here, TEXTS, TEXTS)._function, VersionChecked)
     assert TaskFrame(here, _here, TEXTS, TEXTS)._function is _here

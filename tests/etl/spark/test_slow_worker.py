@@ -43,12 +43,18 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Resilien
     """Its jobs answer, its standing workers don't; Spark itself isn't there."""
     monkeypatch.setattr(function, "PersistentWorker", Slow)
     monkeypatch.setattr(function.spark_session, "check_reachable", lambda _: None)
-    monkeypatch.setattr(function, "TaskFrame", lambda *_: type("Frame", (), {"of": staticmethod(lambda tasks: tasks)}))
+    monkeypatch.setattr(
+        function,
+        "TaskFrame",
+        lambda *_: type("Frame", (), {"of": staticmethod(lambda tasks: tasks)}),
+    )
     monkeypatch.setattr(function, "stream", lambda _, tasks, __: iter(tasks.to_batches()))
     monkeypatch.setattr(kept.spark_session, "connect", lambda *_: object())
     monkeypatch.setattr(kept.spark_session, "close", lambda _: None)
     found = ResilientFunction(
-        SessionTarget(Spark("sc://127.0.0.1:1"), "slow", tmp_path.as_uri()), lambda it: it, (TEXTS, TEXTS)
+        SessionTarget(Spark("sc://127.0.0.1:1"), "slow", tmp_path.as_uri()),
+        lambda it: it,
+        (TEXTS, TEXTS),
     )
     yield found
     found.close()

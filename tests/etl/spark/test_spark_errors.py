@@ -56,7 +56,9 @@ def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, w
         assert caught.value.transient is transient
         assert way_out in caught.value.way_out
         with judge.translating():
-            assert collect(spark, frame.of(pa.table({"what": ["fine"]})), 60)["what"].to_pylist() == ["fine"]
+            assert collect(spark, frame.of(pa.table({"what": ["fine"]})), 60)[
+                "what"
+            ].to_pylist() == ["fine"]
     finally:
         close(spark)
 
@@ -97,15 +99,20 @@ def test_an_assertion_of_ours_is_not_taken_for_a_lost_session():
     ("meets", "said"),
     [
         (
-            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark"
-            " cannot run",
+            (
+                "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that"
+                " in driver: 3.11, PySpark cannot run"
+            ),
             "Python in worker has different version: 3.12 than that in driver: 3.11",
         ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "No module named 'pyarrow'"),
     ],
 )
 def test_a_worker_in_which_nothing_of_ours_can_run_is_named_with_what_it_has(meets, said):
-    lost = "Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: "
+    lost = (
+        "Lost task 0.3 in stage 1.0 (TID 4) (10.0.0.7 executor 1):"
+        " org.apache.spark.api.python.PythonException: "
+    )
     with pytest.raises(SparkError) as caught, ErrorTranslator().translating():
         raise PySparkException(lost + meets)
     assert f"10.0.0.7 has a Spark worker that doesn't fit: {said}" in str(caught.value)

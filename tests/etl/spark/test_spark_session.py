@@ -69,7 +69,8 @@ def test_a_session_closed_on_the_server_gives_way_to_a_new_one(spark_remote):
 def test_a_server_that_is_not_there_is_named_within_the_time_out():
     began = time.monotonic()
     with pytest.raises(
-        SparkUnavailableError, match=r"sc://127\.0\.0\.1:1 doesn't answer after .* \(.*Connection refused\)"
+        SparkUnavailableError,
+        match=r"sc://127\.0\.0\.1:1 doesn't answer after .* \(.*Connection refused\)",
     ):
         attach(Spark("sc://127.0.0.1:1"), "nobody", timeout_s=1)
     assert time.monotonic() - began < 60
@@ -87,7 +88,9 @@ def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spar
     spark = attach(Spark(spark_remote), "silence", timeout_s=120)
     frame = spark.range(0, 2, 1, 2).mapInArrow(half, "id long")
     # Its first half comes, so it runs when it is given up.
-    with pytest.raises(SparkJobTimeout, match="gave nothing for 1 s, so the job was interrupted") as caught:
+    with pytest.raises(
+        SparkJobTimeout, match="gave nothing for 1 s, so the job was interrupted"
+    ) as caught:
         list(stream(spark, frame, 1.0))
     assert "has executors" in caught.value.way_out
     close(spark)

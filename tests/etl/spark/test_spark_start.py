@@ -25,16 +25,23 @@ HERE = ListenAddress("here", 7077, 8080)
 
 def confs(server: ConnectServer) -> dict[str, str]:
     argv = server.command().argv
-    return dict(word.split("=", 1) for option, word in itertools.pairwise(argv) if option == "--conf")
+    return dict(
+        word.split("=", 1) for option, word in itertools.pairwise(argv) if option == "--conf"
+    )
 
 
 def test_a_master_that_is_to_survive_its_restart_keeps_what_it_knows(tmp_path: Path) -> None:
-    assert f"recoveryDirectory={tmp_path}" in build_master_command(HERE, tmp_path).env["SPARK_MASTER_OPTS"]
+    assert (
+        f"recoveryDirectory={tmp_path}"
+        in build_master_command(HERE, tmp_path).env["SPARK_MASTER_OPTS"]
+    )
     assert "recovery" not in build_master_command(HERE).env["SPARK_MASTER_OPTS"]
 
 
 def test_a_master_takes_no_programs_over_rest() -> None:
-    assert "-Dspark.master.rest.enabled=false" in build_master_command(HERE).env["SPARK_MASTER_OPTS"]
+    assert (
+        "-Dspark.master.rest.enabled=false" in build_master_command(HERE).env["SPARK_MASTER_OPTS"]
+    )
 
 
 def test_no_argument_shows_the_secret_of_a_cluster(tmp_path: Path) -> None:
@@ -45,7 +52,10 @@ def test_no_argument_shows_the_secret_of_a_cluster(tmp_path: Path) -> None:
         ConnectServer(HERE, "spark://there:1").command(),
     ):
         guarded = with_authentication(made, "the secret")
-        said = [*guarded.argv, *(text for name, text in guarded.env.items() if name != "_SPARK_AUTH_SECRET")]
+        said = [
+            *guarded.argv,
+            *(text for name, text in guarded.env.items() if name != "_SPARK_AUTH_SECRET"),
+        ]
         assert not any("the secret" in text for text in said)
     assert (
         "-Dspark.authenticate=true"
@@ -66,23 +76,30 @@ def test_a_worker_is_told_its_master_and_what_it_offers(tmp_path: Path) -> None:
 
 
 def test_a_connect_server_runs_on_any_master_with_the_settings_it_is_given() -> None:
-    found = confs(ConnectServer(HERE, "yarn", {"spark.driver.memory": "3g", "spark.executor.cores": "2"}))
+    found = confs(
+        ConnectServer(HERE, "yarn", {"spark.driver.memory": "3g", "spark.executor.cores": "2"})
+    )
     assert found["spark.master"] == "yarn"
     assert (found["spark.driver.memory"], found["spark.executor.cores"]) == ("3g", "2")
     assert found["spark.sql.session.timeZone"] == "UTC"
 
 
-@pytest.mark.parametrize(("master_url", "python"), [("yarn", "python3"), ("local[2]", sys.executable)])
+@pytest.mark.parametrize(
+    ("master_url", "python"), [("yarn", "python3"), ("local[2]", sys.executable)]
+)
 def test_workers_elsewhere_have_the_python_of_their_machine(master_url: str, python: str) -> None:
     assert ConnectServer(HERE, master_url).command().env["PYSPARK_PYTHON"] == python
     assert ConnectServer(HERE, master_url, python="/own").command().env["PYSPARK_PYTHON"] == "/own"
 
 
-def test_the_command_becomes_what_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_becomes_what_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text(
-        '[upstream]\npd-urls = "http://pd"\n[relay]\nurl = "s3://b/r"\n[downstream]\nhost = "db"\n'
-        '[spark]\nmaster = "spark://m:7077"\npython = "/opt/python"\n[spark.conf]\nspark.executor.memory = "2g"\n'
+        '[upstream]\npd-urls = "http://pd"\n[relay]\nurl = "s3://b/r"\n[downstream]\nhost ='
+        ' "db"\n[spark]\nmaster = "spark://m:7077"\npython ='
+        ' "/opt/python"\n[spark.conf]\nspark.executor.memory = "2g"\n'
     )
     became = []
     monkeypatch.setattr(os, "execve", lambda path, argv, env: became.append((argv, env)))
@@ -91,7 +108,9 @@ def test_the_command_becomes_what_the_settings_say(tmp_path: Path, monkeypatch: 
     arguments = ["connect", "--config", str(config), "--host", "h", "--conf", "spark.cores.max=4"]
     assert CliRunner().invoke(command, arguments).exit_code == 0
     (argv, env), *_ = became
-    assert {"spark.master=spark://m:7077", "spark.executor.memory=2g", "spark.cores.max=4"} <= set(argv)
+    assert {"spark.master=spark://m:7077", "spark.executor.memory=2g", "spark.cores.max=4"} <= set(
+        argv
+    )
     assert env["PYSPARK_PYTHON"] == "/opt/python"
     refused = CliRunner().invoke(command, [*arguments, "--conf", "spark.cores.max"])
     assert refused.exit_code == 2

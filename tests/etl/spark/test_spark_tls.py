@@ -1,4 +1,6 @@
-"""A Spark Connect server with TLS before it, as `sluice spark connect` starts it, and as servers of others are."""
+"""A Spark Connect server with TLS before it, as `sluice spark connect` starts it, and as servers of
+others are.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
         loop.close()
 
 
-def test_a_server_is_asked_over_tls_with_client_certificate_and_token(spark_remote: str, tmp_path: Path) -> None:
+def test_a_server_is_asked_over_tls_with_client_certificate_and_token(
+    spark_remote: str, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("spark", "spark")
     own_cert, own_key = authority.issue("sluice", "sluice")
@@ -51,14 +55,21 @@ def test_a_server_is_asked_over_tls_with_client_certificate_and_token(spark_remo
     (tmp_path / "token").write_text("shown to whoever wants it\n")
     with tls_before(int(spark_remote.rpartition(":")[2]), context) as port:
         server = Spark(
-            f"sc://127.0.0.1:{port}", ssl_ca=str(authority.path), ssl_cert=str(own_cert), ssl_key=str(own_key),
+            f"sc://127.0.0.1:{port}",
+            ssl_ca=str(authority.path),
+            ssl_cert=str(own_cert),
+            ssl_key=str(own_key),
             token_file=str(tmp_path / "token"),
-        )  # fmt: skip
+        )
         spark = attach(server, "over TLS", timeout_s=120)
         assert spark.range(2).count() == 2
         close(spark)
         with pytest.raises(SparkUnavailableError, match="doesn't answer"):
-            attach(replace(server, ssl_ca="", ssl_cert="", ssl_key="", ssl=True), "over TLS", timeout_s=0.1)
+            attach(
+                replace(server, ssl_ca="", ssl_cert="", ssl_key="", ssl=True),
+                "over TLS",
+                timeout_s=0.1,
+            )
 
 
 def shown(port: int, authority: Authority) -> int:
@@ -74,10 +85,13 @@ def shown(port: int, authority: Authority) -> int:
     return int(str(found["serialNumber"]), 16)
 
 
-def test_a_renewed_certificate_is_shown_from_the_next_connection_on_and_half_a_one_never(tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_shown_from_the_next_connection_on_and_half_a_one_never(
+    tmp_path: Path,
+) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.issue("spark", "spark")
-    with tls_before(1, Certificates(cert, key).context()) as port:  # nobody listens there: TLS is spoken all the same
+    # nobody listens there: TLS is spoken all the same
+    with tls_before(1, Certificates(cert, key).context()) as port:
         first = shown(port, authority)
         before = cert.read_bytes(), key.read_bytes()
         authority.issue("spark", "spark")

@@ -1,5 +1,5 @@
-"""A cluster whose workers share nothing with the driver but an object store: the recordings arrive without a
-difference, whatever dies in between.
+"""A cluster whose workers share nothing with the driver but an object store: the recordings arrive
+without a difference, whatever dies in between.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def where_workers_are(cluster: ClusterApart, marker: Path) -> set[tuple[str, str, bool]]:
-    """Of both workers: the folder in which its Python runs, where it has Sluice from, whether it sees a file."""
+    """Of both workers: the folder in which its Python runs, where it has Sluice from, whether it
+    sees a file.
+    """
 
     def look(batches):
         import os
@@ -82,14 +84,22 @@ def test_a_relay_log_in_a_folder_is_refused_unless_it_is_shared(
 ) -> None:
     server = Spark(standalone_cluster.remote)
     place = SessionTarget(server, "land", tmp_path.as_uri())
-    with pytest.raises(SettingsError, match=r"workers run elsewhere \(the master of sc://.* is spark://.*shared-files"):
+    with pytest.raises(
+        SettingsError,
+        match=r"workers run elsewhere \(the master of sc://.* is spark://.*shared-files",
+    ):
         spark_session.connect(place)
-    spark_session.close(spark_session.connect(place._replace(server=replace(server, shared_files=True))))
+    spark_session.close(
+        spark_session.connect(place._replace(server=replace(server, shared_files=True)))
+    )
 
 
 @pytest.mark.slow
 def test_what_pumps_hold_is_landed_in_the_store_and_applied(
-    standalone_cluster: ClusterApart, standalone_store: S3Server, mariadb: MariaDBServer, tmp_path: Path
+    standalone_cluster: ClusterApart,
+    standalone_store: S3Server,
+    mariadb: MariaDBServer,
+    tmp_path: Path,
 ) -> None:
     settings = settings_of(standalone_cluster, standalone_store.url("landed"), mariadb)
     stack = Stack(tmp_path / "up")
@@ -101,9 +111,16 @@ def test_what_pumps_hold_is_landed_in_the_store_and_applied(
             upstream=Upstream(url, initial_commit_ts=0),
             window=Limits(max_transactions=80, idle_interval_ms=100),
         )
-        end = max(snapshot["ts"] for snapshot in json.loads((RECORDINGS / "ddl" / "snapshots.json").read_text()))
+        end = max(
+            snapshot["ts"]
+            for snapshot in json.loads((RECORDINGS / "ddl" / "snapshots.json").read_text())
+        )
         landed = threading.Event()
-        run_land(settings, stop=landed, on_window=lambda window: landed.set() if window.hi >= end else None)
+        run_land(
+            settings,
+            stop=landed,
+            on_window=lambda window: landed.set() if window.hi >= end else None,
+        )
     finally:
         stack.down()
     last = RelayLog.open(settings.relay.url).last()

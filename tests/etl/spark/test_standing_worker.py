@@ -1,4 +1,7 @@
-"""A standing worker serves call after call; where there is none, or it dies, calls are jobs of their own."""
+"""A standing worker serves call after call.
+
+Where there is none, or it dies, calls are jobs of their own.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ def made(spark_remote: str) -> Iterator[Callable[[], RemoteFunction]]:
     server = Spark(spark_remote)
     spark = session.attach(server, "standing")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(standing, "_START_TIMEOUT_S", 200.0)  # the first worker of a busy machine takes its time
+        # the first worker of a busy machine takes its time
+        patched.setattr(standing, "_START_TIMEOUT_S", 200.0)
         patched.setattr(standing, "_MAX_LIFETIME_S", 2_000.0)
         patched.setattr(standing, "_SHUTDOWN_TIMEOUT_S", 200.0)
         yield lambda: RemoteFunction((spark, server), work(), (TEXTS, TEXTS), ErrorTranslator())
@@ -104,7 +108,9 @@ def test_a_worker_that_is_killed_is_an_error_that_passes(function: RemoteFunctio
     assert [text for text, _ in ask(function, "c")] == ["c"]
 
 
-def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(function: RemoteFunction) -> None:
+def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(
+    function: RemoteFunction,
+) -> None:
     ask(function, "a")
     [before] = function._standing._jobs
     function._standing.release()
@@ -113,10 +119,14 @@ def test_the_next_worker_begins_when_the_one_before_has_given_its_process_back(f
     assert before.is_over and after is not before
 
 
-def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(function: RemoteFunction) -> None:
+def test_large_calls_at_once_go_to_several_workers_and_give_the_one_up(
+    function: RemoteFunction,
+) -> None:
     ask(function, "a")
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(lambda texts: ask(function, *texts, alone=False), (("b", "c"), ("d", "e"))))
+        found = list(
+            threads.map(lambda texts: ask(function, *texts, alone=False), (("b", "c"), ("d", "e")))
+        )
     assert [[text for text, _ in each] for each in found] == [["b", "c"], ["d", "e"]]
     assert function._standing._line is None
     with pytest.raises(WorkerError, match="refused"):
@@ -130,7 +140,9 @@ def test_where_no_worker_can_come_back_calls_are_jobs(
     function = made()
     with socket.create_server(("127.0.0.1", 0)) as gone:
         closed = gone.getsockname()[1]
-    monkeypatch.setattr(standing, "ServeCalls", lambda *args: ServeCalls(*args[:4], closed, args[5]))
+    monkeypatch.setattr(
+        standing, "ServeCalls", lambda *args: ServeCalls(*args[:4], closed, args[5])
+    )
     for text in ("a", "b"):
         assert [found for found, _ in ask(function, text, alone=alone)] == [text]
     said = [record for record in caplog.records if "no standing Spark worker" in record.message]
@@ -225,7 +237,9 @@ def test_who_waits_for_a_worker_that_is_let_go_waits_no_longer() -> None:
             list(worker.call(pa.table({"text": ["a"]}), 2_000))
 
 
-def test_a_worker_that_stands_still_is_told_from_one_that_is_gone_and_its_job_is_cancelled(monkeypatch) -> None:
+def test_a_worker_that_stands_still_is_told_from_one_that_is_gone_and_its_job_is_cancelled(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(standing, "_HEARTBEAT_TIMEOUT_S", 0.01)
     ours, theirs = socket.socketpair()
     worker = standing.PersistentWorker(None, Spark(), work(), (TEXTS, TEXTS))

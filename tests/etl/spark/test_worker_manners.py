@@ -23,7 +23,9 @@ print(gc.get_freeze_count() - first)
 
 
 def test_what_a_later_task_loads_is_frozen_too() -> None:
-    found = subprocess.run([sys.executable, "-c", _STORY], check=True, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", _STORY], check=True, capture_output=True, text=True, timeout=60
+    )
     assert int(found.stdout) > 1000
 
 
@@ -44,5 +46,7 @@ print(faults())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap of the GNU C library")
 def test_large_buffers_are_not_taken_anew_from_the_system() -> None:
-    found = subprocess.run([sys.executable, "-c", _BUFFERS], check=True, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", _BUFFERS], check=True, capture_output=True, text=True, timeout=60
+    )
     assert int(found.stdout) < 2048  # pages: what one buffer has, of eighty

@@ -38,7 +38,9 @@ class Replica:
         assert not copy.plan().problems
         copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
 
-    def compare(self, wanted: Iterable[str] | None = None, sessions: int = 2) -> dict[str, TableComparison]:
+    def compare(
+        self, wanted: Iterable[str] | None = None, sessions: int = 2
+    ) -> dict[str, TableComparison]:
         """What becomes of each table that can be compared, by full name."""
         session = MySQLSession(self.server.downstream)
         session.connect()

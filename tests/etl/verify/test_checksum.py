@@ -79,7 +79,8 @@ def test_one_value_that_is_another_makes_another_sum(server: MySQLSession, other
         (("'', NULL",), ("NULL, ''",)),
         (("'N', 'x'",), ("NULL, 'x'",)),
         (("'1', 'a'", "'1', 'b'"), ("'2', 'a'", "'2', 'b'")),  # one change in two rows
-        (("'1', '1'", "'1', '1'"), ("'2', '2'", "'2', '2'")),  # a row that is there twice is another one twice
+        # a row that is there twice is another one twice
+        (("'1', '1'", "'1', '1'"), ("'2', '2'", "'2', '2'")),
         (("'1', '1'", "'1', '1'", "'2', '2'"), ("'1', '1'", "'2', '2'", "'2', '2'")),
         (("'1', '2'", "'2', '1'"), ("'1', '1'", "'2', '2'")),
     ],
@@ -88,13 +89,18 @@ def test_rows_that_only_look_alike_have_other_sums(
     server: MySQLSession, one: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
     sums = [
-        checksum(server, *(f"({row}, NULL, NULL, NULL, NULL, NULL)" for row in rows)) for rows in (one, other)
-    ]  # fmt: skip
+        checksum(server, *(f"({row}, NULL, NULL, NULL, NULL, NULL)" for row in rows))
+        for rows in (one, other)
+    ]
     assert sums[0].rows == sums[1].rows and sums[0].digest != sums[1].digest
 
 
 def test_sums_of_parts_add_up_to_the_whole_in_whatever_order(server: MySQLSession) -> None:
-    rows = [SAME, "('x', NULL, NULL, NULL, NULL, NULL, NULL)", "(NULL, 'y', NULL, NULL, NULL, NULL, NULL)"]
+    rows = [
+        SAME,
+        "('x', NULL, NULL, NULL, NULL, NULL, NULL)",
+        "(NULL, 'y', NULL, NULL, NULL, NULL, NULL)",
+    ]
     whole = checksum(server, *rows)
     assert checksum(server, *reversed(rows)) == whole
     assert checksum(server, rows[0]) + checksum(server, *rows[1:]) == whole
@@ -104,13 +110,18 @@ def test_sums_of_parts_add_up_to_the_whole_in_whatever_order(server: MySQLSessio
 def test_text_beyond_the_servers_packets_is_not_taken_for_null(
     server: MySQLSession, mariadb_server: MariaDBServer
 ) -> None:
-    server.execute("CREATE TABLE sums.packets (id INT PRIMARY KEY, v LONGTEXT, w LONGTEXT NOT NULL)")
+    server.execute(
+        "CREATE TABLE sums.packets (id INT PRIMARY KEY, v LONGTEXT, w LONGTEXT NOT NULL)"
+    )
     columns = [
         ServerColumn(column(2, "v longtext"), "utf8mb4"),
         ServerColumn(column(3, "w longtext"), "utf8mb4", nullable=False),
     ]
     long = "REPEAT('x', 2000000)"
-    server.execute(f"INSERT INTO sums.packets VALUES (1, NULL, ''), (2, {long}, ''), (3, '', {long}), (4, '', '')")
+    server.execute(
+        f"INSERT INTO sums.packets VALUES (1, NULL, ''), (2, {long}, ''), (3, '', {long}), (4,"
+        " '', '')"
+    )
     server.commit()
     with mariadb_server.connect() as root, root.cursor() as cursor:
         cursor.execute("SET GLOBAL max_allowed_packet = 1048576")
@@ -118,7 +129,9 @@ def test_text_beyond_the_servers_packets_is_not_taken_for_null(
         with mariadb_server.connect() as connection, connection.cursor() as cursor:
             digests = []
             for number in range(1, 5):
-                cursor.execute(f"SELECT {checksum_columns(columns)} FROM sums.packets WHERE id = {number}")
+                cursor.execute(
+                    f"SELECT {checksum_columns(columns)} FROM sums.packets WHERE id = {number}"
+                )
                 digests.append(cursor.fetchone()[1])
     finally:
         with mariadb_server.connect() as root, root.cursor() as cursor:

@@ -37,14 +37,18 @@ TABLES = int(os.environ.get("SLUICE_TEST_TABLES", "3"))
 
 
 @pytest.fixture(scope="module")
-def replica(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+def replica(
+    mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Replica]:
     """Every table of the recording, with values of every type."""
     mariadb_server.empty()
     with port("bootstrap", region_rows=700) as tidb:
         ts = tidb.recording.labels[-1].ts
         address = TidbAddress("127.0.0.1", tidb.server.port)
         folder = tmp_path_factory.mktemp("verify")
-        made = Replica(address, definitions(ts), mariadb_server, folder, Filter(do_schemas=("types",)))
+        made = Replica(
+            address, definitions(ts), mariadb_server, folder, Filter(do_schemas=("types",))
+        )
         made.copy()
         yield made
 
@@ -61,7 +65,9 @@ def test_a_replica_of_every_type_is_equal_by_checksums_alone(replica: Replica) -
 
 
 @contextmanager
-def replica_of(server: MariaDBServer, folder: Path, one: Table, rows: Sequence[list[Any]]) -> Iterator[Replica]:
+def replica_of(
+    server: MariaDBServer, folder: Path, one: Table, rows: Sequence[list[Any]]
+) -> Iterator[Replica]:
     """Of one table, which is copied."""
     schema = Schema(one.schema_id, one.schema_name, "utf8mb4", "utf8mb4_bin")
     with serving(one, rows, region_rows=50) as address:
@@ -72,7 +78,9 @@ def replica_of(server: MariaDBServer, folder: Path, one: Table, rows: Sequence[l
 
 def run(server: MariaDBServer, statement: str) -> list[tuple[Any, ...]]:
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES,NO_BACKSLASH_ESCAPES', time_zone = '+00:00'")
+        cursor.execute(
+            "SET sql_mode = 'ALLOW_INVALID_DATES,NO_BACKSLASH_ESCAPES', time_zone = '+00:00'"
+        )
         cursor.execute(statement)
         return list(cursor.fetchall())
 
@@ -120,7 +128,11 @@ def test_what_differs_in_a_large_table_is_found_by_cutting_it(
         assert Counter(d.kind for d in told) == {"changed": 1, "missing": 1, "extra": 1}
         (changed,) = (d for d in told if d.kind == "changed")
         assert changed.upstream is not None and changed.downstream is not None
-        assert (changed.upstream["v"], changed.downstream["v"], changed.columns) == ("v7", "V7", ("v",))
+        assert (changed.upstream["v"], changed.downstream["v"], changed.columns) == (
+            "v7",
+            "V7",
+            ("v",),
+        )
 
 
 @pytest.mark.usefixtures("cut_small")
@@ -129,10 +141,15 @@ def test_where_two_servers_order_text_in_two_ways_only_what_differs_is_found(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_apart: int
 ) -> None:
     monkeypatch.setattr(comparing, "MAX_DIFFERING_ROWS", most_apart)
-    rows = [[f"{'Code' if n % 3 else 'code'} {n:03}".encode(), f"v{n}".encode()] for n in range(300)]
+    rows = [
+        [f"{'Code' if n % 3 else 'code'} {n:03}".encode(), f"v{n}".encode()] for n in range(300)
+    ]
     name = CODES.full_name
     with replica_of(mariadb, tmp_path, CODES, sorted(rows)) as replica:
-        run(mariadb, f"ALTER TABLE {name} MODIFY code VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL")
+        run(
+            mariadb,
+            f"ALTER TABLE {name} MODIFY code VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL",
+        )
         found = replica.compare()[name].found
         assert (found.rows, found.apart, found.more) == (300, None, 0)
         run(mariadb, f"DELETE FROM {name} WHERE v = 'v39'")
@@ -144,7 +161,9 @@ def test_where_two_servers_order_text_in_two_ways_only_what_differs_is_found(
     assert told == [("changed", "Code 007"), ("extra", "code 0391"), ("missing", "code 039")]
 
 
-def test_tables_and_columns_that_only_the_downstream_has_are_reported(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_tables_and_columns_that_only_the_downstream_has_are_reported(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     with replica_of(mariadb, tmp_path, ACCOUNT, rows_of(ACCOUNT)[:3]) as replica:
         run(mariadb, "CREATE TABLE d.left_over (id INT)")
         run(mariadb, "CREATE DATABASE elsewhere")
@@ -171,7 +190,11 @@ def test_of_a_table_that_differs_everywhere_some_rows_are_looked_at_and_the_othe
         assert found.apart is not None and 25 <= found.apart.count < 300 and found.more
         run(mariadb, f"DELETE FROM {ACCOUNT.full_name}")
         found = replica.compare()[ACCOUNT.full_name].found
-        assert found.apart is not None and found.apart.come.num_rows >= 25 and found.apart.gone.num_rows == 0
+        assert (
+            found.apart is not None
+            and found.apart.come.num_rows >= 25
+            and found.apart.gone.num_rows == 0
+        )
 
 
 @pytest.mark.slow
@@ -207,8 +230,10 @@ def rounded(made: Made) -> list[list[Any]]:
 
 def contents(server: MariaDBServer, made: Made) -> Counter[tuple[Any, ...]]:
     names = [f"`{c.name.replace('`', '``')}`" for c in made.table.columns]
-    columns = [f"HEX({n}*1e15), {n}*1e0" if c.kind in ("float", "double") else f"HEX(CAST({n} AS BINARY))"
-               for n, c in zip(names, made.table.columns, strict=True)]  # fmt: skip
+    columns = [
+        f"HEX({n}*1e15), {n}*1e0" if c.kind in ("float", "double") else f"HEX(CAST({n} AS BINARY))"
+        for n, c in zip(names, made.table.columns, strict=True)
+    ]
     return Counter(run(server, f"SELECT {', '.join(columns)} FROM {place(made)}"))
 
 

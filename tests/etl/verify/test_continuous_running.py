@@ -1,5 +1,5 @@
-"""Continuous verification beside a pipeline that runs, with live traffic: what was changed is compared again, the whole
-by and by, and nothing is reported that is the same.
+"""Continuous verification beside a pipeline that runs, with live traffic: what was changed is
+compared again, the whole by and by, and nothing is reported that is the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _CLOCKS = itertools.count(1_000_000_000_000, 1000 * 86_400_000)
 def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
-    with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("running"), verify=FAST) as made:
+    with pipeline(
+        mariadb_server, spark_remote, tmp_path_factory.mktemp("running"), verify=FAST
+    ) as made:
         made.control.workload({"rate": "max", "transactions": 30, "rows": 100})
         made.wait(lambda: len(made.control.numbered_commits()) == 30, "the tables are filled")
         made.control.stop()
@@ -50,14 +52,18 @@ class Watcher:
 
     def __init__(self, running: Pipeline, upstream: UpstreamCatalog) -> None:
         self.now_ms = next(_CLOCKS)
-        self.work = ContinuousVerifier(running.settings, upstream, threading.Event(), lambda: self.now_ms)
+        self.work = ContinuousVerifier(
+            running.settings, upstream, threading.Event(), lambda: self.now_ms
+        )
 
     def hurry(self) -> None:
         """All of the round is due, or the next one."""
         self.work.once()
         self.now_ms += 8 * 86_400_000
 
-    def until(self, is_so: Callable[[ContinuousSummary], object], running: Pipeline) -> ContinuousSummary:
+    def until(
+        self, is_so: Callable[[ContinuousSummary], object], running: Pipeline
+    ) -> ContinuousSummary:
         """Passes until something is so; an idle upstream's checkpoint moves on by itself."""
 
         def look() -> ContinuousSummary | None:
@@ -114,7 +120,10 @@ def test_a_row_that_was_changed_is_compared_again_without_the_round(running: Pip
         watcher.until(lambda told: watcher.work.is_idle(), running)
         ((newest,),) = running.downstream(f"SELECT MAX(id) FROM {NAME}")
         running.traffic(updates=0)
-        running.wait(lambda: running.downstream(f"SELECT 1 FROM {NAME} WHERE id > {newest + 20}"), "rows came")
+        running.wait(
+            lambda: running.downstream(f"SELECT 1 FROM {NAME} WHERE id > {newest + 20}"),
+            "rows came",
+        )
         running.control.stop()
         running.caught_up()
         running.downstream(f"UPDATE {NAME} SET k = k + 1 WHERE id = {newest + 3}")
@@ -145,7 +154,9 @@ def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
         blind = ContinuousVerifier(nobody, upstream, threading.Event(), lambda: next(_CLOCKS))
         blind.run(0.5)
         blind.close()
-    assert [line.levelname for line in caplog.records if "verification waits" in line.message] == ["WARNING"]
+    assert [line.levelname for line in caplog.records if "verification waits" in line.message] == [
+        "WARNING"
+    ]
     stalled = notes.look()
     assert stalled.stalled_ms and ":1" in stalled.why
     with watching(running) as watcher:
@@ -155,7 +166,9 @@ def test_since_when_nothing_can_be_read_is_noted_until_rows_are_compared_again(
     assert (again.stalled_ms, again.why) == (0, "") and again.rows >= stalled.rows
 
 
-def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(running: Pipeline) -> None:
+def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(
+    running: Pipeline,
+) -> None:
     notes = Verifications(RelayLog.open(running.settings.relay.url))
     gone = TableVerified(f"{DATABASE}.gone", 1, 1, 10, 10, 3, "upstream", "verify-1")
     notes.note(VerifiedRun("verify-1", 1, 1, 1.0, "upstream", (gone,)))
@@ -172,7 +185,9 @@ def test_what_is_known_of_a_table_that_the_upstream_has_no_longer_is_forgotten(r
 def test_a_table_that_a_job_is_bringing_rows_of_is_left_alone(running: Pipeline) -> None:
     relay = RelayLog.open(running.settings.relay.url)
     with watching(running) as watcher, UpstreamCatalog.connect(running.settings) as upstream:
-        tables = {table.full_name: table.id for table in upstream.definitions(upstream.now()).tables}
+        tables = {
+            table.full_name: table.id for table in upstream.definitions(upstream.now()).tables
+        }
         relay.aligned_chunks.begin_repair(TableRepair("job.1", "job", (tables[NAME],)))
         running.downstream(f"DELETE FROM {NAME} WHERE id = 400")
         watcher.hurry()
@@ -201,13 +216,27 @@ def test_a_repair_brings_the_rows_that_differ_and_no_others_and_they_are_the_sam
     assert [(one.name, one.differences) for one in summary.unequal] == [(NAME, 3)]
     typed = typing(running.settings, tmp_path)("verify", f"{DATABASE}.*", "--repair")
     printed = typed.stdout
-    assert printed.startswith("--") and f"{NAME}: 3 rows of" in typed.stderr and "job verify" in typed.stderr
-    assert printed.count("DELETE FROM") == 1 and printed.count("INSERT INTO") == 1 and "4 AS rows_expected" in printed
+    assert (
+        printed.startswith("--")
+        and f"{NAME}: 3 rows of" in typed.stderr
+        and "job verify" in typed.stderr
+    )
+    assert (
+        printed.count("DELETE FROM") == 1
+        and printed.count("INSERT INTO") == 1
+        and "4 AS rows_expected" in printed
+    )
     running.traffic(updates=0)
     job = create_repair(running.settings, summary, "test")
     done = run_backfill(running.settings, job.id, Runner("test"), read=running.read).tables[NAME]
     running.control.stop()
-    assert [done[kind] for kind in ("rows", "inserted", "replaced", "deleted", "same")] == [2, 1, 1, 1, 0]
+    assert [done[kind] for kind in ("rows", "inserted", "replaced", "deleted", "same")] == [
+        2,
+        1,
+        1,
+        1,
+        0,
+    ]
     after = verified(running, recheck_request(summary))
     assert after.equal and [one.name for one in after.tables] == [NAME]
     assert list(repair_sql(running.settings, after)) == []
@@ -220,7 +249,9 @@ def test_a_repair_without_a_tidb_names_the_other_roads(running: Pipeline) -> Non
     running.downstream(f"DELETE FROM {NAME} WHERE id = 700")
     summary = verified(running, VerifyRequest((NAME,)))
     without = replace(running.settings, upstream=replace(running.settings.upstream, sql_host=""))
-    with pytest.raises(VerifyError, match=r"sql-host is missing.*verify --repair.*sluice restore --until"):
+    with pytest.raises(
+        VerifyError, match=r"sql-host is missing.*verify --repair.*sluice restore --until"
+    ):
         create_repair(without, summary, "test")
     running.backfill(NAME)
 

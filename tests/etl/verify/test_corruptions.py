@@ -1,4 +1,7 @@
-"""Whatever is wrong in a replica is found, and nothing else; and the SQL that a repair prints makes it right."""
+"""Whatever is wrong in a replica is found, and nothing else.
+
+And the SQL that a repair prints makes it right.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,29 @@ from tests.etl.verify.replicas import Replica
 
 
 @pytest.fixture(scope="module")
-def replica(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+def replica(
+    mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Replica]:
     """Every table of the recording, with values of every type."""
     mariadb_server.empty()
     with port("bootstrap", region_rows=700) as tidb:
         ts = tidb.recording.labels[-1].ts
         address = TidbAddress("127.0.0.1", tidb.server.port)
         folder = tmp_path_factory.mktemp("corruptions")
-        made = Replica(address, definitions(ts), mariadb_server, folder, Filter(do_schemas=("types",)))
+        made = Replica(
+            address, definitions(ts), mariadb_server, folder, Filter(do_schemas=("types",))
+        )
         made.copy()
         yield made
 
 
 def found(replica: Replica) -> dict[str, RowDiff]:
     """The rows that differ, by table."""
-    return {name: one.found.apart for name, one in replica.compare().items() if one.found.apart is not None}
+    return {
+        name: one.found.apart
+        for name, one in replica.compare().items()
+        if one.found.apart is not None
+    }
 
 
 def repaired(replica: Replica, wrong: dict[str, RowDiff]) -> tuple[int, int]:
@@ -71,7 +82,11 @@ def tried(replica: Replica, seed: int, count: int) -> int:
         expected = {name: (come, gone) for name, come, gone in damaged(before, damager.dump())}
         wrong = found(replica)
         rows = {name: (one.come.num_rows, one.gone.num_rows) for name, one in wrong.items()}
-        unlike = {n: (rows.get(n), expected.get(n)) for n in rows | expected if rows.get(n) != expected.get(n)}
+        unlike = {
+            n: (rows.get(n), expected.get(n))
+            for n in rows | expected
+            if rows.get(n) != expected.get(n)
+        }
         assert unlike == {}, (seed, unlike, [wrong.get(name) for name in unlike])
         written, wanted = repaired(replica, wrong)
         left = {name: (come, gone) for name, come, gone in damaged(before, damager.dump())}

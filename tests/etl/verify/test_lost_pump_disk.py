@@ -1,5 +1,5 @@
-"""A pump's disk is lost with transactions that only it had: the runbook's commands bring their rows back, and tell
-which transactions they were.
+"""A pump's disk is lost with transactions that only it had: the runbook's commands bring their rows
+back, and tell which transactions they were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ MARKED = f"{DATABASE}.txn"
 
 @pytest.fixture
 def running(
-    mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    mariadb_server: MariaDBServer,
+    spark_remote: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> Iterator[Pipeline]:
     with pipeline(mariadb_server, spark_remote, tmp_path) as found:
         yield found
@@ -38,7 +41,9 @@ def running(
 
 def write(running: Pipeline, transactions: int, updates: float) -> None:
     before = len(running.control.numbered_commits())
-    running.control.workload({"rate": "max", "transactions": transactions, "rows": 5, "updates": updates})
+    running.control.workload(
+        {"rate": "max", "transactions": transactions, "rows": 5, "updates": updates}
+    )
     running.wait(
         lambda: (
             len(running.control.numbered_commits()) == before + transactions
@@ -50,7 +55,10 @@ def write(running: Pipeline, transactions: int, updates: float) -> None:
 
 
 def lose_pump_2(running: Pipeline, stack: Stack) -> Pipeline:
-    """Transactions are on pump-2 that nobody has read when it and its disk are gone; the pipeline that goes on."""
+    """Transactions are on pump-2 that nobody has read when it and its disk are gone.
+
+    The pipeline that goes on.
+    """
     write(running, 40, 0.5)
     running.caught_up()
     running.stop()
@@ -87,7 +95,11 @@ def test_what_is_lost_is_said_to_the_transaction_and_brought_back_by_the_runbook
     again.start()
     again.threads[0].join(180)
     stopped = again.errors.pop()
-    assert isinstance(stopped, UnreadPumpError) and "'pump-2'" in str(stopped) and str(landed.hi) in str(stopped)
+    assert (
+        isinstance(stopped, UnreadPumpError)
+        and "'pump-2'" in str(stopped)
+        and str(landed.hi) in str(stopped)
+    )
     again.stop()
     said(typed, "pumps", "forget", "pump-2", code=None)
     again = Pipeline(running.settings, running.control, running.sql_port)
@@ -98,11 +110,19 @@ def test_what_is_lost_is_said_to_the_transaction_and_brought_back_by_the_runbook
         gone = {ts for ts, _, number in running.control.numbered_commits() if number not in there}
         assert gone, "pump-2 had some of them alone"
         found = json.loads(said(typed, "verify", "--json", code=1))
-        notes = [note for table in found["tables"] if table["name"] == MARKED for note in table["notes"]]
-        assert {int(ts) for note in notes for ts in re.findall(r"^lost: committed at (\d+) ", note)} == gone
-        assert f"{len(gone)} transactions wrote rows upstream of which no binlog has landed" in "".join(notes)
+        notes = [
+            note for table in found["tables"] if table["name"] == MARKED for note in table["notes"]
+        ]
+        assert {
+            int(ts) for note in notes for ts in re.findall(r"^lost: committed at (\d+) ", note)
+        } == gone
+        assert (
+            f"{len(gone)} transactions wrote rows upstream of which no binlog has landed"
+            in "".join(notes)
+        )
         differing = [table["name"] for table in found["tables"] if table["differences"]]
-        # What changes a row that a lost transaction made stops applying; the repair goes on with it.
+        # What changes a row that a lost transaction made stops applying; the repair goes on with
+        # it.
         write(running, 60, 1)
         again.threads[1].join(180)
         assert isinstance(stopped := again.errors.pop(), ApplyError) and DATABASE in str(stopped)

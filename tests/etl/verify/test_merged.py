@@ -91,7 +91,9 @@ def test_merged_tables_are_compared_as_one_and_what_differs_is_found_whichever_i
         )
         apart = replica.compare()[ONE.full_name].found.apart
         assert apart is not None
-        assert sorted(apart.come["id"].to_pylist()) == [7, 1003] and sorted(apart.gone["id"].to_pylist()) == [7, 500]
+        assert sorted(apart.come["id"].to_pylist()) == [7, 1003] and sorted(
+            apart.gone["id"].to_pylist()
+        ) == [7, 500]
 
 
 @dataclass(frozen=True)
@@ -127,27 +129,39 @@ def test_rows_of_merged_tables_are_compared_all_the_time_whichever_of_them_was_c
             first = rows.tables[SPELLED.id]
             assert not rows.compare(first, "`ID` BETWEEN 1004 AND 1010").apart.count
             apart = rows.compare(first, "").apart
-            assert sorted(apart.come["id"].to_pylist()) == [7, 1003] and sorted(apart.gone["id"].to_pylist()) == [
+            assert sorted(apart.come["id"].to_pylist()) == [7, 1003] and sorted(
+                apart.gone["id"].to_pylist()
+            ) == [
                 7,
                 500,
             ]
             key = range_key(first)
-            assert rows.key_behind(SPELLED, key, (None, None), 10) == ["1010"], "as the table was at the checkpoint"
+            assert rows.key_behind(SPELLED, key, (None, None), 10) == ["1010"], (
+                "as the table was at the checkpoint"
+            )
 
 
-def test_merged_tables_with_other_columns_are_not_compared_and_named(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_merged_tables_with_other_columns_are_not_compared_and_named(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     with merged(mariadb, tmp_path, ONE) as replica:
         assert list(replica.compare()) == [ONE.full_name]
         replica.known = replace(replica.known, tables=(ONE, OTHER))
         assert replica.compare() == {}
 
 
-def test_a_job_that_repairs_merged_tables_is_refused_with_the_way_out(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_job_that_repairs_merged_tables_is_refused_with_the_way_out(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     replica = Replica(None, SourceSchema(NOW - 1, 5, (), ()), mariadb, tmp_path)  # type: ignore[arg-type]
     settings = replace(
-        replica.settings, routes=Routes((RULE,)), upstream=replace(replica.settings.upstream, sql_host="t")
+        replica.settings,
+        routes=Routes((RULE,)),
+        upstream=replace(replica.settings.upstream, sql_host="t"),
     )
     wrong = TableResult(ONE.full_name, MERGED, NOW, 300, differences=1)
     with pytest.raises(VerifyError, match="merged with other tables") as refused:
-        create_repair(settings, VerifySummary(f"{KIND}-1", "done", "upstream", NOW, 0, 1.0, (wrong,)), "test")
+        create_repair(
+            settings, VerifySummary(f"{KIND}-1", "done", "upstream", NOW, 0, 1.0, (wrong,)), "test"
+        )
     assert "verify --repair" in refused.value.way_out

@@ -1,4 +1,6 @@
-"""The downstream against the past: what base and archive tell, computed by other means than those that applied."""
+"""The downstream against the past: what base and archive tell, computed by other means than those
+that applied.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from tests.etl.verify.corrupting import Damager, damaged
 
 
 @pytest.fixture(scope="module")
-def pipeline(mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+def pipeline(
+    mariadb_server: MariaDBServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
     """A replica of every type, and its archive."""
     mariadb_server.empty()
     folder: Path = tmp_path_factory.mktemp("past")
@@ -42,7 +46,9 @@ def compared(settings: Settings) -> tuple[dict[str, tuple[int, int]], int, Archi
     """By table how many rows must come and go; how many tables were compared; how."""
     with ConsistentReader.open(settings.downstream, 7, 1) as snapshot:
         side = ArchiveEndpoint(settings, snapshot.checkpoint.commit_ts, run_locally)
-        found = [one for opened in side.open() for one in opened.compare(snapshot, lambda doing: None)]
+        found = [
+            one for opened in side.open() for one in opened.compare(snapshot, lambda doing: None)
+        ]
     wrong = {
         one.table.full_name: (one.apart.come.num_rows, one.apart.gone.num_rows)
         for one in found
@@ -68,7 +74,9 @@ def test_every_corruption_is_found_without_a_tidb_and_nothing_else(
     assert compared(pipeline)[0] == expected
 
 
-def test_merged_tables_are_compared_as_one_without_a_tidb_too(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_merged_tables_are_compared_as_one_without_a_tidb_too(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Story(mariadb, tmp_path)
     tables = [
         table(21, "orders_1", "id int", "v varchar(9)", primary="id"),

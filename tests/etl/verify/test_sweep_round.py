@@ -1,4 +1,6 @@
-"""The round through the whole: table after table, at the pace that makes it last some days, from where it was left."""
+"""The round through the whole: table after table, at the pace that makes it last some days, from
+where it was left.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from sluice.etl.copy.backfill.upstream_catalog import TableSize
-from sluice.etl.verify.continuous_state import ContinuousState, ContinuousStateFile, PendingMismatch, ScanState
+from sluice.etl.verify.continuous_state import (
+    ContinuousState,
+    ContinuousStateFile,
+    PendingMismatch,
+    ScanState,
+)
 from sluice.etl.verify.full_scan import FullScan, Low, ScanRange
 from sluice.etl.verify.rate_limit import ReadBudget
 from sluice.relay.storage import open_storage
@@ -15,7 +22,9 @@ from sluice.tidb.schema import Table
 from tests.etl.story import table
 
 DAY_MS = 86_400_000
-TABLES = [table(n, name, "id bigint", "v int", primary="id") for n, name in ((1, "a"), (2, "b"), (3, "c"))]
+TABLES = [
+    table(n, name, "id bigint", "v int", primary="id") for n, name in ((1, "a"), (2, "b"), (3, "c"))
+]
 KEYLESS, LARGE = table(4, "keyless", "v int"), table(5, "large", "v int")
 
 
@@ -25,14 +34,18 @@ class Rows:
     def __init__(self, **rows: int) -> None:
         self.rows = rows
 
-    def key_behind(self, table: Table, key: object, within: tuple[Low, Low], rows: int) -> list[str] | None:
+    def key_behind(
+        self, table: Table, key: object, within: tuple[Low, Low], rows: int
+    ) -> list[str] | None:
         begin = int(within[0][0]) if within[0] else 0
         end = min(self.rows[table.name], int(within[1][0]) if within[1] else self.rows[table.name])
         return [str(begin + rows)] if begin + rows < end else None
 
     def sizes(self) -> Mapping[str, TableSize]:
         size = {"large": 1 << 40}
-        return {f"d.{name}": TableSize(rows, size.get(name, 100)) for name, rows in self.rows.items()}
+        return {
+            f"d.{name}": TableSize(rows, size.get(name, 100)) for name, rows in self.rows.items()
+        }
 
 
 def gone_through(made: FullScan, tables: list[Table], now_ms: int, rows: Rows) -> list[ScanRange]:
@@ -46,25 +59,42 @@ def gone_through(made: FullScan, tables: list[Table], now_ms: int, rows: Rows) -
     return found
 
 
-def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_key_in_none() -> None:
+def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_key_in_none() -> (
+    None
+):
     rows = Rows(a=4500, b=1, c=2000, keyless=7, large=10)
     made = FullScan(ScanState(), 7, rows)
     assert made.is_due(5)
-    found = [(s.table.name, s.condition) for s in gone_through(made, [*TABLES, KEYLESS, LARGE], 9, rows)]
+    found = [
+        (s.table.name, s.condition) for s in gone_through(made, [*TABLES, KEYLESS, LARGE], 9, rows)
+    ]
     assert found == [
-        ("a", "`id` < 2000"), ("a", "`id` >= 2000 AND `id` < 4000"), ("a", "`id` >= 4000"), ("b", ""), ("c", ""),
+        ("a", "`id` < 2000"),
+        ("a", "`id` >= 2000 AND `id` < 4000"),
+        ("a", "`id` >= 4000"),
+        ("b", ""),
+        ("c", ""),
         ("keyless", ""),
-    ]  # fmt: skip
+    ]
     assert made.sweep.is_over and made.sweep.ended_ms == 9
 
 
-def test_tables_that_are_merged_are_gone_through_once_in_stretches_that_are_large_of_none_of_them() -> None:
+def test_tables_that_are_merged_are_gone_through_once_in_stretches_that_are_large_of_none_of_them() -> (
+    None
+):
     rows = Rows(a=100, b=4500, c=1)
     made = FullScan(ScanState(), 7, rows)
     made.merged = {"d.a": TABLES[:2]}
     assert made.is_due(5) and made.sweep.total == 4600 + 2000
-    found = [(s.table.name, s.condition) for s in gone_through(made, [TABLES[0], TABLES[2]], 9, rows)]
-    assert found == [("a", "`id` < 2000"), ("a", "`id` >= 2000 AND `id` < 4000"), ("a", "`id` >= 4000"), ("c", "")]
+    found = [
+        (s.table.name, s.condition) for s in gone_through(made, [TABLES[0], TABLES[2]], 9, rows)
+    ]
+    assert found == [
+        ("a", "`id` < 2000"),
+        ("a", "`id` >= 2000 AND `id` < 4000"),
+        ("a", "`id` >= 4000"),
+        ("c", ""),
+    ]
     assert made.bytes_of(TABLES[0]) == 200
 
 
@@ -121,10 +151,15 @@ def test_more_rows_than_were_thought_are_compared_all_and_hurry_nobody() -> None
     assert made.sweep.done < made.sweep.total
 
 
-def test_what_is_known_is_kept_and_a_file_that_cannot_be_read_is_a_beginning(tmp_path: object) -> None:
+def test_what_is_known_is_kept_and_a_file_that_cannot_be_read_is_a_beginning(
+    tmp_path: object,
+) -> None:
     storage = open_storage(f"file://{tmp_path}")
     state = ContinuousState(
-        7, 1, ScanState(1, "d.a", ["5"]), [PendingMismatch("d.a", "`id` IN (1)", 3, confirmed=True, rows=2)]
+        7,
+        1,
+        ScanState(1, "d.a", ["5"]),
+        [PendingMismatch("d.a", "`id` IN (1)", 3, confirmed=True, rows=2)],
     )
     ContinuousStateFile(storage).keep(state)
     assert ContinuousStateFile(storage).load() == state

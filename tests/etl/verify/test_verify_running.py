@@ -14,7 +14,14 @@ from click.testing import CliRunner, Result
 from sluice.cli import group
 from sluice.etl.settings import Verify
 from sluice.etl.tasks import verify as tasks
-from sluice.etl.verify import TableResult, VerifyError, VerifyRequest, VerifySummary, create_verify, run_verify
+from sluice.etl.verify import (
+    TableResult,
+    VerifyError,
+    VerifyRequest,
+    VerifySummary,
+    create_verify,
+    run_verify,
+)
 from sluice.etl.verify.errors import UnequalError
 from sluice.etl.verify.result_collector import ResultCollector
 from sluice.expectations.upstream_rows import compared_with_upstream
@@ -44,7 +51,7 @@ def verified(running: Pipeline, *tables: str) -> VerifySummary:
 
 
 def table_of(running: Pipeline) -> str:
-    ((name, *_), *_) = running.upstream(f"SHOW TABLES FROM {DATABASE}")
+    (name, *_), *_ = running.upstream(f"SHOW TABLES FROM {DATABASE}")
     return f"{DATABASE}.{name}"
 
 
@@ -55,11 +62,15 @@ def test_both_sides_are_equal_at_a_checkpoint_while_they_change(running: Pipelin
     assert (summary.state, summary.equal, summary.unequal) == (DONE, True, ())
     assert summary.rows >= 2000 and summary.how == "upstream"
     last = Verifications(running.settings.open_relay()).last()
-    assert {name: table.equal for name, table in last.items()} == {table.name: True for table in summary.tables}
+    assert {name: table.equal for name, table in last.items()} == {
+        table.name: True for table in summary.tables
+    }
     assert all(table.ts == summary.ts and table.job == summary.job for table in last.values())
 
 
-def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_it(running: Pipeline) -> None:
+def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_it(
+    running: Pipeline,
+) -> None:
     running.caught_up()
     name = table_of(running)
     ((key,),) = running.upstream(f"SELECT id FROM {name} ORDER BY id LIMIT 1")
@@ -71,7 +82,12 @@ def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_i
         running.downstream(f"UPDATE {name} SET k = k - 1 WHERE id = {key}")
     (table,) = summary.unequal
     (one,) = table.examples
-    assert (table.differences, one.kind, one.key, one.columns) == (1, "changed", {"id": key}, ("k",))
+    assert (table.differences, one.kind, one.key, one.columns) == (
+        1,
+        "changed",
+        {"id": key},
+        ("k",),
+    )
     assert one.upstream is not None and one.downstream is not None
     assert (one.upstream["k"], one.downstream["k"]) == (before, before + 1)
     lo, hi = map(int, one.window.strip("(]").split(", "))
@@ -80,7 +96,9 @@ def test_a_row_that_differs_comes_with_both_values_and_what_the_binlog_says_of_i
     assert (last.differences, last.equal) == (1, False)
 
 
-def test_an_expectation_of_being_equal_to_the_upstream_finds_the_row_that_is_not(running: Pipeline) -> None:
+def test_an_expectation_of_being_equal_to_the_upstream_finds_the_row_that_is_not(
+    running: Pipeline,
+) -> None:
     running.caught_up()
     name = table_of(running)
     met, said, rows = compared_with_upstream(running.settings, name, "auto")
@@ -114,7 +132,11 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
     assert (paused.state, len(paused.tables)) == (PAUSED, 1)
     monkeypatch.setattr(ResultCollector, "take", take)
     summary = run_verify(running.settings, job.id, Runner("test"))
-    assert (summary.state, summary.equal, len(summary.tables)) == (DONE, True, len(running.tables()))
+    assert (summary.state, summary.equal, len(summary.tables)) == (
+        DONE,
+        True,
+        len(running.tables()),
+    )
     assert paused.tables[0] in summary.tables, "it was not compared again"
     given_up = create_verify(running.settings, VerifyRequest(), "test")
     given_up.order(CANCEL, "test")
@@ -127,34 +149,45 @@ def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running:
     assert tasks.begin(running.settings, form, "scheduled__1") is None, "only when it is asked for"
     often = replace(running.settings, verify=Verify(every="1h"))
     name = tasks.begin(often, form, "scheduled__1")
-    assert (name is None) == ("less than" in tasks.not_due(often)), "it was compared a moment ago, by another test"
+    assert (name is None) == ("less than" in tasks.not_due(often)), (
+        "it was compared a moment ago, by another test"
+    )
     table = table_of(running)
     asked = {"tables": [table, " "], "how": "auto"}
     name = tasks.begin(running.settings, asked, "manual__1")
-    assert name is not None and tasks.begin(running.settings, asked, "run 2") == name, "the one that was begun"
+    assert name is not None and tasks.begin(running.settings, asked, "run 2") == name, (
+        "the one that was begun"
+    )
     assert tasks.work(running.settings, name, "run 1")["compared"] == 1
     running.downstream(f"INSERT INTO {table} SELECT -1, k, pad FROM {table} LIMIT 1")
     try:
         name = tasks.begin(running.settings, asked, "run 3")
-        with pytest.raises(UnequalError, match=rf"{table}: 1 rows of .* differ, among them {{'id': -1}}, extra"):
+        with pytest.raises(
+            UnequalError, match=rf"{table}: 1 rows of .* differ, among them {{'id': -1}}, extra"
+        ):
             tasks.work(running.settings, name, "run 3")
     finally:
         running.downstream(f"DELETE FROM {table} WHERE id = -1")
     assert tasks.work(running.settings, None, "run 4") == {}
 
 
-def test_the_command_says_what_differs_and_its_exit_code_is_1(running: Pipeline, tmp_path: Path) -> None:
+def test_the_command_says_what_differs_and_its_exit_code_is_1(
+    running: Pipeline, tmp_path: Path
+) -> None:
     running.caught_up()
     settings, table = running.settings, table_of(running)
     config = tmp_path / "sluice.toml"
     config.write_text(
         f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
         f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
-        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
+        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport ='
+        f" {settings.downstream.port}\n"
     )
 
     def verify(*words: str) -> Result:
-        return CliRunner().invoke(group, ["verify", *words, "--config", str(config)], standalone_mode=False)
+        return CliRunner().invoke(
+            group, ["verify", *words, "--config", str(config)], standalone_mode=False
+        )
 
     equal = verify()
     assert equal.return_value == 0, equal.exception
@@ -165,7 +198,9 @@ def test_the_command_says_what_differs_and_its_exit_code_is_1(running: Pipeline,
         more = verify()
     finally:
         running.downstream(f"DROP TABLE {schema}.left_over")
-    assert more.return_value == 1 and f"{schema}.left_over: only the downstream has it" in more.output
+    assert (
+        more.return_value == 1 and f"{schema}.left_over: only the downstream has it" in more.output
+    )
     ((key,),) = running.upstream(f"SELECT id FROM {table} ORDER BY id LIMIT 1")
     ((before,),) = running.downstream(f"SELECT pad FROM {table} WHERE id = {key}")
     running.downstream(f"UPDATE {table} SET pad = 'other' WHERE id = {key}")
@@ -174,10 +209,19 @@ def test_the_command_says_what_differs_and_its_exit_code_is_1(running: Pipeline,
         as_json = verify(table, "--json")
     finally:
         running.downstream(f"UPDATE {table} SET pad = '{before}' WHERE id = {key}")
-    assert (wrong.return_value, as_json.return_value) == (1, 1), (wrong.exception, as_json.exception)
+    assert (wrong.return_value, as_json.return_value) == (1, 1), (
+        wrong.exception,
+        as_json.exception,
+    )
     told = json.loads(as_json.stdout)
-    assert f"{table}: 1 row of" in wrong.output and f"id={key} is another downstream" in wrong.output
-    assert (told["equal"], told["differences"], told["tables"][0]["examples"][0]["columns"]) == (False, 1, ["pad"])
+    assert (
+        f"{table}: 1 row of" in wrong.output and f"id={key} is another downstream" in wrong.output
+    )
+    assert (told["equal"], told["differences"], told["tables"][0]["examples"][0]["columns"]) == (
+        False,
+        1,
+        ["pad"],
+    )
 
 
 def test_what_can_not_be_verified_is_said_before_a_job_begins(running: Pipeline) -> None:

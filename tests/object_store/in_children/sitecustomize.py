@@ -1,5 +1,5 @@
-"""Every Python that is started by a test with this folder in its path has its folders in the S3 server, see
-`tests.object_store.moved`: as soon as it loads the storage of folders, and not before.
+"""Every Python that is started by a test with this folder in its path has its folders in the S3
+server, see `tests.object_store.moved`: as soon as it loads the storage of folders, and not before.
 """
 
 import importlib.abc

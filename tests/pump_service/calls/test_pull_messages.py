@@ -15,7 +15,12 @@ VALUES = st.one_of(st.binary(max_size=40), st.just(b"v" * 20_000), st.just(b"\x3
 
 def _binlog(tp, start, commit, key, value, ddl):
     message = pb.binlog.Binlog(
-        tp=tp, start_ts=start, commit_ts=commit, prewrite_key=key, ddl_job_id=ddl, ddl_schema_state=ddl
+        tp=tp,
+        start_ts=start,
+        commit_ts=commit,
+        prewrite_key=key,
+        ddl_job_id=ddl,
+        ddl_schema_state=ddl,
     )
     if value is not None:
         message.prewrite_value = value
@@ -25,17 +30,27 @@ def _binlog(tp, start, commit, key, value, ddl):
 
 
 @given(TS, KEYS, VALUES, st.sampled_from([0, 9]), st.booleans())
-def test_a_merged_binlog_is_the_commit_with_its_prewrites_value_and_ddl(start, key, value, ddl, keyless_commit):
+def test_a_merged_binlog_is_the_commit_with_its_prewrites_value_and_ddl(
+    start, key, value, ddl, keyless_commit
+):
     prewrite = _binlog(0, start, 0, key, value, ddl)
     commit = _binlog(1, start, start + 3, b"" if keyless_commit else key, None, ddl)
-    merged = pb.binlog.Binlog.FromString(merge(commit.SerializeToString(), prewrite.SerializeToString()))
+    merged = pb.binlog.Binlog.FromString(
+        merge(commit.SerializeToString(), prewrite.SerializeToString())
+    )
     expected = pb.binlog.Binlog()
     expected.CopyFrom(commit)
     expected.prewrite_value = value
     assert merged == expected
-    assert merge(commit.SerializeToString(), prewrite.SerializeToString()) == expected.SerializeToString()
+    assert (
+        merge(commit.SerializeToString(), prewrite.SerializeToString())
+        == expected.SerializeToString()
+    )
     for usual in (kernel.merged, plain.merged):
-        assert usual(commit.SerializeToString(), prewrite.SerializeToString()) in (None, expected.SerializeToString())
+        assert usual(commit.SerializeToString(), prewrite.SerializeToString()) in (
+            None,
+            expected.SerializeToString(),
+        )
 
 
 @given(TS, KEYS, VALUES)
@@ -47,4 +62,6 @@ def test_the_message_of_a_pull_is_the_one_that_protobuf_makes(start, key, value)
     response.entity.meta.startTs, response.entity.meta.commitTs = start, start + 3
     message = response.SerializeToString()
     for encode in (kernel.pull_message, plain.pull_message):
-        assert encode(payload, start, start + 3) == b"\0" + len(message).to_bytes(4, "big") + message
+        assert (
+            encode(payload, start, start + 3) == b"\0" + len(message).to_bytes(4, "big") + message
+        )

@@ -1,4 +1,7 @@
-"""The pump as its gRPC clients meet it: TiDB, Drainers, and Sluice's own reader; a real process, etcd and PD."""
+"""The pump as its gRPC clients meet it: TiDB, Drainers, and Sluice's own reader.
+
+A real process, etcd and PD.
+"""
 
 import gzip
 import queue
@@ -136,7 +139,9 @@ def test_a_window_beyond_what_is_complete_is_refused(site, client):
             reader.bounds(0, site.pd.ts() + (10**9 << 18), 0, 10, 10)
 
 
-def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_moves_no_mark(site, client):
+def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_moves_no_mark(
+    site, client
+):
     client.transaction(site.pd, b"before")
     lo, ahead = site.pd.ts(), site.pd.ts() + (10**9 << 18)
     with PumpReader(site.pumps[0].address, CLUSTER) as reader:
@@ -148,7 +153,9 @@ def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_move
             found = reader.request_bounds(lo, ahead, *asked, ts_is_checked=True).get()
             reader._unary._again = 0.0  # it was at work still, and refused the timestamp
         assert found == WindowBounds(ahead, ahead, 0, 0)
-        assert reader.request_bounds(lo, ahead, *asked).get() is None, "whoever is to check it refuses it"
+        assert reader.request_bounds(lo, ahead, *asked).get() is None, (
+            "whoever is to check it refuses it"
+        )
         reader._unary._again = 0.0
         now = site.pd.ts()
         assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
@@ -160,7 +167,12 @@ def test_a_pump_at_rest_leaves_it_to_another_one_to_check_the_timestamp_and_move
         assert now <= reader.bounds(lo, now, *asked).max_commit_ts < ahead
         client.write(binlog(0, start := site.pd.ts()))
         now = site.pd.ts()
-        assert reader.request_bounds(commit, now, 0, *asked[1:], ts_is_checked=True).get().max_commit_ts < now
+        assert (
+            reader.request_bounds(commit, now, 0, *asked[1:], ts_is_checked=True)
+            .get()
+            .max_commit_ts
+            < now
+        )
         client.write(binlog(1, start, site.pd.ts()))
 
 
@@ -192,7 +204,10 @@ def test_a_wrong_cluster_id_is_refused_by_every_call(site, client, other):
     text = f"cluster ID are mismatch, 7 vs {CLUSTER}"
     assert _status(lambda: client.write(binlog(0, site.pd.ts()), cluster_id=7)) == ("UNKNOWN", text)
     assert _status(lambda: next(other.pull(0, cluster_id=7))) == ("UNKNOWN", text)
-    with PumpReader(site.pumps[0].address, 7) as reader, pytest.raises(PumpReadError, match="cluster ID are mismatch"):
+    with (
+        PumpReader(site.pumps[0].address, 7) as reader,
+        pytest.raises(PumpReadError, match="cluster ID are mismatch"),
+    ):
         reader.bounds(0, 0, 0, 1, 1)
 
 
@@ -231,7 +246,10 @@ def test_fields_in_another_order_are_understood(site, client, other):
         ]
         payload = b"".join(part.SerializeToString() for part in [*parts, pb.binlog.Binlog(tp=tp)])
         message = (
-            b"\x12" + bytes([len(payload)]) + payload + pb.pump.WriteBinlogReq(clusterID=CLUSTER).SerializeToString()
+            b"\x12"
+            + bytes([len(payload)])
+            + payload
+            + pb.pump.WriteBinlogReq(clusterID=CLUSTER).SerializeToString()
         )
         client.write_raw(message, timeout=60)
     assert other.pull_commits(commit - 1, 1)[0].start_ts == start
@@ -260,7 +278,9 @@ def test_256_concurrent_callers_are_all_answered_and_stored(site, client, other)
 
 
 def test_a_cancelled_call_leaves_the_connection_usable(site, client):
-    futures = [client.write_raw.future(request(binlog(2, site.pd.ts())), timeout=60) for _ in range(50)]
+    futures = [
+        client.write_raw.future(request(binlog(2, site.pd.ts())), timeout=60) for _ in range(50)
+    ]
     for future in futures[::2]:
         future.cancel()
     for future in futures[1::2]:
@@ -276,7 +296,9 @@ def test_metadata_and_long_headers_are_accepted(site, client):
 def test_a_gzip_request_is_unimplemented_on_the_lane_and_plain_calls_go_on(site, client):
     client.write(b"")
     call = lambda: client.write_raw(  # noqa: E731
-        request(binlog(0, site.pd.ts(), value=b"a" * 5000)), timeout=60, compression=grpc.Compression.Gzip
+        request(binlog(0, site.pd.ts(), value=b"a" * 5000)),
+        timeout=60,
+        compression=grpc.Compression.Gzip,
     )
     assert _status(call)[0] == "UNIMPLEMENTED"
     client.transaction(site.pd, b"")
@@ -286,7 +308,9 @@ def test_a_drainer_with_gzip_is_served(site, client, other):
     start, commit = client.transaction(site.pd, b"z" * 5000)
     asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1))
     pull = other.channel.unary_stream(
-        "/binlog.Pump/PullBinlogs", pb.pump.PullBinlogReq.SerializeToString, pb.pump.PullBinlogResp.FromString
+        "/binlog.Pump/PullBinlogs",
+        pb.pump.PullBinlogReq.SerializeToString,
+        pb.pump.PullBinlogResp.FromString,
     )
     stream = pull(asked, timeout=60, compression=grpc.Compression.Gzip)
     assert next(stream).entity.meta.startTs == start
@@ -295,10 +319,18 @@ def test_a_drainer_with_gzip_is_served(site, client, other):
 
 def test_what_a_drainer_with_gzip_gets_is_compressed(site, client):
     _, commit = client.transaction(site.pd, b"z" * 5000)
-    asked = pb.pump.PullBinlogReq(clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1)).SerializeToString()
+    asked = pb.pump.PullBinlogReq(
+        clusterID=CLUSTER, startFrom=pb.pump.Pos(offset=commit - 1)
+    ).SerializeToString()
     raw = RawClient(site.pumps[0].address)
     path = (b":path", b"/binlog.Pump/PullBinlogs")
-    headers = (*CALL[:2], path, *CALL[3:], (b"grpc-encoding", b"gzip"), (b"grpc-accept-encoding", b"identity,gzip"))
+    headers = (
+        *CALL[:2],
+        path,
+        *CALL[3:],
+        (b"grpc-encoding", b"gzip"),
+        (b"grpc-accept-encoding", b"identity,gzip"),
+    )
     raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers(headers)))
     raw.body(1, grpc_body(gzip.compress(asked), compressed=1))
     end = time.monotonic() + 60
@@ -309,7 +341,9 @@ def test_what_a_drainer_with_gzip_gets_is_compressed(site, client):
     message = body[5 : 5 + int.from_bytes(body[1:5], "big")]
     raw.close()
     assert (body[0], len(message) < 500) == (1, True)
-    assert pb.pump.PullBinlogResp.FromString(gzip.decompress(message)).entity.meta.commitTs == commit
+    assert (
+        pb.pump.PullBinlogResp.FromString(gzip.decompress(message)).entity.meta.commitTs == commit
+    )
 
 
 @pytest.mark.parametrize("first", ["write", "pull", "bounds", "read"])
@@ -329,11 +363,15 @@ def test_one_connection_may_mix_all_calls(site, client, first):
         bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo), timeout=60)
     if first == "read":
         read = client.channel.unary_stream(
-            "/sluice.Window/Read", pb.window.ReadRequest.SerializeToString, pb.window.ReadResponse.FromString
+            "/sluice.Window/Read",
+            pb.window.ReadRequest.SerializeToString,
+            pb.window.ReadResponse.FromString,
         )
         assert list(read(pb.window.ReadRequest(cluster_id=CLUSTER), timeout=60))
     written = [client.transaction(site.pd, b"m" * 50_000) for _ in range(20)]
-    assert [one.commit_ts for one in client.pull_commits(lo, 20)] == [commit for _, commit in written]
+    assert [one.commit_ts for one in client.pull_commits(lo, 20)] == [
+        commit for _, commit in written
+    ]
     stream = client.pull(lo)
     assert next(stream).entity.payload
     client.transaction(site.pd, b"while a pull is open")
@@ -369,7 +407,8 @@ def test_a_slow_reader_of_a_bridged_stream_is_waited_for(site, client):
 
 
 def test_many_readers_at_once_each_see_everything(site, client):
-    time.sleep(MAX_READERS_PER_HOST / STARTS_PER_S_PER_HOST)  # until this address may start so many at once again
+    # until this address may start so many at once again
+    time.sleep(MAX_READERS_PER_HOST / STARTS_PER_S_PER_HOST)
     lo = site.pd.ts()
     readers = [Client(site.pumps[0].address) for _ in range(12)]
     try:
@@ -382,7 +421,9 @@ def test_many_readers_at_once_each_see_everything(site, client):
         for reader in readers:
             reader.close()
     until = time.monotonic() + 60
-    while "the reader" not in (text := site.pumps[0].text()) or text.count("pulls binlogs") > text.count("is gone"):
+    while "the reader" not in (text := site.pumps[0].text()) or text.count(
+        "pulls binlogs"
+    ) > text.count("is gone"):
         assert time.monotonic() < until, "a reader that went away still holds its stream"
         time.sleep(0.1)
 
@@ -416,7 +457,8 @@ def test_bounds_that_are_asked_for_side_by_side_are_those_of_the_call(site, clie
         asked = lo, site.pd.ts(), 5000, 0, 0, 1 << 16
         begun = [reader.request_bounds(*asked) for _ in range(3)]
         assert [one.get() for one in begun] == [reader.bounds(*asked)] * 3
-        assert reader.request_bounds(lo, site.pd.ts() + (10**9 << 18)).get() is None  # refused: bounds says why
+        # refused: bounds says why
+        assert reader.request_bounds(lo, site.pd.ts() + (10**9 << 18)).get() is None
 
 
 _GZIP = (b"grpc-encoding", b"gzip")
@@ -426,7 +468,9 @@ def _path(path):
     return *CALL[:2], (b":path", path), *CALL[3:]
 
 
-@pytest.mark.parametrize("path", [b"/binlog.Pump/PullBinlogs", b"/sluice.Window/Bounds", b"/binlog.Cistern/Notify"])
+@pytest.mark.parametrize(
+    "path", [b"/binlog.Pump/PullBinlogs", b"/sluice.Window/Bounds", b"/binlog.Cistern/Notify"]
+)
 def test_a_compressed_request_is_expanded_to_64_kib_at_most(site, path):
     raw = RawClient(site.pumps[0].address)
     bomb = gzip.compress(bytes(32 << 20))
@@ -441,7 +485,10 @@ def test_a_compressed_request_is_expanded_to_64_kib_at_most(site, path):
 def test_the_request_of_a_call_but_write_binlog_is_refused_by_its_announced_size(site):
     raw = RawClient(site.pumps[0].address)
     head = encode_headers((*_path(b"/sluice.Window/Bounds"), _GZIP))
-    raw.send(f.frame(f.HEADERS, f.END_HEADERS, 1, head), f.frame(f.DATA, 0, 1, b"\1" + (1 << 20).to_bytes(4, "big")))
+    raw.send(
+        f.frame(f.HEADERS, f.END_HEADERS, 1, head),
+        f.frame(f.DATA, 0, 1, b"\1" + (1 << 20).to_bytes(4, "big")),
+    )
     answer = raw.answer(1)
     assert (answer.status, "larger than max" in answer.headers["grpc-message"]) == ("8", True)
     raw.close()

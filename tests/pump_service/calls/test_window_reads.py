@@ -1,4 +1,7 @@
-"""Windows that are read on a lane connection by readers that are slow or leave; a pump in this process, etcd, PD."""
+"""Windows that are read on a lane connection by readers that are slow or leave.
+
+A pump in this process, etcd, PD.
+"""
 
 import asyncio
 import gc
@@ -54,13 +57,19 @@ class _Served:
     def stalled(self):
         """A reader that takes only what it has said at first."""
         client = RawClient(self.address)
-        client.call(1, pb.window.ReadRequest(cluster_id=CLUSTER, lo=self.lo, hi=self.hi).SerializeToString(), _READ)
+        client.call(
+            1,
+            pb.window.ReadRequest(cluster_id=CLUSTER, lo=self.lo, hi=self.hi).SerializeToString(),
+            _READ,
+        )
         client.wait_frame(f.DATA)
         return client
 
     def half_a_mib(self):
         """A request for bounds with a window of 500 KB."""
-        asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=self.lo, max_transactions=1, inline_bytes=1 << 20)
+        asked = pb.window.BoundsRequest(
+            cluster_id=CLUSTER, lo=self.lo, max_transactions=1, inline_bytes=1 << 20
+        )
         return asked.SerializeToString()
 
     def read(self):
@@ -70,7 +79,9 @@ class _Served:
 
     def read_by(self, reader):
         """The same over a connection that is there."""
-        return [ts for batch in reader.read(self.lo, self.hi) for ts in batch["commit_ts"].to_pylist()]
+        return [
+            ts for batch in reader.read(self.lo, self.hi) for ts in batch["commit_ts"].to_pylist()
+        ]
 
     def close(self):
         self.pump.leave()
@@ -103,7 +114,9 @@ def test_readers_that_take_nothing_make_room_for_others_and_are_told(served, mon
         client.close()
 
 
-def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_nothing(served, monkeypatch):
+def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_nothing(
+    served, monkeypatch
+):
     monkeypatch.setattr(window_service, "_WAIT_STEP_S", 0.01)
     read, waits, goes_on = served.pump._store.read_window, threading.Semaphore(0), threading.Event()
     look, looked = WindowService._cancel_stalled, threading.Semaphore(0)
@@ -123,7 +136,9 @@ def test_a_reader_that_the_disk_keeps_waiting_is_not_taken_for_one_that_takes_no
         PumpReader(served.address, CLUSTER, timeout_s=60) as reader,
         ThreadPoolExecutor(window_service.MAX_READS + 1) as threads,
     ):
-        readers = [threads.submit(served.read_by, reader) for _ in range(window_service.MAX_READS + 1)]
+        readers = [
+            threads.submit(served.read_by, reader) for _ in range(window_service.MAX_READS + 1)
+        ]
         for _ in range(window_service.MAX_READS):
             assert waits.acquire(timeout=60)
         with monkeypatch.context() as impatient:
@@ -165,7 +180,9 @@ def test_readers_for_whom_the_system_has_no_thread_take_no_place(served, monkeyp
 @pytest.mark.slow
 def test_readers_that_wait_for_their_turn_take_no_thread_each(served):
     clients = [served.stalled() for _ in range(window_service.MAX_READS)]
-    request = pb.window.ReadRequest(cluster_id=CLUSTER, lo=served.lo, hi=served.hi).SerializeToString()
+    request = pb.window.ReadRequest(
+        cluster_id=CLUSTER, lo=served.lo, hi=served.hi
+    ).SerializeToString()
     for client in clients:
         for stream in range(3, 43, 2):
             client.call(stream, request, _READ)
@@ -193,7 +210,9 @@ def _being_sent():
     return {id(each) for each in gc.get_objects() if type(each) in (_WindowRead, asyncio.Timeout)}
 
 
-def test_nothing_of_what_was_being_sent_waits_for_pythons_collection_of_garbage(served, collects_no_garbage):
+def test_nothing_of_what_was_being_sent_waits_for_pythons_collection_of_garbage(
+    served, collects_no_garbage
+):
     before = _being_sent()
     for leave in (lambda client: client.send(f.reset(1, f.CANCEL)), lambda client: client.close()):
         reader, other = served.stalled(), RawClient(served.address, _WITHOUT_WINDOW)

@@ -8,7 +8,16 @@ from sluice.pump_service.calls.window_service import WindowService
 from sluice.pump_service.store import CorruptRecordError, Store
 from sluice.tidb import pb
 from tests.pump_service.pumpkit import CLUSTER, time_limit
-from tests.pump_service.storekit import BASE, OPTIONS, commit, eventually, prewrite, settle, transactions, write
+from tests.pump_service.storekit import (
+    BASE,
+    OPTIONS,
+    commit,
+    eventually,
+    prewrite,
+    settle,
+    transactions,
+    write,
+)
 
 
 def test_bounds_are_told_where_all_of_a_window_was_given_up(tmp_path):
@@ -26,20 +35,26 @@ def test_bounds_are_told_where_all_of_a_window_was_given_up(tmp_path):
     service = WindowService(CLUSTER, store, time_limit(), threading.Event())
     first = BASE + 150  # when it was committed
     bounds = service.bounds(
-        pb.window.BoundsRequest(cluster_id=CLUSTER, lo=first - 1, max_transactions=1, inline_bytes=1 << 20)
+        pb.window.BoundsRequest(
+            cluster_id=CLUSTER, lo=first - 1, max_transactions=1, inline_bytes=1 << 20
+        )
     )
     assert (bounds.hi, bounds.window) == (first, b"")
     assert not list(store.read_window(first - 1, first, strict=True))
     store.close()
 
 
-def test_a_commit_below_where_a_reader_asks_from_without_a_mark_is_late_unless_it_asks_from_the_future(tmp_path):
+def test_a_commit_below_where_a_reader_asks_from_without_a_mark_is_late_unless_it_asks_from_the_future(
+    tmp_path,
+):
     limit = time_limit()
     store = Store.open(tmp_path, OPTIONS)
     service = WindowService(CLUSTER, store, limit, threading.Event())
     now = limit._clock.fresh()
     for lo, late in ((now + (10**9 << 18), 0), (now, 1)):
-        asked = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo + 1, ts_is_checked=True)
+        asked = pb.window.BoundsRequest(
+            cluster_id=CLUSTER, lo=lo, fresh_ts=lo + 1, ts_is_checked=True
+        )
         assert service.bounds_at_once(asked).hi == lo + 1
         start = now - 10 + 2 * late
         write(store, prewrite(start), commit(start, start + 1))

@@ -1,7 +1,9 @@
-"""Lives of a capture's sink, for test_sink_crash: each opens the store, goes on at its frontier, and is killed.
+"""Lives of a capture's sink, for test_sink_crash: each opens the store, goes on at its frontier,
+and is killed.
 
-`python -m tests.pump_service.capture.dying_sink` forks them, so that none needs a start of its own: a line of its input
-is the arguments of `live`, as JSON; the answer to it, once that life is over, its exit code.
+`python -m tests.pump_service.capture.dying_sink` forks them, so that none needs a start of its own:
+a line of its input is the arguments of `live`, as JSON; the answer to it, once that life is over,
+its exit code.
 """
 
 from __future__ import annotations
@@ -36,14 +38,20 @@ CAPTURED = dataclasses.replace(
 def whole() -> list[CapturedTransaction]:
     """What the recorded cluster did."""
     last = "05-ddl"
-    return recorded_changes.history_through(recorded_changes.checkpoint_ts(last)) + recorded_changes.transactions(last)
+    return recorded_changes.history_through(
+        recorded_changes.checkpoint_ts(last)
+    ) + recorded_changes.transactions(last)
 
 
 def definitions_at(transactions: list[CapturedTransaction], ts: int) -> SchemaTracker:
     """The definitions as TiKV would show them at a timestamp."""
     schema = SchemaTracker((), 0)
-    for _, group in itertools.groupby((t for t in transactions if t.commit_ts <= ts), lambda t: t.commit_ts):
-        changes = (meta_change(c.key, c.value) for t in group for c in t.changes if c.key[:1] == b"m")
+    for _, group in itertools.groupby(
+        (t for t in transactions if t.commit_ts <= ts), lambda t: t.commit_ts
+    ):
+        changes = (
+            meta_change(c.key, c.value) for t in group for c in t.changes if c.key[:1] == b"m"
+        )
         schema.apply([change for change in changes if change is not None])
     return schema
 
@@ -58,10 +66,15 @@ def live(data: str, failpoint: str) -> None:
     failpoints.configure(failpoint)
     writer = BinlogWriter(store, schema, PART_BYTES)
     rest = [t for t in transactions if t.commit_ts > begin]
-    ends = [*dict.fromkeys(t.commit_ts for t in rest[_STEP_TRANSACTIONS::_STEP_TRANSACTIONS]), 1 << 62]
+    ends = [
+        *dict.fromkeys(t.commit_ts for t in rest[_STEP_TRANSACTIONS::_STEP_TRANSACTIONS]),
+        1 << 62,
+    ]
     lo = begin
     for hi in ends:
-        writer.advance((t for t in rest if lo < t.commit_ts <= hi), min(hi, transactions[-1].commit_ts + 1))
+        writer.advance(
+            (t for t in rest if lo < t.commit_ts <= hi), min(hi, transactions[-1].commit_ts + 1)
+        )
         lo = hi
     store.close()
 
@@ -80,7 +93,9 @@ def _begin(request: str) -> NoReturn:
 def _main() -> None:
     whole()
     for request in sys.stdin:
-        assert threading.active_count() == 1, "others' locks would never be given back in a process that is forked"
+        assert threading.active_count() == 1, (
+            "others' locks would never be given back in a process that is forked"
+        )
         pid = os.fork()
         if not pid:
             _begin(request)

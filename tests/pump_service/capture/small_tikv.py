@@ -1,4 +1,5 @@
-"""A TiKV of a few keys, in one thread: transactions, regions, and the streams of change data that it sends.
+"""A TiKV of a few keys, in one thread: transactions, regions, and the streams of change data that
+it sends.
 
 It shares no code with the client. What it has sent waits in each stream until `deliver` takes it
 out, so a stream can break at any message.
@@ -58,10 +59,16 @@ class SmallTiKV:
         self.max_ts = 1000
         self.locks: dict[bytes, Lock] = {}
         self.writes: dict[bytes, list[tuple[int, int, bytes, bytes, bool]]] = defaultdict(list)
-        self.committed: dict[tuple[int, int], dict[bytes, tuple[bytes, bytes, bool]]] = defaultdict(dict)
+        self.committed: dict[tuple[int, int], dict[bytes, tuple[bytes, bytes, bool]]] = defaultdict(
+            dict
+        )
         self.open: list[Txn] = []
         self.next_region = 10
-        self.regions = [self.region(b"", b"t", 1, 1), self.region(b"t", KEYS[8], 1, 2), self.region(KEYS[8], b"", 1, 1)]
+        self.regions = [
+            self.region(b"", b"t", 1, 1),
+            self.region(b"t", KEYS[8], 1, 2),
+            self.region(KEYS[8], b"", 1, 1),
+        ]
         self.feeds: dict[tuple[int, int], list[Feed]] = defaultdict(list)
         self.sent: dict[tuple[int, int], deque[pb.cdc.ChangeDataEvent]] = defaultdict(deque)
         self.broken: set[tuple[int, int]] = set()
@@ -86,7 +93,11 @@ class SmallTiKV:
         return txn
 
     def prewrite(self, txn: Txn, key: bytes, value: bytes) -> None:
-        if key in self.locks or txn.commit_ts or (self.writes[key] and self.writes[key][-1][0] > txn.start_ts):
+        if (
+            key in self.locks
+            or txn.commit_ts
+            or (self.writes[key] and self.writes[key][-1][0] > txn.start_ts)
+        ):
             return
         lock = self.locks[key] = Lock(txn.start_ts, value, self.value(key), not value)
         txn.locked.append(key)
@@ -110,7 +121,9 @@ class SmallTiKV:
         commit_ts = max(self.max_ts, start_ts) + 1
         self.ts = max(self.ts, commit_ts)
         for key in keys:
-            if key not in self.locks and not (self.writes[key] and self.writes[key][-1][0] >= start_ts):
+            if key not in self.locks and not (
+                self.writes[key] and self.writes[key][-1][0] >= start_ts
+            ):
                 lock = Lock(start_ts, value, self.value(key), not value)
                 self._write(key, start_ts, commit_ts, lock)
                 self._live(key, self._row(Event.COMMITTED, key, lock, commit_ts))
@@ -158,7 +171,9 @@ class SmallTiKV:
             return
         left, right = self.regions[index : index + 2]
         version = max(left.version, right.version) + 1
-        whole = Region(right.id, left.start_key, right.end_key, 1, version, right.peers, right.leader)
+        whole = Region(
+            right.id, left.start_key, right.end_key, 1, version, right.peers, right.leader
+        )
         self.regions[index : index + 2] = [whole]
         self._end_region(left, "region_not_found")
         self._end_region(right, "epoch_not_match")
@@ -170,7 +185,13 @@ class SmallTiKV:
         store = 3 - region.leader.store_id
         peer = Peer(region.id * 10 + store, store)
         self.regions[index] = Region(
-            region.id, region.start_key, region.end_key, region.conf_ver, region.version, (peer,), peer
+            region.id,
+            region.start_key,
+            region.end_key,
+            region.conf_ver,
+            region.version,
+            (peer,),
+            peer,
         )
         self._end_region(region, "not_leader", leader=store if is_named else 0)
 
@@ -180,7 +201,9 @@ class SmallTiKV:
                 feeds.remove(feed)
                 self._error(stream, feed.region_id, feed.request_id, kind, leader)
 
-    def _error(self, stream: tuple[int, int], region_id: int, request_id: int, kind: str, leader: int = 0) -> None:
+    def _error(
+        self, stream: tuple[int, int], region_id: int, request_id: int, kind: str, leader: int = 0
+    ) -> None:
         event = Event(region_id=region_id, request_id=request_id)
         getattr(event.error, kind).SetInParent()
         if leader:
@@ -211,7 +234,9 @@ class SmallTiKV:
         )
         if region is None:
             self._error(of, request.region_id, request.request_id, "region_not_found")
-        elif (request.region_id, request.request_id) in {(f.region_id, f.request_id) for f in self.feeds[of]}:
+        elif (request.region_id, request.request_id) in {
+            (f.region_id, f.request_id) for f in self.feeds[of]
+        }:
             self._error(of, request.region_id, request.request_id, "duplicate_request")
         elif region.version != request.region_epoch.version:
             self._error(of, request.region_id, request.request_id, "epoch_not_match")

@@ -1,4 +1,6 @@
-"""The sink of a capture: order of the records, definitions, parts of large transactions, a full disk."""
+"""The sink of a capture: order of the records, definitions, parts of large transactions, a full
+disk.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,25 @@ PARTITIONS = (61, 62)
 COMING = 69
 
 
-def table_info(table_id: int, columns: int = 2, partitions: Sequence[int] = (), adding: Sequence[int] = ()) -> bytes:
-    types = {"Tp": 3, "Flag": 0, "Flen": -1, "Decimal": -1, "Charset": "binary", "Collate": "binary"}
+def table_info(
+    table_id: int, columns: int = 2, partitions: Sequence[int] = (), adding: Sequence[int] = ()
+) -> bytes:
+    types = {
+        "Tp": 3,
+        "Flag": 0,
+        "Flen": -1,
+        "Decimal": -1,
+        "Charset": "binary",
+        "Collate": "binary",
+    }
     cols = [
-        {"id": n + 1, "name": {"O": f"c{n}"}, "offset": n, "state": 5, "type": types | {"Flag": 3 if n == 0 else 0}}
+        {
+            "id": n + 1,
+            "name": {"O": f"c{n}"},
+            "offset": n,
+            "state": 5,
+            "type": types | {"Flag": 3 if n == 0 else 0},
+        }
         for n in range(columns)
     ]
     parted = {
@@ -41,13 +58,24 @@ def table_info(table_id: int, columns: int = 2, partitions: Sequence[int] = (), 
         "definitions": [{"id": i} for i in partitions],
         "adding_definitions": [{"id": i} for i in adding],
     }
-    info = {"id": table_id, "name": {"O": f"t{table_id}"}, "cols": cols, "pk_is_handle": True, "state": 5}
+    info = {
+        "id": table_id,
+        "name": {"O": f"t{table_id}"},
+        "cols": cols,
+        "pk_is_handle": True,
+        "state": 5,
+    }
     return json.dumps(info | {"partition": parted if partitions else None}).encode()
 
 
 def tracker() -> SchemaTracker:
-    databases = [(hash_field_key("DBs", f"DB:{i}".encode()), n) for i, n in ((USER, "shop"), (SYSTEM, "mysql"))]
-    definitions = [(key, json.dumps({"id": 0, "db_name": {"O": name}}).encode()) for key, name in databases]
+    databases = [
+        (hash_field_key("DBs", f"DB:{i}".encode()), n)
+        for i, n in ((USER, "shop"), (SYSTEM, "mysql"))
+    ]
+    definitions = [
+        (key, json.dumps({"id": 0, "db_name": {"O": name}}).encode()) for key, name in databases
+    ]
     definitions = [
         (key, value.replace(b'"id": 0', f'"id": {i}'.encode()))
         for (key, value), i in zip(definitions, (USER, SYSTEM), strict=True)
@@ -69,18 +97,35 @@ def change(table: int, handle: int, old: int | None, new: int | None) -> KeyChan
     return KeyChange(record_key(table, encode_int(handle)), images[1], images[0], new is None)
 
 
-def transaction(start_ts: int, commit_ts: int, *changes: KeyChange, source: int = 0) -> CapturedTransaction:
+def transaction(
+    start_ts: int, commit_ts: int, *changes: KeyChange, source: int = 0
+) -> CapturedTransaction:
     return CapturedTransaction(start_ts, commit_ts, source, sorted(changes))
 
 
-def ddl(start_ts: int, commit_ts: int, *tables: bytes, job_id: int = 99, version: int = 8) -> CapturedTransaction:
+def ddl(
+    start_ts: int, commit_ts: int, *tables: bytes, job_id: int = 99, version: int = 8
+) -> CapturedTransaction:
     """ALTER TABLE of each of these definitions in the last step of a job."""
-    job = {"id": job_id, "type": 5, "state": 4, "schema_state": 5, "query": "alter table", "schema_id": USER}
+    job = {
+        "id": job_id,
+        "type": 5,
+        "state": 4,
+        "schema_state": 5,
+        "query": "alter table",
+        "schema_id": USER,
+    }
     row = b"\x08\x02" + b"\x02" + zigzag(9) + json.dumps(job, separators=(",", ":")).encode()
-    keys = [KeyChange(table_key(USER, json.loads(info)["id"]), info, b"x", False) for info in tables]
+    keys = [
+        KeyChange(table_key(USER, json.loads(info)["id"]), info, b"x", False) for info in tables
+    ]
     diff = KeyChange(string_key(f"Diff:{version}"), b"{}", b"", False)
     return transaction(
-        start_ts, commit_ts, *keys, diff, KeyChange(record_key(DDL_JOB_TABLE_ID, encode_int(job_id)), row, b"", False)
+        start_ts,
+        commit_ts,
+        *keys,
+        diff,
+        KeyChange(record_key(DDL_JOB_TABLE_ID, encode_int(job_id)), row, b"", False),
     )
 
 
@@ -95,10 +140,17 @@ def written(store: MemoryStore) -> list[tuple[int, int, int, Any]]:
 
 
 def rows_of(message: Any) -> list[tuple[int, str, list[tuple[int, bytes]]]]:
-    """Table id, kind and pairs of each change in the order in which it is applied; of an insert its handle first."""
+    """Table id, kind and pairs of each change in the order in which it is applied.
+
+    Of an insert its handle first.
+    """
     found = []
     for mutation in pb.binlog.PrewriteValue.FromString(message.prewrite_value).mutations:
-        lists = {0: iter(mutation.inserted_rows), 1: iter(mutation.updated_rows), 4: iter(mutation.deleted_rows)}
+        lists = {
+            0: iter(mutation.inserted_rows),
+            1: iter(mutation.updated_rows),
+            4: iter(mutation.deleted_rows),
+        }
         for kind in mutation.sequence:
             row = next(lists[kind])
             pairs = pairs_of(b"\x08\x02" + row) if kind == 0 else pairs_of(row)
@@ -112,7 +164,11 @@ def value(number: int) -> bytes:
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 6), st.integers(1, 40), st.sampled_from([PLAIN, *PARTITIONS, COMING, BOOTSTRAP])),
+        st.tuples(
+            st.integers(1, 6),
+            st.integers(1, 40),
+            st.sampled_from([PLAIN, *PARTITIONS, COMING, BOOTSTRAP]),
+        ),
         unique_by=lambda each: each[1],
         max_size=12,
     ),
@@ -124,7 +180,9 @@ def test_every_transaction_with_rows_has_one_record_in_order_and_the_frontier_co
     store, schema = MemoryStore(), tracker()
     writer = BinlogWriter(store, schema)  # type: ignore[arg-type]
     commits = sorted((100 + commit, 50 + start, table) for commit, start, table in drawn)
-    writer.advance((transaction(s, c, change(t, 1, None, s)) for c, s, t in commits), 100 + resolved_ts)
+    writer.advance(
+        (transaction(s, c, change(t, 1, None, s)) for c, s, t in commits), 100 + resolved_ts
+    )
     *records, frontier = written(store)
     assert frontier[:3] == (2, 100 + resolved_ts, 100 + resolved_ts)
     expected = [(0, s, c) for c, s, t in commits if t not in (COMING, BOOTSTRAP)]
@@ -132,9 +190,14 @@ def test_every_transaction_with_rows_has_one_record_in_order_and_the_frontier_co
     assert writer.resolved_ts == store.max_commit_ts == 100 + resolved_ts
     logical = {PLAIN: PLAIN, 61: PARTED, 62: PARTED}
     for (commit_ts, start_ts, message), (_, s, t) in zip(
-        [(r[2], r[1], r[3]) for r in records], [each for each in commits if each[2] in logical], strict=True
+        [(r[2], r[1], r[3]) for r in records],
+        [each for each in commits if each[2] in logical],
+        strict=True,
     ):
-        assert rows_of(message) == [(logical[t], "insert", [(1, value(1)), (2, value(s))])], (commit_ts, start_ts)
+        assert rows_of(message) == [(logical[t], "insert", [(1, value(1)), (2, value(s))])], (
+            commit_ts,
+            start_ts,
+        )
 
 
 def test_a_frontier_that_does_not_move_is_not_written_again() -> None:
@@ -143,7 +206,9 @@ def test_a_frontier_that_does_not_move_is_not_written_again() -> None:
     assert store.records == []
 
 
-def test_rows_of_one_commit_ts_with_a_ddl_are_read_by_the_definition_before_it_and_come_first() -> None:
+def test_rows_of_one_commit_ts_with_a_ddl_are_read_by_the_definition_before_it_and_come_first() -> (
+    None
+):
     store, schema = MemoryStore(), tracker()
     writer = BinlogWriter(store, schema)  # type: ignore[arg-type]
     changed = table_info(PLAIN, columns=3)
@@ -154,10 +219,17 @@ def test_rows_of_one_commit_ts_with_a_ddl_are_read_by_the_definition_before_it_a
     assert [each[:3] for each in found] == [(0, 11, 20), (0, 10, 20), (0, 12, 21), (2, 21, 21)]
     assert rows_of(found[0][3])[0][2] == [(1, value(5)), (2, value(1))]
     assert rows_of(found[2][3])[0][2] == [(1, value(5)), (2, value(1)), (3, value(2))]
-    versions = [pb.binlog.PrewriteValue.FromString(found[n][3].prewrite_value).schema_version for n in (0, 2)]
+    versions = [
+        pb.binlog.PrewriteValue.FromString(found[n][3].prewrite_value).schema_version
+        for n in (0, 2)
+    ]
     assert versions == [7, 8]
     message = found[1][3]
-    assert (message.ddl_job_id, message.ddl_schema_state, message.ddl_query) == (99, 5, b"alter table")
+    assert (message.ddl_job_id, message.ddl_schema_state, message.ddl_query) == (
+        99,
+        5,
+        b"alter table",
+    )
     assert not message.HasField("prewrite_value")
 
 
@@ -169,24 +241,39 @@ def test_a_job_that_is_written_twice_in_one_state_has_one_binlog() -> None:
 
 def test_a_row_that_moves_to_another_partition_is_deleted_before_it_is_inserted() -> None:
     store = MemoryStore()
-    moved = [change(61, 7, None, 3), change(62, 7, 2, None), change(61, 8, 1, 2), change(PLAIN, 1, 4, 4)]
+    moved = [
+        change(61, 7, None, 3),
+        change(62, 7, 2, None),
+        change(61, 8, 1, 2),
+        change(PLAIN, 1, 4, 4),
+    ]
     BinlogWriter(store, tracker()).advance(iter([transaction(10, 20, *moved)]), 20)  # type: ignore[arg-type]
     kinds = [(table_id, kind) for table_id, kind, _ in rows_of(written(store)[0][3])]
     assert kinds == [(PARTED, "delete"), (PARTED, "update"), (PARTED, "insert")]
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([61, 62, PLAIN]), st.integers(0, 30)), unique=True, min_size=1, max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from([61, 62, PLAIN]), st.integers(0, 30)),
+        unique=True,
+        min_size=1,
+        max_size=30,
+    ),
     st.integers(1, 60),
     st.data(),
 )
 def test_a_large_transaction_is_stored_in_parts_that_give_the_same_changes_in_an_order_that_can_be_applied(
     places: list[tuple[int, int]], limit: int, data: st.DataObject
 ) -> None:
-    images = st.one_of(st.tuples(st.none(), st.integers(0, 9)), st.tuples(st.integers(0, 9), st.none() | st.just(10)))
+    images = st.one_of(
+        st.tuples(st.none(), st.integers(0, 9)),
+        st.tuples(st.integers(0, 9), st.none() | st.just(10)),
+    )
     changes = [change(table, handle, *data.draw(images)) for table, handle in places]
     whole, split = MemoryStore(), MemoryStore()
-    earlier = transaction(1_000_000 - binlog_writer.MAX_PARTS, 2_000_000, change(PLAIN, 99, None, 1))
+    earlier = transaction(
+        1_000_000 - binlog_writer.MAX_PARTS, 2_000_000, change(PLAIN, 99, None, 1)
+    )
     large = transaction(1_000_000, 2_000_000, *changes)
     BinlogWriter(whole, tracker()).advance(iter([earlier, large]), 2_000_000)  # type: ignore[arg-type]
     BinlogWriter(split, tracker(), limit).advance(iter([earlier, large]), 2_000_000)  # type: ignore[arg-type]
@@ -195,10 +282,18 @@ def test_a_large_transaction_is_stored_in_parts_that_give_the_same_changes_in_an
     expected = rows_of(written(whole)[1][3])
     assert sorted(found) == sorted(expected)
     for table_id in (PARTED, PLAIN):
-        kinds = [("delete", "update", "insert").index(kind) for owner, kind, _ in found if owner == table_id]
+        kinds = [
+            ("delete", "update", "insert").index(kind)
+            for owner, kind, _ in found
+            if owner == table_id
+        ]
         assert kinds == sorted(kinds)
     starts = [start_ts for _, start_ts, _, _ in parts]
-    assert starts == sorted(set(starts)) and earlier.start_ts not in starts and max(starts) <= large.start_ts
+    assert (
+        starts == sorted(set(starts))
+        and earlier.start_ts not in starts
+        and max(starts) <= large.start_ts
+    )
     assert len({commit_ts for _, _, commit_ts, _ in parts}) == 1
     assert all(len(each[3].prewrite_value) <= limit + 200 for each in parts)
 
@@ -239,7 +334,9 @@ class FailingStore(MemoryStore):
         super().__init__()
         self._errors = collections.deque(errors)
 
-    def submit(self, records: Sequence[Record], done: Callable[[BaseException | None], None]) -> None:
+    def submit(
+        self, records: Sequence[Record], done: Callable[[BaseException | None], None]
+    ) -> None:
         if self._errors:
             done(self._errors.popleft())
         else:
@@ -250,7 +347,9 @@ def some(count: int) -> Iterator[CapturedTransaction]:
     return (transaction(10 + n, 10_000 + n, change(PLAIN, n, None, n)) for n in range(count))
 
 
-def test_a_full_disk_is_waited_for_and_the_order_of_the_records_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_waited_for_and_the_order_of_the_records_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(binlog_writer, "_SPACE_CHECK_INTERVAL_S", 0.001)
     monkeypatch.setattr(binlog_writer, "_GROUP_RECORDS", 3)
     store = FailingStore(NoSpaceError(1, 2), NoSpaceError(1, 2))

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.skipif(not kernel.IS_COMPILED, reason="there was no com
 TABLE = 7
 
 
-def run(converter: StoredRowConverter, *changes: KeyChange) -> tuple[tuple[int, int, int], list[list[bytes]]]:
+def run(
+    converter: StoredRowConverter, *changes: KeyChange
+) -> tuple[tuple[int, int, int], list[list[bytes]]]:
     lists: list[list[bytes]] = [[], [], []]
     return kernel.convert([*changes], 0, {TABLE: (*converter.shape, *lists)}, 1 << 40), lists  # type: ignore[arg-type]
 
@@ -43,28 +45,51 @@ def expected(converter: StoredRowConverter, change: KeyChange) -> list[list[byte
 @st.composite
 def changes(draw: st.DrawFn) -> tuple[StoredRowConverter, KeyChange]:
     table, rows = draw(batches())
-    states = {c.id: draw(st.sampled_from([5, 5, 5, 1, 2, 3])) for c in table.columns if not c.flag & 2}
-    defaults = {c.id: draw(st.sampled_from([None, None, "1"])) for c in table.columns if c.kind in ("int", "text")}
+    states = {
+        c.id: draw(st.sampled_from([5, 5, 5, 1, 2, 3])) for c in table.columns if not c.flag & 2
+    }
+    defaults = {
+        c.id: draw(st.sampled_from([None, None, "1"]))
+        for c in table.columns
+        if c.kind in ("int", "text")
+    }
     columns = tuple(
         Column(**{name: getattr(c, name) for name in Column.__slots__}
                | {"state": states.get(c.id, 5), "origin_default": defaults.get(c.id)})
         for c in table.columns
     )  # fmt: skip
-    changed = Table(TABLE, 2, "shop", "t", columns, table.indexes, "", "", table.pk_is_handle, table.is_common_handle)
+    changed = Table(
+        TABLE,
+        2,
+        "shop",
+        "t",
+        columns,
+        table.indexes,
+        "",
+        "",
+        table.pk_is_handle,
+        table.is_common_handle,
+    )
     images = [b"", b""]
     for n, row in enumerate(rows[:2]):
         inserted = encode_insert(table, row)
         pairs = dict(pairs_of(inserted[prefix_of(table, inserted) :]))
         kept = {i: datum for i, datum in pairs.items() if draw(st.integers(0, 5))}
-        images[n] = version_2(kept, large=draw(st.booleans()), checksum=draw(st.sampled_from([b"", b"\0abcd"])))
+        images[n] = version_2(
+            kept, large=draw(st.booleans()), checksum=draw(st.sampled_from([b"", b"\0abcd"]))
+        )
     if draw(st.booleans()):
         images.reverse()
     handle = handle_of_insert(table, encode_insert(table, rows[0]))
-    return StoredRowConverter(changed), KeyChange(record_key(TABLE, handle), images[0], images[1], not images[0])
+    return StoredRowConverter(changed), KeyChange(
+        record_key(TABLE, handle), images[0], images[1], not images[0]
+    )
 
 
 @given(changes())
-def test_a_row_of_any_table_is_converted_as_in_python(drawn: tuple[StoredRowConverter, KeyChange]) -> None:
+def test_a_row_of_any_table_is_converted_as_in_python(
+    drawn: tuple[StoredRowConverter, KeyChange],
+) -> None:
     converter, change = drawn
     if change.value == change.old_value:
         assert run(converter, change) == ((1, 0, 0), [[], [], []])
@@ -89,7 +114,9 @@ def test_damaged_rows_and_keys_are_never_converted_otherwise_than_in_python(
             part[at] = data.draw(st.integers(0, 255))
         else:
             del part[at:]
-    damaged = KeyChange(record_key(TABLE, bytes(parts[0])), bytes(parts[1]), bytes(parts[2]), not parts[1])
+    damaged = KeyChange(
+        record_key(TABLE, bytes(parts[0])), bytes(parts[1]), bytes(parts[2]), not parts[1]
+    )
     (place, count, _), lists = run(converter, damaged)
     if not count:
         return
@@ -103,7 +130,14 @@ def test_damaged_rows_and_keys_are_never_converted_otherwise_than_in_python(
 
 
 INT = StoredRowConverter(
-    Table(TABLE, 2, "shop", "t", (Column(1, "id", 0, 8, flag=3), Column(2, "v", 1, 3)), pk_is_handle=True)
+    Table(
+        TABLE,
+        2,
+        "shop",
+        "t",
+        (Column(1, "id", 0, 8, flag=3), Column(2, "v", 1, 3)),
+        pk_is_handle=True,
+    )
 )
 
 

@@ -1,4 +1,6 @@
-"""The transactions that come out of a real TiKV's events, against a model that reads the same events naively."""
+"""The transactions that come out of a real TiKV's events, against a model that reads the same
+events naively.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +19,9 @@ Answer = dict[tuple[int, int], dict[bytes, tuple[bytes, bytes, bool]]]
 
 
 def model(name: str) -> Answer:
-    """Return all transactions of a recording: each commit with the values of whatever named its start_ts and key."""
+    """Return all transactions of a recording: each commit with the values of whatever named its
+    start_ts and key.
+    """
     values: dict[tuple[int, bytes], tuple[bytes, bytes, bool]] = {}
     commits = set()
     for record in recorded_changes.read(name):
@@ -27,8 +31,14 @@ def model(name: str) -> Answer:
             for row in event.entries.entries:
                 if row.key[:1] == b"t" and row.key[9:11] == b"_i":
                     continue
-                if row.type in (Event.PREWRITE, Event.COMMITTED) and (row.value or row.op_type == Event.Row.DELETE):
-                    values[row.start_ts, row.key] = (row.value, row.old_value, row.op_type == Event.Row.DELETE)
+                if row.type in (Event.PREWRITE, Event.COMMITTED) and (
+                    row.value or row.op_type == Event.Row.DELETE
+                ):
+                    values[row.start_ts, row.key] = (
+                        row.value,
+                        row.old_value,
+                        row.op_type == Event.Row.DELETE,
+                    )
                 if row.type in (Event.COMMIT, Event.COMMITTED):
                     commits.add((row.commit_ts, row.start_ts, row.key))
     answer: Answer = defaultdict(dict)
@@ -38,7 +48,9 @@ def model(name: str) -> Answer:
 
 
 class Replay:
-    """Play a recording into matchers, one a subscription, and take what the frontier allows at every mark."""
+    """Play a recording into matchers, one a subscription, and take what the frontier allows at
+    every mark.
+    """
 
     def __init__(self, folder: Path, memory_bytes: int) -> None:
         self.sorter = CommitSorter(RunFolder(folder), memory_bytes)
@@ -81,7 +93,11 @@ class Replay:
                 matcher.apply(event.entries.entries)
         resolved = message.resolved_ts
         for (of_stream, region, request_id), matcher in list(self.of.items()):
-            if of_stream == stream and region in resolved.regions and resolved.request_id in (0, request_id):
+            if (
+                of_stream == stream
+                and region in resolved.regions
+                and resolved.request_id in (0, request_id)
+            ):
                 self.resolve(matcher, resolved.ts)
         self.totals.relieve()
         self.sorter.relieve()
@@ -108,7 +124,9 @@ class Replay:
 
 @pytest.mark.parametrize("memory_bytes", [1 << 30, 2000], ids=["in memory", "spilled"])
 @pytest.mark.parametrize("name", recorded_changes.NAMES)
-def test_the_transactions_of_a_real_tikv_come_out_whole_once_and_in_order(name, memory_bytes, tmp_path):
+def test_the_transactions_of_a_real_tikv_come_out_whole_once_and_in_order(
+    name, memory_bytes, tmp_path
+):
     replay = Replay(tmp_path / "runs", memory_bytes)
     replay.play(name)
     expected = model(name)
@@ -116,7 +134,9 @@ def test_the_transactions_of_a_real_tikv_come_out_whole_once_and_in_order(name, 
     assert replay.taken == {each: found for each, found in expected.items() if each[0] <= frontier}
     replay.sorter.taken_ts = 0
     left = {
-        (each.commit_ts, each.start_ts): {c.key: (c.value, c.old_value, c.is_delete) for c in each.changes}
+        (each.commit_ts, each.start_ts): {
+            c.key: (c.value, c.old_value, c.is_delete) for c in each.changes
+        }
         for each in replay.sorter.take((1 << 64) - 1)
     }
     assert {**replay.taken, **left} == expected

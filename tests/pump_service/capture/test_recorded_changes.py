@@ -1,4 +1,6 @@
-"""What TiKV sent becomes binlogs that give, applied in order, what TiDB showed at every snapshot: all columns."""
+"""What TiKV sent becomes binlogs that give, applied in order, what TiDB showed at every snapshot:
+all columns.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ MOVING = {20, 23, 42}
 
 
 class Downstream:
-    """Applies binlogs: rows by table id and key, each by column id. It has definitions from the schema keys alone."""
+    """Applies binlogs: rows by table id and key, each by column id.
+
+    It has definitions from the schema keys alone.
+    """
 
     def __init__(self) -> None:
         self.definitions: dict[int, Table] = {}
@@ -41,9 +46,14 @@ class Downstream:
         for change in transaction.changes:
             if change.key[:1] == b"t" and len(change.key) == 19:
                 physical_id, handle = (
-                    int.from_bytes(change.key[a:b], "big") - (1 << 63) for a, b in ((1, 9), (11, 19))
+                    int.from_bytes(change.key[a:b], "big") - (1 << 63)
+                    for a, b in ((1, 9), (11, 19))
                 )
-                (self._keys[physical_id].discard if change.is_delete else self._keys[physical_id].add)(handle)
+                (
+                    self._keys[physical_id].discard
+                    if change.is_delete
+                    else self._keys[physical_id].add
+                )(handle)
 
     def move_partitions(self, transaction: CapturedTransaction) -> None:
         """Does a DDL that takes partitions with their rows away or to another table."""
@@ -53,7 +63,9 @@ class Downstream:
             for i in ids:
                 own = self.rows[table_id].items()
                 lying[i] = {
-                    key: row for key, row in own if len(ids) == 1 or (row.get(HANDLE_ID) or key[0]) in self._keys[i]
+                    key: row
+                    for key, row in own
+                    if len(ids) == 1 or (row.get(HANDLE_ID) or key[0]) in self._keys[i]
                 }
         self.define(transaction)
         for table_id, table in self.definitions.items():
@@ -73,7 +85,9 @@ class Downstream:
             schema_id, table_id = int(name[3:]), int(field[6:])
             if value:
                 info = json.loads(value)
-                self.definitions[table_id] = Table.from_tidb(info, schema_id, self.databases[schema_id])
+                self.definitions[table_id] = Table.from_tidb(
+                    info, schema_id, self.databases[schema_id]
+                )
             elif self.definitions[table_id].schema_id == schema_id:
                 del self.definitions[table_id]
 
@@ -81,7 +95,11 @@ class Downstream:
         for mutation in value.mutations:
             table = self.definitions[mutation.table_id]
             own = self.rows[mutation.table_id]
-            lists = {0: iter(mutation.inserted_rows), 1: iter(mutation.updated_rows), 4: iter(mutation.deleted_rows)}
+            lists = {
+                0: iter(mutation.inserted_rows),
+                1: iter(mutation.updated_rows),
+                4: iter(mutation.deleted_rows),
+            }
             for kind in mutation.sequence:
                 row = next(lists[kind])
                 if kind == 0:
@@ -115,11 +133,17 @@ class Downstream:
     @staticmethod
     def _values(table: Table, pairs: Iterable[tuple[int, Any]]) -> Row:
         by_id = {c.id: c for c in table.columns}
-        return {i: datum.value if i == HANDLE_ID else from_datum(by_id[i], datum) for i, datum in pairs}
+        return {
+            i: datum.value if i == HANDLE_ID else from_datum(by_id[i], datum) for i, datum in pairs
+        }
 
 
 def partition_ids(table: Table) -> list[int]:
-    return [d["id"] for d in table.partition["definitions"]] if table.is_partitioned and table.partition else [table.id]
+    return (
+        [d["id"] for d in table.partition["definitions"]]
+        if table.is_partitioned and table.partition
+        else [table.id]
+    )
 
 
 def identity(table: Table, row: Row) -> Any:
@@ -172,7 +196,10 @@ def check(downstream: Downstream, snapshot: recorded_changes.Snapshot) -> int:
 
 
 def replay(
-    transactions: Iterable[CapturedTransaction], writer: BinlogWriter, store: MemoryStore, downstream: Downstream
+    transactions: Iterable[CapturedTransaction],
+    writer: BinlogWriter,
+    store: MemoryStore,
+    downstream: Downstream,
 ) -> Iterator[int]:
     """Hands over the transactions of one commit timestamp after the other, and yields each."""
     by_commit: dict[int, list[CapturedTransaction]] = collections.defaultdict(list)
@@ -185,7 +212,11 @@ def replay(
         assert [(r.tp, r.commit_ts) for r in store.records[-1:]] == [(2, commit_ts)]
         for record in store.records[:-1]:
             message = pb.binlog.Binlog.FromString(record.payload)
-            assert (message.tp, message.commit_ts, message.start_ts) == (0, commit_ts, record.start_ts)
+            assert (message.tp, message.commit_ts, message.start_ts) == (
+                0,
+                commit_ts,
+                record.start_ts,
+            )
             assert message.start_ts in {each.start_ts for each in group}
             if not message.ddl_job_id:
                 downstream.apply(pb.binlog.PrewriteValue.FromString(message.prewrite_value))
@@ -210,10 +241,14 @@ def test_the_binlogs_of_recorded_changes_give_every_snapshot_of_tidb(name: str) 
     begin = recorded_changes.checkpoint_ts(name)
     store, downstream = MemoryStore(), Downstream()
     writer = BinlogWriter(store, SchemaTracker((), 0))  # type: ignore[arg-type]
-    earlier = [] if name == recorded_changes.WHOLE_HISTORY else recorded_changes.history_through(begin)
+    earlier = (
+        [] if name == recorded_changes.WHOLE_HISTORY else recorded_changes.history_through(begin)
+    )
     snapshots = list(recorded_changes.snapshots(name))
     compared = []
-    for commit_ts in replay([*earlier, *recorded_changes.transactions(name)], writer, store, downstream):
+    for commit_ts in replay(
+        [*earlier, *recorded_changes.transactions(name)], writer, store, downstream
+    ):
         while snapshots and snapshots[0].tso < commit_ts:
             compared.append(check(downstream, snapshots.pop(0)))
     assert not snapshots and max(compared) > 0
@@ -223,7 +258,12 @@ def test_each_ddl_of_a_recording_has_one_binlog_with_the_job_that_the_history_ha
     name = "05-ddl"
     store, downstream = MemoryStore(), Downstream()
     writer = BinlogWriter(store, SchemaTracker((), 0))  # type: ignore[arg-type]
-    for _ in replay(recorded_changes.history_through(recorded_changes.checkpoint_ts(name)), writer, store, downstream):
+    for _ in replay(
+        recorded_changes.history_through(recorded_changes.checkpoint_ts(name)),
+        writer,
+        store,
+        downstream,
+    ):
         pass
     found: dict[int, list[Any]] = collections.defaultdict(list)
     history: dict[int, Any] = {}
@@ -247,8 +287,13 @@ def test_each_ddl_of_a_recording_has_one_binlog_with_the_job_that_the_history_ha
     assert len(history) > 50
     for job_id, job in history.items():
         messages = found.pop(job_id, [])
-        if not messages:  # it failed before its first step, or is one of ALTER TABLE CACHE, of which no binlog is sent
-            assert (job["state"], job["binlog"]["SchemaVersion"]) == (5, 0) or job["type"] in (57, 59), job
+        # it failed before its first step, or is one of ALTER TABLE CACHE, of which no binlog is
+        # sent
+        if not messages:
+            assert (job["state"], job["binlog"]["SchemaVersion"]) == (5, 0) or job["type"] in (
+                57,
+                59,
+            ), job
             continue
         assert [m.ddl_query.decode() for m in messages] == [job["query"]] * len(messages)
         assert messages[-1].commit_ts < finished_at[job_id]

@@ -1,4 +1,6 @@
-"""The definitions at the begin of a capture, from TiKV's schema keys, and what later keys make of them."""
+"""The definitions at the begin of a capture, from TiKV's schema keys, and what later keys make of
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from sluice.tidb.partitions import partition_ids
 from sluice.tidb.pd import PDClient
 from sluice.tidb.schema import MAX_USER_TABLE_ID
 from sluice.tidb.tikv import TiKVClient
-from tests.pump_service.capture.test_binlog_writer import COMING, PARTED, PARTITIONS, PLAIN, USER, table_info, tracker
+from tests.pump_service.capture.test_binlog_writer import (
+    COMING,
+    PARTED,
+    PARTITIONS,
+    PLAIN,
+    USER,
+    table_info,
+    tracker,
+)
 from tests.tidb import recorded
 from tests.tidb.wire_cluster import Cluster, Range
 
@@ -45,12 +55,17 @@ def test_the_definitions_in_tikv_are_those_that_all_ddl_jobs_have_made(tikv: TiK
     replicated = [
         table
         for table in history.tables.values()
-        if table.schema_name not in SYSTEM_SCHEMAS and table.id <= MAX_USER_TABLE_ID and table.is_base_table
+        if table.schema_name not in SYSTEM_SCHEMAS
+        and table.id <= MAX_USER_TABLE_ID
+        and table.is_base_table
     ]
     assert len(replicated) > 5
     for table in replicated:
         found = schema.table(table.id)
-        assert found is not None and (found.full_name, found.columns) == (table.full_name, table.columns)
+        assert found is not None and (found.full_name, found.columns) == (
+            table.full_name,
+            table.columns,
+        )
         for physical_id in partition_ids(table) or [table.id]:
             converter = schema.converter(physical_id, 1)
             assert converter is not None and converter.table.id == table.id
@@ -75,7 +90,11 @@ def test_an_exchanged_partition_and_its_table_swap_their_ids(order: int) -> None
             define(first, table_info(first)),
         ][::order]
     )
-    owners = {i: converter.table.id for i in (PLAIN, first, second) if (converter := schema.converter(i, 1))}
+    owners = {
+        i: converter.table.id
+        for i in (PLAIN, first, second)
+        if (converter := schema.converter(i, 1))
+    }
     assert owners == {PLAIN: PARTED, first: first, second: PARTED}
 
 
@@ -92,7 +111,9 @@ def test_a_partition_that_is_reorganized_counts_from_the_step_on_that_makes_it_p
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_table_that_moves_to_another_database_stays(order: int) -> None:
     schema = tracker()
-    database = MetaChange(b"DBs", "h", b"DB:3", b'{"id": 3, "db_name": {"O": "other", "L": "other"}}')
+    database = MetaChange(
+        b"DBs", "h", b"DB:3", b'{"id": 3, "db_name": {"O": "other", "L": "other"}}'
+    )
     moved = [define(PLAIN, b""), define(PLAIN, table_info(PLAIN), 3)]
     schema.apply([*moved[::order], database])
     table = schema.table(PLAIN)

@@ -1,4 +1,6 @@
-"""kill -9 while a capture writes: the store shows whole transactions through its frontier, and the rest comes once."""
+"""kill -9 while a capture writes: the store shows whole transactions through its frontier, and the
+rest comes once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whatever befalls regions and streams: at a frontier, exactly the transactions through it have come, whole."""
+"""Whatever befalls regions and streams: at a frontier, exactly the transactions through it have
+come, whole.
+"""
 
 import tempfile
 from pathlib import Path
@@ -103,14 +105,21 @@ class World:
             if limit % 7 == 6:
                 self.subscriptions.not_located(start, end, self.now)
                 continue
-            found = [r for r in self.tikv.regions if r.start_key < end and (not r.end_key or start < r.end_key)]
+            found = [
+                r
+                for r in self.tikv.regions
+                if r.start_key < end and (not r.end_key or start < r.end_key)
+            ]
             self.subscriptions.located(start, end, found[: limit % 5 + 1], self.now)
 
     def check(self) -> None:
         pieces = list(self.coverage)
         for start, end in SPANS:
             inside = [piece for piece in pieces if start <= piece.start < end]
-            assert [piece.start for piece in inside] == [start, *(piece.end for piece in inside[:-1])]
+            assert [piece.start for piece in inside] == [
+                start,
+                *(piece.end for piece in inside[:-1]),
+            ]
             assert inside[-1].end == end
         assert self.coverage.frontier() >= self.frontier
         assert self.totals.prewrites == sum(
@@ -123,7 +132,9 @@ class World:
             identity = (each.commit_ts, each.start_ts)
             assert identity > max(self.taken, default=(0, 0))
             assert each.commit_ts <= self.frontier
-            self.taken[identity] = {c.key: (c.value, c.old_value, c.is_delete) for c in each.changes}
+            self.taken[identity] = {
+                c.key: (c.value, c.old_value, c.is_delete) for c in each.changes
+            }
         assert self.taken == {
             identity: changes
             for identity, changes in self.tikv.committed.items()
@@ -153,7 +164,9 @@ class World:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 50), st.integers(0, 50)), max_size=150),
+    st.lists(
+        st.tuples(st.sampled_from(STEPS), st.integers(0, 50), st.integers(0, 50)), max_size=150
+    ),
     st.sampled_from([200, 2000, 1 << 30]),
 )
 @example([("tick", 0, 0), ("locate", 4, 0), ("scan", 3, 0), ("deliver", 5, 0)], 1 << 30)

@@ -1,4 +1,6 @@
-"""Timestamps that PD can't have given are refused at the door, and nobody is refused because PD or a clock is away."""
+"""Timestamps that PD can't have given are refused at the door, and nobody is refused because PD or
+a clock is away.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,18 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_further_ahead_than_clocks_may_differ_is_refused(pd: FakePD, limit: FutureTsLimit) -> None:
+def test_what_is_further_ahead_than_clocks_may_differ_is_refused(
+    pd: FakePD, limit: FutureTsLimit
+) -> None:
     assert not limit.exceeded(pd.now + MAX_AHEAD_MS // 2 * SECOND // 1000)
     assert not limit.exceeded(pd.now - 86_400 * SECOND)
     for ahead in (60, 600, 86_000, 200 * 365 * 86_400):
         assert limit.exceeded(pd.now + ahead * SECOND)
 
 
-def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: FutureTsLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jump_of_pds_clock_refuses_nobody(
+    pd: FakePD, limit: FutureTsLimit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "sluice.pump_service.cluster.clock._PD_WAIT_TIMEOUT_S", 60
     )  # on a busy machine the answer may take longer
@@ -74,7 +80,9 @@ def test_a_jump_of_pds_clock_refuses_nobody(pd: FakePD, limit: FutureTsLimit, mo
         assert not limit.exceeded(pd.now)
 
 
-def test_an_answer_from_before_a_jump_refuses_nobody(pd: FakePD, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_from_before_a_jump_refuses_nobody(
+    pd: FakePD, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sluice.pump_service.cluster.clock._PD_WAIT_TIMEOUT_S", 60)
     asked, go_on = threading.Event(), threading.Event()
 
@@ -97,8 +105,11 @@ def test_an_answer_from_before_a_jump_refuses_nobody(pd: FakePD, monkeypatch: py
     limit.stop()
 
 
-def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(pd: FakePD, limit: FutureTsLimit) -> None:
-    pd.now -= 3600 * SECOND  # a machine that paused for an hour, and PD can't be asked how late it is
+def test_while_pd_is_away_this_machines_clock_may_vouch_for_a_timestamp(
+    pd: FakePD, limit: FutureTsLimit
+) -> None:
+    # a machine that paused for an hour, and PD can't be asked how late it is
+    pd.now -= 3600 * SECOND
     late = PdClock(pd)
     late._last = pd.now, time.monotonic()
     pd.away = True
@@ -152,7 +163,12 @@ def test_a_binlog_of_the_future_is_refused_and_everything_goes_on(site: Site, la
     if lane == "mixed":  # a connection that reads too is served by grpcio
         next(client.pull(0))
     far = site.pd.ts() + 3600 * SECOND
-    for payload in (binlog(0, far), binlog(1, site.pd.ts(), far), binlog(2, far, far), binlog(2, far)):
+    for payload in (
+        binlog(0, far),
+        binlog(1, site.pd.ts(), far),
+        binlog(2, far, far),
+        binlog(2, far),
+    ):
         with pytest.raises(grpc.RpcError, match="ahead of PD's clock"):
             client.write(payload)
     start, commit = client.transaction(site.pd, b"now")
@@ -167,17 +183,24 @@ def test_a_mark_of_the_future_is_refused_and_hides_no_commit(
 ) -> None:
     client = Client(site.pumps[0].address)
     bounds = client.channel.unary_unary(
-        "/sluice.Window/Bounds", pb.window.BoundsRequest.SerializeToString, pb.window.BoundsResponse.FromString
+        "/sluice.Window/Bounds",
+        pb.window.BoundsRequest.SerializeToString,
+        pb.window.BoundsResponse.FromString,
     )
     lo, logical = site.pd.ts(), itertools.count(1)
-    future = pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=lo + ahead_s * SECOND, wait_ms=500)
+    future = pb.window.BoundsRequest(
+        cluster_id=CLUSTER, lo=lo, fresh_ts=lo + ahead_s * SECOND, wait_ms=500
+    )
     monkeypatch.setattr(site.pd, "ts", lambda count=1: lo + next(logical))  # it stays the future
     with pytest.raises(grpc.RpcError) as refused:
         bounds(future, timeout=60)
     monkeypatch.undo()
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     _, commit = client.transaction(site.pd, b"seen")
-    found = bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=5000), timeout=60)
+    found = bounds(
+        pb.window.BoundsRequest(cluster_id=CLUSTER, lo=lo, fresh_ts=site.pd.ts(), wait_ms=5000),
+        timeout=60,
+    )
     assert found.max_commit_ts >= commit
     assert found.transactions == 1
     client.close()
@@ -185,7 +208,13 @@ def test_a_mark_of_the_future_is_refused_and_hides_no_commit(
 
 @pytest.mark.parametrize(
     "more",
-    [b"\x18\x85\x80\x80\x80\x80\x80\x80\x80\x41", b"\x18\x05", b"\x10\x07", b"\x08\x00", b"\x08\x02"],
+    [
+        b"\x18\x85\x80\x80\x80\x80\x80\x80\x80\x41",
+        b"\x18\x05",
+        b"\x10\x07",
+        b"\x08\x00",
+        b"\x08\x02",
+    ],
     ids=["commit_ts", "short commit_ts", "start_ts", "Prewrite", "Rollback"],
 )
 def test_a_binlog_that_says_something_twice_is_refused(site: Site, more: bytes) -> None:

@@ -1,4 +1,6 @@
-"""The pump as a member of the cluster: registration, heartbeat, states, leaving, and what it does by itself."""
+"""The pump as a member of the cluster: registration, heartbeat, states, leaving, and what it does
+by itself.
+"""
 
 import contextlib
 import json
@@ -78,8 +80,21 @@ def test_a_pump_registers_with_the_originals_json_and_keeps_its_entry_fresh(site
     _, commit = Client(pump.address).transaction(site.pd, b"")
     _until(lambda: site.entry(pump).max_commit_ts >= commit)
     value = json.loads(site._etcd_client.get(f"/tidb-binlog/v1/pumps/{pump.node_id}").value)
-    assert set(value) == {"nodeId", "host", "state", "isAlive", "score", "label", "maxCommitTS", "updateTS"}
-    assert (value["nodeId"], value["host"], value["state"]) == (pump.node_id, pump.address, "online")
+    assert set(value) == {
+        "nodeId",
+        "host",
+        "state",
+        "isAlive",
+        "score",
+        "label",
+        "maxCommitTS",
+        "updateTS",
+    }
+    assert (value["nodeId"], value["host"], value["state"]) == (
+        pump.node_id,
+        pump.address,
+        "online",
+    )
     assert abs(value["updateTS"] - site.pd.ts()) >> 18 < 60_000
     before = site.entry(pump).update_ts
     _until(lambda: site.entry(pump).update_ts > before)
@@ -89,7 +104,9 @@ def test_sigterm_pauses_the_pump_in_time_and_open_calls_are_answered(site):
     pump = site.pump("one")
     client = Client(pump.address)
     reader = Client(pump.address).pull(0)
-    threading.Thread(target=lambda: [None for _ in iter(lambda: next(reader, None), None)], daemon=True)
+    threading.Thread(
+        target=lambda: [None for _ in iter(lambda: next(reader, None), None)], daemon=True
+    )
     client.write(b"")
     assert pump.terminate(30) == 0  # Kubernetes kills what takes longer
     assert site.entry(pump).state == "paused"
@@ -104,7 +121,10 @@ def test_an_idle_pump_writes_fake_binlogs_so_that_readers_go_on(site):
     stream.cancel()
     found = pb.binlog.Binlog.FromString(entity.payload)
     assert (found.tp, found.start_ts) == (pb.binlog.Rollback, found.commit_ts)
-    assert entity.payload == b"\x08\x02\x10" + entity.payload[3:12] + b"\x18" + entity.payload[3:12] + b"\x38\0\x40\0"
+    assert (
+        entity.payload
+        == b"\x08\x02\x10" + entity.payload[3:12] + b"\x18" + entity.payload[3:12] + b"\x38\0\x40\0"
+    )
     assert abs(found.commit_ts - site.pd.ts()) >> 18 < 60_000
 
 
@@ -141,7 +161,9 @@ def test_close_waits_for_every_drainer_and_then_leaves_for_good(site):
     _until(lambda: site.entry(pump).state == "closing")
     drainer.at(commit)
     time.sleep(2.5)
-    assert pump.process.poll() is None, "it left although a fake binlog of its own had not been read"
+    assert pump.process.poll() is None, (
+        "it left although a fake binlog of its own had not been read"
+    )
     assert [one.commit_ts for one in client.pull_commits(0, 1)] == [commit]
     drainer.at(site.pd.ts())
     assert pump.process.wait(60) == 0
@@ -184,7 +206,10 @@ def test_prewrites_are_refused_while_closing_but_commits_are_taken(site):
     for refused in (binlog(0, site.pd.ts()), b""):
         with pytest.raises(grpc.RpcError) as caught:
             client.write(refused)
-        assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNKNOWN, "no online: closing")
+        assert (caught.value.code(), caught.value.details()) == (
+            grpc.StatusCode.UNKNOWN,
+            "no online: closing",
+        )
     commit = site.pd.ts()
     client.write(binlog(1, start, commit))
     found = client.pull_commits(0, 1)[0]
@@ -366,12 +391,16 @@ def test_a_pump_whose_data_is_gone_does_not_answer_for_it(site, tmp_path):
     _until(lambda: site.entry(pump).max_commit_ts)
     pump.kill()
     for _ in range(2):
-        empty = PumpProcess(site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id)
+        empty = PumpProcess(
+            site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id
+        )
         empty.launch()
         assert empty.process.wait(60) == 2
         assert "is a disk not mounted" in empty.text()
     site.registry.update_pump(replace(site.entry(pump), state="offline"))
-    again = PumpProcess(site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id)
+    again = PumpProcess(
+        site.pd, tmp_path / "not-mounted", "-heartbeat-interval", "0.2", node_id=pump.node_id
+    )
     site.pumps.append(again)
     again.start()
     assert site.entry(again).state == "online"
@@ -398,7 +427,8 @@ def test_a_pump_that_is_killed_before_it_took_anything_starts_again(site):
     pump = site.pump("one", "-heartbeat-interval", "0.2")
     _until(lambda: site.entry(pump).max_commit_ts)
     pump.kill()
-    (pump.data_dir / ".node").unlink()  # the id is in its settings; the binlogs say that the data is its own
+    # the id is in its settings; the binlogs say that the data is its own
+    (pump.data_dir / ".node").unlink()
     pump.start()
     assert site.entry(pump).state == "online"
 
@@ -425,7 +455,9 @@ def test_a_start_that_can_t_succeed_ends_with_code_2_and_one_line(site, tmp_path
             "another pump is running on": PumpProcess(site.pd, pump.data_dir),
             "can't listen on": PumpProcess(site.pd, tmp_path / "b", port=taken.getsockname()[1]),
             "cluster": PumpProcess(foreign := PD(site.etcd.port, 99), _written_for(tmp_path / "c")),
-            "unknown key stoarge": PumpProcess(site.pd, tmp_path / "d", "-config", _file(tmp_path, "[stoarge]")),
+            "unknown key stoarge": PumpProcess(
+                site.pd, tmp_path / "d", "-config", _file(tmp_path, "[stoarge]")
+            ),
             "no host:port": PumpProcess(site.pd, tmp_path / "e", "-addr", "nonsense"),
         }
         for text, second in cases.items():

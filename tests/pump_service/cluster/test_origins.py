@@ -1,4 +1,6 @@
-"""When a TiDB counts as gone: only if there is no doubt about which one it was and that it doesn't live."""
+"""When a TiDB counts as gone: only if there is no doubt about which one it was and that it doesn't
+live.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_a_new_process_at_its_address_says_that_it_is_gone() -> None:
         ((ONE,), None, "10.0.0.1"),  # etcd is away
     ],
 )
-def test_in_doubt_nobody_is_gone(then: tuple[TiDBServer, ...], now: tuple[TiDBServer, ...] | None, ip: str) -> None:
+def test_in_doubt_nobody_is_gone(
+    then: tuple[TiDBServer, ...], now: tuple[TiDBServer, ...] | None, ip: str
+) -> None:
     etcd = Topology(*then)
     origins = ClientLiveness(etcd, lambda start_ts: True)
     origin = sent_by(origins, ip)

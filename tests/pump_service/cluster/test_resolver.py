@@ -36,7 +36,9 @@ MINUTE = 60_000 << 18
 class Cluster:
     """A TiKV and a PD that answer as told, and remember what they were asked."""
 
-    def __init__(self, mvcc: Mvcc | TiKVError | None = None, status: TxnStatus | None = None, now: int = BASE) -> None:
+    def __init__(
+        self, mvcc: Mvcc | TiKVError | None = None, status: TxnStatus | None = None, now: int = BASE
+    ) -> None:
         self.mvcc, self.status, self.now = mvcc or Mvcc(None, ()), status, now
         self.asked: list[tuple[object, ...]] = []
         self.safe_point = 0
@@ -48,9 +50,17 @@ class Cluster:
         return self.mvcc
 
     def check_txn_status(
-        self, primary: bytes, start_ts: int, caller_start_ts: int, current_ts: int, *, rollback_if_not_exist: bool
+        self,
+        primary: bytes,
+        start_ts: int,
+        caller_start_ts: int,
+        current_ts: int,
+        *,
+        rollback_if_not_exist: bool,
     ) -> TxnStatus:
-        self.asked.append(("check", primary, start_ts, caller_start_ts, current_ts, rollback_if_not_exist))
+        self.asked.append(
+            ("check", primary, start_ts, caller_start_ts, current_ts, rollback_if_not_exist)
+        )
         assert self.status is not None
         return self.status
 
@@ -67,9 +77,18 @@ class Cluster:
 @pytest.mark.parametrize(
     ("mvcc", "verdict"),
     [
-        (Mvcc(None, (MvccWrite(0, BASE, BASE + 9),)), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
-        (Mvcc(None, (MvccWrite(1, BASE, BASE + 9),)), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
-        (Mvcc(None, (MvccWrite(2, BASE, BASE + 9),)), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
+        (
+            Mvcc(None, (MvccWrite(0, BASE, BASE + 9),)),
+            TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9),
+        ),
+        (
+            Mvcc(None, (MvccWrite(1, BASE, BASE + 9),)),
+            TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9),
+        ),
+        (
+            Mvcc(None, (MvccWrite(2, BASE, BASE + 9),)),
+            TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9),
+        ),
         (Mvcc(None, (MvccWrite(3, BASE, BASE),)), ROLLED_BACK),
         (Mvcc(None, (MvccWrite(0, BASE - 7, BASE, overlapped_rollback=True),)), ROLLED_BACK),
         (Mvcc(None, (MvccWrite(0, BASE - 7, BASE),)), PENDING),
@@ -78,7 +97,9 @@ class Cluster:
         (Mvcc(None, ()), PENDING),
     ],
 )
-def test_a_young_transaction_is_judged_by_its_records_alone(mvcc: Mvcc, verdict: TxnOutcome) -> None:
+def test_a_young_transaction_is_judged_by_its_records_alone(
+    mvcc: Mvcc, verdict: TxnOutcome
+) -> None:
     cluster = Cluster(mvcc, now=BASE + 10 * MINUTE)
     assert cluster.resolver()(BASE, b"k") == verdict
     assert cluster.asked == [("mvcc", b"k")]
@@ -87,7 +108,10 @@ def test_a_young_transaction_is_judged_by_its_records_alone(mvcc: Mvcc, verdict:
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (TxnStatus(TxnKind.COMMITTED, commit_ts=BASE + 9), TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)),
+        (
+            TxnStatus(TxnKind.COMMITTED, commit_ts=BASE + 9),
+            TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9),
+        ),
         (TxnStatus(TxnKind.ROLLED_BACK), ROLLED_BACK),
         (TxnStatus(TxnKind.LOCKED, ttl_ms=5), PENDING),
         (TxnStatus(TxnKind.UNDECIDED), PENDING),
@@ -107,18 +131,22 @@ def test_a_young_transaction_of_a_tidb_that_is_gone_is_settled_at_once() -> None
     now = BASE + MINUTE
     cluster = Cluster(status=TxnStatus(TxnKind.ROLLED_BACK), now=now)
     gone: list[int] = []
-    resolver = TiKVResolver(cluster, cluster, max_txn_time_s=600.0, is_gone=lambda start_ts: start_ts in gone)
+    resolver = TiKVResolver(
+        cluster, cluster, max_txn_time_s=600.0, is_gone=lambda start_ts: start_ts in gone
+    )
     assert resolver(BASE, b"k") == PENDING
     gone.append(BASE)
     assert resolver(BASE, b"k") == ROLLED_BACK
     assert cluster.asked == [("mvcc", b"k"), ("mvcc", b"k"), ("check", b"k", BASE, BASE, now, True)]
     committed = Cluster(Mvcc(None, (MvccWrite(0, BASE, BASE + 9),)), now=now)
-    assert TiKVResolver(committed, committed, max_txn_time_s=600.0, is_gone=lambda _: True)(BASE, b"k") == TxnOutcome(
-        TxnOutcomeKind.COMMITTED, BASE + 9
-    )
+    assert TiKVResolver(committed, committed, max_txn_time_s=600.0, is_gone=lambda _: True)(
+        BASE, b"k"
+    ) == TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 9)
 
 
-@pytest.mark.parametrize("mvcc", [Mvcc(None, ()), Mvcc(None, (MvccWrite(0, BASE + 5, BASE + 9),)), TiKVError("away")])
+@pytest.mark.parametrize(
+    "mvcc", [Mvcc(None, ()), Mvcc(None, (MvccWrite(0, BASE + 5, BASE + 9),)), TiKVError("away")]
+)
 def test_what_tikv_has_dropped_is_not_taken_for_rolled_back(mvcc: Mvcc | TiKVError) -> None:
     cluster = Cluster(mvcc, TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
     cluster.safe_point = BASE + 1
@@ -130,7 +158,11 @@ def test_what_tikv_has_dropped_is_not_taken_for_rolled_back(mvcc: Mvcc | TiKVErr
 
 
 def test_a_lock_before_the_safe_point_is_still_decided_by_tikv() -> None:
-    cluster = Cluster(Mvcc(MvccLock(BASE, b"k", 3000), ()), TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 100 * MINUTE)
+    cluster = Cluster(
+        Mvcc(MvccLock(BASE, b"k", 3000), ()),
+        TxnStatus(TxnKind.ROLLED_BACK),
+        now=BASE + 100 * MINUTE,
+    )
     cluster.safe_point = BASE + MINUTE
     assert cluster.resolver()(BASE, b"k") == ROLLED_BACK
 
@@ -146,7 +178,9 @@ def test_no_answer_is_no_verdict() -> None:
         Cluster(TiKVError("away")).resolver()(BASE, b"k")
     old = Cluster(TiKVError("away"), TxnStatus(TxnKind.ROLLED_BACK), now=BASE + 11 * MINUTE)
     assert old.resolver()(BASE, b"k") == ROLLED_BACK
-    nonsense = Cluster(status=TxnStatus(TxnKind.COMMITTED, commit_ts=BASE - 1), now=BASE + 11 * MINUTE)
+    nonsense = Cluster(
+        status=TxnStatus(TxnKind.COMMITTED, commit_ts=BASE - 1), now=BASE + 11 * MINUTE
+    )
     with pytest.raises(TiKVError, match="before it began"):
         nonsense.resolver()(BASE, b"k")
 
@@ -162,12 +196,20 @@ def opened(tmp_path: Path) -> Iterator[list[Store]]:
         store.close()
 
 
-def test_orphans_are_settled_as_tikv_knows_them_in_commit_order(tmp_path: Path, opened: list[Store]) -> None:
-    rows = [json.loads(line) for line in (RECORDINGS / "orphans" / "tikv-txn-status.jsonl").read_text().splitlines()]
+def test_orphans_are_settled_as_tikv_knows_them_in_commit_order(
+    tmp_path: Path, opened: list[Store]
+) -> None:
+    rows = [
+        json.loads(line)
+        for line in (RECORDINGS / "orphans" / "tikv-txn-status.jsonl").read_text().splitlines()
+    ]
     known = {
         row["primary_key"]: Mvcc(
             None,
-            tuple(MvccWrite(w.get("type", 0), w["start_ts"], w["commit_ts"]) for w in row["mvcc"].get("writes", ())),
+            tuple(
+                MvccWrite(w.get("type", 0), w["start_ts"], w["commit_ts"])
+                for w in row["mvcc"].get("writes", ())
+            ),
         )
         for row in rows
     }
@@ -194,15 +236,21 @@ def test_orphans_are_settled_as_tikv_knows_them_in_commit_order(tmp_path: Path, 
     assert store.stats().resolver_queries >= 20
     row = verdicts[0]
     assert store.lookup(row.commit_ts) == encode_outcome(1, row.start_ts, row.commit_ts)
-    message = pb.binlog.Binlog(tp=1, start_ts=row.start_ts, commit_ts=row.commit_ts, ddl_job_id=0, ddl_schema_state=0)
+    message = pb.binlog.Binlog(
+        tp=1, start_ts=row.start_ts, commit_ts=row.commit_ts, ddl_job_id=0, ddl_schema_state=0
+    )
     assert message.SerializeToString() == store.lookup(row.commit_ts)
 
 
-def test_a_verdict_survives_a_restart_and_is_not_asked_for_again(tmp_path: Path, opened: list[Store]) -> None:
+def test_a_verdict_survives_a_restart_and_is_not_asked_for_again(
+    tmp_path: Path, opened: list[Store]
+) -> None:
     store = Store.open(
         tmp_path,
         FAST,
-        lambda start, key: ROLLED_BACK if start == BASE else TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 5),
+        lambda start, key: (
+            ROLLED_BACK if start == BASE else TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 5)
+        ),
     )
     write(store, prewrite(BASE), prewrite(BASE + 1))
     settle(store, BASE + 10)
@@ -253,7 +301,9 @@ def test_a_resolver_that_hangs_or_fails_blocks_neither_writes_nor_what_lies_befo
     assert len(calls) == 4
 
 
-def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(tmp_path: Path, opened: list[Store]) -> None:
+def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(
+    tmp_path: Path, opened: list[Store]
+) -> None:
     import threading
 
     asked, release = threading.Event(), threading.Event()
@@ -276,8 +326,12 @@ def test_a_commit_that_arrives_while_it_is_asked_for_counts_once(tmp_path: Path,
     assert store.stats().late_commits == 0
 
 
-def test_a_verdict_that_a_full_disk_refuses_is_asked_for_again(tmp_path: Path, opened: list[Store]) -> None:
-    store = Store.open(tmp_path, FAST, lambda start, key: TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 1))
+def test_a_verdict_that_a_full_disk_refuses_is_asked_for_again(
+    tmp_path: Path, opened: list[Store]
+) -> None:
+    store = Store.open(
+        tmp_path, FAST, lambda start, key: TxnOutcome(TxnOutcomeKind.COMMITTED, BASE + 1)
+    )
     opened.append(store)
     try:
         failpoints.configure("vlog.write=nospace@2")  # the first write is the Prewrite
@@ -291,7 +345,9 @@ def test_a_verdict_that_a_full_disk_refuses_is_asked_for_again(tmp_path: Path, o
 
 
 def test_a_commit_before_its_own_start_is_no_verdict(tmp_path: Path, opened: list[Store]) -> None:
-    store = Store.open(tmp_path, FAST, lambda start, key: TxnOutcome(TxnOutcomeKind.COMMITTED, start))
+    store = Store.open(
+        tmp_path, FAST, lambda start, key: TxnOutcome(TxnOutcomeKind.COMMITTED, start)
+    )
     opened.append(store)
     write(store, prewrite(BASE))
     eventually(lambda: store.stats().resolver_queries > 2)

@@ -46,7 +46,11 @@ def test_defaults_are_the_originals():
     assert config.addr.endswith(":8250")
     assert config.advertise_addr == config.addr
     assert (config.pd_urls, config.data_dir) == ("http://127.0.0.1:2379", "data.pump")
-    assert (config.heartbeat_interval, config.gen_binlog_interval, config.metrics_interval) == (2, 3, 15)
+    assert (config.heartbeat_interval, config.gen_binlog_interval, config.metrics_interval) == (
+        2,
+        3,
+        15,
+    )
     assert config.gc_s == 7 * 86400
     assert config.storage.sync_log
     assert config.storage.stop_write_at_available_space == 10 << 30
@@ -135,7 +139,14 @@ def test_flags_without_meaning_here_are_accepted_with_a_reason():
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("10 gib", 10 << 30), ("42 MB", 42_000_000), ("42 mib", 44040192), ("1.5 KiB", 1536), ("77", 77), (5, 5)],
+    [
+        ("10 gib", 10 << 30),
+        ("42 MB", 42_000_000),
+        ("42 mib", 44040192),
+        ("1.5 KiB", 1536),
+        ("77", 77),
+        (5, 5),
+    ],
 )
 def test_sizes_are_read_with_their_units(text, size):
     assert parse_size(text) == size
@@ -148,15 +159,30 @@ def test_gc_is_days_or_a_duration(text, seconds):
     assert parse_gc(text) == seconds
 
 
-# Every setting of the original: its key in the file (None: flag only), its flag (None: file only), the default, a text
-# that sets it, and what that means here. `at` is the field of Config, with a dot inside of `security` or `storage`.
+# Every setting of the original: its key in the file (None: flag only), its flag (None: file only),
+# the default, a text that sets it, and what that means here. `at` is the field of Config, with a
+# dot inside of `security` or `storage`.
 _LOCAL = object()  # <local ip>:8250
 _SETTINGS = [
     # (key, flag, at, default, given, value)
     ("addr", "addr", "addr", _LOCAL, "127.0.0.1:9001", "127.0.0.1:9001"),
-    ("advertise-addr", "advertise-addr", "advertise_addr", _LOCAL, "10.1.1.1:9001", "10.1.1.1:9001"),
+    (
+        "advertise-addr",
+        "advertise-addr",
+        "advertise_addr",
+        _LOCAL,
+        "10.1.1.1:9001",
+        "10.1.1.1:9001",
+    ),
     ("socket", "socket", "socket", "", "/run/pump.sock", "/run/pump.sock"),
-    ("pd-urls", "pd-urls", "pd_urls", "http://127.0.0.1:2379", "http://a:1,http://b:2", "http://a:1,http://b:2"),
+    (
+        "pd-urls",
+        "pd-urls",
+        "pd_urls",
+        "http://127.0.0.1:2379",
+        "http://a:1,http://b:2",
+        "http://a:1,http://b:2",
+    ),
     ("data-dir", "data-dir", "data_dir", "data.pump", "/data", "/data"),
     ("heartbeat-interval", "heartbeat-interval", "heartbeat_interval", 2, "7", 7),
     ("gc", "gc", "gc_s", 7 * 86400, "8h", 8 * 3600),
@@ -182,7 +208,12 @@ _SETTINGS = [
     ),
     *(
         (f"security.{key}", key, f"security.{key.replace('-', '_')}", (), "a,b", ("a", "b"))
-        for key in ("write-allowed-cn", "read-allowed-cn", "operate-allowed-cn", "scrape-allowed-cn")
+        for key in (
+            "write-allowed-cn",
+            "read-allowed-cn",
+            "operate-allowed-cn",
+            "scrape-allowed-cn",
+        )
     ),
     ("storage.sync-log", None, "storage.sync_log", True, False, False),
     ("storage.kv_chan_cap", None, "storage.kv_chan_cap", 131_072, 65536, 65536),
@@ -195,11 +226,25 @@ _SETTINGS = [
         "42 MB",
         42 * 10**6,
     ),
-    ("storage.kv.block-cache-capacity", None, "storage.kv.block_cache_capacity", 8388608, 1 << 20, 1 << 20),
+    (
+        "storage.kv.block-cache-capacity",
+        None,
+        "storage.kv.block_cache_capacity",
+        8388608,
+        1 << 20,
+        1 << 20,
+    ),
     ("storage.kv.block-restart-interval", None, "storage.kv.block_restart_interval", 16, 8, 8),
     ("storage.kv.block-size", None, "storage.kv.block_size", 4096, 8192, 8192),
     ("storage.kv.compaction-L0-trigger", None, "storage.kv.compaction_l0_trigger", 8, 4, 4),
-    ("storage.kv.compaction-table-size", None, "storage.kv.compaction_table_size", 67108864, 1 << 20, 1 << 20),
+    (
+        "storage.kv.compaction-table-size",
+        None,
+        "storage.kv.compaction_table_size",
+        67108864,
+        1 << 20,
+        1 << 20,
+    ),
     ("storage.kv.write-buffer", None, "storage.kv.write_buffer", 67108864, 1 << 20, 1 << 20),
 ]
 # Accepted without effect: key in the file, flag, text.
@@ -241,11 +286,15 @@ def _toml(values):
     for key, value in values.items():
         table, _, name = key.rpartition(".")
         tables.setdefault(table, []).append(f"{name} = {json.dumps(value)}")
-    return "\n".join((f"[{table}]\n" if table else "") + "\n".join(tables[table]) for table in sorted(tables))
+    return "\n".join(
+        (f"[{table}]\n" if table else "") + "\n".join(tables[table]) for table in sorted(tables)
+    )
 
 
 @pytest.mark.parametrize(
-    ("key", "flag", "at", "default", "given", "value"), _SETTINGS, ids=[row[0] or row[1] for row in _SETTINGS]
+    ("key", "flag", "at", "default", "given", "value"),
+    _SETTINGS,
+    ids=[row[0] or row[1] for row in _SETTINGS],
 )
 def test_every_setting_of_the_original_works_from_each_place_it_can_come_from(
     tmp_path, key, flag, at, default, given, value
@@ -271,7 +320,9 @@ def test_every_setting_of_the_original_works_from_each_place_it_can_come_from(
             load([f"-{name}", str(given)], {})
 
 
-@pytest.mark.parametrize(("key", "flag", "given"), _IGNORED, ids=[row[0] or row[1] for row in _IGNORED])
+@pytest.mark.parametrize(
+    ("key", "flag", "given"), _IGNORED, ids=[row[0] or row[1] for row in _IGNORED]
+)
 def test_a_setting_without_effect_here_is_accepted_with_a_warning_that_names_it_and_says_why(
     tmp_path, key, flag, given
 ):
@@ -284,7 +335,9 @@ def test_a_setting_without_effect_here_is_accepted_with_a_warning_that_names_it_
         configs.append(load([], {"PUMP_" + flag.upper().replace("-", "_"): given}))
     for config in configs:
         (warning,) = config.warnings
-        assert (key or flag) in warning.replace("PUMP_", "").lower().replace("_", "-") or key in warning
+        assert (key or flag) in warning.replace("PUMP_", "").lower().replace(
+            "_", "-"
+        ) or key in warning
         reason = warning.split(" has no effect: ")[1]
         assert len(reason.split()) >= 4
         assert dataclasses.replace(config, warnings=()) == plain
@@ -296,13 +349,19 @@ def test_bare_flags_need_no_value():
 
 def test_all_unknown_keys_are_named_at_once(tmp_path):
     text = "adr = 1\n[storage]\nsynclog = true\n[storage.kv]\nx = 1\n[drainer]\ny = 1"
-    with pytest.raises(ConfigError, match=r"unknown keys adr, storage\.synclog, storage\.kv\.x, drainer$"):
+    with pytest.raises(
+        ConfigError, match=r"unknown keys adr, storage\.synclog, storage\.kv\.x, drainer$"
+    ):
         _load(tmp_path, text)
 
 
 def test_variables_of_others_with_the_same_prefix_are_left_alone():
     # What Kubernetes sets for a service called pump.
-    others = {"PUMP_PORT": "tcp://10.0.0.1:8250", "PUMP_SERVICE_HOST": "10.0.0.1", "PUMP_PORT_8250_TCP_ADDR": "x"}
+    others = {
+        "PUMP_PORT": "tcp://10.0.0.1:8250",
+        "PUMP_SERVICE_HOST": "10.0.0.1",
+        "PUMP_PORT_8250_TCP_ADDR": "x",
+    }
     assert load([], others) == load([], {})
 
 
@@ -317,8 +376,12 @@ def test_the_file_may_be_named_by_a_variable_and_the_variable_beats_what_is_in_i
 def test_settings_that_weaken_durability_or_have_a_ceiling_are_warned_of(tmp_path):
     config = _load(tmp_path, "[storage]\nsync-log = false\nkv_chan_cap = 1048576")
     assert len(config.warnings) == 2
-    assert any("storage.sync-log" in warning and "power cut" in warning for warning in config.warnings)
-    assert any("storage.kv_chan_cap" in warning and "262144" in warning for warning in config.warnings)
+    assert any(
+        "storage.sync-log" in warning and "power cut" in warning for warning in config.warnings
+    )
+    assert any(
+        "storage.kv_chan_cap" in warning and "262144" in warning for warning in config.warnings
+    )
 
 
 @pytest.mark.parametrize("key", ["slow_write_threshold", "kv_chan_cap"])

@@ -1,5 +1,6 @@
-"""A client who calls one after the other, or seldom, doesn't wait for two threads to wake; several share a sync, and a
-slow disk is waited for by a thread that does nothing else.
+"""A client who calls one after the other, or seldom, doesn't wait for two threads to wake.
+
+Several share a sync, and a slow disk is waited for by a thread that does nothing else.
 """
 
 import asyncio
@@ -94,7 +95,9 @@ def test_calm_traffic_is_written_by_the_thread_that_read_it(lane, calm):
 def test_many_who_begin_at_a_time_are_left_to_the_writer_also_in_calm_traffic(lane, calm):
     clients = [FastPathClient(*lane.client.sock.getpeername()) for _ in range(4)]
     lane.disk.clear()
-    streams = [client.send([request(10 * n + i) for i in range(8)]) for n, client in enumerate(clients)]
+    streams = [
+        client.send([request(10 * n + i) for i in range(8)]) for n, client in enumerate(clients)
+    ]
     eventually(lambda: lane.context.queued and len(lane.writes) == 1)
     assert lane.run(asyncio.sleep(0, "the loop goes on")) == "the loop goes on"
     lane.disk.set()
@@ -107,7 +110,9 @@ def test_many_who_begin_at_a_time_are_left_to_the_writer_also_in_calm_traffic(la
     assert not any(here for here, _ in lane.writes) and sum(count for _, count in lane.writes) == 32
 
 
-def test_a_disk_that_was_slow_is_waited_for_by_the_writer_and_everything_else_goes_on(lane, calm, monkeypatch):
+def test_a_disk_that_was_slow_is_waited_for_by_the_writer_and_everything_else_goes_on(
+    lane, calm, monkeypatch
+):
     client = FastPathClient(*lane.client.sock.getpeername())
     monkeypatch.setattr(writer, "_QUICK_S", -1.0)
     call(client, [1])

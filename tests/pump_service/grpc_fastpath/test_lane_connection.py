@@ -1,5 +1,5 @@
-"""The lane at the level of HTTP/2 frames, against a running pump: what the protocol allows works, what it forbids ends
-that connection and no other.
+"""The lane at the level of HTTP/2 frames, against a running pump: what the protocol allows works,
+what it forbids ends that connection and no other.
 """
 
 import os
@@ -107,10 +107,14 @@ def test_a_message_of_3_mb_is_stored_whole(site, raw):
                 before = len(client.frames)
                 client.read(5)
                 window += sum(
-                    int.from_bytes(p, "big") for k, _, s, p in client.frames[before:] if (k, s) == (8, stream)
+                    int.from_bytes(p, "big")
+                    for k, _, s, p in client.frames[before:]
+                    if (k, s) == (8, stream)
                 )
             window -= len(part)
-            client.send(f.frame(f.DATA, f.END_STREAM if at + len(part) == len(body) else 0, stream, part))
+            client.send(
+                f.frame(f.DATA, f.END_STREAM if at + len(part) == len(body) else 0, stream, part)
+            )
 
     _write_and_check(site, client, write, stream=3, size=3_000_000)
 
@@ -157,7 +161,12 @@ def test_a_call_may_end_with_trailers(site, raw):
         client.send(
             f.frame(f.HEADERS, f.END_HEADERS, stream, _BLOCK),
             f.frame(f.DATA, 0, stream, grpc_body(message)),
-            f.frame(f.HEADERS, f.END_HEADERS | f.END_STREAM, stream, encode_headers(((b"x-more", b"1"),))),
+            f.frame(
+                f.HEADERS,
+                f.END_HEADERS | f.END_STREAM,
+                stream,
+                encode_headers(((b"x-more", b"1"),)),
+            ),
         )
 
     _write_and_check(site, client, write)
@@ -179,7 +188,11 @@ def test_256_calls_at_once_are_each_answered_once(site, raw):
         client.call(1001 + 2 * number, _commit(site, start))
     for number in range(256):
         assert client.answer(1001 + 2 * number).status == "0"
-    ends = [stream for kind, flags, stream, _ in client.frames if kind == f.HEADERS and flags & f.END_STREAM]
+    ends = [
+        stream
+        for kind, flags, stream, _ in client.frames
+        if kind == f.HEADERS and flags & f.END_STREAM
+    ]
     assert len(ends) == len(set(ends)) == 512
     reader = Client(site.pumps[0].address)
     found = reader.pull_commits(min(starts.values()), 256)
@@ -246,14 +259,18 @@ def test_an_exhausted_connection_window_holds_answers_back_and_loses_none(site, 
 
 def test_a_compressed_message_is_unimplemented(site, raw):
     client = raw()
-    client.send(f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers((*CALL, (b"grpc-encoding", b"gzip")))))
+    client.send(
+        f.frame(f.HEADERS, f.END_HEADERS, 1, encode_headers((*CALL, (b"grpc-encoding", b"gzip"))))
+    )
     client.body(1, grpc_body(b"whatever", compressed=1))
     answer = client.answer(1)
     assert (answer.status, answer.headers["grpc-accept-encoding"]) == ("12", "identity")
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\0", b"\0\0\0\0\x09abc", grpc_body(b"") * 2], ids=["none", "cut", "short", "two"]
+    "body",
+    [b"", b"\0", b"\0\0\0\0\x09abc", grpc_body(b"") * 2],
+    ids=["none", "cut", "short", "two"],
 )
 def test_a_body_that_isn_t_one_message_is_an_error_of_its_call(raw, body):
     client = raw()
@@ -272,7 +289,10 @@ def test_a_call_without_body_is_an_error_of_its_call(raw):
 
 def test_a_message_above_4_gib_is_refused_before_it_is_sent(raw):
     client = raw()
-    client.send(f.frame(f.HEADERS, f.END_HEADERS, 1, _BLOCK), f.frame(f.DATA, 0, 1, b"\0\xff\xff\xff\xff" + b"x" * 100))
+    client.send(
+        f.frame(f.HEADERS, f.END_HEADERS, 1, _BLOCK),
+        f.frame(f.DATA, 0, 1, b"\0\xff\xff\xff\xff" + b"x" * 100),
+    )
     answer = client.answer(1)
     assert answer.status == "8"
     assert "larger than max" in answer.headers["grpc-message"]
@@ -299,22 +319,46 @@ def _broken(at):
         "headers on stream 0": (f.frame(f.HEADERS, f.END_HEADERS, 0, _BLOCK), f.PROTOCOL_ERROR),
         "an even stream": (f.frame(f.HEADERS, f.END_HEADERS, at + 1, _BLOCK), f.PROTOCOL_ERROR),
         "headers twice": (opened + opened, f.PROTOCOL_ERROR),
-        "bad header block": (f.frame(f.HEADERS, f.END_HEADERS, at, b"\xff" * 6), f.COMPRESSION_ERROR),
+        "bad header block": (
+            f.frame(f.HEADERS, f.END_HEADERS, at, b"\xff" * 6),
+            f.COMPRESSION_ERROR,
+        ),
         "a frame inside a header block": (start + _data_for(at), f.PROTOCOL_ERROR),
         "continuation of nothing": (f.frame(f.CONTINUATION, 0, at, b""), f.PROTOCOL_ERROR),
-        "continuation of another": (start + f.frame(f.CONTINUATION, 0, at + 2, b""), f.PROTOCOL_ERROR),
-        "endless continuation": (start + f.frame(f.CONTINUATION, 0, at, b"") * 100, f.ENHANCE_YOUR_CALM),
-        "a header block of 1 MB": (start + f.frame(f.CONTINUATION, 0, at, b"\0" * 16000) * 60, f.ENHANCE_YOUR_CALM),
-        "padding beyond the frame": (opened + f.frame(f.DATA, f.PADDED, at, b"\x09abc"), f.PROTOCOL_ERROR),
-        "priority cut off": (f.frame(f.HEADERS, f.PRIORITY_FLAG | f.END_HEADERS, at, b"\0\0"), f.FRAME_SIZE_ERROR),
+        "continuation of another": (
+            start + f.frame(f.CONTINUATION, 0, at + 2, b""),
+            f.PROTOCOL_ERROR,
+        ),
+        "endless continuation": (
+            start + f.frame(f.CONTINUATION, 0, at, b"") * 100,
+            f.ENHANCE_YOUR_CALM,
+        ),
+        "a header block of 1 MB": (
+            start + f.frame(f.CONTINUATION, 0, at, b"\0" * 16000) * 60,
+            f.ENHANCE_YOUR_CALM,
+        ),
+        "padding beyond the frame": (
+            opened + f.frame(f.DATA, f.PADDED, at, b"\x09abc"),
+            f.PROTOCOL_ERROR,
+        ),
+        "priority cut off": (
+            f.frame(f.HEADERS, f.PRIORITY_FLAG | f.END_HEADERS, at, b"\0\0"),
+            f.FRAME_SIZE_ERROR,
+        ),
         "short ping": (f.frame(f.PING, 0, 0, b"1234"), f.FRAME_SIZE_ERROR),
         "short settings": (f.frame(f.SETTINGS, 0, 0, b"12345"), f.FRAME_SIZE_ERROR),
         "settings on a stream": (f.frame(f.SETTINGS, 0, at, b""), f.PROTOCOL_ERROR),
-        "window of 2^31": (f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 2**31}), f.FLOW_CONTROL_ERROR),
+        "window of 2^31": (
+            f.settings({f.SETTING_INITIAL_WINDOW_SIZE: 2**31}),
+            f.FLOW_CONTROL_ERROR,
+        ),
         "window overflow": (f.window_update(0, 2**31 - 1), f.FLOW_CONTROL_ERROR),
         "window update of 0": (f.window_update(0, 0), f.PROTOCOL_ERROR),
         "short window update": (f.frame(f.WINDOW_UPDATE, 0, 0, b"1"), f.FRAME_SIZE_ERROR),
-        "reset of an idle stream": (f.frame(f.RST_STREAM, 0, at + 6, b"\0\0\0\x08"), f.PROTOCOL_ERROR),
+        "reset of an idle stream": (
+            f.frame(f.RST_STREAM, 0, at + 6, b"\0\0\0\x08"),
+            f.PROTOCOL_ERROR,
+        ),
         "a push": (f.frame(f.PUSH_PROMISE, f.END_HEADERS, at, b"\0\0\0\x02"), f.PROTOCOL_ERROR),
     }
 
@@ -345,7 +389,9 @@ _GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("data", _GARBAGE, ids=["tls", "zeros", "ssh", "preface", "header", "long", "newlines"])
+@pytest.mark.parametrize(
+    "data", _GARBAGE, ids=["tls", "zeros", "ssh", "preface", "header", "long", "newlines"]
+)
 def test_garbage_first_bytes_end_only_their_connection(site, data):
     host, port = site.pumps[0].address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 5) as sock:

@@ -115,7 +115,9 @@ def test_of_all_connections_together_one_message_may_grow_to_the_largest_size(se
         assert time.monotonic() < until
         time.sleep(0.01)
     assert served.context.uploads.size <= 300_005 + 50_000
-    refused = [client for client in clients if any(kind == f.RST_STREAM for kind, *_ in client.frames)]
+    refused = [
+        client for client in clients if any(kind == f.RST_STREAM for kind, *_ in client.frames)
+    ]
     assert len(refused) >= len(clients) - 5
     for client in clients[1:]:
         client.close()
@@ -142,14 +144,21 @@ def test_a_full_queue_stops_reading_until_the_store_has_caught_up_and_loses_no_c
     calls = []
     for number in range(1000):
         message = request(binlog(2, _TS + number, value=b"v" * 200))
-        calls += [_headers(3 + 2 * number), f.frame(f.DATA, f.END_STREAM, 3 + 2 * number, grpc_body(message))]
+        calls += [
+            _headers(3 + 2 * number),
+            f.frame(f.DATA, f.END_STREAM, 3 + 2 * number, grpc_body(message)),
+        ]
     for at in range(0, len(calls), 50):
         client.send(*calls[at : at + 50])
     for number in range(1000):
         assert client.answer(3 + 2 * number).status == "0"
     until = time.monotonic() + 60
     while served.context.queued or served.context.full or served.store.stats().records < 1000:
-        assert time.monotonic() < until, (served.context.queued, served.context.full, served.store.stats())
+        assert time.monotonic() < until, (
+            served.context.queued,
+            served.context.full,
+            served.store.stats(),
+        )
         time.sleep(0.01)
     assert served.store.stats().records == 1000
 

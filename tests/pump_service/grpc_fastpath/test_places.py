@@ -1,4 +1,6 @@
-"""What connections may take together: who is ended for whom, and that no more is taken than all may."""
+"""What connections may take together: who is ended for whom, and that no more is taken than all
+may.
+"""
 
 from __future__ import annotations
 

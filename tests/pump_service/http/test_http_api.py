@@ -39,7 +39,16 @@ def test_status_is_the_originals_json_with_a_fresh_timestamp(site, http):
     assert (found["Checkpoint"], found["ErrMsg"]) == ({}, "")
     pump = site.pumps[0]
     mine = found["status"][pump.node_id]
-    assert set(mine) == {"nodeId", "host", "state", "isAlive", "score", "label", "maxCommitTS", "updateTS"}
+    assert set(mine) == {
+        "nodeId",
+        "host",
+        "state",
+        "isAlive",
+        "score",
+        "label",
+        "maxCommitTS",
+        "updateTS",
+    }
     assert (mine["nodeId"], mine["host"], mine["state"]) == (pump.node_id, pump.address, "online")
 
 
@@ -64,9 +73,14 @@ def test_a_wrong_change_of_state_is_answered_in_the_originals_words(site, http, 
 
 def test_metrics_carry_the_originals_names_and_count_calls(site, http):
     def calls():
-        families = {family.name: family for family in text_string_to_metric_families(http.get("/metrics").text)}
+        families = {
+            family.name: family
+            for family in text_string_to_metric_families(http.get("/metrics").text)
+        }
         samples = families["binlog_pump_rpc_duration_seconds"].samples if families else []
-        return families, sum(s.value for s in samples if s.name.endswith("_count") and s.labels["label"] == "succ")
+        return families, sum(
+            s.value for s in samples if s.name.endswith("_count") and s.labels["label"] == "succ"
+        )
 
     _, before = calls()
     client = Client(site.pumps[0].address)
@@ -74,9 +88,20 @@ def test_metrics_carry_the_originals_names_and_count_calls(site, http):
         client.transaction(site.pd, b"")
     families, after = calls()
     assert after - before == 10
-    wanted = ["gc_ts", "max_commit_ts", "query_tikv_count", "storage_size_bytes", "error_count", "slow_chaser_count"]
+    wanted = [
+        "gc_ts",
+        "max_commit_ts",
+        "query_tikv_count",
+        "storage_size_bytes",
+        "error_count",
+        "slow_chaser_count",
+    ]
     assert {f"binlog_pump_storage_{name}" for name in wanted} <= set(families)
-    buckets = [s.labels["le"] for s in families["binlog_pump_rpc_duration_seconds"].samples if "le" in s.labels]
+    buckets = [
+        s.labels["le"]
+        for s in families["binlog_pump_rpc_duration_seconds"].samples
+        if "le" in s.labels
+    ]
     assert (buckets[0], float(buckets[17]), buckets[18]) == ("5e-05", 0.00005 * 2**17, "+Inf")
     failed = Client(site.pumps[0].address)
     with pytest.raises(Exception, match="no valid Binlog"):
@@ -91,7 +116,8 @@ def test_a_binlog_can_be_looked_at_by_its_timestamp(site, http):
     client.write(binlog(0, start := site.pd.ts(), value=value, key=b""))
     client.write(binlog(1, start, commit := site.pd.ts(), key=b""))
     end = time.monotonic() + 60
-    while f"start_ts: {start}" not in http.get(f"/debug/binlog/{commit}").text:  # the index follows the answer
+    # the index follows the answer
+    while f"start_ts: {start}" not in http.get(f"/debug/binlog/{commit}").text:
         assert time.monotonic() < end
     text = http.get(f"/debug/binlog/{start}").text
     assert "tp: Prewrite" in text
@@ -115,8 +141,21 @@ def test_a_binlog_is_shown_although_tikv_can_t_be_reached(site, http):
 
 def test_a_binlog_is_shown_with_what_tikv_knows_of_its_primary_key(tmp_path):
     etcd = Etcd(tmp_path / "etcd")
-    command = [sys.executable, "-m", "sluice.devstack.tidb", "--etcd", f"http://127.0.0.1:{etcd.port}"]
-    command += ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--recording", "tests/recordings/orphans"]
+    command = [
+        sys.executable,
+        "-m",
+        "sluice.devstack.tidb",
+        "--etcd",
+        f"http://127.0.0.1:{etcd.port}",
+    ]
+    command += [
+        "--listen",
+        "127.0.0.1:0",
+        "--control",
+        "127.0.0.1:0",
+        "--recording",
+        "tests/recordings/orphans",
+    ]
     cluster = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     pump = None
     try:
@@ -130,7 +169,9 @@ def test_a_binlog_is_shown_with_what_tikv_knows_of_its_primary_key(tmp_path):
             time.sleep(0.2)
         commits = httpx.get(f"http://127.0.0.1:{control}/commits", timeout=60).json()
         commit_ts = commits[-1][0]
-        while "Binlog: " not in (text := httpx.get(f"http://{pump.address}/debug/binlog/{commit_ts}", timeout=60).text):
+        while "Binlog: " not in (
+            text := httpx.get(f"http://{pump.address}/debug/binlog/{commit_ts}", timeout=60).text
+        ):
             assert time.monotonic() < end, text
         start_ts = re.search(r"start_ts: (\d+)", text)[1]
         assert f"GetMvccByEncodedKey:\n  put start_ts: {start_ts} commit_ts: {commit_ts}" in text
@@ -224,14 +265,20 @@ def test_requests_in_a_row_on_one_connection_are_answered_in_order(site):
 def test_http_1_0_and_bodies_work(site):
     assert _talk(site, b"GET /drainers HTTP/1.0\r\n\r\n").endswith(b"\r\n\r\n[]")
     node = site.pumps[0].node_id.encode()
-    body = b"PUT /state/%s/jump HTTP/1.1\r\nHost: p\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc" % node
+    body = (
+        b"PUT /state/%s/jump HTTP/1.1\r\nHost: p\r\nContent-Length: 3\r\nConnection:"
+        b" close\r\n\r\nabc" % node
+    )
     assert b"invalide action jump" in _talk(site, body)
 
 
 def test_a_bad_request_is_answered_and_its_connection_closed(site):
     assert _talk(site, b"GET / HTTP/1.1\r\nbroken header\r\n\r\n").startswith(b"HTTP/1.1 400")
     assert _talk(site, b"GET /" + b"a" * 70_000).startswith(b"HTTP/1.1 431")
-    body = b"POST /debug/gc/trigger HTTP/1.1\r\nHost: p\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 1_100_000
+    body = (
+        b"POST /debug/gc/trigger HTTP/1.1\r\nHost: p\r\nContent-Length: 9000000\r\n\r\n"
+        + b"x" * 1_100_000
+    )
     with contextlib.suppress(ConnectionResetError):  # closed while we were still sending
         assert _talk(site, body).startswith(b"HTTP/1.1 413")
     Client(site.pumps[0].address).transaction(site.pd, b"")

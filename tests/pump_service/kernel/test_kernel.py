@@ -1,4 +1,6 @@
-"""The compiled kernel and the one in Python give the same answers, and it takes just what `admit` takes."""
+"""The compiled kernel and the one in Python give the same answers, and it takes just what `admit`
+takes.
+"""
 
 import random
 import struct
@@ -8,7 +10,12 @@ from google_crc32c import value as crc32c
 
 from sluice.pump_service import kernel
 from sluice.pump_service.grpc_fastpath import frames as f
-from sluice.pump_service.grpc_fastpath.hpack import _STATIC, HpackDecoder, HpackError, _huffman_codes
+from sluice.pump_service.grpc_fastpath.hpack import (
+    _STATIC,
+    HpackDecoder,
+    HpackError,
+    _huffman_codes,
+)
 from sluice.pump_service.ingest import AdmissionRules, BinlogIngest, WriteRejected
 from sluice.pump_service.kernel import EDITION, plain
 from sluice.pump_service.metrics import PumpMetrics
@@ -33,13 +40,17 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture
 def ingest():
-    ingest = BinlogIngest(AdmissionRules(CLUSTER, lambda: "online", time_limit()), None, PumpMetrics(), no_origins())
+    ingest = BinlogIngest(
+        AdmissionRules(CLUSTER, lambda: "online", time_limit()), None, PumpMetrics(), no_origins()
+    )
     ingest.admit(request(binlog()))  # from then on it knows of a timestamp that isn't in the future
     return ingest
 
 
 def binlog(tp=pb.binlog.Prewrite, start=START, commit=0, **fields):
-    message = pb.binlog.Binlog(tp=tp, start_ts=start, commit_ts=commit, ddl_job_id=0, ddl_schema_state=0)
+    message = pb.binlog.Binlog(
+        tp=tp, start_ts=start, commit_ts=commit, ddl_job_id=0, ddl_schema_state=0
+    )
     for name, value in fields.items():
         setattr(message, name, value)
     return message.SerializeToString()
@@ -65,7 +76,16 @@ class Taken:
     """What one call of the kernel's `calls` did."""
 
     def __init__(
-        self, kernel, ingest, data, opened=(), last=0, room=100, block=BLOCK, opens=lambda block: False, **terms
+        self,
+        kernel,
+        ingest,
+        data,
+        opened=(),
+        last=0,
+        room=100,
+        block=BLOCK,
+        opens=lambda block: False,
+        **terms,
     ):
         prefix, limit, prewrites, kind = ingest.fast_admission()
         limit, prewrites = terms.get("limit", limit), terms.get("prewrites", prewrites)
@@ -93,21 +113,32 @@ def test_usual_calls_are_taken_together_in_their_order(compiled, ingest):
     prewrite = binlog(prewrite_key=b"k" * 300, prewrite_value=b"v" * 9000)
     commit = binlog(pb.binlog.Commit, START, COMMIT, prewrite_key=b"k")
     rollback = binlog(pb.binlog.Rollback, START, 0)
-    data = b"".join(call(1 + 2 * i, request(payload)) for i, payload in enumerate((prewrite, commit, rollback)))
+    data = b"".join(
+        call(1 + 2 * i, request(payload)) for i, payload in enumerate((prewrite, commit, rollback))
+    )
     taken = Taken(compiled, ingest, data + headers(7)[:5])
     assert taken.records == [
-        Record(0, START, 0, prewrite), Record(1, START, COMMIT, commit), Record(2, START, 0, rollback),
-    ]  # fmt: skip
+        Record(0, START, 0, prewrite),
+        Record(1, START, COMMIT, commit),
+        Record(2, START, 0, rollback),
+    ]
     assert all(type(record) is Record for record in taken.records)
     assert (taken.streams, taken.opened, taken.last, taken.end) == ([1, 3, 5], {}, 5, len(data))
-    assert taken.received == sum(len(request(payload)) + 5 for payload in (prewrite, commit, rollback))
+    assert taken.received == sum(
+        len(request(payload)) + 5 for payload in (prewrite, commit, rollback)
+    )
 
 
 def test_headers_may_come_before_the_bodies_of_others(compiled, ingest):
     message = request(binlog())
     data = body(3, message) + headers(5) + headers(7) + body(5, message) + headers(9)
     taken = Taken(compiled, ingest, data, opened=[3], last=3)
-    assert (taken.streams, taken.opened, taken.last, taken.end) == ([3, 5], {7: None, 9: None}, 9, len(data))
+    assert (taken.streams, taken.opened, taken.last, taken.end) == (
+        [3, 5],
+        {7: None, 9: None},
+        9,
+        len(data),
+    )
 
 
 def test_no_more_calls_are_opened_than_there_is_room_for(compiled, ingest):
@@ -127,10 +158,12 @@ def test_about_other_header_blocks_its_caller_is_asked(compiled, ingest):
     message = request(binlog())
     blocks = [BLOCK, b"new", BLOCK, b"", b"other"]
     parts = [
-        f.frame(f.HEADERS, f.END_HEADERS, 1 + 2 * i, block) + body(1 + 2 * i, message) for i, block in enumerate(blocks)
+        f.frame(f.HEADERS, f.END_HEADERS, 1 + 2 * i, block) + body(1 + 2 * i, message)
+        for i, block in enumerate(blocks)
     ]
     taken = Taken(compiled, ingest, b"".join(parts), opens=opens)
-    assert asked == [b"new", BLOCK, b"", b"other"]  # a block may mean something else once another one came
+    # a block may mean something else once another one came
+    assert asked == [b"new", BLOCK, b"", b"other"]
     assert (taken.streams, taken.last, taken.end) == ([1, 3, 5, 7], 7, sum(map(len, parts[:4])))
     asked.clear()
     assert Taken(compiled, ingest, parts[0], block=None, opens=opens).streams == [1]
@@ -168,7 +201,13 @@ def test_what_is_unusual_is_left_where_it_is(compiled, ingest, what):
 
 @pytest.mark.parametrize(
     "message",
-    [request(binlog(), CLUSTER + 1), request(binlog()) + b"\x18\x01", request(binlog())[:-1], b"", b"\x12\x00"],
+    [
+        request(binlog(), CLUSTER + 1),
+        request(binlog()) + b"\x18\x01",
+        request(binlog())[:-1],
+        b"",
+        b"\x12\x00",
+    ],
 )
 def test_requests_of_others_and_broken_ones_are_left(compiled, ingest, message):
     assert Taken(compiled, ingest, call(1, message)).streams == []
@@ -176,7 +215,11 @@ def test_requests_of_others_and_broken_ones_are_left(compiled, ingest, message):
 
 def test_messages_with_another_length_or_compressed_are_left(compiled, ingest):
     message = request(binlog())
-    for prefix in (b"\1" + len(message).to_bytes(4, "big"), b"\0" + (len(message) - 1).to_bytes(4, "big"), b"\0\0"):
+    for prefix in (
+        b"\1" + len(message).to_bytes(4, "big"),
+        b"\0" + (len(message) - 1).to_bytes(4, "big"),
+        b"\0\0",
+    ):
         data = headers(1) + f.frame(f.DATA, f.END_STREAM, 1, prefix + message)
         assert Taken(compiled, ingest, data).end == len(headers(1))
 
@@ -222,7 +265,9 @@ def test_the_terms_of_the_moment_count(compiled, ingest):
 
 
 def test_what_it_takes_is_what_admit_makes_of_it(compiled, ingest):
-    """Bytes of right requests, changed at random: whatever the kernel takes, `admit` takes as the same record."""
+    """Bytes of right requests, changed at random: whatever the kernel takes, `admit` takes as the
+    same record.
+    """
     chance = random.Random(7)
     right = [
         request(binlog(prewrite_key=b"k" * 20, prewrite_value=b"v" * 30)),
@@ -238,7 +283,9 @@ def test_what_it_takes_is_what_admit_makes_of_it(compiled, ingest):
             if chance.random() < 0.2:
                 del message[at]
             else:
-                message[at] = chance.choice((0, 1, 2, 8, 16, 24, 34, 42, 50, 56, 64, 127, 128, 255, message[at] ^ 1))
+                message[at] = chance.choice(
+                    (0, 1, 2, 8, 16, 24, 34, 42, 50, 56, 64, 127, 128, 255, message[at] ^ 1)
+                )
         taken = Taken(compiled, ingest, call(1, bytes(message)))
         seen[bool(taken.records)] += 1
         if taken.records:
@@ -260,10 +307,14 @@ def test_answers_are_the_same(compiled):
         compiled.replies(["1"], f.REPLY_PARTS)
 
 
-@pytest.mark.parametrize(("first", "limit"), [(0, 1 << 30), (1, 1 << 30), (0, 0), (0, 50), (0, 66), (2, 66), (3, 0)])
+@pytest.mark.parametrize(
+    ("first", "limit"), [(0, 1 << 30), (1, 1 << 30), (0, 0), (0, 50), (0, 66), (2, 66), (3, 0)]
+)
 def test_records_of_the_value_log_are_the_same(compiled, first, limit):
     payloads = (b"one", b"", b"three" * 1000, b"x")
-    same = [each.framed(payloads, first, 40, limit, 0x823A56E8, crc32c) for each in (compiled, plain)]
+    same = [
+        each.framed(payloads, first, 40, limit, 0x823A56E8, crc32c) for each in (compiled, plain)
+    ]
     assert same[0] == same[1]
     assert struct.unpack_from("<IQI", same[0][0])[1] == len(payloads[first])
 
@@ -292,7 +343,10 @@ def test_entries_of_the_index_are_the_same(compiled):
 @pytest.mark.parametrize("key", [b"", b"k" * 7, b"k" * 300])
 @pytest.mark.parametrize("value", [b"", b"v" * 700])
 def test_what_is_pulled_is_the_same(compiled, key, value):
-    prewrite, commit = binlog(prewrite_key=key, prewrite_value=value), binlog(1, START, COMMIT, prewrite_key=key)
+    prewrite, commit = (
+        binlog(prewrite_key=key, prewrite_value=value),
+        binlog(1, START, COMMIT, prewrite_key=key),
+    )
     whole = binlog(1, START, COMMIT, prewrite_key=key, prewrite_value=value)
     assert compiled.merged(commit, prewrite) == whole
     assert plain.merged(commit, prewrite) in (None, whole)
@@ -300,12 +354,20 @@ def test_what_is_pulled_is_the_same(compiled, key, value):
 
 
 def test_only_what_is_usual_is_merged(compiled):
-    prewrite, commit = binlog(prewrite_key=b"k", prewrite_value=b"value"), binlog(1, START, COMMIT, prewrite_key=b"k")
+    prewrite, commit = (
+        binlog(prewrite_key=b"k", prewrite_value=b"value"),
+        binlog(1, START, COMMIT, prewrite_key=b"k"),
+    )
     odd = [
-        (commit, binlog(prewrite_key=b"k")), (commit, binlog(prewrite_key=b"k", ddl_query=b"create")), (commit, b""),
-        (commit, binlog(prewrite_key=b"k", prewrite_value=b"v", ddl_job_id=5)), (commit + b"\x48\x01", prewrite),
-        (binlog(1, 5, 9, prewrite_key=b"k"), prewrite), (b"", prewrite), (commit[:-2], prewrite),
-    ]  # fmt: skip
+        (commit, binlog(prewrite_key=b"k")),
+        (commit, binlog(prewrite_key=b"k", ddl_query=b"create")),
+        (commit, b""),
+        (commit, binlog(prewrite_key=b"k", prewrite_value=b"v", ddl_job_id=5)),
+        (commit + b"\x48\x01", prewrite),
+        (binlog(1, 5, 9, prewrite_key=b"k"), prewrite),
+        (b"", prewrite),
+        (commit[:-2], prewrite),
+    ]
     for each in odd:
         assert compiled.merged(*each) is None
         assert plain.merged(*each) is None
@@ -333,7 +395,10 @@ def header_block(chance, entries):
         out += bytes([mask | index] if index < most else [mask | most, index - most])
         for _ in range(0 if mask == 0x80 else 1 if index else 2):
             text = bytes(
-                chance.choices(range(256) if chance.random() < 0.1 else range(48, 58), k=chance.choice((0, 3, 90)))
+                chance.choices(
+                    range(256) if chance.random() < 0.1 else range(48, 58),
+                    k=chance.choice((0, 3, 90)),
+                )
             )
             coded = huffman(text)
             out += (

@@ -1,4 +1,6 @@
-"""File descriptors: the value log takes few of them however long it is, and running out of them loses nothing."""
+"""File descriptors: the value log takes few of them however long it is, and running out of them
+loses nothing.
+"""
 
 import contextlib
 import dataclasses
@@ -29,7 +31,11 @@ TINY = dataclasses.replace(OPTIONS, segment_limit=200)
 
 
 def _open_segments(folder):
-    return [file for file in psutil.Process().open_files() if file.path.startswith(str(folder / "value"))]
+    return [
+        file
+        for file in psutil.Process().open_files()
+        if file.path.startswith(str(folder / "value"))
+    ]
 
 
 @contextlib.contextmanager
@@ -76,7 +82,10 @@ def test_readers_of_segments_that_others_close_read_what_is_there(tmp_path):
     everything = window(store)
     through = everything[-1][0]
     found = []
-    threads = [threading.Thread(target=lambda: found.append(pulled(store, through)), daemon=True) for _ in range(6)]
+    threads = [
+        threading.Thread(target=lambda: found.append(pulled(store, through)), daemon=True)
+        for _ in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -91,7 +100,8 @@ def test_without_a_descriptor_the_next_segment_waits_and_then_writing_goes_on(tm
     write(store, prewrite(BASE, b"v" * 300))  # the segment is full
     eventually(lambda: store.stats().segments == 2)
     with no_descriptor_left():
-        write(store, commit(BASE, BASE + 1, b"k" * 300))  # fits into what is open, but not the one after it
+        # fits into what is open, but not the one after it
+        write(store, commit(BASE, BASE + 1, b"k" * 300))
         with pytest.raises(StoreError, match="file descriptor"):
             write(store, prewrite(BASE + 2, b"w" * 300))
         assert not store.stats().failed

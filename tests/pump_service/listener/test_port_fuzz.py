@@ -1,7 +1,7 @@
 """Anything at all is sent to the port: no crash, nothing left behind, nobody else disturbed.
 
-A pump with everything in it runs in this process, so that what a connection leaves behind can be counted.
-`SLUICE_FUZZ_SECONDS` makes the random run longer.
+A pump with everything in it runs in this process, so that what a connection leaves behind can be
+counted. `SLUICE_FUZZ_SECONDS` makes the random run longer.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class _Victim:
         objects = gc.get_objects()
         found = {kind.__name__: sum(type(o) is kind for o in objects) for kind in _KINDS}
         port = int(self.address.rsplit(":", 1)[1])
-        found["sockets"] = sum(bool(c.laddr and c.laddr.port == port) for c in psutil.Process().net_connections("inet"))
+        found["sockets"] = sum(
+            bool(c.laddr and c.laddr.port == port) for c in psutil.Process().net_connections("inet")
+        )
         found["open"] = len(self.pump._front.connections)
         found["lanes"] = len(self.pump._lanes.lanes)
         found["queued"] = self.pump._lanes.queued
@@ -107,7 +109,9 @@ class _Victim:
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Victim]:
     gc.collect()
-    gc.freeze()  # what other files of tests have left in this process is neither collected nor counted again and again
+    # what other files of tests have left in this process is neither collected nor counted again and
+    # again
+    gc.freeze()
     try:
         victim = _Victim(tmp_path_factory.mktemp("fuzz"))
         try:
@@ -115,7 +119,8 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Victim]:
             victim.check()
             victim.settle()
             until = time.monotonic() + 60
-            while victim.pump._store.lookup(victim.written[-1]) is None:  # the index follows the answer
+            # the index follows the answer
+            while victim.pump._store.lookup(victim.written[-1]) is None:
                 assert time.monotonic() < until
                 time.sleep(0.05)
             for ts in victim.written:  # what was acknowledged is there, whatever was sent beside it
@@ -128,7 +133,9 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Victim]:
 
 
 def _attack(address: str, pieces: list[bytes], ending: str) -> None:
-    """Sends the pieces one by one, reads what comes, and leaves in one of the ways a peer may leave."""
+    """Sends the pieces one by one, reads what comes, and leaves in one of the ways a peer may
+    leave.
+    """
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), 5) as sock, contextlib.suppress(OSError):
         for piece in pieces:
@@ -156,7 +163,9 @@ _any_frame = st.builds(
     _payload,
 )
 _lying_frame = st.builds(
-    lambda size, kind, stream: (size << 8 | kind).to_bytes(4, "big") + b"\0" + stream.to_bytes(4, "big"),
+    lambda size, kind, stream: (
+        (size << 8 | kind).to_bytes(4, "big") + b"\0" + stream.to_bytes(4, "big")
+    ),
     st.one_of(st.integers(0, 300), st.integers(16_000, 17_000), st.integers(0, 2**24 - 1)),
     st.integers(0, 9),
     st.integers(0, 9),
@@ -224,7 +233,11 @@ def _uvarint(value: int) -> bytes:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,
 )
-@given(conversation=_conversations, ending=st.sampled_from(["close", "half", "reset"]), cut=st.integers(1, 200))
+@given(
+    conversation=_conversations,
+    ending=st.sampled_from(["close", "half", "reset"]),
+    cut=st.integers(1, 200),
+)
 def test_no_conversation_disturbs_another_connection(
     victim: _Victim, conversation: list[bytes], ending: str, cut: int
 ) -> None:
@@ -235,7 +248,10 @@ def test_no_conversation_disturbs_another_connection(
 
 
 def test_a_random_run_leaves_nothing_behind(victim: _Victim) -> None:
-    """Valid traffic with bytes changed, left out, repeated and moved; many connections at a time."""
+    """Valid traffic with bytes changed, left out, repeated and moved.
+
+    Many connections at a time.
+    """
     noise = random.Random(int(os.environ.get("SLUICE_FUZZ_SEED", "20261121")))
     until = time.monotonic() + float(os.environ.get("SLUICE_FUZZ_SECONDS", "0"))
     process = psutil.Process()
@@ -248,7 +264,9 @@ def test_a_random_run_leaves_nothing_behind(victim: _Victim) -> None:
                 _mutate(noise, data)
             at = noise.randrange(len(data) + 1)
             _attack(
-                victim.address, [bytes(data[:at]), bytes(data[at:])], noise.choice(["close", "close", "half", "reset"])
+                victim.address,
+                [bytes(data[:at]), bytes(data[at:])],
+                noise.choice(["close", "close", "half", "reset"]),
             )
         victim.check()
         if rounds == 20:
@@ -257,7 +275,8 @@ def test_a_random_run_leaves_nothing_behind(victim: _Victim) -> None:
             victim.settle()
             print(f"{rounds} rounds, {process.memory_info().rss >> 20} MiB")
     victim.settle()
-    allowed = 64 << 20 if rounds == 40 else 200 << 20  # the store's queue of open transactions grows
+    # the store's queue of open transactions grows
+    allowed = 64 << 20 if rounds == 40 else 200 << 20
     assert process.memory_info().rss < memory + allowed
 
 
@@ -268,18 +287,27 @@ def _traffic(noise: random.Random) -> bytearray:
             b"%s /%s HTTP/1.1\r\nHost: pump\r\nContent-Length: %d\r\n\r\n%s"
             % (
                 noise.choice([b"GET", b"POST", b"PUT"]),
-                noise.choice([b"status", b"metrics", b"debug/binlog/5", b"state/x/close", b"nothing"]),
+                noise.choice(
+                    [b"status", b"metrics", b"debug/binlog/5", b"state/x/close", b"nothing"]
+                ),
                 noise.choice([0, 3, 10**9]),
                 noise.randbytes(noise.randint(0, 40)),
             )
         )
-    data = bytearray(f.PREFACE + f.settings({f.SETTING_INITIAL_WINDOW_SIZE: noise.choice([0, 10, 65535, 2**31 - 1])}))
+    data = bytearray(
+        f.PREFACE
+        + f.settings({f.SETTING_INITIAL_WINDOW_SIZE: noise.choice([0, 10, 65535, 2**31 - 1])})
+    )
     stream = 1
     for _ in range(noise.randint(1, 12)):
         choice = noise.random()
         if choice < 0.6:
             ts = (1 << 61) - noise.randrange(1 << 40)
-            message = request(binlog(noise.choice([0, 0, 1, 2]), ts, ts + 1, noise.randbytes(noise.randint(0, 300))))
+            message = request(
+                binlog(
+                    noise.choice([0, 0, 1, 2]), ts, ts + 1, noise.randbytes(noise.randint(0, 300))
+                )
+            )
             headers = noise.choice([CALL, CALL, CALL, CALL, _PULL, _READ, _OTHER])
             data += f.frame(f.HEADERS, f.END_HEADERS, stream, encode_headers(headers))
             body = grpc_body(message)
@@ -321,13 +349,15 @@ def _mutate(noise: random.Random, data: bytearray) -> None:
 
 def test_a_header_list_that_unpacks_to_megabytes_is_refused(victim: _Victim) -> None:
     client = RawClient(victim.address)
-    big = b"\x40" + b"\x01x" + b"\x7f" + _uvarint(3900 - 127) + b"v" * 3900  # enters the dynamic table
+    # enters the dynamic table
+    big = b"\x40" + b"\x01x" + b"\x7f" + _uvarint(3900 - 127) + b"v" * 3900
     block = encode_headers(CALL) + big
     client.send(f.frame(f.HEADERS, f.END_HEADERS, 1, block))
     client.body(1, grpc_body(request(b"")))
     assert client.answer(1).status == "0"
     before = psutil.Process().memory_info().rss
-    client.send(f.frame(f.HEADERS, f.END_HEADERS, 3, encode_headers(CALL) + b"\xbe" * 16_000))  # 62 MB of headers
+    # 62 MB of headers
+    client.send(f.frame(f.HEADERS, f.END_HEADERS, 3, encode_headers(CALL) + b"\xbe" * 16_000))
     client.body(3, grpc_body(request(b"")))
     client.wait_closed()
     assert client.goaway is not None
@@ -337,7 +367,9 @@ def test_a_header_list_that_unpacks_to_megabytes_is_refused(victim: _Victim) -> 
     client.close()
 
 
-def test_connections_that_say_nothing_are_closed(victim: _Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_say_nothing_are_closed(
+    victim: _Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sluice.pump_service.listener.port._FIRST_BYTES_TIMEOUT_S", 0.1)
     host, port = victim.address.rsplit(":", 1)
     silent = [socket.create_connection((host, int(port)), 5) for _ in range(20)]

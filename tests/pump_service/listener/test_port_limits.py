@@ -223,13 +223,19 @@ def _flood_until(sock, frames, condition):
 
 
 @pytest.mark.parametrize("name", _FLOODS)
-def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_others_are_not(name):
+def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_others_are_not(
+    name,
+):
     with served(FastPathLimits(own_frames=100, idle_frames=1000)) as (address, _, context):
         hostile, other = RawClient(address), RawClient(address)
         for client in (hostile, other):
             client.call(1, _PROBE)
             assert client.answer(1).status == "0"
-        _flood_until(hostile.sock, _flood(name), lambda: any(lane._wire.is_held("frames") for lane in context.lanes))
+        _flood_until(
+            hostile.sock,
+            _flood(name),
+            lambda: any(lane._wire.is_held("frames") for lane in context.lanes),
+        )
         other.call(3, _PROBE)
         assert other.answer(3).status == "0"
         hostile.close()
@@ -237,7 +243,11 @@ def test_a_client_that_floods_with_frames_that_carry_no_call_is_read_slowly_and_
 
 
 def test_a_client_that_goes_on_to_flood_is_ended():
-    with served(FastPathLimits(own_frames=100, idle_frames=1000, over_s=0.3)) as (address, _, context):
+    with served(FastPathLimits(own_frames=100, idle_frames=1000, over_s=0.3)) as (
+        address,
+        _,
+        context,
+    ):
         hostile = RawClient(address)
         _eventually(lambda: context.lanes)
         until = time.monotonic() + 60
@@ -315,10 +325,15 @@ def test_uploads_of_all_connections_together_are_bounded_and_a_small_one_still_c
             client.answer(1)
             hostile.append(client)
             for stream in range(3, 23, 2):
-                client.send(_headers(stream), f.frame(f.DATA, 0, stream, b"\0" + (100 << 20).to_bytes(4, "big")))
+                client.send(
+                    _headers(stream),
+                    f.frame(f.DATA, 0, stream, b"\0" + (100 << 20).to_bytes(4, "big")),
+                )
                 for _ in range(40):
                     client.send(f.frame(f.DATA, 0, stream, b"x" * 16_000))
-        _eventually(lambda: any(answer.reset == f.REFUSED_STREAM for answer in _read(hostile[-1]).values()))
+        _eventually(
+            lambda: any(answer.reset == f.REFUSED_STREAM for answer in _read(hostile[-1]).values())
+        )
         assert context.uploads.size < 4 * (4 << 20) + 8 * (1 << 20)
         writer = RawClient(address)
         writer.call(1, b"v" * 500_000)
@@ -368,7 +383,10 @@ def test_connections_end_below_the_limit_and_one_address_gets_half_of_it():
 def test_two_addresses_that_take_all_there_is_shut_no_other_out():
     with served(descriptors=8) as (address, _, context):
         host, port = address.rsplit(":", 1)
-        crowd = [socket.create_connection((host, int(port)), 60, (f"127.0.0.{2 + n % 2}", 0)) for n in range(20)]
+        crowd = [
+            socket.create_connection((host, int(port)), 60, (f"127.0.0.{2 + n % 2}", 0))
+            for n in range(20)
+        ]
         _eventually(lambda: context.places.used == 8)
         writer = RawClient(address)
         writer.call(1, _PROBE)
@@ -378,7 +396,9 @@ def test_two_addresses_that_take_all_there_is_shut_no_other_out():
 
 
 def test_a_crowd_that_keeps_bytes_here_takes_no_more_than_all_may_and_a_writer_is_served():
-    """Header blocks that don't end, half a frame, calls whose bodies don't come, before and after a first call."""
+    """Header blocks that don't end, half a frame, calls whose bodies don't come, before and after a
+    first call.
+    """
     limit = 2 << 20
     with served(FastPathLimits(held=limit)) as (address, _, context):
         most, crowd = 0, []
@@ -392,7 +412,9 @@ def test_a_crowd_that_keeps_bytes_here_takes_no_more_than_all_may_and_a_writer_i
                 client.send(_headers(stream, _OTHER_BLOCK))
                 stream += 2
             client.send(f.frame(f.HEADERS, 0, stream, b"\0\x7f" + bytes(16_000)))
-            client.send(*(f.frame(f.CONTINUATION, 0, stream, bytes(15_000)) for _ in range(3)), bytes(100))
+            client.send(
+                *(f.frame(f.CONTINUATION, 0, stream, bytes(15_000)) for _ in range(3)), bytes(100)
+            )
             most = max(most, context.places.size)
         assert most <= limit + (300 << 10)  # what one read brings is counted after it
         _eventually(lambda: context.places.size <= limit)
@@ -526,7 +548,10 @@ def test_a_body_in_thousands_of_pieces_is_refused(piece):
     with served(http1=lambda roles: Http1Connection(page, roles)) as (address, _, _context):
         host, port = address.rsplit(":", 1)
         sock = socket.create_connection((host, int(port)), 60)
-        sock.sendall(b"PUT /state/x/pause HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + piece * 1000)
+        sock.sendall(
+            b"PUT /state/x/pause HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + piece * 1000
+        )
         assert b" 413 " in sock.recv(65536)
         sock.close()
 
@@ -552,7 +577,9 @@ def test_one_profile_is_taken_at_a_time_and_state_and_metrics_answer_meanwhile(p
     def asked_meanwhile(seconds):
         """What the others were answered; None if the profile was over before they had asked."""
         got = []
-        profile = threading.Thread(target=lambda: got.append(http.get(f"/debug/profile?seconds={seconds}").status_code))
+        profile = threading.Thread(
+            target=lambda: got.append(http.get(f"/debug/profile?seconds={seconds}").status_code)
+        )
         profile.start()
         _eventually(lambda: "pump-profile" in others.get("/debug/stack").text or got)
         codes = [others.get("/debug/profile?seconds=0.1").status_code for _ in range(20)]
@@ -564,7 +591,10 @@ def test_one_profile_is_taken_at_a_time_and_state_and_metrics_answer_meanwhile(p
         return codes if in_time else None
 
     address = f"http://{pump.address}"
-    with httpx.Client(base_url=address, timeout=120) as http, httpx.Client(base_url=address, timeout=60) as others:
+    with (
+        httpx.Client(base_url=address, timeout=120) as http,
+        httpx.Client(base_url=address, timeout=60) as others,
+    ):
         assert (asked_meanwhile(1.5) or asked_meanwhile(10) or asked_meanwhile(60)) == [429] * 20
 
 
@@ -603,7 +633,9 @@ def test_readers_that_do_not_read_take_bounded_memory_and_threads(pump):
     assert _threads(pump) <= threads + pulls.MAX_READERS_PER_HOST + 4
     assert _rss(pump) < before + (250 << 20)
     # Which of them come first is the machine's to say.
-    _eventually(lambda: sum(_is_refused(client) for client in clients) == 40 - pulls.MAX_READERS_PER_HOST)
+    _eventually(
+        lambda: sum(_is_refused(client) for client in clients) == 40 - pulls.MAX_READERS_PER_HOST
+    )
     for client in clients:
         client.close()
     _eventually(lambda: _threads(pump) <= threads + 4)

@@ -1,4 +1,6 @@
-"""`[security]`: the port speaks TLS to gRPC and HTTP alike, checks client certificates and their common names."""
+"""`[security]`: the port speaks TLS to gRPC and HTTP alike, checks client certificates and their
+common names.
+"""
 
 import contextlib
 import socket
@@ -49,9 +51,12 @@ def served(authority, tmp_path):
 
 def _client(authority, common_name):
     cert, key = authority.issue(common_name, f"client-{common_name}")
-    credentials = grpc.ssl_channel_credentials(authority.path.read_bytes(), key.read_bytes(), cert.read_bytes())
+    credentials = grpc.ssl_channel_credentials(
+        authority.path.read_bytes(), key.read_bytes(), cert.read_bytes()
+    )
     context = ssl.create_default_context(cafile=str(authority.path))
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the certificates are as simple as many are: no key identifiers
+    # the certificates are as simple as many are: no key identifiers
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.load_cert_chain(cert, key)
     return credentials, context
 
@@ -78,7 +83,9 @@ def test_before_its_first_byte_a_connection_takes_no_more_than_is_counted_for_it
     credentials, _ = _client(authority, "TiDB")
     with grpc.secure_channel(served.secure, credentials) as channel:
         grpc.channel_ready_future(channel).result(60)
-        buffers = [transport._ssl_protocol._ssl_buffer for transport in served.front_of_tls.connections]
+        buffers = [
+            transport._ssl_protocol._ssl_buffer for transport in served.front_of_tls.connections
+        ]
         assert buffers and all(len(buffer) <= TLS_CONNECTION_BYTES // 2 for buffer in buffers)
 
 
@@ -118,16 +125,25 @@ def test_new_certificates_count_from_the_next_connection_on(served, authority):
     _, context = _client(authority, "TiDB")
     seen = []
     for _ in range(2):
-        with httpx.Client(verify=context) as client, client.stream("GET", f"https://{served.secure}/") as answer:
+        with (
+            httpx.Client(verify=context) as client,
+            client.stream("GET", f"https://{served.secure}/") as answer,
+        ):
             stream = answer.extensions["network_stream"]
-            seen.append(x509.load_der_x509_certificate(stream.get_extra_info("ssl_object").getpeercert(True)))
+            seen.append(
+                x509.load_der_x509_certificate(
+                    stream.get_extra_info("ssl_object").getpeercert(True)
+                )
+            )
         time.sleep(0.02)
         authority.issue("renewed", "pump")
     assert [one.subject.rfc4514_string() for one in seen] == ["CN=pump", "CN=renewed"]
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_session_does_not_outlive_the_authority_that_its_client_was_checked_by(served, authority, tmp_path, version):
+def test_a_session_does_not_outlive_the_authority_that_its_client_was_checked_by(
+    served, authority, tmp_path, version
+):
     _, context = _client(authority, "TiDB")
     context.minimum_version = context.maximum_version = version
     host, port = served.secure.rsplit(":", 1)
@@ -150,9 +166,9 @@ def test_a_session_does_not_outlive_the_authority_that_its_client_was_checked_by
 
 
 def _rights_of(roles, name):
-    return Security(cert_allowed_cn=("TiDB",), **{f"{role}_allowed_cn": (cn,) for role, cn in roles.items()}).roles_of(
-        [name]
-    )
+    return Security(
+        cert_allowed_cn=("TiDB",), **{f"{role}_allowed_cn": (cn,) for role, cn in roles.items()}
+    ).roles_of([name])
 
 
 def test_a_role_with_names_of_its_own_is_for_those_only():
@@ -174,7 +190,8 @@ def divided(authority, tmp_path):
 
     served = ServedLane(tmp_path / "data", FastPathLimits())
     front = Listener(
-        lambda roles: Http1Connection(page, roles), Security(str(authority.path), str(cert), str(key), **names)
+        lambda roles: Http1Connection(page, roles),
+        Security(str(authority.path), str(cert), str(key), **names),
     )
     front.use(served.context)
     host, port = served.run(front.listen("127.0.0.1", 0, server_context(front.security)))
@@ -191,7 +208,10 @@ def test_a_certificate_does_what_its_role_may_and_no_more(divided, authority):
         credentials, context = _client(authority, name)
         assert httpx.get(f"https://{divided.secure}/status", verify=context).text == name
         with grpc.secure_channel(divided.secure, credentials) as channel:
-            for path, role in (("/binlog.Pump/WriteBinlog", "write"), ("/binlog.Pump/PullBinlogs", "read")):
+            for path, role in (
+                ("/binlog.Pump/WriteBinlog", "write"),
+                ("/binlog.Pump/PullBinlogs", "read"),
+            ):
                 if name == "read" == role:
                     continue  # there is nothing behind this lane that answers it
                 try:

@@ -34,7 +34,9 @@ def test_tidb_may_write_and_drainers_read_on_the_unix_socket(site, tmp_path, pre
     for client in (local, Client(pump.address)):
         assert [one.start_ts for one in client.pull_commits(commit - 1, 1)] == [start]
     bounds = local.channel.unary_unary(
-        "/sluice.Window/Bounds", pb.window.BoundsRequest.SerializeToString, pb.window.BoundsResponse.FromString
+        "/sluice.Window/Bounds",
+        pb.window.BoundsRequest.SerializeToString,
+        pb.window.BoundsResponse.FromString,
     )
     assert bounds(pb.window.BoundsRequest(cluster_id=CLUSTER, lo=commit), timeout=60).hi >= commit
     assert pump.terminate() == 0
@@ -51,12 +53,17 @@ def test_a_killed_pump_s_socket_is_taken_over_and_a_living_one_s_is_not(site, tm
     second = site.pump("second", "-socket", str(path), start=False)
     second.launch()
     assert second.process.wait(60) == 2
-    assert f"pump: can't listen on {path} (setting socket): another process listens there" in second.text()
+    assert (
+        f"pump: can't listen on {path} (setting socket): another process listens there"
+        in second.text()
+    )
     Client(f"unix:{path}").transaction(site.pd, b"the first goes on")
 
 
 def test_a_socket_that_can_t_be_made_is_an_error_that_names_the_setting(site, tmp_path):
-    pump = site.pump("nowhere", "-socket", str(tmp_path / "no" / "folder" / "pump.sock"), start=False)
+    pump = site.pump(
+        "nowhere", "-socket", str(tmp_path / "no" / "folder" / "pump.sock"), start=False
+    )
     pump.launch()
     assert pump.process.wait(60) == 2
     assert "(setting socket): No such file or directory" in pump.text()
@@ -75,7 +82,9 @@ def test_the_unix_socket_needs_no_certificate_where_the_port_does(site, tmp_path
     Client(f"unix:{path}").transaction(site.pd, b"")
     with pytest.raises(grpc.RpcError):
         Client(pump.address).write(binlog(0, site.pd.ts()), timeout=2)
-    secure = grpc.secure_channel(pump.address, grpc.ssl_channel_credentials(authority.path.read_bytes()))
+    secure = grpc.secure_channel(
+        pump.address, grpc.ssl_channel_credentials(authority.path.read_bytes())
+    )
     write = secure.unary_unary("/binlog.Pump/WriteBinlog")
     assert write(request(binlog(2, site.pd.ts())), timeout=60) == b""
 

@@ -42,7 +42,10 @@ Transaction = tuple[int, int]
 
 @st.composite
 def transactions(draw: st.DrawFn) -> list[Transaction]:
-    """Start timestamps are unique, as PD gives them; commit timestamps are few, and may be another's start."""
+    """Start timestamps are unique, as PD gives them.
+
+    Commit timestamps are few, and may be another's start.
+    """
     starts = draw(st.lists(st.integers(1, 40), min_size=1, max_size=25, unique=True))
     return sorted((start + draw(st.integers(1, 4)), start) for start in starts)
 
@@ -152,7 +155,9 @@ def test_a_start_that_is_another_transactions_commit_hides_neither(store: Store)
     assert window(store, BASE, BASE + 100) == rows
 
 
-def test_nothing_is_readable_before_the_capture_says_that_it_is_complete(store: Store, tmp_path: Path) -> None:
+def test_nothing_is_readable_before_the_capture_says_that_it_is_complete(
+    store: Store, tmp_path: Path
+) -> None:
     rows = _write(store, [(5, 1)])
     write(store, whole(BASE + 110, BASE + 120), whole(BASE + 111, BASE + 120))
     assert store.barrier(BASE + 130, 0.05) == BASE + 100

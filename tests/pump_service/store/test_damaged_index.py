@@ -1,5 +1,5 @@
-"""An index whose files were damaged, or that a power cut took a part of: nothing read from it may lack a
-transaction.
+"""An index whose files were damaged, or that a power cut took a part of: nothing read from it may
+lack a transaction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def made(path: Path) -> None:
 
 
 def places(path: Path) -> list[tuple[Path, int]]:
-    """Somewhere in every table, and everywhere near its end: the last blocks and the index of blocks."""
+    """Somewhere in every table, and everywhere near its end: the last blocks and the index of
+    blocks.
+    """
     choice = random.Random(7)
     found = []
     for table in sorted((path / "kv").glob("*.ldb")):
@@ -188,12 +190,17 @@ def test_damage_to_the_index_keeps_what_was_purged_purged(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("block", [0, 1, -1])
-def test_a_power_cut_that_takes_a_block_of_the_journal_loses_no_transaction(block: int, tmp_path: Path) -> None:
-    """LevelDB skips a zeroed block without a word, and what was written behind it, the original's pointers among it,
-    stays.
+def test_a_power_cut_that_takes_a_block_of_the_journal_loses_no_transaction(
+    block: int, tmp_path: Path
+) -> None:
+    """LevelDB skips a zeroed block without a word, and what was written behind it, the original's
+    pointers among it, stays.
     """
     options = dataclasses.replace(
-        OPTIONS, save_interval_s=0.05, sync_interval_s=3600.0, kv=IndexOptions(write_buffer=64 << 20)
+        OPTIONS,
+        save_interval_s=0.05,
+        sync_interval_s=3600.0,
+        kv=IndexOptions(write_buffer=64 << 20),
     )
     live = tmp_path / "live"
     store = Store.open(live, options)
@@ -227,11 +234,20 @@ def test_a_clean_stop_leaves_nothing_to_index_again(tmp_path: Path) -> None:
     index = BinlogIndex(tmp_path / "kv", SMALL)
     standing = index.position()
     assert standing.max_commit_ts == paired(transactions(COUNT))[-1][0]
-    assert standing.handled == standing.head == index.get(standing.max_commit_ts) != RecordPointer(0, 0)
+    assert (
+        standing.handled
+        == standing.head
+        == index.get(standing.max_commit_ts)
+        != RecordPointer(0, 0)
+    )
     index.close()
 
 
 def test_only_one_module_opens_leveldb() -> None:
     root = Path(__file__).parents[3]
-    users = [p for room in ("pump_service", "upstream", "etl", "relay", "cli") for p in (root / room).rglob("*.py")]
+    users = [
+        p
+        for room in ("pump_service", "upstream", "etl", "relay", "cli")
+        for p in (root / room).rglob("*.py")
+    ]
     assert [p.name for p in users if "plyvel" in p.read_text()] == ["leveldb.py"]

@@ -1,4 +1,6 @@
-"""Damage in the value log: no reader is given a window or a stream that lacks a committed transaction."""
+"""Damage in the value log: no reader is given a window or a stream that lacks a committed
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def damage(path: Path, at: int) -> Callable[[], None]:
 
 def strictly(store: Store) -> list[int]:
     return [
-        ts for batch in store.read_window(0, store.max_commit_ts, strict=True) for ts in batch.column(0).to_pylist()
+        ts
+        for batch in store.read_window(0, store.max_commit_ts, strict=True)
+        for ts in batch.column(0).to_pylist()
     ]
 
 
@@ -74,7 +78,9 @@ def test_a_reader_is_never_given_a_hole_and_goes_on_once_the_file_is_restored(
     assert place is not None
     restore = damage(tmp_path / "value" / "000000.vlog", place.offset + where)
     for _ in range(2):  # it is said every time, not once
-        with pytest.raises(CorruptRecordError, match=f"000000.vlog: offset {place.offset}.*restore the file"):
+        with pytest.raises(
+            CorruptRecordError, match=f"000000.vlog: offset {place.offset}.*restore the file"
+        ):
             strictly(store)
     unreadable_at = DOOMED if (which, where) == ("prewrite", 2) else DOOMED_COMMIT
     assert streamed(store) == [ts for ts in expected if ts < unreadable_at]
@@ -102,7 +108,8 @@ def test_what_an_operator_gives_up_is_left_out_and_nothing_else(
     again = Store.open(tmp_path, OPTIONS)
     resolved = (which, when) == ("commit", "indexed after")
     if resolved:
-        write(again, commit(DOOMED, DOOMED_COMMIT))  # as the resolver would: then nothing is lost, but nobody knows
+        # as the resolver would: then nothing is lost, but nobody knows
+        write(again, commit(DOOMED, DOOMED_COMMIT))
         settle(again, BASE + 90_000)
     with pytest.raises(CorruptRecordError, match="touch ") as told:
         strictly(again)
@@ -133,7 +140,9 @@ def test_a_copy_that_is_moved_into_the_place_of_a_damaged_file_is_read(tmp_path:
     store.close()
 
 
-def test_a_prewrite_in_front_of_the_window_that_can_t_be_read_is_no_prewrite_that_never_came(tmp_path: Path) -> None:
+def test_a_prewrite_in_front_of_the_window_that_can_t_be_read_is_no_prewrite_that_never_came(
+    tmp_path: Path,
+) -> None:
     store = Store.open(tmp_path, OPTIONS)
     write(store, prewrite(BASE + 1), *transactions(20, 10), commit(BASE + 1, BASE + 90_000))
     settle(store)
@@ -146,7 +155,9 @@ def test_a_prewrite_in_front_of_the_window_that_can_t_be_read_is_no_prewrite_tha
 
 
 @pytest.mark.parametrize("limit", [OPTIONS.segment_limit, 400])
-def test_a_prewrite_that_was_damaged_before_it_was_indexed_is_missed_not_left_out(tmp_path: Path, limit: int) -> None:
+def test_a_prewrite_that_was_damaged_before_it_was_indexed_is_missed_not_left_out(
+    tmp_path: Path, limit: int
+) -> None:
     options = dataclasses.replace(OPTIONS, segment_limit=limit)
     store = Store.open(tmp_path, options)
     records = transactions(20)
@@ -161,7 +172,9 @@ def test_a_prewrite_that_was_damaged_before_it_was_indexed_is_missed_not_left_ou
     shutil.rmtree(tmp_path / "kv")
     again = Store.open(tmp_path, options)
     for _ in range(2):
-        with pytest.raises(CorruptRecordError, match=f"{place.fid:06d}.vlog: offset {place.offset}"):
+        with pytest.raises(
+            CorruptRecordError, match=f"{place.fid:06d}.vlog: offset {place.offset}"
+        ):
             strictly(again)
     seen = streamed(again)
     assert seen == [row[0] for row in paired(records) if row[0] <= max(seen)]
@@ -218,12 +231,16 @@ def test_a_last_record_that_was_indexed_is_no_torn_write(tmp_path: Path, index: 
 
 
 @pytest.mark.parametrize("limit", [OPTIONS.segment_limit, 500])
-def test_a_transaction_that_was_unreadable_as_a_whole_when_it_was_indexed_is_missed(tmp_path: Path, limit: int) -> None:
+def test_a_transaction_that_was_unreadable_as_a_whole_when_it_was_indexed_is_missed(
+    tmp_path: Path, limit: int
+) -> None:
     """Neither its Prewrite nor its Commit leaves a trace in the index."""
     options = dataclasses.replace(OPTIONS, segment_limit=limit)
     store = Store.open(tmp_path, options)
     records = [
-        record for i in range(20) for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))
+        record
+        for i in range(20)
+        for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))
     ]
     for record in records:
         write(store, record)
@@ -242,8 +259,11 @@ def test_a_transaction_that_was_unreadable_as_a_whole_when_it_was_indexed_is_mis
         with pytest.raises(CorruptRecordError, match="restore the file"):
             strictly(again)
         assert streamed(again) == [ts for ts in expected if ts < doomed]
-        assert [ts for ts, *_ in window(again, doomed + 250)] == [ts for ts in expected if ts > doomed + 250]
-        list(again.read_window(doomed + 250, again.max_commit_ts, strict=True))  # what lies behind it is not held up
+        assert [ts for ts, *_ in window(again, doomed + 250)] == [
+            ts for ts in expected if ts > doomed + 250
+        ]
+        # what lies behind it is not held up
+        list(again.read_window(doomed + 250, again.max_commit_ts, strict=True))
         again.close()
     for heal in restore:
         heal()
@@ -261,10 +281,14 @@ def test_a_transaction_that_was_unreadable_as_a_whole_when_it_was_indexed_is_mis
 def test_a_window_of_which_nothing_can_be_read_is_not_passed_over(
     tmp_path: Path, which: str, where: int, when: str
 ) -> None:
-    """Landing reads a range only if its bounds count something there, and windows are often of one transaction."""
+    """Landing reads a range only if its bounds count something there, and windows are often of one
+    transaction.
+    """
     store = Store.open(tmp_path, OPTIONS)
     records = [
-        record for i in range(20) for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))
+        record
+        for i in range(20)
+        for record in (prewrite(BASE + 100 * i), commit(BASE + 100 * i, BASE + 100 * i + 50))
     ]
     write(store, *records)
     settle(store)
@@ -278,7 +302,8 @@ def test_a_window_of_which_nothing_can_be_read_is_not_passed_over(
         shutil.rmtree(tmp_path / "kv")
     again = Store.open(tmp_path, OPTIONS)
     if (which, when) == ("commit", "indexed after"):
-        write(again, rollback(DOOMED))  # it is a Prewrite without verdict now, which holds everything up
+        # it is a Prewrite without verdict now, which holds everything up
+        write(again, rollback(DOOMED))
     settle(again)
     assert again.small_window(lo, hi, 1000, 1 << 20) is None
     for limits in ((1000, 1 << 20), (1, 1)):

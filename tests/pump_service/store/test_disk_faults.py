@@ -1,4 +1,6 @@
-"""A disk that is full, read-only or broken: nothing acknowledged is lost, and what can go on goes on."""
+"""A disk that is full, read-only or broken: nothing acknowledged is lost, and what can go on goes
+on.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,15 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     def mount(size: int, *options: str) -> Path:
         path = tmp_path / f"disk{len(mounted)}"
         path.mkdir()
-        words = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", str(path)]
+        words = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            ",".join([f"size={size}", *options]),
+            "tmpfs",
+            str(path),
+        ]
         if subprocess.run(words, capture_output=True, check=False).returncode:
             pytest.skip("file systems can't be mounted here")
         mounted.append(path)
@@ -84,7 +94,9 @@ def _until_refused(store: Store, first: int) -> tuple[list[Record], str]:
     raise AssertionError("the disk never got full")
 
 
-def test_a_full_disk_refuses_writes_and_takes_them_again_once_there_is_room(disk: Callable[..., Path]) -> None:
+def test_a_full_disk_refuses_writes_and_takes_them_again_once_there_is_room(
+    disk: Callable[..., Path],
+) -> None:
     data_dir = disk(12 << 20)
     ballast = data_dir / "ballast"
     ballast.write_bytes(bytes(4 << 20))
@@ -128,7 +140,9 @@ def test_a_full_disk_of_which_not_even_the_figures_can_be_read_is_a_full_disk_li
     assert window(store) == paired(transactions(3))
 
 
-@pytest.mark.parametrize("where", ["vlog.torn=nospace@3", "vlog.write=nospace@3", "rotate.before_footer=sleep:0@1"])
+@pytest.mark.parametrize(
+    "where", ["vlog.torn=nospace@3", "vlog.write=nospace@3", "rotate.before_footer=sleep:0@1"]
+)
 def test_what_was_half_written_to_a_full_disk_is_taken_back(where: str, tmp_path: Path) -> None:
     store = Store.open(tmp_path, dataclasses.replace(OPTIONS, segment_limit=600))
     failpoints.configure(where)
@@ -156,7 +170,8 @@ def test_a_failing_fsync_is_never_repeated_and_leaves_no_footer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store.open(tmp_path, OPTIONS)
-    kept = [prewrite(BASE, b"v" * 60_000), commit(BASE, BASE + 1)]  # enough for a footer at a clean end
+    # enough for a footer at a clean end
+    kept = [prewrite(BASE, b"v" * 60_000), commit(BASE, BASE + 1)]
     write(store, *kept)
     settle(store, BASE + 2)
     calls: list[str] = []
@@ -169,7 +184,9 @@ def test_a_failing_fsync_is_never_repeated_and_leaves_no_footer(
     with pytest.raises(StoreFailedError):
         write(store, *transactions(1, 10))
     answers = [start_write(store, *transactions(1, 20 + i)) for i in range(20)]
-    assert all(answer.done.wait(60) and isinstance(answer.error, StoreFailedError) for answer in answers)
+    assert all(
+        answer.done.wait(60) and isinstance(answer.error, StoreFailedError) for answer in answers
+    )
     assert calls == ["000000.vlog"]
     stats = store.stats()
     assert (stats.failed, stats.writable) == (True, False)
@@ -215,8 +232,9 @@ def test_a_read_only_disk_is_refused_by_name_and_left_as_it_was(disk: Callable[.
 
 
 def test_a_full_disk_tears_no_hole_into_the_index(disk: Callable[..., Path]) -> None:
-    """LevelDB's journal then ends in the middle of a record. Had anything been written behind it, LevelDB would skip it
-    at the next start without a word.
+    """LevelDB's journal then ends in the middle of a record.
+
+    Had anything been written behind it, LevelDB would skip it at the next start without a word.
     """
     path = disk(6 << 20)
     (path / "ballast").write_bytes(bytes(3 << 20))
@@ -275,7 +293,9 @@ def test_an_index_that_fails_in_the_middle_of_reading_keeps_readers_waiting_not_
 
     monkeypatch.setattr(store._index, "_open", open_again)
     records = transactions(2000)
-    failpoints.configure("index.before_batch=error@3,index.after_batch=error@5,index.before_handled=error@2")
+    failpoints.configure(
+        "index.before_batch=error@3,index.after_batch=error@5,index.before_handled=error@2"
+    )
     for first in range(0, len(records), 40):
         write(store, *records[first : first + 40])
         window(store)
@@ -287,7 +307,9 @@ def test_an_index_that_fails_in_the_middle_of_reading_keeps_readers_waiting_not_
     store.close()
 
 
-def test_an_unexpected_error_does_not_end_indexing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_does_not_end_indexing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sluice.pump_service.store.indexer._RETRY_INTERVAL_S", 0.02)
     push = store._sorter.push
     bad = iter([False, True])

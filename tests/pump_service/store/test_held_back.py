@@ -1,4 +1,7 @@
-"""Commits that nobody waits for share the next Prewrite's sync; whoever wants one has it written at once."""
+"""Commits that nobody waits for share the next Prewrite's sync.
+
+Whoever wants one has it written at once.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,9 @@ def held(store: Store, *records: Record) -> Answer:
     return answer
 
 
-def test_a_commit_is_answered_with_the_next_prewrite_by_one_sync(store: Store, groups: list[int]) -> None:
+def test_a_commit_is_answered_with_the_next_prewrite_by_one_sync(
+    store: Store, groups: list[int]
+) -> None:
     write(store, prewrite(BASE))
     first = held(store, commit(BASE, BASE + 10))
     second = held(store, rollback(BASE + 1))
@@ -168,7 +173,9 @@ def test_closing_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again.close()
 
 
-def test_nobody_is_told_that_it_is_safe_when_the_sync_that_it_waited_for_fails(store: Store) -> None:
+def test_nobody_is_told_that_it_is_safe_when_the_sync_that_it_waited_for_fails(
+    store: Store,
+) -> None:
     write(store, prewrite(BASE))
     first = held(store, commit(BASE, BASE + 10))
     failpoints.configure("vlog.fsync=error")
@@ -205,7 +212,9 @@ def test_in_whatever_order_they_come_each_is_answered_once_and_there(tmp_path: P
             store.submit([prewrite(start)], answer, here=dice.random() < 0.7)
             assert answer.done.wait(60)
             end, answer = ts(), Answer()
-            store.submit([commit(start, end)], answer, here=dice.random() < 0.7, later=dice.random() < 0.8)
+            store.submit(
+                [commit(start, end)], answer, here=dice.random() < 0.7, later=dice.random() < 0.8
+            )
             with lock:
                 answers.append((end, answer))
 

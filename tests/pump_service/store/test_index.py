@@ -71,7 +71,10 @@ def test_a_real_pumps_goleveldb_opens_and_keeps_all_it_had(name: str, tmp_path: 
     assert (keys[1:] > keys[:-1]).all()
     assert set(fids.tolist()) == {0}
     assert len(set(offsets.tolist())) == len(offsets)
-    assert [o.tolist() for o in index.pointers(0, 1 << 62, 1 << 20)] == [fids.tolist(), offsets.tolist()]
+    assert [o.tolist() for o in index.pointers(0, 1 << 62, 1 << 20)] == [
+        fids.tolist(),
+        offsets.tolist(),
+    ]
 
 
 def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> None:
@@ -82,7 +85,9 @@ def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> No
     count = 20_000
     for first in range(0, count, 1000):
         numbers = range(first, first + 1000)
-        index.put_batch(2, [0] * 1000, [TS + i for i in numbers], [0] * 1000, [i << 20 for i in numbers])
+        index.put_batch(
+            2, [0] * 1000, [TS + i for i in numbers], [0] * 1000, [i << 20 for i in numbers]
+        )
     fids = np.zeros(500, np.int64)
     index.put_arrays(3, fids + 1, fids, np.arange(500) + TS + count, np.arange(500) * 77)
     index.save_handled(RecordPointer(2, 5), TS + 9, {7: 3})
@@ -97,7 +102,9 @@ def test_what_is_written_is_what_goleveldb_expects_on_disk(tmp_path: Path) -> No
     assert len(set(found.tables.values())) > 1  # compacted, too
     assert set(found.blocks) <= {0, 1}
     assert found.entries == raw(path)
-    pointers = {TS + i: (2, i << 20) for i in range(5000, count)} | {TS + count + i: (3, 77 * i) for i in range(500)}
+    pointers = {TS + i: (2, i << 20) for i in range(5000, count)} | {
+        TS + count + i: (3, 77 * i) for i in range(500)
+    }
     assert found.entries == {
         b"ts:" + struct.pack(">Q", ts): struct.pack("<Iq", *place) for ts, place in pointers.items()
     } | {
@@ -145,14 +152,20 @@ def test_an_index_in_use_is_refused(tmp_path: Path) -> None:
 @settings(max_examples=30, deadline=None)
 @given(
     entries=st.dictionaries(
-        st.integers(1, 500), st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)), max_size=60
+        st.integers(1, 500),
+        st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1)),
+        max_size=60,
     ),
     after=st.integers(0, 500),
     through=st.integers(0, 500),
     limit=st.integers(1, 70),
 )
 def test_range_gives_the_keys_behind_after_up_to_through(
-    entries: dict[int, tuple[int, int]], after: int, through: int, limit: int, tmp_path_factory: pytest.TempPathFactory
+    entries: dict[int, tuple[int, int]],
+    after: int,
+    through: int,
+    limit: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     index = BinlogIndex(tmp_path_factory.mktemp("index") / "kv", IndexOptions())
     for ts, (fid, offset) in entries.items():

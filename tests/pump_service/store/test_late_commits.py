@@ -1,4 +1,6 @@
-"""A commit that comes below what readers have been given: none of them goes on as if nothing were missing."""
+"""A commit that comes below what readers have been given: none of them goes on as if nothing were
+missing.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +64,16 @@ def test_it_is_said_to_readers_that_may_lack_it_over_restarts_until_an_operator_
     again.close()
 
 
-def test_a_stream_that_has_passed_it_ends_and_so_does_one_that_goes_on_from_there(store: Store) -> None:
+def test_a_stream_that_has_passed_it_ends_and_so_does_one_that_goes_on_from_there(
+    store: Store,
+) -> None:
     stop = threading.Event()
     stream = store.pull(BASE + 8, stop)
     assert next(stream).commit_ts == BASE + 150
     top = come_late(store)
-    with pytest.raises(MissedCommitError, match=f"commit {BASE + 8} of transaction {BASE + 7} came after"):
+    with pytest.raises(
+        MissedCommitError, match=f"commit {BASE + 8} of transaction {BASE + 7} came after"
+    ):
         for _ in stream:
             pass
     for after in (BASE + 8, BASE + 150, top):
@@ -76,7 +82,9 @@ def test_a_stream_that_has_passed_it_ends_and_so_does_one_that_goes_on_from_ther
     assert [ts for ts, *_ in pulled(store, top, BASE + 7)][:2] == [BASE + 8, BASE + 150]
     write(store, prewrite(top + 10), commit(top + 10, top + 20))
     settle(store, top + 20)
-    assert next(store.pull(top + 1, stop)).commit_ts == top + 20, "it was behind what readers had been given"
+    assert next(store.pull(top + 1, stop)).commit_ts == top + 20, (
+        "it was behind what readers had been given"
+    )
     (store.data_dir / "late_commits").unlink()
     assert next(store.pull(BASE + 8, stop)).commit_ts == BASE + 150
     stop.set()
@@ -97,12 +105,17 @@ def test_a_commit_that_contradicts_a_verdict_is_late(store: Store) -> None:
 
 
 @pytest.mark.parametrize("how", ["nothing after", "settled window"])
-def test_a_reader_that_was_told_without_a_mark_what_there_is_has_passed_it(store: Store, how: str) -> None:
+def test_a_reader_that_was_told_without_a_mark_what_there_is_has_passed_it(
+    store: Store, how: str
+) -> None:
     top = store.max_commit_ts
     if how == "nothing after":
         assert store.has_nothing_after(top, BASE + 2000)
     else:
-        assert store.settled_window(BASE, BASE + 2000, BASE, 1000, 1 << 20, is_passing=True) is not None
+        assert (
+            store.settled_window(BASE, BASE + 2000, BASE, 1000, 1 << 20, is_passing=True)
+            is not None
+        )
     write(store, prewrite(BASE + 1500), commit(BASE + 1500, BASE + 2000))
     eventually(lambda: bool(store.late_behind(BASE + 2000)))
 

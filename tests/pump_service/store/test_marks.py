@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from sluice.pump_service.store import Store, indexer
-from tests.pump_service.storekit import BASE, OPTIONS, Answer, commit, eventually, prewrite, transactions, window, write
+from tests.pump_service.storekit import (
+    BASE,
+    OPTIONS,
+    Answer,
+    commit,
+    eventually,
+    prewrite,
+    transactions,
+    window,
+    write,
+)
 
 
 @pytest.fixture
@@ -47,7 +57,9 @@ def rests(store: Store) -> bool:
     return store._indexer._is_resting and store._writer._waiting
 
 
-def test_who_waits_for_a_mark_indexes_what_lies_before_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_a_mark_indexes_what_lies_before_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eventually(lambda: rests(store))
     indexing = Indexing(store, monkeypatch)
     write(store, *transactions(3))
@@ -59,19 +71,25 @@ def test_who_waits_for_a_mark_indexes_what_lies_before_it(store: Store, monkeypa
     assert store.all_matched()
 
 
-def test_what_comes_while_somebody_else_indexes_comes_behind_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_while_somebody_else_indexes_comes_behind_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eventually(lambda: rests(store))
     indexing = Indexing(store, monkeypatch)
     indexing.go_on.clear()
     write(store, prewrite(BASE), commit(BASE, BASE + 10))
     eventually(lambda: store._writer._waiting)
     reached: list[int] = []
-    waiting = threading.Thread(target=lambda: reached.append(store.barrier(BASE + 20, 60)), name="waiting")
+    waiting = threading.Thread(
+        target=lambda: reached.append(store.barrier(BASE + 20, 60)), name="waiting"
+    )
     waiting.start()
     assert indexing.begun.wait(60)
     assert not store.all_matched()
     write(store, prewrite(BASE + 30), commit(BASE + 30, BASE + 40))
-    second = threading.Thread(target=lambda: reached.append(store.barrier(BASE + 50, 60)), name="second")
+    second = threading.Thread(
+        target=lambda: reached.append(store.barrier(BASE + 50, 60)), name="second"
+    )
     second.start()
     eventually(lambda: store._indexer._is_wanted)
     assert indexing.threads == ["waiting"]
@@ -105,7 +123,8 @@ def test_after_an_index_failed_elsewhere_no_mark_passes_until_it_is_read_again(
     top = BASE + 10_000
     eventually(lambda: store._writer._waiting)
     with monkeypatch.context() as patch:
-        patch.setattr(store._indexer._work, "notify", lambda: None)  # its thread has not had its turn yet
+        # its thread has not had its turn yet
+        patch.setattr(store._indexer._work, "notify", lambda: None)
         assert store.barrier(top, 0) < BASE
         assert store.barrier(top + 1, 0) < BASE
         assert not store.all_matched()
@@ -136,7 +155,9 @@ def test_an_index_that_failed_elsewhere_and_cant_be_opened_again_is_not_idle(
     eventually(store.all_matched)
 
 
-def test_closing_waits_for_somebody_who_indexes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_waits_for_somebody_who_indexes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eventually(lambda: rests(store))
     indexing = Indexing(store, monkeypatch)
     indexing.go_on.clear()

@@ -1,4 +1,6 @@
-"""A store that is at rest knows by itself that nothing was committed after a timestamp, and says so of no other."""
+"""A store that is at rest knows by itself that nothing was committed after a timestamp, and says so
+of no other.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 def test_nothing_lies_behind_the_newest_commit_once_all_is_matched(store: Store) -> None:
     assert store.has_nothing_after(0)
-    write(store, prewrite(BASE), commit(BASE, BASE + 10), prewrite(BASE + 1), rollback(BASE + 1), fake(BASE + 50))
+    write(
+        store,
+        prewrite(BASE),
+        commit(BASE, BASE + 10),
+        prewrite(BASE + 1),
+        rollback(BASE + 1),
+        fake(BASE + 50),
+    )
     assert store.barrier(_TOP, 60) == _TOP
     eventually(store.all_matched)
     assert store.has_nothing_after(BASE + 10)
@@ -81,7 +90,9 @@ def test_it_is_not_said_while_a_commit_is_on_its_way(store: Store) -> None:
     assert not store.has_nothing_after(BASE)
 
 
-def test_it_is_not_said_of_what_was_purged_or_could_not_be_read_nor_by_a_store_that_is_closed(store: Store) -> None:
+def test_it_is_not_said_of_what_was_purged_or_could_not_be_read_nor_by_a_store_that_is_closed(
+    store: Store,
+) -> None:
     write(store, prewrite(BASE), commit(BASE, BASE + 10))
     assert store.barrier(_TOP, 60) == _TOP
     eventually(lambda: store.has_nothing_after(_TOP))
@@ -111,7 +122,9 @@ def test_a_store_that_was_opened_again_knows_of_what_was_committed_before(tmp_pa
     store.close()
 
 
-def test_no_commit_is_passed_over_by_a_reader_who_is_told_so_while_others_write(tmp_path: Path) -> None:
+def test_no_commit_is_passed_over_by_a_reader_who_is_told_so_while_others_write(
+    tmp_path: Path,
+) -> None:
     store = Store.open(tmp_path / "pump", OPTIONS)
     lock, committed = threading.Lock(), set[int]()
     clock = iter(range(BASE, BASE + 100_000_000))
@@ -148,9 +161,14 @@ def test_no_commit_is_passed_over_by_a_reader_who_is_told_so_while_others_write(
             through = ts()
             if store.has_nothing_after(lo):
                 passed.append((lo, through))
-            elif dice.random() < 0.7 and (found := store.settled_window(lo, through, BASE, 10**6, 10**6)) is not None:
+            elif (
+                dice.random() < 0.7
+                and (found := store.settled_window(lo, through, BASE, 10**6, 10**6)) is not None
+            ):
                 rows = [] if found.rows is None else found.rows["commit_ts"].to_pylist()
-                passed.extend((max(lo, before), ts - 1) for before, ts in pairwise([lo, *rows, through + 1]))
+                passed.extend(
+                    (max(lo, before), ts - 1) for before, ts in pairwise([lo, *rows, through + 1])
+                )
             elif store.barrier(through, 60) < through:
                 continue
             lo = through
@@ -173,7 +191,13 @@ def test_a_commit_below_what_a_reader_has_without_a_mark_is_late(store: Store) -
     store.barrier(BASE + 10, 60)
     store.mark_read_through(BASE + 20)
     store.mark_read_through(BASE + 15)
-    write(store, prewrite(BASE + 11), commit(BASE + 11, BASE + 20), prewrite(BASE + 12), commit(BASE + 12, BASE + 21))
+    write(
+        store,
+        prewrite(BASE + 11),
+        commit(BASE + 11, BASE + 20),
+        prewrite(BASE + 12),
+        commit(BASE + 12, BASE + 21),
+    )
     store.barrier(_TOP, 60)
     eventually(store.all_matched)
     assert store.stats().late_commits == 1
@@ -182,7 +206,9 @@ def test_a_commit_below_what_a_reader_has_without_a_mark_is_late(store: Store) -
 def test_a_commit_that_is_being_sorted_is_not_passed_over_at_any_step(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader may have seen writer and indexer at rest just before the Commit came, and look on at each step of it."""
+    """A reader may have seen writer and indexer at rest just before the Commit came, and look on at
+    each step of it.
+    """
     commit_ts = BASE + 10
     write(store, prewrite(BASE))
     store.barrier(BASE + 1, 0)
@@ -195,7 +221,8 @@ def test_a_commit_that_is_being_sorted_is_not_passed_over_at_any_step(
     def look(step: str) -> None:
         nonlocal steps
         steps += 1
-        if not store._sorter._lock.locked() and store.has_nothing_after(BASE):  # else it waits for the end of push
+        # else it waits for the end of push
+        if not store._sorter._lock.locked() and store.has_nothing_after(BASE):
             missed.append(f"nothing after, {step}")
         if store.all_matched():
             found = store.small_window(BASE, _TOP, 1000, 1 << 20)

@@ -1,4 +1,6 @@
-"""Garbage collection that overtakes a reader is an error for the reader, never a window with a hole."""
+"""Garbage collection that overtakes a reader is an error for the reader, never a window with a
+hole.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ LO = BASE + 2
 def _filled(folder: Path) -> Store:
     store = Store.open(folder, dataclasses.replace(OPTIONS, segment_limit=200))
     for i in range(60):
-        write(store, prewrite(BASE + i * MINUTE, b"x" * 100), commit(BASE + i * MINUTE, BASE + i * MINUTE + 1))
+        write(
+            store,
+            prewrite(BASE + i * MINUTE, b"x" * 100),
+            commit(BASE + i * MINUTE, BASE + i * MINUTE + 1),
+        )
     settle(store, BASE + 60 * MINUTE)
     return store
 
@@ -49,7 +55,11 @@ def test_a_reader_that_is_overtaken_while_it_reads_is_told(
 
         monkeypatch.setattr(store._reader, name, call)
 
-    for name in [n for n in dir(type(store._reader)) if not n.startswith("_") and callable(getattr(store._reader, n))]:
+    for name in [
+        n
+        for n in dir(type(store._reader))
+        if not n.startswith("_") and callable(getattr(store._reader, n))
+    ]:
         overtaking(name) if name != "clear_cache" else None
     with pytest.raises(WindowPurgedError):
         read(store)
@@ -75,6 +85,10 @@ def test_a_prewrite_that_is_acknowledged_while_garbage_is_collected_keeps_its_pl
     late = BASE + 200 * MINUTE
     write(store, commit(old, late))
     settle(store, late + 1)
-    rows = [row for batch in store.read_window(late - 1, late, strict=True) for row in batch.to_pylist()]
-    assert [(row["start_ts"], row["payload"]) for row in rows] == [(old, prewrite(old, b"late").payload)]
+    rows = [
+        row for batch in store.read_window(late - 1, late, strict=True) for row in batch.to_pylist()
+    ]
+    assert [(row["start_ts"], row["payload"]) for row in rows] == [
+        (old, prewrite(old, b"late").payload)
+    ]
     store.close()

@@ -48,7 +48,9 @@ def without_unchecked(rows):
     base=st.sampled_from([0, 7, 2**40]),
     elsewhere=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300), max_size=3),
 )
-def test_it_says_what_python_says_of_whatever_lies_there(compiled, records, harms, cut, base, elsewhere):
+def test_it_says_what_python_says_of_whatever_lies_there(
+    compiled, records, harms, cut, base, elsewhere
+):
     data = bytearray()
     offsets = []
     for payload in records:
@@ -65,14 +67,26 @@ def test_it_says_what_python_says_of_whatever_lies_there(compiled, records, harm
         if state == KNOWN and tp:
             assert google_crc32c.value(data[begin : begin + length]) == crc
         if state == UNCHECKED:
-            assert begin + length > len(data) or google_crc32c.value(data[begin : begin + length]) != crc
+            assert (
+                begin + length > len(data)
+                or google_crc32c.value(data[begin : begin + length]) != crc
+            )
 
 
 def test_places_before_the_data_and_behind_it_hold_nothing(compiled):
     data = encode_record(commit(BASE, BASE + 1).payload)
     for way in (compiled, plain):
-        assert looked(way, data, 100, [0, 99, 100 + len(data), 2**62])[0] == [0, 0, 0, 0, 0, NOTHING]
-        assert [row[5] for row in looked(way, data, 100, [0, 99, 100 + len(data), 2**62])] == [NOTHING] * 4
+        assert looked(way, data, 100, [0, 99, 100 + len(data), 2**62])[0] == [
+            0,
+            0,
+            0,
+            0,
+            0,
+            NOTHING,
+        ]
+        assert [row[5] for row in looked(way, data, 100, [0, 99, 100 + len(data), 2**62])] == [
+            NOTHING
+        ] * 4
 
 
 def test_a_header_without_payload_is_no_record(compiled):
@@ -83,7 +97,9 @@ def test_a_header_without_payload_is_no_record(compiled):
 
 def test_what_a_record_is_is_told(compiled):
     odd = b"\x10\x05\x08\x01\x18\x06"
-    data = b"".join(map(encode_record, [prewrite(BASE).payload, commit(BASE, BASE + 1).payload, odd]))
+    data = b"".join(
+        map(encode_record, [prewrite(BASE).payload, commit(BASE, BASE + 1).payload, odd])
+    )
     second = len(encode_record(prewrite(BASE).payload))
     third = second + len(encode_record(commit(BASE, BASE + 1).payload))
     offsets = [0, second, third]
@@ -114,7 +130,10 @@ def test_payloads_come_together_in_any_order_and_damage_is_seen(compiled, wanted
     for i in order:
         targets[i] = size
         size += len(wanted[i])
-    lengths, crcs = [len(payload) for payload in wanted], [google_crc32c.value(payload) for payload in wanted]
+    lengths, crcs = (
+        [len(payload) for payload in wanted],
+        [google_crc32c.value(payload) for payload in wanted],
+    )
     expected = b"".join(wanted[i] for i in order)
     assert placed(compiled, log, base, offsets, lengths, crcs, targets, size) == (True, expected)
     if size:
@@ -131,8 +150,14 @@ huge = st.sampled_from([-(2**63), -17, -1, 0, 1, 15, 16, 40, 100, 2**31, 2**62, 
 @given(offset=huge, length=huge, target=huge, base=st.sampled_from([0, 1, 16, 2**62]))
 def test_nothing_outside_is_read_or_written(compiled, offset, length, target, base):
     log = encode_record(b"x" * 24)
-    fits = offset - base >= 0 and 0 <= length <= len(log) - (offset - base) - 16 and 0 <= target <= 24 - length
-    is_good, _ = placed(compiled, log, base, [offset], [length], [google_crc32c.value(b"x" * 24)], [target], 24)
+    fits = (
+        offset - base >= 0
+        and 0 <= length <= len(log) - (offset - base) - 16
+        and 0 <= target <= 24 - length
+    )
+    is_good, _ = placed(
+        compiled, log, base, [offset], [length], [google_crc32c.value(b"x" * 24)], [target], 24
+    )
     assert is_good <= fits
 
 

@@ -1,5 +1,5 @@
-"""Room in the value log: in calm traffic the file is longer than its records, and whatever ends the pump then, nothing
-acknowledged is lost and nothing else is taken for a loss.
+"""Room in the value log: in calm traffic the file is longer than its records, and whatever ends the
+pump then, nothing acknowledged is lost and nothing else is taken for a loss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from sluice.pump_service.store.segment import (
     encode_record,
 )
 from sluice.pump_service.store.value_log import ValueLog
-from tests.pump_service.storekit import OPTIONS, copy_live, paired, settle, transactions, window, write
+from tests.pump_service.storekit import (
+    OPTIONS,
+    copy_live,
+    paired,
+    settle,
+    transactions,
+    window,
+    write,
+)
 
 TS = 470_614_549_921_792_019
 NAME = "000000.vlog"
@@ -36,7 +44,9 @@ NAME = "000000.vlog"
 
 def payload(i: int, size: int = 0) -> bytes:
     """A Commit of TS+i with a field of `size` bytes, up to 127, of which none is zero."""
-    return encode_outcome(1, TS + i, TS + i + 1) + (bytes((0x7A, size)) + b"y" * size if size else b"")
+    return encode_outcome(1, TS + i, TS + i + 1) + (
+        bytes((0x7A, size)) + b"y" * size if size else b""
+    )
 
 
 def calm(folder: Path, count: int = 8, size: int = 60) -> ValueLog:
@@ -78,8 +88,12 @@ def test_room_that_is_used_up_is_made_again(tmp_path: Path) -> None:
     assert starts(log) == list(range(count))
 
 
-@pytest.mark.parametrize("size", [SMALL_WRITE_BYTES - 16 - 60, SMALL_WRITE_BYTES + 1, 3 * PREALLOCATED_BYTES])
-def test_an_append_that_is_not_small_makes_the_file_as_long_as_its_records(size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "size", [SMALL_WRITE_BYTES - 16 - 60, SMALL_WRITE_BYTES + 1, 3 * PREALLOCATED_BYTES]
+)
+def test_an_append_that_is_not_small_makes_the_file_as_long_as_its_records(
+    size: int, tmp_path: Path
+) -> None:
     log = calm(tmp_path)
     batch = [payload(100 + i, 100) for i in range(size // 100 + 20)]
     log.append(batch, [TS + 500_000])
@@ -151,7 +165,9 @@ def test_zeros_where_the_index_knows_a_record_are_damage_and_stay(tmp_path: Path
     assert again.skipped_bytes == size - log.end.offset
 
 
-@pytest.mark.parametrize("length", [PREALLOCATED_BYTES + SMALL_WRITE_BYTES + 1, 4 * PREALLOCATED_BYTES])
+@pytest.mark.parametrize(
+    "length", [PREALLOCATED_BYTES + SMALL_WRITE_BYTES + 1, 4 * PREALLOCATED_BYTES]
+)
 def test_more_zeros_than_there_is_ever_room_are_a_write_that_was_cut_short_and_are_kept(
     length: int, tmp_path: Path
 ) -> None:
@@ -186,7 +202,9 @@ def test_bytes_that_end_in_zeros_are_no_room(tmp_path: Path) -> None:
     image(log, tmp_path / "a", tmp_path / "b")
     again = ValueLog(tmp_path / "b", 1 << 30)
     again.cut_torn_end(None)
-    assert [again.read(RecordPointer(0, i * len(encode_record(bodies[0])))) for i in range(8)] == bodies
+    assert [
+        again.read(RecordPointer(0, i * len(encode_record(bodies[0])))) for i in range(8)
+    ] == bodies
     assert again.end == log.end
 
 
@@ -211,7 +229,10 @@ def test_an_original_pump_that_goes_on_behind_room_has_all_records_and_so_has_sl
     left = image(log, tmp_path / "a", tmp_path / "b")
     with left.open("ab") as file:
         file.write(encode_record(payload(8)))
-    assert as_an_original_pump_reads(left.read_bytes()) == [*(payload(i, 60) for i in range(8)), payload(8)]
+    assert as_an_original_pump_reads(left.read_bytes()) == [
+        *(payload(i, 60) for i in range(8)),
+        payload(8),
+    ]
     again = ValueLog(tmp_path / "b", 1 << 30)
     again.cut_torn_end(RecordPointer(0, 0))
     assert starts(again) == list(range(9))
@@ -243,11 +264,16 @@ def test_a_power_cut_in_a_small_append_loses_nothing_before_it_whichever_of_its_
     for i, size in enumerate(before):
         [run] = log.append([payload(i, size)], [TS + i + 1])
         last = RecordPointer(0, run.offsets[0])
-    data = b"".join(encode_record(payload(1000 + i, size)) for i, size in enumerate(group))[:SMALL_WRITE_BYTES]
+    data = b"".join(encode_record(payload(1000 + i, size)) for i, size in enumerate(group))[
+        :SMALL_WRITE_BYTES
+    ]
     end = log.end.offset
-    with (folder / NAME).open("r+b") as file:  # block by block, as it is in the page cache and may reach the disk
+    # block by block, as it is in the page cache and may reach the disk
+    with (folder / NAME).open("r+b") as file:
         cut = min(len(data), BLOCK_BYTES - end % BLOCK_BYTES)
-        for is_there, at, part in zip(there, (end, end + cut), (data[:cut], data[cut:]), strict=True):
+        for is_there, at, part in zip(
+            there, (end, end + cut), (data[:cut], data[cut:]), strict=True
+        ):
             if is_there:
                 file.seek(at)
                 file.write(part)
@@ -256,20 +282,26 @@ def test_a_power_cut_in_a_small_append_loses_nothing_before_it_whichever_of_its_
     assert starts(again)[: len(before)] == list(range(len(before)))
     assert again.skipped_bytes == 0
     kept = starts(again)[len(before) :]
-    assert kept == list(range(1000, 1000 + len(kept)))  # those of the group are there up to one of them
+    # those of the group are there up to one of them
+    assert kept == list(range(1000, 1000 + len(kept)))
     again.append([payload(5000)], [TS + 5001])
     assert starts(again) == [*range(len(before)), *kept, 5000]
     assert starts(ValueLog(folder, 1 << 30)) == [*range(len(before)), *kept, 5000]
 
 
 @pytest.mark.parametrize("behind", [0, 5])
-def test_a_header_without_payload_is_no_record_wherever_records_are_read(tmp_path: Path, behind: int) -> None:
+def test_a_header_without_payload_is_no_record_wherever_records_are_read(
+    tmp_path: Path, behind: int
+) -> None:
     """Its checksum is right: 0 is the CRC-32C of nothing."""
     empty = encode_record(b"")
     assert empty[4:] == bytes(12)
     place = len(encode_record(payload(0)))
     (tmp_path / NAME).write_bytes(
-        encode_record(payload(0)) + empty + b"".join(encode_record(payload(1 + i)) for i in range(behind)) + empty
+        encode_record(payload(0))
+        + empty
+        + b"".join(encode_record(payload(1 + i)) for i in range(behind))
+        + empty
     )
     log = ValueLog(tmp_path, 1 << 30)
     assert starts(log) == list(range(1 + behind))
@@ -282,7 +314,9 @@ def test_a_header_without_payload_is_no_record_wherever_records_are_read(tmp_pat
     assert log.skipped_bytes == (len(empty) if behind else 0)
 
 
-def test_a_store_that_was_killed_in_calm_traffic_reads_and_goes_on_as_if_it_had_been_closed(tmp_path: Path) -> None:
+def test_a_store_that_was_killed_in_calm_traffic_reads_and_goes_on_as_if_it_had_been_closed(
+    tmp_path: Path,
+) -> None:
     store = Store.open(tmp_path / "a", dataclasses.replace(OPTIONS, segment_limit=1 << 20))
     records = transactions(30)
     for record in records:
@@ -301,7 +335,9 @@ def test_a_store_that_was_killed_in_calm_traffic_reads_and_goes_on_as_if_it_had_
     again.close()
 
 
-def test_room_is_for_small_appends_that_keep_coming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_for_small_appends_that_keep_coming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segment, "_STEADY", 64)
     log = ValueLog(tmp_path, 1 << 30)
     for i in range(64):

@@ -1,4 +1,6 @@
-"""LevelDB stalls under load: writers don't notice, order and memory are kept, nothing is lost or doubled."""
+"""LevelDB stalls under load: writers don't notice, order and memory are kept, nothing is lost or
+doubled.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _CAPACITY = 400
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store.open(tmp_path, dataclasses.replace(OPTIONS, kv_chan_cap=_CAPACITY, segment_limit=100_000))
+    opened = Store.open(
+        tmp_path, dataclasses.replace(OPTIONS, kv_chan_cap=_CAPACITY, segment_limit=100_000)
+    )
     yield opened
     opened.close()
 
@@ -52,7 +56,8 @@ def test_writers_and_a_live_reader_across_many_stalls(store: Store) -> None:
     first = 1
     for turn in range(1, 5):
         eventually(lambda: not store.stats().catching_up)
-        with stalled_index(store):  # that a write is answered means that it doesn't wait for the index
+        # that a write is answered means that it doesn't wait for the index
+        with stalled_index(store):
             for _ in range(2 * _CAPACITY // 40):
                 part = transactions(20, first)
                 first += 20
@@ -87,9 +92,10 @@ def test_what_waits_for_a_stalled_index_takes_no_memory(store: Store) -> None:
             for _ in range(200):  # 20 MB of payload; and records beyond what the queue holds
                 write(store, *part)
             for number in range(3000):
-                write(store, fake(BASE + 2000 + number)) if number % 500 in (0, 499) else store.submit(
-                    [fake(BASE + 2000 + number)], lambda error: None
-                )
+                write(store, fake(BASE + 2000 + number)) if number % 500 in (
+                    0,
+                    499,
+                ) else store.submit([fake(BASE + 2000 + number)], lambda error: None)
             eventually(lambda: store.stats().catching_up)
             assert tracemalloc.get_traced_memory()[0] - before < 1 << 20
         finally:

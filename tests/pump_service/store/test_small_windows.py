@@ -1,5 +1,5 @@
-"""What a pump does differently where little happens: windows read at one go, records indexed together, marks that
-take the shorter way.
+"""What a pump does differently where little happens: windows read at one go, records indexed
+together, marks that take the shorter way.
 """
 
 from __future__ import annotations
@@ -35,13 +35,17 @@ _ALL = 1 << 40
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with_patience = Store.open(tmp_path / "pump", dataclasses.replace(OPTIONS, save_interval_s=600.0))
+    with_patience = Store.open(
+        tmp_path / "pump", dataclasses.replace(OPTIONS, save_interval_s=600.0)
+    )
     yield with_patience
     with_patience.close()
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "shop"])
-def test_small_windows_of_a_recording_are_what_bounds_and_the_bulk_read_say(name: str, store: Store) -> None:
+def test_small_windows_of_a_recording_are_what_bounds_and_the_bulk_read_say(
+    name: str, store: Store
+) -> None:
     records = list(recorded(name))[:6000]
     for first in range(0, len(records), 50):
         store.submit(records[first : first + 50], lambda error: None)
@@ -63,11 +67,20 @@ def test_small_windows_of_a_recording_are_what_bounds_and_the_bulk_read_say(name
 
 def test_a_prewrite_before_the_window_fakes_and_rollbacks_in_it(store: Store) -> None:
     early = prewrite(BASE + 1, b"early")
-    write(store, early, prewrite(BASE + 5), fake(BASE + 6), rollback(BASE + 5), commit(BASE + 1, BASE + 8))
+    write(
+        store,
+        early,
+        prewrite(BASE + 5),
+        fake(BASE + 6),
+        rollback(BASE + 5),
+        commit(BASE + 1, BASE + 8),
+    )
     settle(store)
     small = store.small_window(BASE + 4, BASE + 9, _ALL, _ALL)
     assert small is not None and small.rows is not None
-    assert small.rows.to_pylist() == [{"commit_ts": BASE + 8, "start_ts": BASE + 1, "payload": early.payload}]
+    assert small.rows.to_pylist() == [
+        {"commit_ts": BASE + 8, "start_ts": BASE + 1, "payload": early.payload}
+    ]
     nothing = store.small_window(BASE + 4, BASE + 7, _ALL, _ALL)
     assert nothing is not None
     assert (nothing.bounds.transactions, nothing.rows) == (0, None)
@@ -84,7 +97,9 @@ def test_a_prewrite_before_the_window_fakes_and_rollbacks_in_it(store: Store) ->
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_not_as_it_mostly_is_is_left_to_the_bulk_read(store: Store, records: list[Record], why: str) -> None:
+def test_what_is_not_as_it_mostly_is_is_left_to_the_bulk_read(
+    store: Store, records: list[Record], why: str
+) -> None:
     write(store, *records)
     settle(store)
     assert store.small_window(0, store.max_commit_ts, _ALL, _ALL) is None, why
@@ -106,7 +121,11 @@ def test_a_damaged_record_is_never_handed_out_in_a_small_window(store: Store, wh
     write(store, *records)
     settle(store)
     (path,) = (store.data_dir / "value").glob("*.vlog")
-    at = sum(HEADER.size + len(r.payload) for r in records[: 1 if which == "prewrite" else 2]) + HEADER.size + 5
+    at = (
+        sum(HEADER.size + len(r.payload) for r in records[: 1 if which == "prewrite" else 2])
+        + HEADER.size
+        + 5
+    )
     data = bytearray(path.read_bytes())
     data[at] ^= 4
     path.write_bytes(data)
@@ -158,7 +177,8 @@ def test_records_that_nobody_waits_for_are_indexed_together(
     assert batches == [len(few)]
     for record in transactions(indexer._MAX_LINGERING_RECORDS, first=len(few)):
         write(store, record)
-    eventually(lambda: sum(batches) >= len(few) + indexer._MAX_LINGERING_RECORDS)  # so many don't wait
+    # so many don't wait
+    eventually(lambda: sum(batches) >= len(few) + indexer._MAX_LINGERING_RECORDS)
 
 
 @pytest.mark.parametrize("how", ["await", "pull", "fence"])

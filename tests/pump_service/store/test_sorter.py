@@ -23,9 +23,10 @@ def push(sorter: Sorter, *records: tuple[int, int, int], at: int = 0, replay: bo
 
 
 class Queue:
-    """A FIFO whose head Prewrite waits until a verdict has come behind it. (The original asks whether the transaction
-    has a verdict at the moment, so that a Prewrite that comes twice, once after its Commit, opens its first place
-    again.)
+    """A FIFO whose head Prewrite waits until a verdict has come behind it.
+
+    (The original asks whether the transaction has a verdict at the moment, so that a Prewrite that
+    comes twice, once after its Commit, opens its first place again.)
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,9 @@ class Queue:
         if tp == P:
             self.waiting.add(place)
         elif start != commit:
-            self.waiting -= {where for kind, begun, _, where in self.items if kind == P and begun == start}
+            self.waiting -= {
+                where for kind, begun, _, where in self.items if kind == P and begun == start
+            }
         while self.items:
             tp, start, commit, place = self.items[0]
             if place in self.waiting:
@@ -66,7 +69,9 @@ _RECORDS = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(_RECORDS, st.integers(1, 10))
-def test_publishes_what_the_plain_queue_publishes(records: list[tuple[int, int, int]], size: int) -> None:
+def test_publishes_what_the_plain_queue_publishes(
+    records: list[tuple[int, int, int]], size: int
+) -> None:
     sorter, queue = Sorter(0, RecordPointer(0, 0)), Queue()
     for first in range(0, len(records), size):
         push(sorter, *records[first : first + size], at=first)
@@ -107,7 +112,11 @@ def test_long_transactions_are_kept_from_arrays_too() -> None:
     sorter = Sorter(0, RecordPointer(0, 0))
     late = 5 + LONG_TRANSACTION + 1
     sorter.push_arrays(
-        0, np.array([P, P, C, C]), np.array([5, 6, 6, 5]), np.array([0, 0, 7, late]), np.array([0, 10, 20, 30])
+        0,
+        np.array([P, P, C, C]),
+        np.array([5, 6, 6, 5]),
+        np.array([0, 0, 7, late]),
+        np.array([0, 10, 20, 30]),
     )
     assert sorter.long_transactions() == {late: 5}
     assert sorter.handled() == (RecordPointer(0, 30), late)
@@ -177,9 +186,13 @@ def test_who_awaits_a_transaction_is_told_of_commits_alone() -> None:
     assert not sorter.await_newer(20, 0)
 
 
-def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("sluice.pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(
+        "sluice.pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
     sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0), (C, 11, 20))
     assert sorter.unresolved(0.05, 0.05, 10) == ([], pytest.approx(0.05))
@@ -193,9 +206,13 @@ def test_only_prewrites_that_waited_are_asked_about_and_not_at_every_look(monkey
     assert (sorter.oldest_open(), sorter.smallest_open()) == (10, 10)
 
 
-def test_with_more_waiting_than_one_look_sees_the_next_look_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_more_waiting_than_one_look_sees_the_next_look_is_due_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("sluice.pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(
+        "sluice.pump_service.store.sorter.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
     sorter = Sorter(0, RecordPointer(0, 0))
     push(sorter, (P, 10, 0), (P, 11, 0), (P, 12, 0))
     clock.now += 1

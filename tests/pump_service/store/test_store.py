@@ -82,7 +82,10 @@ def test_a_window_is_the_prewrites_of_committed_transactions_in_commit_order(sto
     ]
     write(store, *records)
     settle(store)
-    assert window(store) == [(BASE + 10, BASE + 2, records[1].payload), (BASE + 11, BASE + 1, records[0].payload)]
+    assert window(store) == [
+        (BASE + 10, BASE + 2, records[1].payload),
+        (BASE + 11, BASE + 1, records[0].payload),
+    ]
     assert next(store.read_window(0, BASE + 11)).schema.equals(WINDOW_SCHEMA)
     assert window(store, BASE + 10, BASE + 11) == [(BASE + 11, BASE + 1, records[0].payload)]
     assert window(store, BASE + 11, BASE + 20) == []
@@ -106,7 +109,9 @@ def test_a_recording_comes_out_as_pairing_and_sorting_gives_it(name: str, store:
     assert store.bounds(0, 1 << 62, 1 << 40, 1 << 50).transactions == len(expected)
     got = pulled(store, max(r.commit_ts for r in records))
     assert [row[:2] for row in got if row[0] != row[1]] == [row[:2] for row in expected]
-    assert [row[0] for row in got if row[0] == row[1]] == [r.commit_ts for r in records if r.start_ts == r.commit_ts]
+    assert [row[0] for row in got if row[0] == row[1]] == [
+        r.commit_ts for r in records if r.start_ts == r.commit_ts
+    ]
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans", "shop"])
@@ -127,10 +132,18 @@ def test_a_real_pumps_directory_goes_on_where_it_was(name: str, tmp_path: Path) 
         assert [ts for ts, start, _ in got if ts == start] == fakes
         drained = [row for row in got if row[0] != row[1]]
         assert [row[:2] for row in drained] == [row[:2] for row in expected]
-        for (commit_ts, start_ts, merged), (_, _, prewritten) in zip(drained, expected, strict=True):
-            message, began = pb.binlog.Binlog.FromString(merged), pb.binlog.Binlog.FromString(prewritten)
+        for (commit_ts, start_ts, merged), (_, _, prewritten) in zip(
+            drained, expected, strict=True
+        ):
+            message, began = (
+                pb.binlog.Binlog.FromString(merged),
+                pb.binlog.Binlog.FromString(prewritten),
+            )
             assert (message.tp, message.start_ts, message.commit_ts) == (1, start_ts, commit_ts)
-            assert (message.prewrite_value, message.ddl_query) == (began.prewrite_value, began.ddl_query)
+            assert (message.prewrite_value, message.ddl_query) == (
+                began.prewrite_value,
+                began.ddl_query,
+            )
             assert message.ddl_job_id == began.ddl_job_id
             assert message.ddl_schema_state == began.ddl_schema_state
         later = store.max_commit_ts + 1000
@@ -144,12 +157,15 @@ def test_a_real_pumps_directory_goes_on_where_it_was(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("lost", ["all", "half"])
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans", "shop"])
-def test_a_lost_index_is_made_again_from_the_value_log(name: str, lost: str, tmp_path: Path) -> None:
+def test_a_lost_index_is_made_again_from_the_value_log(
+    name: str, lost: str, tmp_path: Path
+) -> None:
     data_dir = restore(name, tmp_path)
     records = vlog_records(data_dir)
     with plyvel.DB(str(shutil.copytree(data_dir / "kv", tmp_path / "kv"))) as db:
         original = dict(db)
-    if lost == "half":  # LevelDB's journal cut off: pointers and entries are those of an earlier time
+    # LevelDB's journal cut off: pointers and entries are those of an earlier time
+    if lost == "half":
         [journal] = (data_dir / "kv").glob("*.log")
         os.truncate(journal, journal.stat().st_size // 2)
     else:
@@ -161,7 +177,9 @@ def test_a_lost_index_is_made_again_from_the_value_log(name: str, lost: str, tmp
         rebuilt = dict(db)
     del rebuilt[b"!sluice!synced"], rebuilt[b"~sluice!end"]
     for key in (b"!binlog!maxCommitTS", b"!binlog!handlePointer") if name == "shop" else ():
-        assert int.from_bytes(rebuilt.pop(key), "little") > int.from_bytes(original.pop(key), "little")
+        assert int.from_bytes(rebuilt.pop(key), "little") > int.from_bytes(
+            original.pop(key), "little"
+        )
     assert rebuilt == original
 
 
@@ -176,7 +194,14 @@ def test_pulling_merges_prewrite_and_commit_and_passes_fakes_on(store: Store) ->
         ddl_job_id=77,
         ddl_schema_state=5,
     )
-    c = pb.binlog.Binlog(tp=1, start_ts=start, commit_ts=BASE + 9, prewrite_key=b"k", ddl_job_id=0, ddl_schema_state=0)
+    c = pb.binlog.Binlog(
+        tp=1,
+        start_ts=start,
+        commit_ts=BASE + 9,
+        prewrite_key=b"k",
+        ddl_job_id=0,
+        ddl_schema_state=0,
+    )
     dml_p, dml_c = prewrite(BASE + 20, b"rows", b"kk"), commit(BASE + 20, BASE + 21, b"kk")
     write(
         store,
@@ -188,7 +213,12 @@ def test_pulling_merges_prewrite_and_commit_and_passes_fakes_on(store: Store) ->
         fake(BASE + 30),
     )
     got = pulled(store, BASE + 30)
-    assert [row[:2] for row in got] == [(BASE + 5,) * 2, (BASE + 9, start), (BASE + 21, BASE + 20), (BASE + 30,) * 2]
+    assert [row[:2] for row in got] == [
+        (BASE + 5,) * 2,
+        (BASE + 9, start),
+        (BASE + 21, BASE + 20),
+        (BASE + 30,) * 2,
+    ]
     c.ddl_query, c.ddl_job_id, c.ddl_schema_state = p.ddl_query, 77, 5
     assert got[1][2] == c.SerializeToString()
     merged = pb.binlog.Binlog.FromString(dml_c.payload)
@@ -202,9 +232,14 @@ def test_a_ddl_job_that_was_rolled_back_first_and_committed_later_comes_once(sto
 
     def step(start: int) -> Record:
         began = pb.binlog.Binlog(
-            tp=0, start_ts=start, commit_ts=0, prewrite_key=b"k", ddl_query=b"ALTER TABLE t", ddl_job_id=77,
+            tp=0,
+            start_ts=start,
+            commit_ts=0,
+            prewrite_key=b"k",
+            ddl_query=b"ALTER TABLE t",
+            ddl_job_id=77,
             ddl_schema_state=5,
-        )  # fmt: skip
+        )
         return Record(0, start, 0, began.SerializeToString())
 
     first, second = BASE + 1, BASE + 5
@@ -214,13 +249,19 @@ def test_a_ddl_job_that_was_rolled_back_first_and_committed_later_comes_once(sto
     settle(store)
     for rows in (window(store, 0, BASE + 20), pulled(store, BASE + 9)):
         found = [pb.binlog.Binlog.FromString(payload) for _, _, payload in rows]
-        ddl = [(ts, message.start_ts) for (ts, _, _), message in zip(rows, found, strict=True) if message.ddl_job_id]
+        ddl = [
+            (ts, message.start_ts)
+            for (ts, _, _), message in zip(rows, found, strict=True)
+            if message.ddl_job_id
+        ]
         assert ddl == [(BASE + 9, second)]
 
 
 def test_pulling_follows_live_and_stops_when_told(store: Store) -> None:
     stop, seen = threading.Event(), []
-    reader = threading.Thread(target=lambda: seen.extend(e.commit_ts for e in store.pull(BASE + 150, stop)))
+    reader = threading.Thread(
+        target=lambda: seen.extend(e.commit_ts for e in store.pull(BASE + 150, stop))
+    )
     reader.start()
     for i in range(5):
         write(store, *transactions(1, i))
@@ -237,7 +278,9 @@ def test_a_reader_ends_when_the_store_closes(tmp_path: Path) -> None:
     store = Store.open(tmp_path, OPTIONS)
     write(store, *transactions(3))
     seen: list[int] = []
-    reader = threading.Thread(target=lambda: seen.extend(e.commit_ts for e in store.pull(0, threading.Event())))
+    reader = threading.Thread(
+        target=lambda: seen.extend(e.commit_ts for e in store.pull(0, threading.Event()))
+    )
     reader.start()
     settle(store)
     eventually(lambda: len(seen) == 3)
@@ -253,8 +296,12 @@ def test_bounds_is_the_largest_window_within_both_limits(store: Store) -> None:
     rows = window(store)
     sizes = [len(row[2]) + 24 for row in rows]
     assert store.bounds(0, 1 << 62, 10, 1 << 40) == WindowReach(rows[9][0], 10, sum(sizes[:10]))
-    assert store.bounds(rows[9][0], 1 << 62, 10, 1 << 40) == WindowReach(rows[19][0], 10, sum(sizes[10:20]))
-    assert store.bounds(0, 1 << 62, 1000, sum(sizes[:7])) == WindowReach(rows[6][0], 7, sum(sizes[:7]))
+    assert store.bounds(rows[9][0], 1 << 62, 10, 1 << 40) == WindowReach(
+        rows[19][0], 10, sum(sizes[10:20])
+    )
+    assert store.bounds(0, 1 << 62, 1000, sum(sizes[:7])) == WindowReach(
+        rows[6][0], 7, sum(sizes[:7])
+    )
     assert store.bounds(0, 1 << 62, 1000, sum(sizes[:7]) - 1).transactions == 6
     assert store.bounds(0, 1 << 62, 1000, 1) == WindowReach(rows[0][0], 1, sizes[0])
     assert store.bounds(0, rows[3][0], 1000, 1 << 40) == WindowReach(rows[3][0], 4, sum(sizes[:4]))
@@ -264,12 +311,19 @@ def test_bounds_is_the_largest_window_within_both_limits(store: Store) -> None:
     assert store.bounds(top + 5, 1 << 62, 10, 10) == WindowReach(top + 5, 0, 0)
 
 
-def test_many_chunks_and_transactions_that_span_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_chunks_and_transactions_that_span_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sluice.pump_service.store.window_reader.CHUNK_ENTRIES", 16)
     monkeypatch.setattr("sluice.pump_service.store.window_reader.BATCH_ROWS", 5)
     monkeypatch.setattr(store._reader.transactions.__func__, "__defaults__", (16,))  # type: ignore[attr-defined]
     long = [prewrite(BASE + 1, b"long"), prewrite(BASE + 2, b"longer")]
-    records = [*long, *transactions(200, 1), commit(BASE + 2, BASE + 30_000), commit(BASE + 1, BASE + 30_001)]
+    records = [
+        *long,
+        *transactions(200, 1),
+        commit(BASE + 2, BASE + 30_000),
+        commit(BASE + 1, BASE + 30_001),
+    ]
     write(store, *records)
     settle(store)
     assert window(store) == paired(records)
@@ -280,7 +334,10 @@ def test_many_chunks_and_transactions_that_span_them(store: Store, monkeypatch: 
 def test_payloads_from_nothing_to_megabytes(store: Store) -> None:
     records: list[Record] = []
     for i, size in enumerate([0, 1, 5_000_000, 100, 70_000, 0, 9_000_000, 65_536]):
-        records += [prewrite(BASE + 10 * i + 1, b"v" * size), commit(BASE + 10 * i + 1, BASE + 10 * i + 2)]
+        records += [
+            prewrite(BASE + 10 * i + 1, b"v" * size),
+            commit(BASE + 10 * i + 1, BASE + 10 * i + 2),
+        ]
     write(store, *records)
     settle(store)
     assert window(store) == paired(records)
@@ -292,7 +349,13 @@ def test_odd_encodings_of_a_binlog_are_understood(store: Store) -> None:
     turned = b"\x18\x00" + b"\x10" + prewrite(BASE + 1).payload[3:12] + b"\x08\x00\x2a\x01z"
     assert pb.binlog.Binlog.FromString(turned).start_ts == message.start_ts
     small = pb.binlog.Binlog(tp=1, start_ts=5, commit_ts=300).SerializeToString()
-    write(store, prewrite(5), Record(0, BASE + 1, 0, turned), Record(1, 5, 300, small), commit(BASE + 1, BASE + 2))
+    write(
+        store,
+        prewrite(5),
+        Record(0, BASE + 1, 0, turned),
+        Record(1, 5, 300, small),
+        commit(BASE + 1, BASE + 2),
+    )
     settle(store)
     assert window(store) == [(300, 5, prewrite(5).payload), (BASE + 2, BASE + 1, turned)]
     assert [row[:2] for row in pulled(store, BASE + 2)] == [(300, 5), (BASE + 2, BASE + 1)]
@@ -365,7 +428,9 @@ def test_reading_beyond_max_commit_ts_is_refused(store: Store) -> None:
         Record(2, 0, 0, b""),
     ],
 )
-def test_a_record_that_has_no_place_is_refused_and_nothing_else(record: Record, store: Store) -> None:
+def test_a_record_that_has_no_place_is_refused_and_nothing_else(
+    record: Record, store: Store
+) -> None:
     with pytest.raises(InvalidRecordError, match="can't be stored"):
         write(store, prewrite(BASE + 50), record)
     write(store, *transactions(2))
@@ -395,7 +460,9 @@ def test_a_closed_store_opens_with_all_it_had(tmp_path: Path) -> None:
         again.bounds(0, 10, 1, 1)
 
 
-def test_bad_records_are_left_out_counted_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_records_are_left_out_counted_and_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = Store.open(tmp_path, OPTIONS)
     records = transactions(20)
     write(store, *records)
@@ -458,7 +525,11 @@ def test_pointers_that_are_wrong_lose_nothing(change: str, whose: str, tmp_path:
     write(store, *records)
     settle(store)
     store.close()
-    value = {"older": bytes(12), "beyond": b"\x09" + bytes(11), "into a record": bytes(4) + (77).to_bytes(8, "little")}
+    value = {
+        "older": bytes(12),
+        "beyond": b"\x09" + bytes(11),
+        "into a record": bytes(4) + (77).to_bytes(8, "little"),
+    }
     with plyvel.DB(str(tmp_path / "kv")) as db:
         for key in (b"!binlog!headPointer", b"!binlog!handlePointer"):
             db.put(key, value[change])
@@ -477,7 +548,9 @@ def test_pointers_that_are_wrong_lose_nothing(change: str, whose: str, tmp_path:
 def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
     store = Store.open(tmp_path, OPTIONS)
     code = f"from sluice.pump_service.store import *; Store.open({str(tmp_path)!r}, StoreOptions())"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert result.returncode == 1
     assert "StoreLockedError" in result.stderr
     assert "another pump is running on" in result.stderr
@@ -499,7 +572,9 @@ def test_a_directory_that_can_not_be_opened_is_let_go_of(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["vlog.fsync=error", "vlog.fsync=nospace", "vlog.write=error"])
-def test_after_a_failed_write_or_fsync_nothing_is_accepted_any_more(where: str, tmp_path: Path) -> None:
+def test_after_a_failed_write_or_fsync_nothing_is_accepted_any_more(
+    where: str, tmp_path: Path
+) -> None:
     store = Store.open(tmp_path, OPTIONS)
     first = transactions(3)
     write(store, *first)
@@ -555,8 +630,9 @@ def test_too_little_space_refuses_all_but_fakes_with_the_originals_words(
     with pytest.raises(NoSpaceError) as refused:
         write(store, *transactions(2, 5))
     frsize = real.f_frsize
-    assert str(refused.value) == (
-        f"no available space, available: {50 * frsize}, StopWriteAtAvailableSpace: {50 * frsize}"
+    assert (
+        str(refused.value)
+        == f"no available space, available: {50 * frsize}, StopWriteAtAvailableSpace: {50 * frsize}"
     )
     assert store.stats().available_bytes == 50 * frsize
     assert store.stats().capacity_bytes == 1000 * frsize
@@ -567,7 +643,9 @@ def test_too_little_space_refuses_all_but_fakes_with_the_originals_words(
     store.close()
 
 
-def test_an_index_that_fails_for_a_while_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_fails_for_a_while_loses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failpoints.configure("index.before_batch=error@1")
     write(store, *transactions(2))
     write(store, *transactions(2, 5))
@@ -603,7 +681,9 @@ def test_when_the_index_stalls_writes_go_on_and_it_catches_up_in_order(tmp_path:
     store.close()
 
 
-def test_closing_while_the_index_is_behind_leaves_the_rest_to_the_next_start(tmp_path: Path) -> None:
+def test_closing_while_the_index_is_behind_leaves_the_rest_to_the_next_start(
+    tmp_path: Path,
+) -> None:
     options = dataclasses.replace(OPTIONS, kv_chan_cap=100)
     store = Store.open(tmp_path, options)
     failpoints.configure("index.before_batch=sleep:0.3")
@@ -637,7 +717,10 @@ def test_gc_removes_segments_and_entries_but_keeps_ten_minutes_more(tmp_path: Pa
     store = Store.open(tmp_path, options)
     records = []
     for i in range(60):
-        records += [prewrite(BASE + i * minute, b"x" * 100), commit(BASE + i * minute, BASE + i * minute + 1)]
+        records += [
+            prewrite(BASE + i * minute, b"x" * 100),
+            commit(BASE + i * minute, BASE + i * minute + 1),
+        ]
     for record in records:
         write(store, record)
     settle(store, BASE + 60 * minute)
@@ -668,7 +751,11 @@ def test_gc_removes_segments_and_entries_but_keeps_ten_minutes_more(tmp_path: Pa
 def test_a_reader_that_gc_overtakes_is_told(store: Store) -> None:
     hour = 3_600_000 << 18
     for i in range(9):
-        write(store, prewrite(BASE + i * hour, b"x" * 3_000_000), commit(BASE + i * hour, BASE + i * hour + 1))
+        write(
+            store,
+            prewrite(BASE + i * hour, b"x" * 3_000_000),
+            commit(BASE + i * hour, BASE + i * hour + 1),
+        )
     settle(store, BASE + 10 * hour)
     batches = store.read_window(0, store.max_commit_ts)
     pull = store.pull(BASE, threading.Event())
@@ -682,7 +769,9 @@ def test_a_reader_that_gc_overtakes_is_told(store: Store) -> None:
     assert next(store.pull(0, threading.Event())).commit_ts == BASE + 6 * hour + 1
 
 
-def test_after_a_failed_fsync_readers_still_get_a_barrier_over_what_was_acknowledged(tmp_path: Path) -> None:
+def test_after_a_failed_fsync_readers_still_get_a_barrier_over_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
     store = Store.open(tmp_path, OPTIONS)
     write(store, *transactions(3))
     failpoints.configure("vlog.fsync=error")
@@ -705,13 +794,18 @@ def test_gc_spares_what_an_open_prewrite_may_need(store: Store) -> None:
     assert store.gc(BASE + 3 * hour) == BASE + 3 * hour
 
 
-def test_gc_spares_the_prewrite_of_a_long_transaction_that_is_still_readable(tmp_path: Path) -> None:
+def test_gc_spares_the_prewrite_of_a_long_transaction_that_is_still_readable(
+    tmp_path: Path,
+) -> None:
     hour = 3_600_000 << 18
     options = dataclasses.replace(OPTIONS, segment_limit=200)
     store = Store.open(tmp_path, options)
     records = [prewrite(BASE, b"x" * 200)]
     for i in range(1, 5):
-        records += [prewrite(BASE + i * hour, b"x" * 200), commit(BASE + i * hour, BASE + i * hour + 1)]
+        records += [
+            prewrite(BASE + i * hour, b"x" * 200),
+            commit(BASE + i * hour, BASE + i * hour + 1),
+        ]
     records += [commit(BASE, BASE + 5 * hour)]
     for record in records:
         write(store, record)
@@ -719,7 +813,9 @@ def test_gc_spares_the_prewrite_of_a_long_transaction_that_is_still_readable(tmp
     store.close()
     store = Store.open(tmp_path, options)
     assert store.gc(BASE + 4 * hour) == BASE + 4 * hour
-    assert window(store, BASE + 4 * hour) == [row for row in paired(records) if row[0] > BASE + 4 * hour]
+    assert window(store, BASE + 4 * hour) == [
+        row for row in paired(records) if row[0] > BASE + 4 * hour
+    ]
     write(store, prewrite(BASE + 7 * hour), commit(BASE + 7 * hour, BASE + 7 * hour + 1))
     settle(store, BASE + 8 * hour)
     segments = store.stats().segments
@@ -734,7 +830,11 @@ def test_an_index_lost_after_gc_does_not_pretend_to_be_complete(tmp_path: Path) 
     options = dataclasses.replace(OPTIONS, segment_limit=200)
     store = Store.open(tmp_path, options)
     for i in range(10):
-        write(store, prewrite(BASE + i * hour, b"x" * 200), commit(BASE + i * hour, BASE + i * hour + 1))
+        write(
+            store,
+            prewrite(BASE + i * hour, b"x" * 200),
+            commit(BASE + i * hour, BASE + i * hour + 1),
+        )
     settle(store, BASE + 10 * hour)
     gc_ts = store.gc(BASE + 5 * hour)
     kept = window(store, gc_ts)

@@ -60,8 +60,9 @@ ASKING = dataclasses.replace(OPTIONS, resolve_after_s=0.05, resolve_retry_s=0.05
 
 
 class _Life(NamedTuple):
-    """What a process had acknowledged, and what its reader was given, when it ended by SIGKILL; `position`: where the
-    reader was.
+    """What a process had acknowledged, and what its reader was given, when it ended by SIGKILL.
+
+    `position`: where the reader was.
     """
 
     acknowledged: set[int]
@@ -88,7 +89,9 @@ class _Lives:
         assert int(self._process.stdout.readline()) == -signal.SIGKILL, told.read_text()
         lines = told.read_text().splitlines()
         read = [int(line[1:]) for line in lines if line.startswith("r")]
-        return _Life({int(line) for line in lines if line.isdigit()}, read, read[-1] if read else after)
+        return _Life(
+            {int(line) for line in lines if line.isdigit()}, read, read[-1] if read else after
+        )
 
     def close(self) -> None:
         """Let go of the process that they begin in."""
@@ -103,9 +106,12 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Lives]:
 
 
 def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
-    """Opens what is left, sends again what was not acknowledged, as TiDB does, and reads everything."""
-    # A kill may cut a group of records anywhere, so the last thing a life has written may be the Prewrite of a
-    # transaction that an earlier life had acknowledged: no Commit follows it, and TiKV is asked.
+    """Opens what is left, sends again what was not acknowledged, as TiDB does, and reads
+    everything.
+    """
+    # A kill may cut a group of records anywhere, so the last thing a life has written may be the
+    # Prewrite of a transaction that an earlier life had acknowledged: no Commit follows it, and
+    # TiKV is asked.
     looked = threading.Event()
 
     def tikv(start_ts: int, key: bytes) -> TxnOutcome:
@@ -144,14 +150,18 @@ def _check(data: Path, acknowledged: set[int], read: list[int]) -> None:
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: kill.split("=")[0])
-def test_nothing_acknowledged_is_lost_and_nothing_read_twice(lives: _Lives, kill: str, tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_and_nothing_read_twice(
+    lives: _Lives, kill: str, tmp_path: Path
+) -> None:
     life = lives.live(tmp_path / "data", kill)
     assert life.acknowledged
     _check(tmp_path / "data", life.acknowledged, life.read)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["index kept", "index lost"])
-@pytest.mark.parametrize("kill", ["index.before_batch", "index.after_batch", "index.before_handled"])
+@pytest.mark.parametrize(
+    "kill", ["index.before_batch", "index.after_batch", "index.before_handled"]
+)
 def test_being_killed_again_while_recovering_changes_nothing(
     lives: _Lives, kill: str, lost: bool, tmp_path: Path
 ) -> None:
@@ -180,11 +190,14 @@ def test_a_prewrite_that_comes_again_after_its_commit_is_asked_about_and_nothing
         store = Store.open(tmp_path, OPTIONS)
     more = transactions(5, 10)
     write(store, *more)
-    assert settle(store, more[-1].commit_ts, 0.1) < more[-1].commit_ts  # nobody knows how that one ended
+    # nobody knows how that one ended
+    assert settle(store, more[-1].commit_ts, 0.1) < more[-1].commit_ts
     eventually(lambda: store.is_open(records[0].start_ts))
     store.close()
 
-    store = Store.open(tmp_path, ASKING, lambda start_ts, key: TxnOutcome(TxnOutcomeKind.COMMITTED, start_ts + 150))
+    store = Store.open(
+        tmp_path, ASKING, lambda start_ts, key: TxnOutcome(TxnOutcomeKind.COMMITTED, start_ts + 150)
+    )
     assert settle(store, more[-1].commit_ts) == more[-1].commit_ts
     assert window(store) == paired([*records, *more])
     eventually(store.all_matched)
@@ -199,7 +212,8 @@ def test_a_commit_that_is_new_below_what_is_published_is_late(tmp_path: Path) ->
     write(store, prewrite(BASE), commit(BASE, BASE + 150))  # again, as it was
     eventually(store.all_matched)
     assert store.stats().late_commits == 1
-    write(store, prewrite(BASE + 9), commit(BASE + 9, BASE + 150))  # another transaction's timestamp
+    # another transaction's timestamp
+    write(store, prewrite(BASE + 9), commit(BASE + 9, BASE + 150))
     eventually(store.all_matched)
     assert store.stats().late_commits == 2
     store.close()

@@ -32,15 +32,18 @@ _MINUTE = 60_000 << 18
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Whether a rule can run must not depend on the store, whose threads have their own time: so there are no
-    preconditions, and a rule that finds nothing to do does nothing."""
+    """Whether a rule can run must not depend on the store, whose threads have their own time: so
+    there are no preconditions, and a rule that finds nothing to do does nothing.
+    """
 
     @initialize(queue=st.sampled_from([3, 100_000]))
     def start(self, queue: int) -> None:
         indexer._RETRY_INTERVAL_S = 0.01
         store._FENCE_TIMEOUT_S = 0.2
         self.root = Path(tempfile.mkdtemp(prefix="store-model-"))
-        self.options = dataclasses.replace(OPTIONS, segment_limit=700, save_interval_s=0.005, kv_chan_cap=queue)
+        self.options = dataclasses.replace(
+            OPTIONS, segment_limit=700, save_interval_s=0.005, kv_chan_cap=queue
+        )
         self.life = 0
         self.store = Store.open(self.root / "0", self.options)
         self.ts = BASE
@@ -69,7 +72,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- writes
 
-    @rule(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4), minutes=st.sampled_from([0, 0, 1, 11]))
+    @rule(
+        sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+        minutes=st.sampled_from([0, 0, 1, 11]),
+    )
     def prewrite(self, sizes: list[int], minutes: int) -> None:
         records = [prewrite(self.tick(minutes), b"v" * size) for size in sizes]
         write(self.store, *records)
@@ -92,7 +98,10 @@ class StoreMachine(RuleBasedStateMachine):
         if self.open:
             write(self.store, self.open[pick % len(self.open)])
 
-    @rule(picks=st.lists(st.integers(0, 100), min_size=1, max_size=5), minutes=st.sampled_from([0, 0, 3]))
+    @rule(
+        picks=st.lists(st.integers(0, 100), min_size=1, max_size=5),
+        minutes=st.sampled_from([0, 0, 3]),
+    )
     def commit(self, picks: list[int], minutes: int) -> None:
         records = []
         for pick in picks:
@@ -139,7 +148,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            ["index.before_batch=sleep:0.02", "index.before_batch=error@1", "index.after_batch=error@1"]
+            [
+                "index.before_batch=sleep:0.02",
+                "index.before_batch=error@1",
+                "index.after_batch=error@1",
+            ]
         )
     )
     def the_index_stalls_or_fails_at_the_next_writes(self, what: str) -> None:
@@ -167,8 +180,8 @@ class StoreMachine(RuleBasedStateMachine):
         cut=st.integers(0, 200),
     )
     def crash(self, torn: bytes, magic: bool, index: str, cut: int) -> None:
-        """The files as they are, and behind them something that was not acknowledged: all of it, or a
-        part, or noise.
+        """The files as they are, and behind them something that was not acknowledged: all of it, or
+        a part, or noise.
         """
         old, self.life = self.root / str(self.life), self.life + 1
         new = self.root / str(self.life)
@@ -183,7 +196,8 @@ class StoreMachine(RuleBasedStateMachine):
         verdict = commit(unsure.start_ts, self.tick())
         tail = (encode_record(unsure.payload) + encode_record(verdict.payload))[:cut]
         last = max((new / "value").glob("*.vlog"))
-        if last.read_bytes().endswith(END_MAGIC.to_bytes(4, "little")):  # full and sealed: what follows begins another
+        # full and sealed: what follows begins another
+        if last.read_bytes().endswith(END_MAGIC.to_bytes(4, "little")):
             last = last.with_name(f"{int(last.stem) + 1:06d}.vlog")
         with last.open("r+b" if last.exists() else "wb") as file:
             file.seek(end.offset if int(last.stem) == end.fid else 0)  # there may be room
@@ -239,7 +253,11 @@ class StoreMachine(RuleBasedStateMachine):
         marks = [self.store.gc_ts, *self.done, self.ts]
         lo = marks[pick % len(marks)]
         try:
-            found = self.store.settled_window(lo, self.ts, BASE, 1000, 1 << 20) if lo < self.ts else None
+            found = (
+                self.store.settled_window(lo, self.ts, BASE, 1000, 1 << 20)
+                if lo < self.ts
+                else None
+            )
         except IndexDamagedError:
             return
         if found is not None:
@@ -276,5 +294,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

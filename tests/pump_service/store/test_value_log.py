@@ -26,7 +26,9 @@ TS = 470_614_549_921_792_019
 
 def payload(i: int, size: int = 0) -> bytes:
     """A Commit binlog with start_ts TS+i, commit_ts TS+i+1 and `size` bytes of an unknown field."""
-    return encode_outcome(1, TS + i, TS + i + 1) + (b"\x7a" + _varint(size) + bytes(size) if size else b"")
+    return encode_outcome(1, TS + i, TS + i + 1) + (
+        b"\x7a" + _varint(size) + bytes(size) if size else b""
+    )
 
 
 def _varint(n: int) -> bytes:
@@ -56,7 +58,9 @@ def test_a_record_is_magic_length_crc_payload_little_endian(tmp_path: Path) -> N
     body = payload(1)
     fill(log, [body])
     crc = google_crc32c.value(body)
-    assert (tmp_path / "000000.vlog").read_bytes() == MAGIC + struct.pack("<QI", len(body), crc) + body
+    assert (tmp_path / "000000.vlog").read_bytes() == MAGIC + struct.pack(
+        "<QI", len(body), crc
+    ) + body
 
 
 def test_crc_is_castagnoli() -> None:
@@ -74,7 +78,9 @@ def test_footer_is_max_ts_and_end_magic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "orphans"])
-def test_appending_a_real_pumps_payloads_gives_its_file_byte_for_byte(name: str, tmp_path: Path) -> None:
+def test_appending_a_real_pumps_payloads_gives_its_file_byte_for_byte(
+    name: str, tmp_path: Path
+) -> None:
     with tarfile.open(RECORDINGS / name / "pump-data-dir.tgz") as tar:
         tar.extractall(tmp_path)
     original = tmp_path / "pump" / "value" / "000000.vlog"
@@ -174,7 +180,9 @@ def test_a_wrong_length_does_not_hide_what_follows(length: int, tmp_path: Path) 
     assert found == [i for i in range(40) if i != 3]
 
 
-def test_a_payload_full_of_magics_is_one_record_and_when_broken_hides_nothing(tmp_path: Path) -> None:
+def test_a_payload_full_of_magics_is_one_record_and_when_broken_hides_nothing(
+    tmp_path: Path,
+) -> None:
     log = ValueLog(tmp_path, 1 << 20)
     trap = payload(1) + b"\x7a\xc8\x01" + MAGIC * 50
     pointers = fill(log, [payload(0), trap, payload(2)])
@@ -186,7 +194,9 @@ def test_a_payload_full_of_magics_is_one_record_and_when_broken_hides_nothing(tm
     assert [x[2] for x in scanned(ValueLog(tmp_path, 1 << 20))] == [0, 2]
 
 
-def test_records_larger_than_what_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_larger_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scan_module, "CHUNK_BYTES", 1000)
     log = ValueLog(tmp_path, 1 << 20)
     sizes = [0, 3000, 10, 990, 0, 984, 977, 960, 20_000, 5]
@@ -205,7 +215,11 @@ def test_purging_takes_old_sealed_segments_but_never_the_newest(tmp_path: Path) 
     log.rotate_if_full()
     assert [s.fid for s in log.segments()] == [0, 1, 2, 3, 4]
     assert log.purge(TS + 2, 9) == [0, 1]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["000002.vlog", "000003.vlog", "000004.vlog"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "000002.vlog",
+        "000003.vlog",
+        "000004.vlog",
+    ]
     assert log.purge(1 << 62, 9) == [2, 3]
     assert log.first == RecordPointer(4, 0)
 
@@ -229,7 +243,11 @@ def test_a_reader_keeps_what_it_reads_while_the_segment_is_purged(tmp_path: Path
     cut=st.integers(0, 300),
 )
 def test_a_scan_finds_exactly_the_undamaged_records(
-    sizes: list[int], chunk: int, damage: list[tuple[int, int]], cut: int, tmp_path_factory: pytest.TempPathFactory
+    sizes: list[int],
+    chunk: int,
+    damage: list[tuple[int, int]],
+    cut: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     directory = tmp_path_factory.mktemp("scan")
     log = ValueLog(directory, 2000)
@@ -262,5 +280,7 @@ def test_a_scan_finds_exactly_the_undamaged_records(
     finally:
         scan_module.CHUNK_BYTES = before
     # The same byte may have been flipped back and forth: then its record is whole after all.
-    assert [i for i in found if i not in broken] == [i for i in range(len(sizes)) if i not in broken]
+    assert [i for i in found if i not in broken] == [
+        i for i in range(len(sizes)) if i not in broken
+    ]
     assert found == sorted(found)

@@ -42,7 +42,11 @@ class TiKV:
         if self.error is not None:
             raise self.error
         found = self.committed.get(start_ts)
-        return TxnOutcome(TxnOutcomeKind.ROLLED_BACK) if found is None else TxnOutcome(TxnOutcomeKind.COMMITTED, found)
+        return (
+            TxnOutcome(TxnOutcomeKind.ROLLED_BACK)
+            if found is None
+            else TxnOutcome(TxnOutcomeKind.COMMITTED, found)
+        )
 
 
 @pytest.fixture
@@ -70,9 +74,13 @@ def readable(store: Store) -> list[tuple[int, int]]:
     return [(row[1], row[0]) for row in window(store)]
 
 
-def test_the_first_verdicts_after_a_restart_are_taken_without_asking(store: Store, tikv: TiKV) -> None:
+def test_the_first_verdicts_after_a_restart_are_taken_without_asking(
+    store: Store, tikv: TiKV
+) -> None:
     write(store, prewrite(BASE + 1), prewrite(BASE + 2))
-    assert checked(store, commit(BASE + 1, BASE + 5), rollback(BASE + 2), prewrite(BASE + 6)) is None
+    assert (
+        checked(store, commit(BASE + 1, BASE + 5), rollback(BASE + 2), prewrite(BASE + 6)) is None
+    )
     assert checked(store, commit(BASE + 1, BASE + 5), commit(BASE + 6, BASE + 7)) is None
     assert readable(store) == [(BASE + 1, BASE + 5), (BASE + 6, BASE + 7)]
     assert tikv.asked == []
@@ -126,7 +134,9 @@ def test_while_tikv_is_away_readers_wait_and_no_client_decides(store: Store, tik
     assert readable(store) == [(BASE + 1, BASE + 5), (BASE + 2, BASE + 6)]
 
 
-def test_a_prewrite_that_came_with_a_contradiction_does_not_wait_for_tikv(store: Store, tikv: TiKV) -> None:
+def test_a_prewrite_that_came_with_a_contradiction_does_not_wait_for_tikv(
+    store: Store, tikv: TiKV
+) -> None:
     write(store, prewrite(BASE + 1), commit(BASE + 1, BASE + 5))
     answers = threading.Event()
     tikv.wait = lambda: answers.wait(60)

@@ -60,7 +60,9 @@ def test_a_caller_who_is_alone_has_the_answer_from_within_his_call(store: Store)
     assert answer.calls == 1 and answer.error is None
 
 
-def test_what_comes_meanwhile_is_written_behind_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_meanwhile_is_written_behind_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Held(monkeypatch)
     first = Answer()
     alone = threading.Thread(
@@ -81,13 +83,20 @@ def test_what_comes_meanwhile_is_written_behind_it(store: Store, monkeypatch: py
     assert passed.wait(60) and first.error is None and second.error is None
     assert disk.threads == ["alone", "pump-writer"]
     settle(store, BASE + 20)
-    assert [row[:2] for row in window(store, 0, BASE + 20)] == [(BASE + 10, BASE), (BASE + 11, BASE + 1)]
+    assert [row[:2] for row in window(store, 0, BASE + 20)] == [
+        (BASE + 10, BASE),
+        (BASE + 11, BASE + 1),
+    ]
 
 
-def test_closing_waits_for_a_caller_who_writes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_waits_for_a_caller_who_writes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Held(monkeypatch)
     answer = Answer()
-    alone = threading.Thread(target=store.submit, args=([prewrite(BASE)], answer), kwargs={"here": True})
+    alone = threading.Thread(
+        target=store.submit, args=([prewrite(BASE)], answer), kwargs={"here": True}
+    )
     alone.start()
     assert disk.begun.wait(60)
     closing = threading.Thread(target=store.close)
@@ -106,7 +115,9 @@ def test_a_caller_whose_sync_failed_leaves_a_store_that_takes_nothing(
     disk = Held(monkeypatch)
     disk.error = OSError(5, "Input/output error")
     first = Answer()
-    alone = threading.Thread(target=store.submit, args=([prewrite(BASE)], first), kwargs={"here": True})
+    alone = threading.Thread(
+        target=store.submit, args=([prewrite(BASE)], first), kwargs={"here": True}
+    )
     alone.start()
     assert disk.begun.wait(60)
     waiting = start_write(store, prewrite(BASE + 1))
@@ -121,7 +132,9 @@ def test_a_caller_whose_sync_failed_leaves_a_store_that_takes_nothing(
     assert len(disk.threads) == 1
 
 
-def test_a_disk_that_was_slow_is_left_to_the_writers_thread(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_was_slow_is_left_to_the_writers_thread(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(store, prewrite(BASE))
     store._writer._distrusted_until = float("inf")
     disk = Held(monkeypatch)
@@ -151,7 +164,9 @@ def test_callers_who_write_themselves_and_others_lose_nothing_in_any_order(store
         for i in range(each):
             start = BASE + (number * each + i) * 10
             answer = Answer()
-            store.submit([prewrite(start), commit(start, start + 5)], answer, here=dice.random() < 0.5)
+            store.submit(
+                [prewrite(start), commit(start, start + 5)], answer, here=dice.random() < 0.5
+            )
             assert answer.done.wait(60) and answer.error is None
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]

@@ -65,13 +65,23 @@ def test_a_job_that_touches_what_another_touches_is_refused_and_told_of_it(jobs:
     with pytest.raises(JobOverlapError) as caught:
         a_job(jobs, "d.B", "d.x")
     said = str(caught.value)
-    for part in ("d.b is touched by", first.id, "backfill of d.a, d.b", "asked for by ann", "UTC", "which is planned"):
+    for part in (
+        "d.b is touched by",
+        first.id,
+        "backfill of d.a, d.b",
+        "asked for by ann",
+        "UTC",
+        "which is planned",
+    ):
         assert part in said
     assert f"sluice jobs cancel {first.id}" in said
     with pytest.raises(JobOverlapError, match=r"d\.a, d\.b is touched by"):
         a_job(jobs)
     jobs.create("backfill", {}, WriteScope("elsewhere"), "ann")
-    assert [job.id for job in jobs.overlapping(WriteScope(HERE, ("d.a", "d.c")))] == ["backfill", "backfill-2"]
+    assert [job.id for job in jobs.overlapping(WriteScope(HERE, ("d.a", "d.c")))] == [
+        "backfill",
+        "backfill-2",
+    ]
 
 
 def test_what_a_job_touched_is_free_once_it_is_over_and_not_before(jobs: Jobs) -> None:
@@ -99,12 +109,17 @@ def test_the_open_job_that_is_found_is_the_oldest_of_its_kind_with_that_request(
     second.save_plan({"kind": "verify"})
 
     def found(kind: str, *tables: str, planned: bool = False) -> str | None:
-        job = jobs.find_open(kind, lambda asked: not tables or asked["of"] == list(tables), planned=planned)
+        job = jobs.find_open(
+            kind, lambda asked: not tables or asked["of"] == list(tables), planned=planned
+        )
         return job and job.id
 
     assert (found("verify"), found("base"), found("drill")) == (first.id, other.id, None)
     assert (found("verify", "shop.d"), found("verify", "shop.a")) == (second.id, None)
-    assert (found("verify", planned=True), found("verify", "shop.c", planned=True)) == (second.id, None)
+    assert (found("verify", planned=True), found("verify", "shop.c", planned=True)) == (
+        second.id,
+        None,
+    )
 
 
 @pytest.mark.parametrize("order", [PAUSE, CANCEL])
@@ -163,18 +178,23 @@ def test_of_many_processes_that_create_at_once_no_two_get_what_overlaps(tmp_path
         folder = tmp_path / str(turn)
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", CREATOR, str(folder), str(n)], cwd=ROOT, text=True, stdin=subprocess.PIPE,
+                [sys.executable, "-c", CREATOR, str(folder), str(n)],
+                cwd=ROOT,
+                text=True,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
             for n in range(4)
-        ]  # fmt: skip
+        ]
         for process in processes:
             assert process.stdout and process.stdout.readline() == "ready\n"
         for process in processes:
             assert process.stdin
             process.stdin.write("go\n")
             process.stdin.flush()
-        made = [line for process in processes for line in process.communicate(timeout=60)[0].split()]
+        made = [
+            line for process in processes for line in process.communicate(timeout=60)[0].split()
+        ]
         found = Jobs(LocalStorage(folder, "x")).list()
         assert sorted(made) == sorted(job.id for job in found)
         touched = [table for job in found for table in job.spec.touches.tables or ()]
@@ -191,7 +211,11 @@ def test_of_many_who_create_at_once_in_an_object_store_no_two_get_what_overlaps(
         start.wait()
         for number in range(12):
             with contextlib.suppress(JobOverlapError):
-                made.append(jobs.create("k", {}, WriteScope(HERE, (f"t{number}", f"t{number + 1}")), str(who)))
+                made.append(
+                    jobs.create(
+                        "k", {}, WriteScope(HERE, (f"t{number}", f"t{number + 1}")), str(who)
+                    )
+                )
 
     threads = [threading.Thread(target=create, args=(who,)) for who in range(4)]
     for thread in threads:
@@ -201,22 +225,30 @@ def test_of_many_who_create_at_once_in_an_object_store_no_two_get_what_overlaps(
     touched = [table for job in made for table in job.spec.touches.tables or ()]
     assert len(touched) == len(set(touched)) and len(made) >= 4
     assert len({job.id for job in made}) == len(made)
-    assert {job.id for job in Jobs(ObjectStorage(store, "memory:")).list()} == {job.id for job in made}
+    assert {job.id for job in Jobs(ObjectStorage(store, "memory:")).list()} == {
+        job.id for job in made
+    }
 
 
 def test_one_process_runs_a_job_and_a_second_one_is_told_which(jobs: Jobs) -> None:
     job = a_job(jobs)
     with job.run(Runner("the first")) as run:
         assert job.status().state == RUNNING
-        with pytest.raises(JobRunsError, match=rf"is run by the first \(process {os.getpid()} on .*\), since"):
+        with pytest.raises(
+            JobRunsError, match=rf"is run by the first \(process {os.getpid()} on .*\), since"
+        ):
             jobs.get(job.id).run(Runner("the second"), patience_s=60)
         run.end(DONE, result={"rows": 3})
     status = job.status()
     assert (status.state, status.entry.result) == (DONE, {"rows": 3})
     assert job.files.result() == {
-        "state": "done", "by": status.entry.by, "made_ms": status.entry.made_ms, "said": "", "way_out": "",
+        "state": "done",
+        "by": status.entry.by,
+        "made_ms": status.entry.made_ms,
+        "said": "",
+        "way_out": "",
         "result": {"rows": 3},
-    }  # fmt: skip
+    }
     with pytest.raises(JobError, match="is done already"):
         job.run(Runner("the second"))
     with pytest.raises(JobError, match="is done already"):
@@ -249,13 +281,18 @@ def test_whatever_a_process_that_woke_late_stumbles_over_it_says_who_has_taken_t
     job = a_job(jobs)
     monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)  # it stands still
     with (
-        pytest.raises(LeaseLostError, match=r"taken over by the second .*, and is done by now") as told,
+        pytest.raises(
+            LeaseLostError, match=r"taken over by the second .*, and is done by now"
+        ) as told,
         job.run(Runner("the first")),
     ):
         with jobs.get(job.id).run(Runner("the second"), patience_s=0) as second:
             second.end(DONE)
         raise FileNotFoundError("done/7.json")
-    assert isinstance(told.value.__cause__, FileNotFoundError) and "nothing need be done" in told.value.way_out
+    assert (
+        isinstance(told.value.__cause__, FileNotFoundError)
+        and "nothing need be done" in told.value.way_out
+    )
     assert job.entry().state == DONE
 
 
@@ -372,23 +409,33 @@ def test_processes_of_a_group_run_a_job_together_and_no_other_joins(jobs: Jobs) 
         job.join(Runner("task 2 again", "run 1"))
 
 
-def test_progress_tells_the_pace_and_how_long_it_will_take(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_tells_the_pace_and_how_long_it_will_take(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("sluice.relay.jobs.lease.time.monotonic", lambda: now[0])
     monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)
     job = a_job(jobs)
     with job.run(Runner("a test")) as run:
-        run.set_totals({"d.a": TableProgress(bytes_in_all=1000, chunks_in_all=4), "d.b": TableProgress()})
+        run.set_totals(
+            {"d.a": TableProgress(bytes_in_all=1000, chunks_in_all=4), "d.b": TableProgress()}
+        )
         run.doing("d.a")
         run.did("d.a", JobCounts(100, 250, 1))
         now[0] += 5
         run._note()
         shown = job.status().progress.to_json()
     assert shown["rows_per_s"] == 20 and shown["bytes_per_s"] == 50 and shown["left_s"] == 15
-    assert shown["percent"] == 25 and shown["doing"] == ["d.a"] and shown["tables"]["d.b"]["percent"] == 100
+    assert (
+        shown["percent"] == 25
+        and shown["doing"] == ["d.a"]
+        and shown["tables"]["d.b"]["percent"] == 100
+    )
 
 
-def test_connecting_and_the_first_hundredth_tell_no_time_left(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_and_the_first_hundredth_tell_no_time_left(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("sluice.relay.jobs.lease.time.monotonic", lambda: now[0])
     monkeypatch.setattr("sluice.relay.jobs.lease.HEARTBEAT_INTERVAL_S", 3600)
@@ -408,17 +455,22 @@ def test_connecting_and_the_first_hundredth_tell_no_time_left(jobs: Jobs, monkey
         run.did("d.a", JobCounts(60, 6_000, 0))
         run._note()
         shown = job.status().progress.to_json()
-        assert (shown["percent"], shown["left_s"]) == (99, None)  # more than was estimated, and no end yet
+        # more than was estimated, and no end yet
+        assert (shown["percent"], shown["left_s"]) == (99, None)
 
 
-@pytest.mark.parametrize(("state", "percent"), [(DONE, 100), (PAUSED, 99), (FAILED, 99), (CANCELLED, 99)])
+@pytest.mark.parametrize(
+    ("state", "percent"), [(DONE, 100), (PAUSED, 99), (FAILED, 99), (CANCELLED, 99)]
+)
 @pytest.mark.parametrize("read", [75, 136])
 def test_a_job_is_at_100_percent_once_it_is_done_and_at_no_other_time(
     jobs: Jobs, state: str, percent: int, read: int
 ) -> None:
     job = a_job(jobs)
     with job.run(Runner("a test")) as run:
-        run.set_totals({"d.a": TableProgress(bytes_in_all=100, rows_in_all=10), "d.b": TableProgress()})
+        run.set_totals(
+            {"d.a": TableProgress(bytes_in_all=100, rows_in_all=10), "d.b": TableProgress()}
+        )
         run.did("d.a", JobCounts(9, read, 3))
         run.end(state)
     shown = job.status().progress.to_json()
@@ -430,8 +482,14 @@ def test_a_job_is_at_100_percent_once_it_is_done_and_at_no_other_time(
         assert shown["tables"]["d.a"]["rows_in_all"] == 9
 
 
-def test_a_bootstrap_of_the_former_version_is_known_and_in_the_way_of_others(storage: LocalStorage, jobs: Jobs) -> None:
-    former = {"asked": {"source": {"kind": "dumpling"}}, "token": "abc", "begun_ms": 1_795_262_400_000}
+def test_a_bootstrap_of_the_former_version_is_known_and_in_the_way_of_others(
+    storage: LocalStorage, jobs: Jobs
+) -> None:
+    former = {
+        "asked": {"source": {"kind": "dumpling"}},
+        "token": "abc",
+        "begun_ms": 1_795_262_400_000,
+    }
     storage.create("jobs/bootstrap/spec.json", json.dumps(former).encode())
     (job,) = jobs.list()
     assert (job.id, job.spec.token, job.status().state) == ("bootstrap", "abc", PLANNED)
@@ -442,7 +500,9 @@ def test_a_bootstrap_of_the_former_version_is_known_and_in_the_way_of_others(sto
     assert a_job(jobs, "d.a").id == "backfill"
 
 
-def test_a_bootstrap_that_a_former_version_finished_is_over(storage: LocalStorage, jobs: Jobs) -> None:
+def test_a_bootstrap_that_a_former_version_finished_is_over(
+    storage: LocalStorage, jobs: Jobs
+) -> None:
     former = {"asked": {}, "token": "abc", "begun_ms": 1_795_262_400_000}
     storage.create("jobs/bootstrap/spec.json", json.dumps(former).encode())
     storage.create("jobs/bootstrap/result.json", b'{"ts": 7, "tables": 3}')

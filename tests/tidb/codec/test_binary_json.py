@@ -1,4 +1,6 @@
-"""Binary JSON: documents keep their meaning, text follows TiDB, corrupt bytes are refused and never crash."""
+"""Binary JSON: documents keep their meaning, text follows TiDB, corrupt bytes are refused and never
+crash.
+"""
 
 import json
 import math
@@ -21,7 +23,9 @@ scalars = (
     | texts
 )
 documents = st.recursive(
-    scalars, lambda d: st.lists(d, max_size=4) | st.dictionaries(texts, d, max_size=4), max_leaves=12
+    scalars,
+    lambda d: st.lists(d, max_size=4) | st.dictionaries(texts, d, max_size=4),
+    max_leaves=12,
 )
 
 
@@ -51,7 +55,9 @@ def test_text_is_as_tidb_prints_it() -> None:
 
 
 @given(documents, st.data())
-def test_a_cut_or_changed_document_is_refused_or_still_a_document(document: Any, data: st.DataObject) -> None:
+def test_a_cut_or_changed_document_is_refused_or_still_a_document(
+    document: Any, data: st.DataObject
+) -> None:
     encoded = bytearray(encode_json(json.dumps(document)))
     if data.draw(st.booleans()):
         encoded = encoded[: data.draw(st.integers(0, len(encoded) - 1))]
@@ -86,7 +92,7 @@ def test_doubles_print_shortest_and_read_back(value: float) -> None:
     ("value", "text"),
     [
         (0.0, "0"), (0.1, "0.1"), (1234567.125, "1234567.1"), (3.4028234663852886e38, "3.40282e38"),
-        (-1.1754943508222875e-38, "-1.17549e-38"), (1e15, "1e15"), (1.0000000116860974e-07, "0.0000001"), (-2.5, "-2.5"),  # noqa: E501
+        (-1.1754943508222875e-38, "-1.17549e-38"), (1e15, "1e15"), (1.0000000116860974e-07, "0.0000001"), (-2.5, "-2.5"),
     ],
 )  # fmt: skip
 def test_floats_print_as_tidb_sends_them(value: float, text: str) -> None:

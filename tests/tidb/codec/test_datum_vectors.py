@@ -1,5 +1,6 @@
-"""The byte vectors of vectors.tsv (id, hex, meaning, source), each checked in both directions where the meaning says
-all of the value. L are literal bytes of other projects' tests and documents, E were made by TiKV's encoder.
+"""The byte vectors of vectors.tsv (id, hex, meaning, source), each checked in both directions where
+the meaning says all of the value. L are literal bytes of other projects' tests and documents, E
+were made by TiKV's encoder.
 """
 
 import pathlib
@@ -15,12 +16,21 @@ from sluice.tidb.codec.datum import COMPACT, DURATION, FLOAT, INT, UINT, UVARINT
 from sluice.tidb.codec.decimal import decode_decimal, encode_decimal
 from sluice.tidb.codec.duration import format_duration, parse_duration
 from sluice.tidb.codec.float import decode_float, encode_float
-from sluice.tidb.codec.memcomparable import decode_bytes, decode_int, encode_bytes, encode_int, encode_uint
+from sluice.tidb.codec.memcomparable import (
+    decode_bytes,
+    decode_int,
+    encode_bytes,
+    encode_int,
+    encode_uint,
+)
 from sluice.tidb.codec.packed_time import format_time, pack_time
 from sluice.tidb.codec.row import read_pairs
 from sluice.tidb.codec.varint import decode_uvarint, encode_uvarint
 
-VECTORS = [line.split("\t") for line in (pathlib.Path(__file__).parent / "vectors.tsv").read_text().splitlines()]
+VECTORS = [
+    line.split("\t")
+    for line in (pathlib.Path(__file__).parent / "vectors.tsv").read_text().splitlines()
+]
 
 CHECKS: list[tuple[str, Callable[..., None]]] = []
 
@@ -133,7 +143,10 @@ def _(data: bytes, table: str, values: str) -> None:
 @check(r"index key:? table (\d+),? index (\d+)(?:, values?)? \(?(.*?)\)?(?:,? handle (\d+))?")
 def _(data: bytes, table: str, index: str, values: str, handle: str | None) -> None:
     tail = encode_datum(Datum(INT, int(handle))) if handle else b""
-    assert data == b"t" + encode_int(int(table)) + b"_i" + encode_int(int(index)) + in_key(values) + tail
+    assert (
+        data
+        == b"t" + encode_int(int(table)) + b"_i" + encode_int(int(index)) + in_key(values) + tail
+    )
 
 
 @check(r"common handle \((.*)\)")
@@ -202,7 +215,12 @@ def _(data: bytes, where: str, text: str) -> None:
 
 
 def meta_key(name: str, kind: str, field: bytes | None) -> bytes:
-    return b"m" + encode_bytes(name.encode()) + encode_uint(ord(kind)) + (b"" if field is None else encode_bytes(field))
+    return (
+        b"m"
+        + encode_bytes(name.encode())
+        + encode_uint(ord(kind))
+        + (b"" if field is None else encode_bytes(field))
+    )
 
 
 @check(r"meta key: (?:(string|hash|list) )?(.*)")
@@ -229,7 +247,12 @@ def _(data: bytes, kind: str | None, text: str) -> None:
 
 ROWS: dict[str, list[tuple[int, object]]] = {
     "C79": [(1, 100), (2, b"abc"), (3, "1"), (4, 1), (5, 1), (6, 100)],
-    "C80": [(1, 100), (2, b"abc"), (3, pack_time("2016-06-23 11:30:45")), (4, parse_duration("12:59:59.999999"))],
+    "C80": [
+        (1, 100),
+        (2, b"abc"),
+        (3, pack_time("2016-06-23 11:30:45")),
+        (4, parse_duration("12:59:59.999999")),
+    ],
     "C81": [(1, 100), (2, b"abc"), (3, "1")],
     "C82": [(1, 3223600)],
     "C83": [(1, 1)],
@@ -253,7 +276,9 @@ def row_of(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "meaning"), [(v[0], bytes.fromhex(v[1]), v[2]) for v in VECTORS], ids=[v[0] for v in VECTORS]
+    ("name", "data", "meaning"),
+    [(v[0], bytes.fromhex(v[1]), v[2]) for v in VECTORS],
+    ids=[v[0] for v in VECTORS],
 )
 def test_vector(name: str, data: bytes, meaning: str) -> None:
     if name in ROWS:

@@ -1,4 +1,6 @@
-"""MyDecimal: every precision and scale comes back exactly, bodies order as numbers do, bad bytes are refused."""
+"""MyDecimal: every precision and scale comes back exactly, bodies order as numbers do, bad bytes
+are refused.
+"""
 
 from decimal import Decimal, localcontext
 
@@ -29,7 +31,9 @@ def test_every_value_of_every_shape_comes_back(shape: tuple[int, int], data: st.
 
 
 @given(shapes, st.data())
-def test_bodies_of_one_shape_compare_as_the_numbers_do(shape: tuple[int, int], data: st.DataObject) -> None:
+def test_bodies_of_one_shape_compare_as_the_numbers_do(
+    shape: tuple[int, int], data: st.DataObject
+) -> None:
     precision, fraction = shape
     numbers = st.integers(-(10**precision) + 1, 10**precision - 1)
     a, b = data.draw(numbers), data.draw(numbers)
@@ -38,14 +42,27 @@ def test_bodies_of_one_shape_compare_as_the_numbers_do(shape: tuple[int, int], d
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x04", b"\x00\x00\x80", b"\x04\x05\x80", b"\x28\x1f" + bytes(20), b"\x04\x02\x8a", b"\x02\x00\xe4"]
+    "data",
+    [
+        b"",
+        b"\x04",
+        b"\x00\x00\x80",
+        b"\x04\x05\x80",
+        b"\x28\x1f" + bytes(20),
+        b"\x04\x02\x8a",
+        b"\x02\x00\xe4",
+    ],
 )
 def test_impossible_prefixes_short_bodies_and_overfull_groups_are_refused(data: bytes) -> None:
     with pytest.raises(CodecError):
         decode_decimal(data)
 
 
-@pytest.mark.parametrize(("text", "precision", "fraction"), [("1.234", 5, 2), ("1000", 3, 0), ("NaN", 3, 0)])
-def test_values_that_do_not_fit_are_refused_not_rounded(text: str, precision: int, fraction: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "precision", "fraction"), [("1.234", 5, 2), ("1000", 3, 0), ("NaN", 3, 0)]
+)
+def test_values_that_do_not_fit_are_refused_not_rounded(
+    text: str, precision: int, fraction: int
+) -> None:
     with pytest.raises(CodecError):
         encode_decimal(text, precision, fraction)

@@ -20,7 +20,9 @@ def together(encoded: list[bytes]) -> list[str | None]:
     bad = np.zeros(len(encoded), np.bool_)
     data, offsets = json_texts(buffer, buffer.start, buffer.end, bad)
     raw = data.to_pybytes()
-    return [None if bad[i] else raw[offsets[i] : offsets[i + 1]].decode() for i in range(len(encoded))]
+    return [
+        None if bad[i] else raw[offsets[i] : offsets[i + 1]].decode() for i in range(len(encoded))
+    ]
 
 
 @settings(deadline=None)

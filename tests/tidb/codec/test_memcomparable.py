@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.tidb.codec import CodecError, decode_bytes, decode_int, decode_uint, encode_bytes, encode_int, encode_uint
+from sluice.tidb.codec import (
+    CodecError,
+    decode_bytes,
+    decode_int,
+    decode_uint,
+    encode_bytes,
+    encode_int,
+    encode_uint,
+)
 from sluice.tidb.codec.varint import decode_uvarint, decode_varint, encode_uvarint, encode_varint
 
 

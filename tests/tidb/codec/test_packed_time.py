@@ -28,7 +28,9 @@ def test_the_zero_date_is_zero() -> None:
     assert pack_time("0000-00-00 00:00:00") == pack_time("0000-00-00") == 0
 
 
-@pytest.mark.parametrize("text", ["", "2024-13-01", "2024-01-32", "2024-01-01 24:00:00", "2024-1-1", "yesterday"])
+@pytest.mark.parametrize(
+    "text", ["", "2024-13-01", "2024-01-32", "2024-01-01 24:00:00", "2024-1-1", "yesterday"]
+)
 def test_text_that_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(CodecError):
         pack_time(text)

@@ -1,5 +1,5 @@
-"""Values that a TiDB 6.6 converted by 324 `MODIFY COLUMN`s of the recording `conversions`, computed from what was there
-before.
+"""Values that a TiDB 6.6 converted by 324 `MODIFY COLUMN`s of the recording `conversions`, computed
+from what was there before.
 """
 
 from __future__ import annotations
@@ -41,13 +41,21 @@ def executed() -> Iterator[tuple[str, Column, Column, ConversionSession]]:
         table = Table.from_tidb(job.table_info, 1, "conv")
         value = next(c for c in table.columns if c.name == "v")
         if job.type == 12 and pairs.get(table.name) in ("strict", "loose"):
-            hours, minutes = (int(part) for part in (job.time_zone if ":" in job.time_zone else "+00:00").split(":"))
+            hours, minutes = (
+                int(part)
+                for part in (job.time_zone if ":" in job.time_zone else "+00:00").split(":")
+            )
             zone = datetime.timezone(datetime.timedelta(hours=hours, minutes=minutes))
             times = [
                 datetime.datetime.fromtimestamp((ts >> 18) / 1000, datetime.UTC)
                 for ts in (job.start_ts, job.finished_ts)
             ]
-            yield table.name, old[table.name], value, ConversionSession(job.sql_mode, zone, job.time_zone, *times)
+            yield (
+                table.name,
+                old[table.name],
+                value,
+                ConversionSession(job.sql_mode, zone, job.time_zone, *times),
+            )
         old[table.name] = value
 
 
@@ -99,7 +107,9 @@ def test_every_recorded_value_is_computed_to_the_byte_or_refused_by_name() -> No
         before, after = snapshot("a_before", name), snapshot("b_after", name)
         for key in before.keys() & after.keys():
             try:
-                found = computed(convert([held(before[key], old)], old, new, session)[0].as_py(), new)
+                found = computed(
+                    convert([held(before[key], old)], old, new, session)[0].as_py(), new
+                )
             except ConversionError as error:
                 refused.add((name, key))
                 assert str(error)
@@ -117,7 +127,12 @@ def test_in_strict_mode_nothing_recorded_as_strict_is_a_misfit() -> None:
     for name, old, new, session in executed():
         assert session.strict == (pairs[name] == "strict"), name
         if session.strict:
-            convert([held(value, old) for value in snapshot("a_before", name).values()], old, new, session)
+            convert(
+                [held(value, old) for value in snapshot("a_before", name).values()],
+                old,
+                new,
+                session,
+            )
 
 
 def test_what_the_loose_mode_converted_is_refused_in_strict_mode() -> None:
@@ -125,6 +140,11 @@ def test_what_the_loose_mode_converted_is_refused_in_strict_mode() -> None:
     for name, old, new, session in executed():
         if pairs[name] == "loose":
             with pytest.raises(ConversionError):
-                convert([held(value, old) for value in snapshot("a_before", name).values()], old, new,
-                ConversionSession(
-                    1436549152, session.zone, session.zone_name, session.began, session.ended))  # fmt: skip
+                convert(
+                    [held(value, old) for value in snapshot("a_before", name).values()],
+                    old,
+                    new,
+                    ConversionSession(
+                        1436549152, session.zone, session.zone_name, session.began, session.ended
+                    ),
+                )

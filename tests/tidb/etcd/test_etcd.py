@@ -197,7 +197,9 @@ def test_a_create_whose_answer_was_lost_counts_as_created(etcd_url, monkeypatch)
             def details(self):
                 return "connection reset"
 
-            add_callback = cancel = initial_metadata = is_active = time_remaining = trailing_metadata = None
+            add_callback = cancel = initial_metadata = is_active = time_remaining = (
+                trailing_metadata
+            ) = None
 
         monkeypatch.setattr(client, "_endpoint", lambda: (etcd_url, Lossy(original()[1])))
         assert client.create("/c", b"mine")

@@ -6,7 +6,9 @@ import pytest
 
 from sluice.tidb.etcd import EtcdClient, NodeStatus, Registry, RegistryError
 
-PUMP = NodeStatus("db1:8250", "10.0.0.1:8250", max_commit_ts=407306588892692486, update_ts=407306588892692490)
+PUMP = NodeStatus(
+    "db1:8250", "10.0.0.1:8250", max_commit_ts=407306588892692486, update_ts=407306588892692490
+)
 
 
 @pytest.fixture
@@ -41,7 +43,9 @@ def test_entries_that_others_wrote_are_read_whatever_the_order_of_their_keys(etc
             }
         ).encode(),
     )
-    assert Registry(etcd).drainers() == [NodeStatus("d1", "h:1", "paused", True, 3, {"zone": "a"}, 1, 2)]
+    assert Registry(etcd).drainers() == [
+        NodeStatus("d1", "h:1", "paused", True, 3, {"zone": "a"}, 1, 2)
+    ]
     assert Registry(etcd).pumps() == []
 
 

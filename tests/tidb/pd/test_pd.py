@@ -29,7 +29,8 @@ def test_the_cluster_id_comes_from_any_member(cluster):
     with PDClient(cluster.urls[0]) as client:
         assert client.cluster_id == CLUSTER_ID
         assert set(client.urls) == set(cluster.urls)
-        assert client.get_gc_safe_point() == 42  # from the leader, which was not among the addresses given
+        # from the leader, which was not among the addresses given
+        assert client.get_gc_safe_point() == 42
 
 
 def test_timestamps_of_many_threads_are_unique_ascending_in_each_and_share_requests(cluster, pd):
@@ -105,7 +106,10 @@ def test_an_address_where_nobody_listens_is_an_error_that_names_it():
 
 
 def test_a_region_has_raw_keys_its_leader_and_its_peers(cluster, pd):
-    cluster.regions[:] = [Range(2, b"", b"m\x00\xff", 1), Range(3, b"m\x00\xff", b"", 2, conf_ver=5, version=7)]
+    cluster.regions[:] = [
+        Range(2, b"", b"m\x00\xff", 1),
+        Range(3, b"m\x00\xff", b"", 2, conf_ver=5, version=7),
+    ]
     assert pd.get_region(b"a").end_key == b"m\x00\xff"
     region = pd.get_region(b"m\x00\xff")
     assert (region.id, region.start_key, region.end_key) == (3, b"m\x00\xff", b"")
@@ -118,7 +122,10 @@ def test_a_region_that_pd_does_not_know_yet_is_waited_for(cluster, pd):
     cluster.unknown_regions = 2
     assert pd.get_region(b"k").id == 2
     cluster.unknown_regions = 10_000
-    with PDClient(cluster.urls, timeout_s=2) as hasty, pytest.raises(PDError, match=r"GetRegion within 2 s.*empty"):
+    with (
+        PDClient(cluster.urls, timeout_s=2) as hasty,
+        pytest.raises(PDError, match=r"GetRegion within 2 s.*empty"),
+    ):
         hasty.get_region(b"k")
 
 

@@ -1,4 +1,6 @@
-"""Windows through PullBinlogs: whole, in order, and over only when the pump says that it is past them."""
+"""Windows through PullBinlogs: whole, in order, and over only when the pump says that it is past
+them.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,21 @@ def reader(pump):
 
 def merged(commit_ts, value=b"v"):
     payload = binlog(pb.binlog.Commit, commit_ts - 1, commit_ts, prewrite_value=value)
-    return pb.pump.Entity(payload=payload, meta=pb.pump.Meta(startTs=commit_ts - 1, commitTs=commit_ts))
+    return pb.pump.Entity(
+        payload=payload, meta=pb.pump.Meta(startTs=commit_ts - 1, commitTs=commit_ts)
+    )
 
 
 def fake(ts):
-    return pb.pump.Entity(payload=binlog(pb.binlog.Rollback, ts, ts), meta=pb.pump.Meta(startTs=ts, commitTs=ts))
+    return pb.pump.Entity(
+        payload=binlog(pb.binlog.Rollback, ts, ts), meta=pb.pump.Meta(startTs=ts, commitTs=ts)
+    )
 
 
 def serve(pump, entities):
-    pump.entities = lambda request: (e for e in entities if e.meta.commitTs > request.startFrom.offset)
+    pump.entities = lambda request: (
+        e for e in entities if e.meta.commitTs > request.startFrom.offset
+    )
 
 
 def commits(batches):
@@ -80,8 +88,13 @@ def test_a_pump_that_ends_the_stream_is_an_error_and_not_the_end_of_a_window(pum
         end = threading.Event()
         pump.entities = entities
         if error is None:
-            threading.Thread(target=lambda end=end: (end.wait(60), time.sleep(0.2), pump.stop()), daemon=True).start()
-        with pytest.raises(PumpReadError, match=f"pump {pump.status.host}: the stream of binlogs after 0 broke at 10"):
+            threading.Thread(
+                target=lambda end=end: (end.wait(60), time.sleep(0.2), pump.stop()), daemon=True
+            ).start()
+        with pytest.raises(
+            PumpReadError,
+            match=f"pump {pump.status.host}: the stream of binlogs after 0 broke at 10",
+        ):
             list(pulled_window(reader, 0, 30))
         if error is None:
             pump.start()
@@ -96,7 +109,13 @@ def test_a_window_comes_in_batches_of_bounded_size(pump, reader):
 
 def test_a_merged_binlog_turns_back_into_its_prewrite_however_it_is_written():
     whole = pb.binlog.Binlog(
-        tp=1, start_ts=5, commit_ts=6, prewrite_value=b"value", ddl_query=b"q", ddl_job_id=3, ddl_schema_state=5
+        tp=1,
+        start_ts=5,
+        commit_ts=6,
+        prewrite_value=b"value",
+        ddl_query=b"q",
+        ddl_job_id=3,
+        ddl_schema_state=5,
     )
     usual = whole.SerializeToString()
     other = usual[2:] + usual[:2]  # tp last
@@ -107,7 +126,9 @@ def test_a_merged_binlog_turns_back_into_its_prewrite_however_it_is_written():
         assert found == whole
 
 
-@pytest.mark.parametrize("payload", [b"\xff\xff", pb.binlog.Binlog(tp=2, start_ts=5, commit_ts=6).SerializeToString()])
+@pytest.mark.parametrize(
+    "payload", [b"\xff\xff", pb.binlog.Binlog(tp=2, start_ts=5, commit_ts=6).SerializeToString()]
+)
 def test_what_is_no_commit_is_refused_by_name(payload):
     with pytest.raises(PumpReadError, match="pump h:1 sent with commit ts 6 what is no commit"):
         as_prewrite(payload, "h:1", 6)
@@ -141,7 +162,8 @@ def test_commits_that_the_pump_has_purged_are_missed_by_its_own_metric(metrics):
     reader, page = metrics
     gc_ms = 1_700_000_000_123
     page.text = (
-        f"# HELP binlog_pump_storage_gc_ts x\nbinlog_pump_storage_gc_ts {float(gc_ms)!r}\n"  # 1.700000000123e+12
+        # 1.700000000123e+12
+        f"# HELP binlog_pump_storage_gc_ts x\nbinlog_pump_storage_gc_ts {float(gc_ms)!r}\n"
     )
     check_not_purged(reader, gc_ms << 18)
     check_not_purged(reader, 0)
@@ -177,7 +199,11 @@ def test_bounds_are_what_has_arrived_and_fakes_move_them_on(pump, follow):
     follower = follow()
     wait_for(lambda: follower.bounds(0).hi == 25)
     found = follower.bounds(0)
-    assert (found.max_commit_ts, found.hi, found.transactions) == (25, 25, 2) and 100 < found.bytes < 200
+    assert (found.max_commit_ts, found.hi, found.transactions) == (
+        25,
+        25,
+        2,
+    ) and 100 < found.bytes < 200
     assert follower.bounds(10).transactions == 1
     assert follower.follows(10) and not follower.follows(9)
     assert (follower.bounds(25).hi, follower.bounds(25).transactions) == (25, 0)

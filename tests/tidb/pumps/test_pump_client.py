@@ -79,16 +79,25 @@ def test_payloads_arrive_byte_for_byte(pumps, client_of):
 def test_hash_puts_a_transaction_where_every_client_would(pumps, client_of):
     first, second = client_of(strategy="hash"), client_of(strategy="hash")
     for ts in range(60):
-        assert first.prewrite(ts, prewrite(ts)) == second.prewrite(ts, prewrite(ts)) == "abc"[ts % 3]
+        assert (
+            first.prewrite(ts, prewrite(ts)) == second.prewrite(ts, prewrite(ts)) == "abc"[ts % 3]
+        )
 
 
 def test_score_shares_in_proportion_and_without_scores_evenly(pumps, registry, client_of):
     client = client_of(strategy="score")
-    assert Counter(client.prewrite(ts, prewrite(ts)) for ts in range(30)) == {"a": 10, "b": 10, "c": 10}
+    assert Counter(client.prewrite(ts, prewrite(ts)) for ts in range(30)) == {
+        "a": 10,
+        "b": 10,
+        "c": 10,
+    }
     registry.register_pump(dataclasses.replace(pumps[0].status, score=3))
     registry.register_pump(dataclasses.replace(pumps[1].status, score=1))
     _until(lambda: [client._pool._nodes[name].status.score for name in "ab"] == [3, 1])
-    assert Counter(client.prewrite(ts, prewrite(ts)) for ts in range(100, 140)) == {"a": 30, "b": 10}
+    assert Counter(client.prewrite(ts, prewrite(ts)) for ts in range(100, 140)) == {
+        "a": 30,
+        "b": 10,
+    }
 
 
 def test_an_unknown_strategy_is_refused(pumps, registry):
@@ -134,7 +143,9 @@ def test_a_prewrite_that_nobody_takes_fails_in_time_with_the_last_error(pumps, c
     for write_s in (0.5, 5, 50):  # so long that the pumps have answered
         client = client_of(write_s=write_s)
         begin = time.monotonic()
-        with pytest.raises(PumpWriteError, match=r"last error: Prewrite of transaction 7 to pump ") as caught:
+        with pytest.raises(
+            PumpWriteError, match=r"last error: Prewrite of transaction 7 to pump "
+        ) as caught:
             client.prewrite(7, prewrite(7))
         assert write_s <= time.monotonic() - begin < write_s + 100
         if "no available space" in str(caught.value):
@@ -195,7 +206,9 @@ def test_a_commit_is_given_up_after_its_time_and_says_so(pumps, client_of):
     client = client_of(finish_s=0.5)
     client.prewrite(1, prewrite(1))
     pumps[0].stop()
-    with pytest.raises(PumpWriteError, match=r"gave up after 0.5 s: Commit or Rollback of transaction 1 to pump a "):
+    with pytest.raises(
+        PumpWriteError, match=r"gave up after 0.5 s: Commit or Rollback of transaction 1 to pump a "
+    ):
         client.finish(1, commit(1))
 
 

@@ -14,7 +14,9 @@ from sluice.tidb import pb
 from sluice.tidb.pumps import Entity, PumpReader, PumpReadError, WindowBounds
 from tests.tidb.wire_pump import CLUSTER_ID, Pump, binlog
 
-SCHEMA = pa.schema([("commit_ts", pa.int64()), ("start_ts", pa.int64()), ("payload", pa.large_binary())])
+SCHEMA = pa.schema(
+    [("commit_ts", pa.int64()), ("start_ts", pa.int64()), ("payload", pa.large_binary())]
+)
 
 
 @pytest.fixture
@@ -32,7 +34,9 @@ def reader(pump):
 
 def _batch(first, count, size=10):
     stamps = list(range(first, first + count))
-    return pa.record_batch([stamps, [ts - 1 for ts in stamps], [bytes([ts % 256]) * size for ts in stamps]], SCHEMA)
+    return pa.record_batch(
+        [stamps, [ts - 1 for ts in stamps], [bytes([ts % 256]) * size for ts in stamps]], SCHEMA
+    )
 
 
 def _stream(batches, schema=SCHEMA):
@@ -74,13 +78,18 @@ def test_batches_are_there_before_the_stream_is_over(pump, reader):
     assert list(window) == [second]
 
 
-def test_a_pump_that_breaks_off_between_two_batches_is_an_error_and_not_a_short_window(pump, reader):
+def test_a_pump_that_breaks_off_between_two_batches_is_an_error_and_not_a_short_window(
+    pump, reader
+):
     def chunks(request):
         yield _stream([_batch(1, 10), _batch(20, 10)])[: len(_stream([_batch(1, 10)])) - 8]
         raise RuntimeError("disk gone")
 
     pump.chunks = chunks
-    with pytest.raises(PumpReadError, match=rf"pump {pump.status.host}: could not read window \(0, 30\]: .*disk gone"):
+    with pytest.raises(
+        PumpReadError,
+        match=rf"pump {pump.status.host}: could not read window \(0, 30\]: .*disk gone",
+    ):
         list(reader.read(0, 30))
 
 
@@ -176,7 +185,9 @@ def test_bounds_pass_both_ways(pump, reader):
             reader.bounds(100, 950)
 
 
-def test_a_pump_that_is_behind_where_a_window_begins_has_nothing_yet_and_nothing_wrong(pump, reader):
+def test_a_pump_that_is_behind_where_a_window_begins_has_nothing_yet_and_nothing_wrong(
+    pump, reader
+):
     pump.bounds = pb.window.BoundsResponse(max_commit_ts=60, hi=100)
     assert reader.bounds(100, 950) == WindowBounds(60, 100, 0, 0)
 
@@ -198,7 +209,11 @@ def test_a_pump_without_bulk_reads_is_told_from_one_that_fails():
 
 def test_a_wrong_cluster_id_is_named(pump):
     with PumpReader(pump.status.host, 1) as reader:
-        for call in [lambda: reader.bounds(0, 1), lambda: list(reader.read(0, 1)), lambda: next(reader.pull(0))]:
+        for call in [
+            lambda: reader.bounds(0, 1),
+            lambda: list(reader.read(0, 1)),
+            lambda: next(reader.pull(0)),
+        ]:
             with pytest.raises(PumpReadError, match="cluster ID are mismatch, 4242 vs 1"):
                 call()
 
@@ -211,20 +226,27 @@ def test_pull_gives_transactions_and_fakes_from_where_it_was_asked(pump, reader)
 
     def entities(request):
         asked.append((request.clusterID, request.startFrom.offset))
-        yield pb.pump.Entity(pos=pb.pump.Pos(), payload=merged, meta=pb.pump.Meta(startTs=10, commitTs=11))
+        yield pb.pump.Entity(
+            pos=pb.pump.Pos(), payload=merged, meta=pb.pump.Meta(startTs=10, commitTs=11)
+        )
         yield pb.pump.Entity(payload=fake, meta=pb.pump.Meta(startTs=20, commitTs=20))
         yield pb.pump.Entity(payload=old)
 
     pump.entities = entities
     stream = reader.pull(5)
-    assert [next(stream) for _ in range(3)] == [Entity(10, 11, merged), Entity(20, 20, fake), Entity(30, 31, old)]
+    assert [next(stream) for _ in range(3)] == [
+        Entity(10, 11, merged),
+        Entity(20, 20, fake),
+        Entity(30, 31, old),
+    ]
     assert asked == [(CLUSTER_ID, 5)]
     stream.close()
 
 
 def test_pull_refuses_what_is_out_of_order(pump, reader):
     pump.entities = lambda request: (
-        pb.pump.Entity(payload=b"", meta=pb.pump.Meta(startTs=ts - 1, commitTs=ts)) for ts in (7, 9, 9)
+        pb.pump.Entity(payload=b"", meta=pb.pump.Meta(startTs=ts - 1, commitTs=ts))
+        for ts in (7, 9, 9)
     )
     with pytest.raises(PumpReadError, match="commit ts 9 after 9"):
         list(reader.pull(0))
@@ -241,5 +263,8 @@ def test_pull_ends_with_the_reader_and_breaks_with_the_pump(pump):
     assert list(reader.pull(0)) == []
     with PumpReader(pump.status.host, CLUSTER_ID) as other:
         once_it_is_asked(pump.stop)
-        with pytest.raises(PumpReadError, match=f"pump {pump.status.host}: the stream of binlogs after 0 broke at 0"):
+        with pytest.raises(
+            PumpReadError,
+            match=f"pump {pump.status.host}: the stream of binlogs after 0 broke at 0",
+        ):
             list(other.pull(0))

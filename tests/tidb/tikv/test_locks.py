@@ -35,7 +35,9 @@ class Tikv:
         )
 
     def end(self, start_ts: int, key: bytes, commit_ts: int) -> None:
-        assert self.ended.get((start_ts, key), commit_ts) == commit_ts, "another outcome than before"
+        assert self.ended.get((start_ts, key), commit_ts) == commit_ts, (
+            "another outcome than before"
+        )
         self.locks.pop((start_ts, key), None)
         self.ended[start_ts, key] = commit_ts
 
@@ -72,7 +74,9 @@ class Tikv:
         if request.rollback_if_not_exist:
             self.end(*place, 0)
             return pb.tikv.CheckTxnStatusResponse(action=pb.tikv.LockNotExistRollback)
-        return pb.tikv.CheckTxnStatusResponse(error=pb.tikv.KeyError(txn_not_found=pb.tikv.TxnNotFound()))
+        return pb.tikv.CheckTxnStatusResponse(
+            error=pb.tikv.KeyError(txn_not_found=pb.tikv.TxnNotFound())
+        )
 
     def KvCheckSecondaryLocks(self, request: Any, holds: Any) -> Any:
         (key,) = request.keys
@@ -111,7 +115,11 @@ def transactions(draw: st.DrawFn) -> tuple[Tikv, dict[tuple[int, bytes], int | N
         primary, *secondaries = own
         age_ms = draw(st.integers(1, 60_000))
         start_ts = tso.compose(NOW_MS - age_ms, number)
-        kind = draw(st.sampled_from(["live", "dead", "committed", "rolled back", "lost", "async", "async incomplete"]))
+        kind = draw(
+            st.sampled_from(
+                ["live", "dead", "committed", "rolled back", "lost", "async", "async incomplete"]
+            )
+        )
         kind = draw(st.sampled_from([kind, "async committed"])) if secondaries else kind
         ttl_ms = age_ms + 1000 if kind == "live" else age_ms - 1
         is_async = kind.startswith("async")
@@ -119,7 +127,14 @@ def transactions(draw: st.DrawFn) -> tuple[Tikv, dict[tuple[int, bytes], int | N
         floors = [start_ts + draw(st.integers(1, 100)) for _ in own]
         for n, key in enumerate(own):
             floor = {"min_commit_ts": floors[n]} if is_async else {}
-            tikv.lock(start_ts, key, primary, ttl_ms, **(more if n == 0 else {"use_async_commit": is_async}), **floor)
+            tikv.lock(
+                start_ts,
+                key,
+                primary,
+                ttl_ms,
+                **(more if n == 0 else {"use_async_commit": is_async}),
+                **floor,
+            )
         outcome: int | None = {"live": None, "committed": start_ts + 7}.get(kind, 0)
         if kind in ("committed", "rolled back"):
             tikv.end(start_ts, primary, outcome or 0)
@@ -175,7 +190,9 @@ def test_a_transaction_is_asked_for_once_however_many_locks_it_has() -> None:
 
 def test_an_asynchronous_commit_that_gave_up_being_one_is_rolled_back_by_its_primary() -> None:
     tikv, dead = Tikv(), tso.compose(NOW_MS - 60_000, 0)
-    tikv.lock(dead, b"k1", b"k1", 10, use_async_commit=True, secondaries=[b"k7"], min_commit_ts=dead + 5)
+    tikv.lock(
+        dead, b"k1", b"k1", 10, use_async_commit=True, secondaries=[b"k7"], min_commit_ts=dead + 5
+    )
     tikv.lock(dead, b"k7", b"k1", 10)
     LockResolver(tikv, Pd()).resolve(b"", b"", NOW)  # type: ignore[arg-type]
     assert tikv.ended == {(dead, b"k1"): 0, (dead, b"k7"): 0}
@@ -195,7 +212,9 @@ def test_locks_are_found_in_all_regions_of_a_real_connection() -> None:
     cluster.regions[:] = [Range(2, b"", b"k3", 1), Range(3, b"k3", b"", 2)]
     start_ts = tso.compose(cluster.physical - 60_000, 0)
     for key in (b"k1", b"k5"):
-        cluster.locks[key] = pb.tikv.LockInfo(primary_lock=b"k1", lock_version=start_ts, key=key, lock_ttl=10)
+        cluster.locks[key] = pb.tikv.LockInfo(
+            primary_lock=b"k1", lock_version=start_ts, key=key, lock_ttl=10
+        )
     cluster.statuses[b"k1"] = pb.tikv.CheckTxnStatusResponse(commit_version=start_ts + 3)
     try:
         with PDClient(cluster.urls, timeout_s=30) as pd, TiKVClient(pd, timeout_s=60) as tikv:

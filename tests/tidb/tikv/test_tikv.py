@@ -1,4 +1,6 @@
-"""The TiKV client against gRPC servers that check regions, leaders, epochs and locks, and the keys of TiDB's schema."""
+"""The TiKV client against gRPC servers that check regions, leaders, epochs and locks, and the keys
+of TiDB's schema.
+"""
 
 import gzip
 import json
@@ -11,7 +13,16 @@ import pytest
 from sluice.tidb import pb, tso
 from sluice.tidb.codec.memcomparable import encode_bytes
 from sluice.tidb.pd import PDClient
-from sluice.tidb.tikv import Mvcc, MvccLock, MvccWrite, TiKVClient, TiKVError, TxnKind, TxnStatus, meta
+from sluice.tidb.tikv import (
+    Mvcc,
+    MvccLock,
+    MvccWrite,
+    TiKVClient,
+    TiKVError,
+    TxnKind,
+    TxnStatus,
+    meta,
+)
 from tests.tidb.wire_cluster import Cluster, Range
 
 TS = tso.compose(1_700_000_000_000, 0)
@@ -158,13 +169,17 @@ def test_a_region_error_of_a_kind_still_unknown_is_retried(cluster, tikv):
 
 
 def test_a_busy_server_is_given_the_time_it_asks_for(cluster, tikv):
-    cluster.errors = [pb.errorpb.Error(server_is_busy=pb.errorpb.ServerIsBusy(reason="x", backoff_ms=300))]
+    cluster.errors = [
+        pb.errorpb.Error(server_is_busy=pb.errorpb.ServerIsBusy(reason="x", backoff_ms=300))
+    ]
     begin = time.monotonic()
     assert tikv.get(b"k001", TS) == b"v1"
     assert time.monotonic() - begin >= 0.3
 
 
-@pytest.mark.parametrize("kind", ["raft_entry_too_large", "flashback_in_progress", "flashback_not_prepared"])
+@pytest.mark.parametrize(
+    "kind", ["raft_entry_too_large", "flashback_in_progress", "flashback_not_prepared"]
+)
 def test_a_region_error_that_will_not_pass_is_raised_at_once(cluster, tikv, kind):
     error = pb.errorpb.Error(message="no")
     getattr(error, kind).SetInParent()
@@ -178,7 +193,9 @@ def test_a_tikv_that_stays_away_is_an_error_in_time(cluster):
         for store in cluster.stores.values():
             store.stop()
         begin = time.monotonic()
-        with pytest.raises(TiKVError, match=r"KvGet of key 6b303031 in region 2 failed for 1 s.*UNAVAILABLE"):
+        with pytest.raises(
+            TiKVError, match=r"KvGet of key 6b303031 in region 2 failed for 1 s.*UNAVAILABLE"
+        ):
             client.get(b"k001", TS)
         assert time.monotonic() - begin < 30
 
@@ -214,24 +231,42 @@ def test_the_lock_of_a_dead_transaction_is_resolved_as_its_primary_says(cluster,
     cluster.statuses[b"k000"] = pb.tikv.CheckTxnStatusResponse(commit_version=commit_ts)
     assert tikv.get(b"k015", TS) == b"v15"
     [request] = cluster.resolved
-    assert (request.start_version, request.commit_version, list(request.keys)) == (old, commit_ts, [b"k015"])
+    assert (request.start_version, request.commit_version, list(request.keys)) == (
+        old,
+        commit_ts,
+        [b"k015"],
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
         (pb.tikv.CheckTxnStatusResponse(lock_ttl=3000), TxnStatus(TxnKind.LOCKED, ttl_ms=3000)),
-        (pb.tikv.CheckTxnStatusResponse(commit_version=9), TxnStatus(TxnKind.COMMITTED, commit_ts=9)),
+        (
+            pb.tikv.CheckTxnStatusResponse(commit_version=9),
+            TxnStatus(TxnKind.COMMITTED, commit_ts=9),
+        ),
         (pb.tikv.CheckTxnStatusResponse(), TxnStatus(TxnKind.ROLLED_BACK)),
-        (pb.tikv.CheckTxnStatusResponse(action=pb.tikv.TTLExpireRollback), TxnStatus(TxnKind.ROLLED_BACK)),
-        (pb.tikv.CheckTxnStatusResponse(action=pb.tikv.LockNotExistRollback), TxnStatus(TxnKind.ROLLED_BACK)),
+        (
+            pb.tikv.CheckTxnStatusResponse(action=pb.tikv.TTLExpireRollback),
+            TxnStatus(TxnKind.ROLLED_BACK),
+        ),
+        (
+            pb.tikv.CheckTxnStatusResponse(action=pb.tikv.LockNotExistRollback),
+            TxnStatus(TxnKind.ROLLED_BACK),
+        ),
         (
             pb.tikv.CheckTxnStatusResponse(action=pb.tikv.TTLExpirePessimisticRollback),
             TxnStatus(TxnKind.UNDECIDED),
         ),
-        (pb.tikv.CheckTxnStatusResponse(action=pb.tikv.LockNotExistDoNothing), TxnStatus(TxnKind.UNDECIDED)),
         (
-            pb.tikv.CheckTxnStatusResponse(error=pb.tikv.KeyError(txn_not_found=pb.tikv.TxnNotFound(start_ts=5))),
+            pb.tikv.CheckTxnStatusResponse(action=pb.tikv.LockNotExistDoNothing),
+            TxnStatus(TxnKind.UNDECIDED),
+        ),
+        (
+            pb.tikv.CheckTxnStatusResponse(
+                error=pb.tikv.KeyError(txn_not_found=pb.tikv.TxnNotFound(start_ts=5))
+            ),
             TxnStatus(TxnKind.NOT_FOUND),
         ),
     ],
@@ -242,7 +277,9 @@ def test_the_fate_of_a_transaction(cluster, tikv, answer, status):
 
 
 def test_another_key_error_is_raised(cluster, tikv):
-    cluster.statuses[b"k001"] = pb.tikv.CheckTxnStatusResponse(error=pb.tikv.KeyError(abort="disk on fire"))
+    cluster.statuses[b"k001"] = pb.tikv.CheckTxnStatusResponse(
+        error=pb.tikv.KeyError(abort="disk on fire")
+    )
     with pytest.raises(TiKVError, match=r"transaction 5, primary 6b303031.*disk on fire"):
         tikv.check_txn_status(b"k001", 5, 5, TS, rollback_if_not_exist=True)
 
@@ -251,19 +288,23 @@ def test_the_records_of_a_key_tell_what_became_of_its_transactions(cluster, tikv
     cluster.mvcc[b"k001"] = pb.tikv.MvccInfo(
         lock=pb.tikv.MvccLock(start_ts=50, primary=b"k001", ttl=3000),
         writes=[
-            pb.tikv.MvccWrite(type=pb.tikv.Put, start_ts=38, commit_ts=40, has_overlapped_rollback=True),
+            pb.tikv.MvccWrite(
+                type=pb.tikv.Put, start_ts=38, commit_ts=40, has_overlapped_rollback=True
+            ),
             pb.tikv.MvccWrite(type=pb.tikv.Rollback, start_ts=30, commit_ts=30),
             pb.tikv.MvccWrite(type=pb.tikv.Lock, start_ts=10, commit_ts=20),
         ],
     )
     found = tikv.mvcc_get(b"k001")
     assert found == Mvcc(
-        MvccLock(50, b"k001", 3000), (MvccWrite(0, 38, 40, True), MvccWrite(3, 30, 30), MvccWrite(2, 10, 20))
+        MvccLock(50, b"k001", 3000),
+        (MvccWrite(0, 38, 40, True), MvccWrite(3, 30, 30), MvccWrite(2, 10, 20)),
     )
     assert found.status(10) == TxnStatus(TxnKind.COMMITTED, commit_ts=20)
     assert found.status(30) == TxnStatus(TxnKind.ROLLED_BACK)
     assert found.status(38) == TxnStatus(TxnKind.COMMITTED, commit_ts=40)
-    assert found.status(40) == TxnStatus(TxnKind.ROLLED_BACK)  # its place is taken by the commit of 38
+    # its place is taken by the commit of 38
+    assert found.status(40) == TxnStatus(TxnKind.ROLLED_BACK)
     assert found.status(50) == TxnStatus(TxnKind.LOCKED, ttl_ms=3000)
     assert found.status(60) == TxnStatus(TxnKind.NOT_FOUND)
     assert tikv.mvcc_get(b"other") == Mvcc(None, ())
@@ -273,7 +314,10 @@ def test_the_records_of_a_key_tell_what_became_of_its_transactions(cluster, tikv
     ("key", "wire"),
     [
         (meta.hash_prefix("DBs"), "6d4442730000000000fa0000000000000068"),
-        (meta.hash_field_key("DBs", b"DB:1"), "6d4442730000000000fa000000000000006844423a3100000000fb"),
+        (
+            meta.hash_field_key("DBs", b"DB:1"),
+            "6d4442730000000000fa000000000000006844423a3100000000fb",
+        ),
         (
             meta.hash_field_key("DB:130", b"Table:42"),
             "6d44423a3133300000fd00000000000000685461626c653a3432ff0000000000000000f7",
@@ -284,7 +328,10 @@ def test_the_records_of_a_key_tell_what_became_of_its_transactions(cluster, tikv
         ),
         (meta.string_key("NextGlobalID"), "6d4e657874476c6f62ff616c494400000000fb0000000000000073"),
         (meta.string_key("Diff:25"), "6d446966663a323500fe0000000000000073"),
-        (meta.hash_prefix("DDLJobHistory"), "6d44444c4a6f624869ff73746f7279000000fc0000000000000068"),
+        (
+            meta.hash_prefix("DDLJobHistory"),
+            "6d44444c4a6f624869ff73746f7279000000fc0000000000000068",
+        ),
         (meta.hash_end("DDLJobHistory"), "6d44444c4a6f624869ff73746f7279000000fc0000000000000069"),
         (
             meta.history_job_key(112),

@@ -1,7 +1,9 @@
-"""Rows that `sluice.tidb.native_images` has found as LOAD DATA's text: compiled from `compiled.c` where that can be.
+"""Rows that `sluice.tidb.native_images` has found as LOAD DATA's text: compiled from `compiled.c`
+where that can be.
 
-Without it nothing is found, and rows are written by way of Arrow (`sluice.etl.changes.formats.load_data`), to the same
-text (tests/etl/changes/write_plans/test_found_images.py). `sluice.tidb.build_native` compiles it.
+Without it nothing is found, and rows are written by way of Arrow
+(`sluice.etl.changes.formats.load_data`), to the same text
+(tests/etl/changes/write_plans/test_found_images.py). `sluice.tidb.build_native` compiles it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,20 @@ else:
     from sluice.etl.changes.formats.kernel.plain import lines, net
 
 __all__ = [
-    "BINARY", "DATE", "DATETIME", "ENUM", "FEW", "FIXED", "GIVEN", "IS_COMPILED", "SIGNED", "TEXT", "TIME", "UNSIGNED",
-    "YEAR", "Spec", "lines", "net",
-]  # fmt: skip
+    "BINARY",
+    "DATE",
+    "DATETIME",
+    "ENUM",
+    "FEW",
+    "FIXED",
+    "GIVEN",
+    "IS_COMPILED",
+    "SIGNED",
+    "TEXT",
+    "TIME",
+    "UNSIGNED",
+    "YEAR",
+    "Spec",
+    "lines",
+    "net",
+]

@@ -1,8 +1,9 @@
-"""The row changes of a batch's payloads, found in one call: compiled from `compiled.c` where that can be.
+"""The row changes of a batch's payloads, found in one call: compiled from `compiled.c` where that
+can be.
 
-Without it nothing is found, and `sluice.etl.landing.extract.row_extractor` goes over the payloads with whole arrays,
-which gives the same changes (tests/etl/landing/extract/test_explode_kernel.py). `sluice.tidb.build_native` compiles it;
-`SLUICE_KERNEL=plain` leaves it out.
+Without it nothing is found, and `sluice.etl.landing.extract.row_extractor` goes over the payloads
+with whole arrays, which gives the same changes (tests/etl/landing/extract/test_explode_kernel.py).
+`sluice.tidb.build_native` compiles it; `SLUICE_KERNEL=plain` leaves it out.
 """
 
 from __future__ import annotations

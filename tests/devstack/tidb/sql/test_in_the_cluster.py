@@ -1,4 +1,6 @@
-"""The SQL port beside PD and TiKV: it reads what was played, at the timestamps that PD has handed out."""
+"""The SQL port beside PD and TiKV: it reads what was played, at the timestamps that PD has handed
+out.
+"""
 
 import time
 
@@ -14,7 +16,11 @@ SHOP = RECORDINGS / "shop"
 
 @pytest.fixture
 def started(tmp_path):
-    with etcd(tmp_path) as url, cluster(url, SHOP) as made, pumps(made.url, Recording(SHOP).cluster_id, Journal()):
+    with (
+        etcd(tmp_path) as url,
+        cluster(url, SHOP) as made,
+        pumps(made.url, Recording(SHOP).cluster_id, Journal()),
+    ):
         yield made
 
 
@@ -40,13 +46,19 @@ def test_reads_agree_with_what_was_played_and_with_pds_timestamps(started):
         during = []
         while started.get("/status")["state"] == "replaying":
             ts = pd.tso()
-            if select(started, "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'ledger'", ts)[0][0]:
+            if select(
+                started,
+                "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'ledger'",
+                ts,
+            )[0][0]:
                 during.append((ts, select(started, "SELECT COUNT(*) FROM bank.ledger", ts)))
             time.sleep(0.05)
         started.wait_state("done")
         for ts, found in during[-5:]:
             assert select(started, "SELECT COUNT(*) FROM bank.ledger", ts) == found
-        assert select(started, "SELECT COUNT(*) FROM bank.ledger") == ((wanted["b_mid"].tables["bank.ledger"],),)
+        assert select(started, "SELECT COUNT(*) FROM bank.ledger") == (
+            (wanted["b_mid"].tables["bank.ledger"],),
+        )
         # What the recording has later never happened here, however late it gets.
         late = pd.tso() + (3600 * 1000 << 18)
         with pytest.raises(pymysql.MySQLError, match="future"):

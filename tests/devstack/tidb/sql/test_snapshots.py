@@ -26,7 +26,11 @@ def recorded_rows(folder, full):
         yield json.loads(next(lines))["columns"]
         for line in lines:
             yield tuple(
-                bytes.fromhex(v["hex"]) if isinstance(v, dict) else v if v is None else str(v).encode()
+                bytes.fromhex(v["hex"])
+                if isinstance(v, dict)
+                else v
+                if v is None
+                else str(v).encode()
                 for v in json.loads(line)
             )
 
@@ -46,9 +50,13 @@ def test_every_table_of_every_snapshot_holds_the_recorded_rows(opened):
 def test_show_create_says_what_tidb_said_at_every_snapshot(opened):
     seen = 0
     for label in opened.recording.labels:
-        text = (opened.recording.directory / "snapshots" / label.name / "schema.sql").read_text(encoding="utf-8")
+        text = (opened.recording.directory / "snapshots" / label.name / "schema.sql").read_text(
+            encoding="utf-8"
+        )
         with opened.cursor(label.ts) as cursor:
-            for full, create in re.findall(r"^-- ([^\n]*)\n(CREATE TABLE.*?);\n(?=\n|$)", text, re.M | re.S):
+            for full, create in re.findall(
+                r"^-- ([^\n]*)\n(CREATE TABLE.*?);\n(?=\n|$)", text, re.M | re.S
+            ):
                 schema, _, table = full.partition(".")
                 cursor.execute(f"SHOW CREATE TABLE {quoted(schema)}.{quoted(table)}")
                 assert cursor.fetchone()[1] == create, label.name

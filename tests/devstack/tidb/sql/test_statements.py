@@ -59,7 +59,9 @@ def test_the_start_of_a_transaction_is_known_inside_of_it_only(shop):
 
 def test_a_session_reads_the_past_until_it_is_told_not_to(shop):
     label = shop.recording.label("b_mid")
-    counts = {name: count for full, count in label.tables.items() for name in [full.partition(".")[2]]}
+    counts = {
+        name: count for full, count in label.tables.items() for name in [full.partition(".")[2]]
+    }
     with shop.cursor(label.ts) as cursor:
         for name, count in counts.items():
             cursor.execute(f"SELECT COUNT(*) FROM bank.{name}")
@@ -70,7 +72,11 @@ def test_a_session_reads_the_past_until_it_is_told_not_to(shop):
 
 
 def test_a_commit_is_seen_from_its_timestamp_on_and_not_before(types):
-    commits = sorted(t.commit_ts for t in types.recording.transactions().values() if t.commit_ts and not t.ddl_job_id)
+    commits = sorted(
+        t.commit_ts
+        for t in types.recording.transactions().values()
+        if t.commit_ts and not t.ddl_job_id
+    )
     created = min(ts for ts in commits if types.versions.catalog(ts).find("types", "times"))
     with types.cursor() as cursor:
 
@@ -89,7 +95,8 @@ def test_the_schema_is_that_of_the_moment():
         early, late = edges.recording.label("a_exchange").ts, edges.recording.label("b_change").ts
         assert refused(edges, "SELECT * FROM Edges.ch", early)[0] == 1146
         assert (
-            len(all_of(edges, "SELECT * FROM Edges.ch", late)) == edges.recording.label("b_change").tables["Edges.ch"]
+            len(all_of(edges, "SELECT * FROM Edges.ch", late))
+            == edges.recording.label("b_change").tables["Edges.ch"]
         )
 
 
@@ -146,13 +153,18 @@ def test_the_future_cannot_be_read(shop):
 
 
 def test_nothing_is_written(shop):
-    assert "tidb_snapshot" in refused(shop, "INSERT INTO bank.ledger VALUES (1)", shop.recording.label("e_end").ts)[1]
+    assert (
+        "tidb_snapshot"
+        in refused(shop, "INSERT INTO bank.ledger VALUES (1)", shop.recording.label("e_end").ts)[1]
+    )
     assert "only reads" in refused(shop, "DELETE FROM bank.ledger")[1]
 
 
 def test_what_never_happened_is_not_seen():
     with port("types", limit=lambda: 0) as types:
-        assert all_of(types, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'types'") == ((0,),)
+        assert all_of(
+            types, "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'types'"
+        ) == ((0,),)
 
 
 # ---- cutting a table -----------------------------------------------------------------------------
@@ -163,8 +175,8 @@ def test_information_schema_tells_how_tables_are_kept(types):
         name: (kind, sharding)
         for name, kind, sharding in all_of(
             types,
-            "SELECT table_name, tidb_pk_type, tidb_row_id_sharding_info FROM information_schema.TABLES"
-            " WHERE table_schema = 'types'",
+            "SELECT table_name, tidb_pk_type, tidb_row_id_sharding_info FROM"
+            " information_schema.TABLES WHERE table_schema = 'types'",
         )
     }
     assert found["ints"] == ("CLUSTERED", "NOT_SHARDED(PK_IS_HANDLE)")
@@ -172,7 +184,11 @@ def test_information_schema_tells_how_tables_are_kept(types):
     assert found["pk_nc"] == found["nopk"] == ("NONCLUSTERED", "NOT_SHARDED")
     assert found["ar"] == ("CLUSTERED", "PK_AUTO_RANDOM_BITS=5")
     ids = dict(
-        all_of(types, "SELECT tidb_table_id, table_rows FROM information_schema.tables WHERE table_schema='types'")
+        all_of(
+            types,
+            "SELECT tidb_table_id, table_rows FROM information_schema.tables WHERE"
+            " table_schema='types'",
+        )
     )
     assert len(ids) == 35 and set(ids.values()) == {0}
 
@@ -191,7 +207,9 @@ def test_rows_without_a_clustered_key_have_a_row_id(types):
 
 def test_table_samples_give_the_first_row_of_each_region(types):
     ids = [row[0] for row in all_of(types, "SELECT id FROM types.ints")]
-    assert [row[0] for row in all_of(types, "SELECT id FROM types.ints TABLESAMPLE REGIONS()")] == ids[::2]
+    assert [
+        row[0] for row in all_of(types, "SELECT id FROM types.ints TABLESAMPLE REGIONS()")
+    ] == ids[::2]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +239,9 @@ def test_ranges_cover_every_row_once(shop):
         bounds = [low + (high - low + 1) * n // 7 for n in range(8)]
         counts = []
         for begin, end in pairwise(bounds):
-            cursor.execute("SELECT COUNT(*) FROM bank.ledger WHERE id >= %s AND id < %s", (begin, end))
+            cursor.execute(
+                "SELECT COUNT(*) FROM bank.ledger WHERE id >= %s AND id < %s", (begin, end)
+            )
             counts.append(cursor.fetchone()[0])
     assert sum(counts) == total
 
@@ -230,19 +250,25 @@ def test_the_next_page_begins_after_the_last_key(shop):
     ts, seen, last = shop.recording.label("b_mid").ts, [], -1
     with shop.cursor(ts) as cursor:
         while True:
-            cursor.execute("SELECT id FROM bank.account WHERE id > %s ORDER BY id LIMIT 37", (last,))
+            cursor.execute(
+                "SELECT id FROM bank.account WHERE id > %s ORDER BY id LIMIT 37", (last,)
+            )
             page = [row[0] for row in cursor.fetchall()]
             if not page:
                 break
             seen, last = seen + page, page[-1]
-    assert len(seen) == shop.recording.label("b_mid").tables["bank.account"] and seen == sorted(set(seen))
+    assert len(seen) == shop.recording.label("b_mid").tables["bank.account"] and seen == sorted(
+        set(seen)
+    )
 
 
 def test_collated_keys_compare_by_their_collation(types):
     everything = all_of(types, "SELECT k, k2 FROM types.co_utf8mb4_general_ci ORDER BY k")
     (first, _), *_ = everything
-    assert all_of(types, "SELECT k FROM types.co_utf8mb4_general_ci WHERE k = %s" % repr(first.swapcase()))  # noqa: UP031
-    assert not all_of(types, "SELECT k FROM types.co_utf8mb4_bin WHERE k = %s" % repr(first.swapcase()))  # noqa: UP031
+    assert all_of(
+        types, f"SELECT k FROM types.co_utf8mb4_general_ci WHERE k = {first.swapcase()!r}"
+    )
+    assert not all_of(types, f"SELECT k FROM types.co_utf8mb4_bin WHERE k = {first.swapcase()!r}")
 
 
 def test_a_reader_sets_what_helps_it(types):
@@ -257,16 +283,27 @@ def test_a_reader_sets_what_helps_it(types):
             cursor.execute(f"SET SESSION {name} = {value}")
             cursor.execute(f"SELECT @@{name}")
             assert str(cursor.fetchone()[0]) == value.strip("'")
-        cursor.execute("SELECT /*+ USE_INDEX(nopk) */ a FROM types.nopk FORCE INDEX (`PRIMARY`) WHERE a IS NULL")
-    assert refused(types, "SET tidb_no_such = 1") == (1193, "Unknown system variable 'tidb_no_such'")
+        cursor.execute(
+            "SELECT /*+ USE_INDEX(nopk) */ a FROM types.nopk FORCE INDEX (`PRIMARY`) WHERE a IS"
+            " NULL"
+        )
+    assert refused(types, "SET tidb_no_such = 1") == (
+        1193,
+        "Unknown system variable 'tidb_no_such'",
+    )
 
 
 # ---- about the cluster ---------------------------------------------------------------------------
 
 
 def test_the_cluster_says_how_it_writes_binlogs(types):
-    assert all_of(types, "SELECT binlog_status FROM information_schema.TIDB_SERVERS_INFO") == (("On",),)
-    config = {row[2]: row[3] for row in all_of(types, "SHOW CONFIG WHERE type='tidb' AND name LIKE 'binlog%'")}
+    assert all_of(types, "SELECT binlog_status FROM information_schema.TIDB_SERVERS_INFO") == (
+        ("On",),
+    )
+    config = {
+        row[2]: row[3]
+        for row in all_of(types, "SHOW CONFIG WHERE type='tidb' AND name LIKE 'binlog%'")
+    }
     assert config["binlog.enable"] == "true" and config["binlog.ignore-error"] == "false"
     wanted = "SELECT variable_value FROM mysql.tidb WHERE variable_name = 'new_collation_enabled'"
     assert all_of(types, wanted) == (("True",),)
@@ -309,11 +346,15 @@ def test_headers_tell_types_flags_and_character_sets(types):
     assert strs["j"].type_code == FIELD_TYPE.JSON and strs["v"].length == 255 * 4
     decimals = described(types, "SELECT * FROM types.decs")
     assert (decimals["d65"].type_code, decimals["d65"].scale) == (FIELD_TYPE.NEWDECIMAL, 30)
-    assert described(types, "SELECT f + 0e0 AS f FROM types.decs")["f"].type_code == FIELD_TYPE.DOUBLE
+    assert (
+        described(types, "SELECT f + 0e0 AS f FROM types.decs")["f"].type_code == FIELD_TYPE.DOUBLE
+    )
 
 
 def test_a_float_in_an_expression_keeps_all_its_digits(types):
-    shown = [row[0] for row in all_of(types, "SELECT f + 0e0 FROM types.decs WHERE f > 1e38", conv=TEXT)]
+    shown = [
+        row[0] for row in all_of(types, "SELECT f + 0e0 FROM types.decs WHERE f > 1e38", conv=TEXT)
+    ]
     assert shown and all(len(text) > 12 for text in shown)
 
 
@@ -343,7 +384,10 @@ def test_timestamps_are_shown_in_the_sessions_zone(types):
 
 
 def test_rows_leave_before_the_last_is_read(types):
-    with types.connect(cursorclass=pymysql.cursors.SSCursor) as connection, connection.cursor() as cursor:
+    with (
+        types.connect(cursorclass=pymysql.cursors.SSCursor) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute("SELECT id, b FROM types.bigrow")
         big = cursor.fetchone()
         assert len(big[1]) >= 2_000_000
@@ -361,9 +405,24 @@ def test_the_password_is_checked():
 
 def test_connections_may_be_encrypted(tmp_path):
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        key,
+        "-out",
+        cert,
+        "-days",
+        "2",
+    ]
     subprocess.run(
-        [*command, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
+        [*command, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True,
+        capture_output=True,
     )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)

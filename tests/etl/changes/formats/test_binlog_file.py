@@ -23,7 +23,8 @@ from sluice.etl.changes.formats.binlog_file import (
 )
 
 CREATE_BANK = bytes.fromhex(
-    "04051b1c 2600000000000000 0801 109480e0c98bb5fdc306 2218 435245415445204441544142415345206062616e6b603b3b 33bddf95"
+    "04051b1c 2600000000000000 0801 109480e0c98bb5fdc306 2218"
+    " 435245415445204441544142415345206062616e6b603b3b 33bddf95"
 )
 
 
@@ -61,7 +62,9 @@ def test_a_damaged_record_is_named_with_its_offset(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         reader = read_file(path)
         assert next(reader)[1] == b"one"
-        with pytest.raises(DamagedRecordError, match=rf"{path.name}: the record at byte {len(first)} ") as caught:
+        with pytest.raises(
+            DamagedRecordError, match=rf"{path.name}: the record at byte {len(first)} "
+        ) as caught:
             list(reader)
         assert caught.value.offset == len(first)
 
@@ -92,7 +95,9 @@ def test_a_compressed_file_is_read_alike_and_its_end_missed(tmp_path: Path) -> N
 def test_names_are_the_originals() -> None:
     assert new_name(12, 1795253000) == "binlog-0000000000000012-20261121092320"
     assert BinlogFileName.parse("binlog-0000000000000012-20261121092320") == BinlogFileName(12)
-    assert BinlogFileName.parse("binlog-0000000000000012-20261121092320.gz") == BinlogFileName(12, compressed=True)
+    assert BinlogFileName.parse("binlog-0000000000000012-20261121092320.gz") == BinlogFileName(
+        12, compressed=True
+    )
     assert BinlogFileName.parse("binlog-0000000000000012") == BinlogFileName(12)
     assert BinlogFileName.parse("savepoint") is None
     assert BinlogFileName.parse("binlog-0000000000000012-20261121092320.gz.tmp") is None
@@ -104,13 +109,17 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BinlogFileError, match="files are missing"):
         list_files(tmp_path)
     (tmp_path / new_name(5)).touch()
-    assert [path.name for path in list_files(tmp_path)] == sorted(path.name for path in tmp_path.iterdir())
+    assert [path.name for path in list_files(tmp_path)] == sorted(
+        path.name for path in tmp_path.iterdir()
+    )
 
 
 def test_a_number_given_twice_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binlog-0000000000000000-20261121092320").touch()
     (tmp_path / "binlog-0000000000000000-20261121092320.gz").touch()
-    assert [path.name for path in list_files(tmp_path)] == ["binlog-0000000000000000-20261121092320.gz"]
+    assert [path.name for path in list_files(tmp_path)] == [
+        "binlog-0000000000000000-20261121092320.gz"
+    ]
     (tmp_path / "binlog-0000000000000000-20261121092321").touch()
     with pytest.raises(BinlogFileError, match="have the same number"):
         list_files(tmp_path)

@@ -1,5 +1,5 @@
-"""Which column is which across a DDL: TiDB gives a column whose rows it rewrites a new id, also when it gets a new
-name.
+"""Which column is which across a DDL: TiDB gives a column whose rows it rewrites a new id, also
+when it gets a new name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def described(kind: int, query: str, before: Table, after: Table) -> DdlJob:
 
 
 def paired(kind: int, query: str, before: Table, after: Table) -> set[tuple[str, str]]:
-    return {(change.old.name, change.new.name) for change in changed_columns(described(kind, query, before, after))}
+    return {
+        (change.old.name, change.new.name)
+        for change in changed_columns(described(kind, query, before, after))
+    }
 
 
 BEFORE = table(10, "t", "id int", "a varchar(30)", "B int", primary="id")
@@ -60,12 +63,18 @@ def test_a_column_with_a_new_name_and_a_new_type_keeps_its_values(story: Story) 
         table(10, "t", "id int", "a varchar(30)", "ts timestamp not null", "j text", primary="id"),
         "CREATE TABLE `t` (`id` INT PRIMARY KEY,`a` VARCHAR(30),`ts` TIMESTAMP NOT NULL,`j` TEXT)",
     )
-    story.insert(old, {"id": 1, "a": "2020-01-02 03:04:05", "ts": "2020-01-01 20:00:00", "j": '{"a": 1}'})
+    story.insert(
+        old, {"id": 1, "a": "2020-01-02 03:04:05", "ts": "2020-01-01 20:00:00", "j": '{"a": 1}'}
+    )
     at = old.columns
     new = replace(old, columns=(at[0], replace(column(5, "b datetime"), offset=1), *at[2:]))
     story.statement(12, "ALTER TABLE `t` CHANGE COLUMN `a` `b` DATETIME", new)
-    newer = replace(new, columns=(*new.columns[:2], replace(column(6, "tt datetime not null"), offset=2), at[3]))
-    story.statement(12, "ALTER TABLE `t` CHANGE COLUMN `ts` `tt` DATETIME NOT NULL", newer, time_zone="+08:00")
+    newer = replace(
+        new, columns=(*new.columns[:2], replace(column(6, "tt datetime not null"), offset=2), at[3])
+    )
+    story.statement(
+        12, "ALTER TABLE `t` CHANGE COLUMN `ts` `tt` DATETIME NOT NULL", newer, time_zone="+08:00"
+    )
     newest = replace(
         newer,
         columns=(
@@ -80,14 +89,22 @@ def test_a_column_with_a_new_name_and_a_new_type_keeps_its_values(story: Story) 
 
 
 def test_a_refused_change_never_loses_the_values(story: Story) -> None:
-    """What MariaDB refuses as it is written is done in another form, and the column goes on under its new name."""
+    """What MariaDB refuses as it is written is done in another form, and the column goes on under
+    its new name.
+    """
     old = story.create(
-        table(10, "t", "id int", "n int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT)"
+        table(10, "t", "id int", "n int", primary="id"),
+        "CREATE TABLE `t` (`id` INT PRIMARY KEY,`n` INT)",
     )
     story.insert(old, {"id": 1, "n": 7})
-    new = replace(old, columns=(old.columns[0], replace(column(5, "m varchar(20) not null"), offset=1)))
+    new = replace(
+        old, columns=(old.columns[0], replace(column(5, "m varchar(20) not null"), offset=1))
+    )
     story.statement(
-        12, 'alter table "t" change "n" "m" varchar(20) character set utf8mb4 not null collate utf8mb4_bin', new
+        12,
+        'alter table "t" change "n" "m" varchar(20) character set utf8mb4 not null collate'
+        " utf8mb4_bin",
+        new,
     )
     newer = replace(new, columns=(new.columns[0], replace(new.columns[1], name="n 2")))
     story.statement(12, 'alter table "t" rename column "m" to "n 2"', newer)
@@ -101,12 +118,17 @@ def test_numbers_that_become_text_move_no_clock_and_names_are_only_names(story: 
     old = replace(old, columns=(old.columns[0], replace(old.columns[1], name="f%"), old.columns[2]))
     story.create(
         old,
-        "CREATE TABLE `we``ird %s` (`id` INT PRIMARY KEY,`f%` FLOAT,`upd` TIMESTAMP DEFAULT CURRENT_TIMESTAMP() ON"
-        " UPDATE CURRENT_TIMESTAMP())",
+        "CREATE TABLE `we``ird %s` (`id` INT PRIMARY KEY,`f%` FLOAT,`upd` TIMESTAMP DEFAULT"
+        " CURRENT_TIMESTAMP() ON UPDATE CURRENT_TIMESTAMP())",
     )
     story.insert(old, {"id": 1, "f%": 1e20, "upd": "2020-01-01 00:00:00"})
     new = replace(
-        old, columns=(old.columns[0], replace(column(5, "f varchar(30)"), name="f%", offset=1), old.columns[2])
+        old,
+        columns=(
+            old.columns[0],
+            replace(column(5, "f varchar(30)"), name="f%", offset=1),
+            old.columns[2],
+        ),
     )
     story.statement(12, "ALTER TABLE `we``ird %s` MODIFY COLUMN `f%` VARCHAR(30)", new)
     story.apply()

@@ -87,7 +87,12 @@ CASES: dict[str, tuple[str, int, dict[str, object], pa.DataType, list[object]]] 
         12,
         {"decimal": 6},
         pa.large_string(),
-        ["0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999", "1000-01-01 00:00:00.000001", None],
+        [
+            "0000-00-00 00:00:00.000000",
+            "9999-12-31 23:59:59.999999",
+            "1000-01-01 00:00:00.000001",
+            None,
+        ],
     ),
     "timestamp": (
         "timestamp(3) null",
@@ -123,7 +128,13 @@ CASES: dict[str, tuple[str, int, dict[str, object], pa.DataType, list[object]]] 
         pa.large_string(),
         ["", "1", "1,x", "z w,ß", None],
     ),
-    "json": ("json", 0xF5, {}, pa.large_string(), ['{"a": "\\\\n\\t\\"😀"}', "null", "[1, 2.5, -0]", '"\\\\"', None]),
+    "json": (
+        "json",
+        0xF5,
+        {},
+        pa.large_string(),
+        ['{"a": "\\\\n\\t\\"😀"}', "null", "[1, 2.5, -0]", '"\\\\"', None],
+    ),
     "varchar": (
         "varchar(50) character set utf8mb4 collate utf8mb4_bin",
         15,
@@ -138,7 +149,13 @@ CASES: dict[str, tuple[str, int, dict[str, object], pa.DataType, list[object]]] 
         pa.large_string(),
         ["é\t\\", "ÿ", "€", "", None],
     ),
-    "gbk": ("text character set gbk", 0xFC, {"charset": "gbk"}, pa.large_string(), ["中文\\", "多\t", "誠", "", None]),
+    "gbk": (
+        "text character set gbk",
+        0xFC,
+        {"charset": "gbk"},
+        pa.large_string(),
+        ["中文\\", "多\t", "誠", "", None],
+    ),
     "blob": (
         "longblob",
         0xFB,
@@ -168,21 +185,35 @@ def make(name: str) -> tuple[Table, str, dict[str, pa.Array], int]:
     columns = (Column(1, "id", 0, 8, 3), Column(2, "we`ird \\ c", 1, tp, **options))  # type: ignore[arg-type]
     table = Table(1, 1, "d`b", "t'\\b", columns, pk_is_handle=True)
     create = f"CREATE TABLE {quote_table(table)} (id bigint primary key, `we``ird \\ c` {sql})"
-    arrays = {"id": pa.array(range(len(values)), pa.int64()), columns[1].name: pa.array(values, kind)}
+    arrays = {
+        "id": pa.array(range(len(values)), pa.int64()),
+        columns[1].name: pa.array(values, kind),
+    }
     return table, create, arrays, len(values)
 
 
 @pytest.fixture(params=["LOAD DATA", "REPLACE", "sent ahead"])
-def writing(request: pytest.FixtureRequest, session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> MySQLSession:
-    """A session whose server takes LOAD DATA, or doesn't; or that sends few rows as one statement."""
+def writing(
+    request: pytest.FixtureRequest, session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> MySQLSession:
+    """A session whose server takes LOAD DATA, or doesn't.
+
+    Or that sends few rows as one statement.
+    """
     if request.param == "sent ahead":
 
         def load(target: str, layout: LoadLayout, payload: object) -> LoadOutcome:
-            (done,) = session.execute_pipelined([LoadData(target, layout, payload, may_replace=False)])
+            (done,) = session.execute_pipelined(
+                [LoadData(target, layout, payload, may_replace=False)]
+            )
             if isinstance(done, DownstreamError):
                 raise done
             assert isinstance(done, LoadOutcome)
-            return LoadOutcome(done.deleted, 0, done.skipped, done.warnings) if done.records < 0 else done
+            return (
+                LoadOutcome(done.deleted, 0, done.skipped, done.warnings)
+                if done.records < 0
+                else done
+            )
 
         monkeypatch.setattr(session, "load", load)
         return session
@@ -190,18 +221,24 @@ def writing(request: pytest.FixtureRequest, session: MySQLSession, monkeypatch: 
     return session
 
 
-def load(session: MySQLSession, table: Table, arrays: dict[str, pa.Array], rows: int, **options: int) -> int:
+def load(
+    session: MySQLSession, table: Table, arrays: dict[str, pa.Array], rows: int, **options: int
+) -> int:
     chunks = 0
     for chunk in format_load(table, arrays, rows, **options):
         outcome = session.load(quote_table(table), chunk.layout, chunk.payload)
         said = (chunk.rows, 0, 0, 0) if session.dialect.has_local_infile else (-1, chunk.rows, 0, 0)
-        assert (outcome.records, outcome.deleted, outcome.skipped, outcome.warnings) == said, session.warnings()
+        assert (outcome.records, outcome.deleted, outcome.skipped, outcome.warnings) == said, (
+            session.warnings()
+        )
         chunks += 1
     return chunks
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(writing: MySQLSession, name: str) -> None:
+def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(
+    writing: MySQLSession, name: str
+) -> None:
     session = writing
     table, create, arrays, rows = make(name)
     session.query("CREATE DATABASE `d``b` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
@@ -209,17 +246,25 @@ def test_values_of_every_kind_arrive_exactly_and_are_found_again_by_value(writin
     load(session, table, arrays, rows)
     column = table.columns[1]
     values = arrays[column.name].to_pylist()
-    select = {"float": "`we``ird \\ c`+0e0", "bit": "`we``ird \\ c`+0", "year": "`we``ird \\ c`+0"}.get(
-        column.kind, "`we``ird \\ c`"
-    )
+    select = {
+        "float": "`we``ird \\ c`+0e0",
+        "bit": "`we``ird \\ c`+0",
+        "year": "`we``ird \\ c`+0",
+    }.get(column.kind, "`we``ird \\ c`")
     if column.kind in ("date", "datetime", "timestamp", "time", "decimal"):
         select = f"CAST({select} AS CHAR)"
-    got = [row[0] for row in session.query(f"SELECT {select} FROM {quote_table(table)} ORDER BY id")]
+    got = [
+        row[0] for row in session.query(f"SELECT {select} FROM {quote_table(table)} ORDER BY id")
+    ]
     if column.kind == "float":
         values = [None if v is None else float(np.float32(format_float(v))) for v in values]
     assert got == values
-    for index, condition in enumerate(row_conditions(table.columns, list(arrays.values())).to_pylist()):
-        assert session.execute(f"DELETE FROM {quote_table(table)} WHERE ".encode() + condition) == 1, (index, condition)
+    for index, condition in enumerate(
+        row_conditions(table.columns, list(arrays.values())).to_pylist()
+    ):
+        assert (
+            session.execute(f"DELETE FROM {quote_table(table)} WHERE ".encode() + condition) == 1
+        ), (index, condition)
 
 
 def test_rows_that_differ_only_in_case_or_spaces_are_told_apart(session: MySQLSession) -> None:
@@ -236,14 +281,21 @@ def test_chunks_hold_whole_rows_and_stay_within_the_limit(session: MySQLSession)
     session.query("CREATE DATABASE x")
     session.query("CREATE TABLE x.t (id int primary key, c longtext)")
     table = Table(
-        1, 1, "x", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 0xFB, charset="utf8mb4")), pk_is_handle=True
+        1,
+        1,
+        "x",
+        "t",
+        (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 0xFB, charset="utf8mb4")),
+        pk_is_handle=True,
     )
     arrays = {
         "id": pa.array(range(100), pa.int64()),
         "c": pa.array(["x" * (i * 50) for i in range(99)] + ["y" * 20_000], pa.large_string()),
     }
     assert load(session, table, arrays, 100, chunk_bytes=10_000) > 10
-    assert session.query("SELECT count(*), sum(length(c)) FROM x.t") == [(100, sum(i * 50 for i in range(99)) + 20_000)]
+    assert session.query("SELECT count(*), sum(length(c)) FROM x.t") == [
+        (100, sum(i * 50 for i in range(99)) + 20_000)
+    ]
 
 
 def test_a_value_that_does_not_fit_is_refused_not_truncated(writing: MySQLSession) -> None:
@@ -251,7 +303,12 @@ def test_a_value_that_does_not_fit_is_refused_not_truncated(writing: MySQLSessio
     session.query("CREATE DATABASE x")
     session.query("CREATE TABLE x.t (id int primary key, c varchar(3))")
     table = Table(
-        1, 1, "x", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, charset="utf8mb4")), pk_is_handle=True
+        1,
+        1,
+        "x",
+        "t",
+        (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, charset="utf8mb4")),
+        pk_is_handle=True,
     )
     with pytest.raises(Exception, match="1406"):
         load(session, table, {"id": pa.array([1]), "c": pa.array(["long"], pa.large_string())}, 1)
@@ -259,7 +316,9 @@ def test_a_value_that_does_not_fit_is_refused_not_truncated(writing: MySQLSessio
 
 def test_statements_stay_within_the_limit_but_for_single_rows() -> None:
     layout = LoadLayout(("a", "b"), bits=("b",))
-    lines = b"".join(b"%s\t%d\n" % (b"x" * (i % 50), i) for i in range(500)) + b"y" * 5000 + b"\t\\N\n"
+    lines = (
+        b"".join(b"%s\t%d\n" % (b"x" * (i % 50), i) for i in range(500)) + b"y" * 5000 + b"\t\\N\n"
+    )
     statements = list(replace_statements("`d`.`t`", layout, lines, statement_bytes=1000))
     assert max(map(len, statements[:-1])) < 1100
     assert sum(statement.count(b"\n(") for statement in statements) == 501
@@ -268,7 +327,9 @@ def test_statements_stay_within_the_limit_but_for_single_rows() -> None:
 
 FIELDS = st.one_of(
     st.just(b"\\N"),
-    st.lists(st.sampled_from([b"'", b"\\\\", b"\\t", b"\\n", b"\\0", b"N", b"NULL", b",", b"(", b"x"])).map(b"".join),
+    st.lists(
+        st.sampled_from([b"'", b"\\\\", b"\\t", b"\\n", b"\\0", b"N", b"NULL", b",", b"(", b"x"])
+    ).map(b"".join),
 )
 
 
@@ -283,7 +344,9 @@ def test_one_statement_for_few_rows_is_the_one_that_is_made_field_by_field(
     assert found == (wanted if replaces else wanted.replace(b"REPLACE", b"INSERT", 1))
 
 
-def test_rows_are_not_written_as_statements_where_backslashes_do_not_escape(session: MySQLSession) -> None:
+def test_rows_are_not_written_as_statements_where_backslashes_do_not_escape(
+    session: MySQLSession,
+) -> None:
     session._dialect = replace(session.dialect, has_local_infile=False)
     session.query("SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'")
     with pytest.raises(DownstreamError, match="NO_BACKSLASH_ESCAPES"):
@@ -329,7 +392,8 @@ def test_the_sysbench_shape_is_formatted_at_a_million_rows_a_second() -> None:
         "pad": pa.array([f"{i:059d}" for i in range(rows)], pa.large_string()),
     }
     best = min(_seconds(table, arrays, rows) for _ in range(5))
-    assert rows / best > 500_000, f"{rows / best:,.0f} rows/s"  # half the aim: the machine may be busy
+    # half the aim: the machine may be busy
+    assert rows / best > 500_000, f"{rows / best:,.0f} rows/s"
 
 
 def _seconds(table: Table, arrays: dict[str, pa.Array], rows: int) -> float:

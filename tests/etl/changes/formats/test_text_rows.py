@@ -48,7 +48,9 @@ def test_rows_of_any_sizes_are_found_wherever_the_stream_is_cut(seed: int) -> No
     columns = rng.randint(1, 5)
     sizes = [0, 1, 7, 250, 251, 65_535, 65_536]
     rows = [
-        tuple(None if rng.random() < 0.2 else rng.randbytes(rng.choice(sizes)) for _ in range(columns))
+        tuple(
+            None if rng.random() < 0.2 else rng.randbytes(rng.choice(sizes)) for _ in range(columns)
+        )
         for _ in range(rng.randint(0, 30))
     ]
     stream = b"".join(packets(b"".join(map(value, row))) for row in rows) + packets(END)
@@ -83,10 +85,16 @@ def test_a_row_with_other_than_its_columns_is_an_error(payload: bytes) -> None:
 
 def test_what_a_server_sends_is_what_the_driver_reads(mariadb: MariaDBServer) -> None:
     statement = (
-        "SELECT seq, IF(seq % 7 = 0, NULL, REPEAT(CHAR(seq % 256), seq % 300)), seq / 3 FROM mysql.seq_1_to_100000"
+        "SELECT seq, IF(seq % 7 = 0, NULL, REPEAT(CHAR(seq % 256), seq % 300)), seq / 3 FROM"
+        " mysql.seq_1_to_100000"
     )
     connection = LoginConnection(
-        host="127.0.0.1", port=mariadb.port, user="root", autocommit=None, conv={}, use_unicode=False
+        host="127.0.0.1",
+        port=mariadb.port,
+        user="root",
+        autocommit=None,
+        conv={},
+        use_unicode=False,
     )
     with connection.cursor() as cursor:
         cursor.execute(statement)

@@ -10,10 +10,15 @@ from sluice.etl.changes.planning._transaction_splits import split_points
 
 
 def cut(transactions: list[list[int]], most: int) -> list[list[list[int]]]:
-    """Transactions, each the ids of the tables that it changes, in the pieces that they are cut into."""
+    """Transactions, each the ids of the tables that it changes, in the pieces that they are cut
+    into.
+    """
     ids = np.array([table for each in transactions for table in each], np.int64)
     commit_ts = np.array([10 * n for n, each in enumerate(transactions) for _ in each], np.int64)
-    pieces = [(ids[a:b], commit_ts[a:b]) for a, b in _between(split_points(ids, commit_ts, most), len(ids))]
+    pieces = [
+        (ids[a:b], commit_ts[a:b])
+        for a, b in _between(split_points(ids, commit_ts, most), len(ids))
+    ]
     return [[own[ts == one].tolist() for one in np.unique(ts)] for own, ts in pieces]
 
 
@@ -21,8 +26,13 @@ def _between(places: list[int], end: int) -> list[tuple[int, int]]:
     return list(zip([0, *places], [*places, end], strict=True))
 
 
-@given(st.lists(st.lists(st.integers(1, 400), min_size=1, max_size=30), min_size=1, max_size=60), st.integers(1, 100))
-def test_transactions_stay_whole_in_order_and_few_tables_are_together(transactions: list[list[int]], most: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(1, 400), min_size=1, max_size=30), min_size=1, max_size=60),
+    st.integers(1, 100),
+)
+def test_transactions_stay_whole_in_order_and_few_tables_are_together(
+    transactions: list[list[int]], most: int
+) -> None:
     pieces = cut(transactions, most)
     assert [each for piece in pieces for each in piece] == transactions
     if len(pieces) > 1:

@@ -18,13 +18,26 @@ MERGING = Route("shop", "orders*", "all", "orders", "the rule")
 def test_a_table_keeps_its_name_unless_a_route_says_otherwise():
     found = Destinations(Filter(), Routes()).for_table(TABLE)
     assert found.table is TABLE
-    assert (found.name, found.source, found.is_wanted, found.refusal) == ("shop.orders", "", True, "")
+    assert (found.name, found.source, found.is_wanted, found.refusal) == (
+        "shop.orders",
+        "",
+        True,
+        "",
+    )
     found = Destinations(Filter(), Routes((MERGING,))).for_table(TABLE)
-    assert (found.table.full_name, found.name, found.source) == ("all.orders", "shop.orders", "shop.orders")
+    assert (found.table.full_name, found.name, found.source) == (
+        "all.orders",
+        "shop.orders",
+        "shop.orders",
+    )
 
 
 def test_what_events_a_filter_leaves_out_is_by_the_name_upstream():
-    rules = Filter(events=(EventRule(NameRule("shop", "orders", "it"), frozenset({"delete", "truncate table"})),))
+    rules = Filter(
+        events=(
+            EventRule(NameRule("shop", "orders", "it"), frozenset({"delete", "truncate table"})),
+        )
+    )
     found = Destinations(rules, Routes((MERGING,))).for_table(TABLE)
     assert (found.ignored_kinds, found.may_keep_rows) == (frozenset({2}), True)
 

@@ -15,10 +15,16 @@ def steps_of(folder: Path, ignored: set[int]) -> list[Step]:
     relay = RelayLog.open(url) if any(folder.iterdir()) else land(RECORDINGS / "ddl", url, 100_000)
     window = relay.first()
     assert window is not None
-    return list(prepare_steps(url, BatchPayload.from_windows([window]), PrepareOptions(ignored_ts=frozenset(ignored))))
+    return list(
+        prepare_steps(
+            url, BatchPayload.from_windows([window]), PrepareOptions(ignored_ts=frozenset(ignored))
+        )
+    )
 
 
-def test_an_ignored_ddl_is_not_sent_but_later_rows_are_read_with_the_schema_it_made(tmp_path: Path) -> None:
+def test_an_ignored_ddl_is_not_sent_but_later_rows_are_read_with_the_schema_it_made(
+    tmp_path: Path,
+) -> None:
     everything = steps_of(tmp_path, set())
     ddls = [step for step in everything if step.kind == "ddl"]
     altered = next(step for step in ddls if "ADD COLUMN" in step.detail.query)
@@ -40,7 +46,9 @@ def test_an_ignored_transaction_is_left_out_and_the_checkpoint_moves_on(tmp_path
     single = next(s for s in everything if s.kind == "load" and s.detail.first_ts == s.commit_ts)
     found = steps_of(tmp_path, {single.commit_ts})
     assert not [
-        s for s in found if s.kind in ("load", "delete") and s.commit_ts == single.commit_ts == s.detail.first_ts
+        s
+        for s in found
+        if s.kind in ("load", "delete") and s.commit_ts == single.commit_ts == s.detail.first_ts
     ]
     assert found[-1].kind == "commit"
     assert found[-1].commit_ts == everything[-1].commit_ts

@@ -1,4 +1,6 @@
-"""Rows written by sessions that don't know of a partition DDL yet, or know of it before its binlog comes."""
+"""Rows written by sessions that don't know of a partition DDL yet, or know of it before its binlog
+comes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,13 @@ from tests.etl.preparing import local_preparer
     st.sampled_from([1, 20, 100_000]),
 )
 def test_sessions_behind_and_ahead_of_partition_ddl_end_like_the_partitions_upstream(
-    mariadb: MariaDBServer, mode: str, keyed: bool, seed: int, count: int, sizes: list[int], max_rows: int
+    mariadb: MariaDBServer,
+    mode: str,
+    keyed: bool,
+    seed: int,
+    count: int,
+    sizes: list[int],
+    max_rows: int,
 ) -> None:
     history = PartitionHistory(seed, keyed)
     history.grow(count)
@@ -56,7 +64,10 @@ def test_sessions_behind_and_ahead_of_partition_ddl_end_like_the_partitions_upst
         if last is None:
             return
         config = Settings(
-            Upstream("unused"), Relay(f"file://{folder}"), mariadb.downstream, apply=Apply(mode, 3, max_rows)
+            Upstream("unused"),
+            Relay(f"file://{folder}"),
+            mariadb.downstream,
+            apply=Apply(mode, 3, max_rows),
         )
         run_apply(config, until_ts=last.hi, run_seconds=240, prepare=local_preparer(config))
         for name, expected in history.final.items():
@@ -108,8 +119,13 @@ def test_columns_and_partitions_are_found_by_tidbs_lower_case() -> None:
     assert partition_of(parted(2, [{}, {}], "`οδοσ`", (), greek), {"ΟΔΟΣ": 3}) == 101
 
 
-def parted(kind: int, definitions: list[dict], expr: str = "", columns: tuple[str, ...] = (), *cols: Column) -> Table:
-    named = [{"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, **d} for n, d in enumerate(definitions)]
+def parted(
+    kind: int, definitions: list[dict], expr: str = "", columns: tuple[str, ...] = (), *cols: Column
+) -> Table:
+    named = [
+        {"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, **d}
+        for n, d in enumerate(definitions)
+    ]
     info = {
         "type": kind,
         "expr": expr,
@@ -152,7 +168,11 @@ _CASES = [
     ),
     (
         parted(
-            1, [{"less_than": ["1"]}, {"less_than": ["1577836801"]}], "UNIX_TIMESTAMP(`t`)", (), Column(9, "t", 0, 7)
+            1,
+            [{"less_than": ["1"]}, {"less_than": ["1577836801"]}],
+            "UNIX_TIMESTAMP(`t`)",
+            (),
+            Column(9, "t", 0, 7),
         ),
         {"t": "2020-01-01 00:00:00"},
         1,
@@ -165,37 +185,92 @@ _CASES = [
     (parted(2, [{}] * 4, "`a`", (), _A), {"a": -7}, 3),
     (parted(2, [{}] * 4, "`a`", (), _A), {"a": 2**64 - 3}, 3),
     (parted(2, [{}] * 4, "`a`", (), _A), {"a": None}, 0),
-    (parted(3, [{"in_values": [["1"], ["NULL"]]}, {"in_values": [["2"]]}], "`a`", (), _A), {"a": None}, 0),
+    (
+        parted(3, [{"in_values": [["1"], ["NULL"]]}, {"in_values": [["2"]]}], "`a`", (), _A),
+        {"a": None},
+        0,
+    ),
     (parted(3, [{"in_values": [["1"]]}, {"in_values": [["DEFAULT"]]}], "`a`", (), _A), {"a": 7}, 1),
     (parted(3, [{"in_values": [["1"]]}], "`a`", (), _A), {"a": 7}, None),
-    (parted(1, [{"less_than": ["'eu'"]}, {"less_than": ["'us''s'"]}], "", ("s",), _S), {"s": b"us"}, 1),
     (
-        parted(1, [{"less_than": ["5", "'b'"]}, {"less_than": ["5", "MAXVALUE"]}], "", ("a", "s"), _A, _S),
+        parted(1, [{"less_than": ["'eu'"]}, {"less_than": ["'us''s'"]}], "", ("s",), _S),
+        {"s": b"us"},
+        1,
+    ),
+    (
+        parted(
+            1,
+            [{"less_than": ["5", "'b'"]}, {"less_than": ["5", "MAXVALUE"]}],
+            "",
+            ("a", "s"),
+            _A,
+            _S,
+        ),
         {"a": 5, "s": b"b"},
         1,
     ),
     (
-        parted(1, [{"less_than": ["5", "'b'"]}, {"less_than": ["9", "MAXVALUE"]}], "", ("a", "s"), _A, _S),
+        parted(
+            1,
+            [{"less_than": ["5", "'b'"]}, {"less_than": ["9", "MAXVALUE"]}],
+            "",
+            ("a", "s"),
+            _A,
+            _S,
+        ),
         {"a": 5, "s": None},
         0,
     ),
     (
-        parted(1, [{"less_than": ["'2020-01-01'"]}, {"less_than": ["'2021-01-01'"]}], "", ("d",), _D),
+        parted(
+            1, [{"less_than": ["'2020-01-01'"]}, {"less_than": ["'2021-01-01'"]}], "", ("d",), _D
+        ),
         {"d": "2020-01-01 00:00:00"},
         1,
     ),
     (
-        parted(1, [{"less_than": ['"2020-01-01"']}, {"less_than": ['"2021-01-01"']}], "", ("d",), _D),
+        parted(
+            1, [{"less_than": ['"2020-01-01"']}, {"less_than": ['"2021-01-01"']}], "", ("d",), _D
+        ),
         {"d": "2020-06-01"},
         1,
     ),
-    (parted(1, [{"less_than": ['TO_DAYS("2021-01-01")']}], "TO_DAYS(`d`)", (), _D), {"d": "2020-06-01"}, 0),
-    (parted(3, [{"in_values": [[r"'a\\b'"]]}, {"in_values": [[r"'a\b\\'"]]}], "", ("s",), _S), {"s": b"a\\b"}, 0),
-    (parted(3, [{"in_values": [[r"'a\\b'"]]}, {"in_values": [[r"'a\b\\'"]]}], "", ("s",), _S), {"s": b"a\\b\\"}, 1),
-    (parted(3, [{"in_values": [['"it\'s \\"\\u00a0\\""']]}], "", ("s",), _S), {"s": 'it\'s "\u00a0"'.encode()}, 0),
-    (parted(3, [{"in_values": [["'as'"]]}, {"in_values": [["'EU'"], ["NULL"]]}], "", ("c",), _CI), {"c": b"eu "}, 1),
     (
-        parted(3, [{"in_values": [["1", "'x'"]]}, {"in_values": [["1", "'y'"]]}], "", ("a", "s"), _A, _S),
+        parted(1, [{"less_than": ['TO_DAYS("2021-01-01")']}], "TO_DAYS(`d`)", (), _D),
+        {"d": "2020-06-01"},
+        0,
+    ),
+    (
+        parted(3, [{"in_values": [[r"'a\\b'"]]}, {"in_values": [[r"'a\b\\'"]]}], "", ("s",), _S),
+        {"s": b"a\\b"},
+        0,
+    ),
+    (
+        parted(3, [{"in_values": [[r"'a\\b'"]]}, {"in_values": [[r"'a\b\\'"]]}], "", ("s",), _S),
+        {"s": b"a\\b\\"},
+        1,
+    ),
+    (
+        parted(3, [{"in_values": [['"it\'s \\"\\u00a0\\""']]}], "", ("s",), _S),
+        {"s": 'it\'s "\u00a0"'.encode()},
+        0,
+    ),
+    (
+        parted(
+            3, [{"in_values": [["'as'"]]}, {"in_values": [["'EU'"], ["NULL"]]}], "", ("c",), _CI
+        ),
+        {"c": b"eu "},
+        1,
+    ),
+    (
+        parted(
+            3,
+            [{"in_values": [["1", "'x'"]]}, {"in_values": [["1", "'y'"]]}],
+            "",
+            ("a", "s"),
+            _A,
+            _S,
+        ),
         {"a": 1, "s": b"y"},
         1,
     ),
@@ -205,7 +280,9 @@ _CASES = [
 
 
 @pytest.mark.parametrize(("table", "row", "expected"), _CASES)
-def test_rows_lie_in_the_partition_that_tidb_puts_them_in(table: Table, row: dict, expected: int | None) -> None:
+def test_rows_lie_in_the_partition_that_tidb_puts_them_in(
+    table: Table, row: dict, expected: int | None
+) -> None:
     assert partition_of(table, row) == (None if expected is None else 100 + expected)
 
 
@@ -219,6 +296,8 @@ def test_rows_lie_in_the_partition_that_tidb_puts_them_in(table: Table, row: dic
         (parted(1, _BOUNDS, "`gone`", (), _A), {"a": 1}),
     ],
 )  # fmt: skip
-def test_a_partition_that_only_tidb_can_tell_is_an_error_that_names_the_table(table: Table, row: dict) -> None:
+def test_a_partition_that_only_tidb_can_tell_is_an_error_that_names_the_table(
+    table: Table, row: dict
+) -> None:
     with pytest.raises(PartitionError, match=r"table d\.t: "):
         partition_of(table, row)

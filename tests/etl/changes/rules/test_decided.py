@@ -29,7 +29,9 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     return story
 
 
-def add_column(story: Story, query: str = "ALTER TABLE `item` ADD COLUMN `w` int ENGINE_ATTRIBUTE NOBODY KNOWS") -> int:
+def add_column(
+    story: Story, query: str = "ALTER TABLE `item` ADD COLUMN `w` int ENGINE_ATTRIBUTE NOBODY KNOWS"
+) -> int:
     """A DDL that the downstream can't run as it is written, and a row behind it; its commit_ts."""
     story.statement(ADD_COLUMN, query, NEW)
     at = story._ts
@@ -53,14 +55,27 @@ def refuse(story: Story) -> None:
     sql(story, "CREATE VIEW d.item AS SELECT * FROM d.base")
 
 
-def test_a_ddl_that_the_downstream_refuses_names_the_commands_and_replacing_it_goes_on(story: Story) -> None:
+def test_a_ddl_that_the_downstream_refuses_names_the_commands_and_replacing_it_goes_on(
+    story: Story,
+) -> None:
     refuse(story)
     at = add_column(story)
     with pytest.raises(DdlError) as caught:
         story.apply()
-    for word in (str(at), "ALTER TABLE `item`", f"`sluice ddl skip {at}`", f"`sluice ddl replace {at} --sql"):
+    for word in (
+        str(at),
+        "ALTER TABLE `item`",
+        f"`sluice ddl skip {at}`",
+        f"`sluice ddl replace {at} --sql",
+    ):
         assert word in str(caught.value)
-    decide(story, at, REPLACE, "ALTER TABLE base ADD COLUMN w int", "CREATE OR REPLACE VIEW item AS SELECT * FROM base")
+    decide(
+        story,
+        at,
+        REPLACE,
+        "ALTER TABLE base ADD COLUMN w int",
+        "CREATE OR REPLACE VIEW item AS SELECT * FROM base",
+    )
     summary = story.apply()
     assert story.rows("base") == [(1, 1, None), (2, 2, 2)]
     assert any(str(at) in line and "replaced" in line for line in summary.warnings)
@@ -95,9 +110,17 @@ def test_repairing_the_downstream_by_hand_is_not_mistaken_for_the_ddl(story: Sto
     assert at
 
 
-def test_a_statement_that_fails_stops_with_the_way_out_and_another_decision_begins_anew(story: Story) -> None:
+def test_a_statement_that_fails_stops_with_the_way_out_and_another_decision_begins_anew(
+    story: Story,
+) -> None:
     at = add_column(story)
-    decide(story, at, REPLACE, "ALTER TABLE item ADD COLUMN w int", "ALTER TABLE nowhere ADD COLUMN x int")
+    decide(
+        story,
+        at,
+        REPLACE,
+        "ALTER TABLE item ADD COLUMN w int",
+        "ALTER TABLE nowhere ADD COLUMN x int",
+    )
     with pytest.raises(DdlError, match=rf"statement 2 of the 2.*sluice decisions remove {at}"):
         story.apply()
     story._relay.decisions.remove(at)
@@ -147,8 +170,8 @@ def test_each_statement_of_a_replacement_runs_once_however_it_is_interrupted(
 
 def test_statements_are_split_outside_of_quotes_and_comments() -> None:
     text = (
-        "ALTER TABLE `a;b` ADD c varchar(9) DEFAULT 'x;''y'; -- one; two\n/* three; */ UPDATE t SET a = \"\\\";\" ;;\n"
-        " -- nothing\n"
+        "ALTER TABLE `a;b` ADD c varchar(9) DEFAULT 'x;''y'; -- one; two\n/* three; */ UPDATE t SET"
+        ' a = "\\";" ;;\n -- nothing\n'
     )
     assert split_statements(text) == [
         "ALTER TABLE `a;b` ADD c varchar(9) DEFAULT 'x;''y'",

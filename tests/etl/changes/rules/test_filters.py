@@ -1,5 +1,5 @@
-"""Which tables, databases, changes and statements a filter lets through, and where routes take them; no
-server needed.
+"""Which tables, databases, changes and statements a filter lets through, and where routes take
+them; no server needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def test_a_table_passes_if_a_do_rule_matches_it_and_no_ignore_rule_does() -> Non
         ignore_schemas="c, d",
         ignore_db=["e"],
     )
-    passing = {(s, t) for s in "abcde" for t in ("x", "x1", "y", "x_tmp") if rules.wants_table(s, t)}
+    passing = {
+        (s, t) for s in "abcde" for t in ("x", "x1", "y", "x_tmp") if rules.wants_table(s, t)
+    }
     assert passing == {("a", "x"), ("a", "x1"), ("a", "y"), ("b", "x"), ("b", "x1")}
     assert Filter().wants_table("anything", "at_all")
 
@@ -51,7 +53,8 @@ def test_databases_of_wanted_tables_are_wanted_and_ignoring_wins() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", ["mysql", "INFORMATION_SCHEMA", "Performance_Schema", "tidb_binlog", "sluice_recycle", "Mine"]
+    "schema",
+    ["mysql", "INFORMATION_SCHEMA", "Performance_Schema", "tidb_binlog", "sluice_recycle", "Mine"],
 )
 def test_system_schemas_and_our_own_never_pass(schema: str) -> None:
     rules, _ = parse_filter({"replicate-do-db": ["~."]}, ("mine",))
@@ -73,7 +76,12 @@ def test_rows_and_statements_of_a_table_are_filtered_the_same(
     schema: str,
     name: str,
 ) -> None:
-    rules = filtered(replicate_do_db=do_db, replicate_do_table=do_table, ignore_table=ignore_table, ignore_db=ignore_db)
+    rules = filtered(
+        replicate_do_db=do_db,
+        replicate_do_table=do_table,
+        ignore_table=ignore_table,
+        ignore_db=ignore_db,
+    )
     made = Table(7, 1, schema, name)
     ddl = DdlJob(
         1,
@@ -102,12 +110,20 @@ def test_rows_and_statements_of_a_table_are_filtered_the_same(
 @pytest.mark.parametrize(
     ("query", "event"),
     [
-        ("CREATE DATABASE `d`", "create database"), ("DROP SCHEMA `d`", "drop database"), ("ALTER DATABASE d CHARACTER SET utf8", "alter database"),  # noqa: E501
-        ("CREATE TABLE `t` (`view` INT)", "create table"), ("TRUNCATE `t`", "truncate table"), ("RENAME TABLE a TO b", "rename table"),  # noqa: E501
-        ("ALTER TABLE t ADD INDEX i(a)", "alter table"), ("CREATE UNIQUE INDEX i ON t(a)", "create index"), ("DROP INDEX i ON t", "drop index"),  # noqa: E501
-        ("CREATE OR REPLACE VIEW v AS SELECT 1", "create view"), ("DROP VIEW v", "drop view"), ("RECOVER TABLE t", ""),
+        ("CREATE DATABASE `d`", "create database"),
+        ("DROP SCHEMA `d`", "drop database"),
+        ("ALTER DATABASE d CHARACTER SET utf8", "alter database"),
+        ("CREATE TABLE `t` (`view` INT)", "create table"),
+        ("TRUNCATE `t`", "truncate table"),
+        ("RENAME TABLE a TO b", "rename table"),
+        ("ALTER TABLE t ADD INDEX i(a)", "alter table"),
+        ("CREATE UNIQUE INDEX i ON t(a)", "create index"),
+        ("DROP INDEX i ON t", "drop index"),
+        ("CREATE OR REPLACE VIEW v AS SELECT 1", "create view"),
+        ("DROP VIEW v", "drop view"),
+        ("RECOVER TABLE t", ""),
     ],
-)  # fmt: skip
+)
 def test_statements_are_named_as_the_original_names_them(query: str, event: str) -> None:
     assert statement_event(query) == event
 
@@ -123,7 +139,11 @@ def test_the_event_filter_leaves_out_kinds_of_changes_and_statements() -> None:
             {"source": {"schema": "d", "table": "y*"}, "binlog-filter-rule": ["b"]},
         ],
     )
-    assert [rules.ignored_row_kinds("d", name) for name in ("x", "y1", "z")] == [{0, 1, 2}, {2}, frozenset()]
+    assert [rules.ignored_row_kinds("d", name) for name in ("x", "y1", "z")] == [
+        {0, 1, 2},
+        {2},
+        frozenset(),
+    ]
     assert rules.ignoring_rule("d", "x", "DROP TABLE `x`") is not None
     assert rules.ignoring_rule("d", "y", "DROP TABLE `y`") is None
 
@@ -150,7 +170,9 @@ def test_a_mistake_in_a_filter_is_told_with_the_rule(document: dict[str, Any], t
 
 def routes(*rules: tuple[str, str, str, str]) -> Routes:
     keys = ("schema-pattern", "table-pattern", "target-schema", "target-table")
-    return parse_routes([{key: value for key, value in zip(keys, rule, strict=True) if value} for rule in rules])
+    return parse_routes(
+        [{key: value for key, value in zip(keys, rule, strict=True) if value} for rule in rules]
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +180,10 @@ def routes(*rules: tuple[str, str, str, str]) -> Routes:
     [
         ({"schema-pattern": "a"}, "[[route]] 2: target-schema is missing"),
         ({"schema-pattern": "~(", "target-schema": "x"}, "[[route]] 2 schema-pattern = '~('"),
-        ({"schema-pattern": "a", "target-schema": "x", "target-table": "y"}, "without table-pattern"),
+        (
+            {"schema-pattern": "a", "target-schema": "x", "target-table": "y"},
+            "without table-pattern",
+        ),
         ({"schema-pattern": "a", "target-schema": "MySQL"}, "target-schema = 'MySQL'"),
         ({"schema-pattern": "a", "target-schema": "tidb_binlog"}, "belongs to"),
         ({"schema-pattern": "a", "target-schema": "x", "table": "y"}, "unknown key table"),
@@ -199,7 +224,15 @@ def test_a_table_that_only_happens_to_have_a_targets_name_is_an_error_with_both_
 def scope(
     kind: int, query: str, before: dict[int, Table], after: dict[int, Table | None], filters: Filter
 ) -> ScopeResult:
-    ddl = DdlJob(9, job_id=1, type=kind, schema_name="d", table_name="t", query=query, effect=DdlEffect({}, after))
+    ddl = DdlJob(
+        9,
+        job_id=1,
+        type=kind,
+        schema_name="d",
+        table_name="t",
+        query=query,
+        effect=DdlEffect({}, after),
+    )
     return scope_ddl(ddl, before, filters, Routes())
 
 
@@ -215,7 +248,9 @@ def test_of_a_statement_about_several_tables_only_the_wanted_ones_are_left() -> 
         {1: table(1, "t2", "id int", primary="id"), 2: table(2, "u2", "id int", primary="id")},
         rules,
     )
-    assert renamed.ddl is not None and set(renamed.ddl.effect.tables) == set(renamed.ddl.before) == {1}
+    assert renamed.ddl is not None and set(renamed.ddl.effect.tables) == set(
+        renamed.ddl.before
+    ) == {1}
     assert scope(4, "DROP TABLE u", {2: u}, {2: None}, rules).ddl is None
 
 
@@ -238,26 +273,59 @@ def moved(schema: str, name: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("statement", "want"),
     [
-        ("CREATE TABLE IF NOT EXISTS `t` (`a` INT, FOREIGN KEY (`a`) REFERENCES `p`(`a`) ON DELETE CASCADE) COMMENT = 'TABLE `t`'",  # noqa: E501
-         "CREATE TABLE IF NOT EXISTS `Nd`.`t2` (`a` INT, FOREIGN KEY (`a`) REFERENCES `Nd`.`p2`(`a`) ON DELETE CASCADE) COMMENT = 'TABLE `t`'"),  # noqa: E501
+        (
+            (
+                "CREATE TABLE IF NOT EXISTS `t` (`a` INT, FOREIGN KEY (`a`) REFERENCES `p`(`a`) ON"
+                " DELETE CASCADE) COMMENT = 'TABLE `t`'"
+            ),
+            (
+                "CREATE TABLE IF NOT EXISTS `Nd`.`t2` (`a` INT, FOREIGN KEY (`a`) REFERENCES"
+                " `Nd`.`p2`(`a`) ON DELETE CASCADE) COMMENT = 'TABLE `t`'"
+            ),
+        ),
         ("create table e.t like x", "create table `Ne`.`t2` like `Nd`.`x2`"),
         ("CREATE TABLE `t` (LIKE `u`)", "CREATE TABLE `Nd`.`t2` (LIKE `Nd`.`u2`)"),
-        ("CREATE TABLE t (a INT CHECK (a LIKE b))", "CREATE TABLE `Nd`.`t2` (a INT CHECK (a LIKE b))"),
-        ("ALTER TABLE `d`.`t` ADD `like` INT DEFAULT NEXTVAL(`q`), RENAME INDEX `a` TO `b`, RENAME TO `e`.`q`",
-         "ALTER TABLE `Nd`.`t2` ADD `like` INT DEFAULT NEXTVAL(`Nd`.`q2`), RENAME INDEX `a` TO `b`, RENAME TO `Ne`.`q2`"),  # noqa: E501
-        ("alter table p exchange partition p2 with table other.px", "alter table `Nd`.`p2` exchange partition p2 with table `other`.`px`"),  # noqa: E501
-        ("RENAME TABLE `a` TO `e`.`b`, d.c TO `f``x`", "RENAME TABLE `Nd`.`a2` TO `Ne`.`b2`, `Nd`.`c2` TO `Nd`.`f``x2`"),  # noqa: E501
+        (
+            "CREATE TABLE t (a INT CHECK (a LIKE b))",
+            "CREATE TABLE `Nd`.`t2` (a INT CHECK (a LIKE b))",
+        ),
+        (
+            (
+                "ALTER TABLE `d`.`t` ADD `like` INT DEFAULT NEXTVAL(`q`), RENAME INDEX `a` TO `b`,"
+                " RENAME TO `e`.`q`"
+            ),
+            (
+                "ALTER TABLE `Nd`.`t2` ADD `like` INT DEFAULT NEXTVAL(`Nd`.`q2`), RENAME INDEX `a`"
+                " TO `b`, RENAME TO `Ne`.`q2`"
+            ),
+        ),
+        (
+            "alter table p exchange partition p2 with table other.px",
+            "alter table `Nd`.`p2` exchange partition p2 with table `other`.`px`",
+        ),
+        (
+            "RENAME TABLE `a` TO `e`.`b`, d.c TO `f``x`",
+            "RENAME TABLE `Nd`.`a2` TO `Ne`.`b2`, `Nd`.`c2` TO `Nd`.`f``x2`",
+        ),
         ("DROP TABLE IF EXISTS a, `e`.`b`", "DROP TABLE IF EXISTS `Nd`.`a2`, `Ne`.`b2`"),
         ("CREATE UNIQUE INDEX `i` ON `t` (`on`)", "CREATE UNIQUE INDEX `i` ON `Nd`.`t2` (`on`)"),
         ("DROP INDEX `i` ON `t`", "DROP INDEX `i` ON `Nd`.`t2`"),
         ("truncate t", "truncate `Nd`.`t2`"),
         ("CREATE SEQUENCE `s` START WITH 1", "CREATE SEQUENCE `Nd`.`s2` START WITH 1"),
-        ("CREATE VIEW `v` (`a`) AS SELECT `d`.`t`.`a`, EXTRACT(YEAR FROM c) FROM (`d`.`t` LEFT JOIN `u` AS `x` ON `t`.`a`=`x`.`a`), `w` WHERE `a` IN (SELECT `i` FROM `q`) ORDER BY `a`, `b`",  # noqa: E501
-         "CREATE VIEW `Nd`.`v2` (`a`) AS SELECT `t`.`a`, EXTRACT(YEAR FROM c) FROM (`Nd`.`t2` AS `t` LEFT JOIN `Nd`.`u2` AS `x` ON `t`.`a`=`x`.`a`), "  # noqa: E501
-         "`Nd`.`w2` AS `w` WHERE `a` IN (SELECT `i` FROM `Nd`.`q2` AS `q`) ORDER BY `a`, `b`"),
+        (
+            (
+                "CREATE VIEW `v` (`a`) AS SELECT `d`.`t`.`a`, EXTRACT(YEAR FROM c) FROM (`d`.`t`"
+                " LEFT JOIN `u` AS `x` ON `t`.`a`=`x`.`a`), `w` WHERE `a` IN (SELECT `i` FROM `q`)"
+                " ORDER BY `a`, `b`"
+            ),
+            "CREATE VIEW `Nd`.`v2` (`a`) AS SELECT `t`.`a`, EXTRACT(YEAR FROM c) FROM (`Nd`.`t2` AS `t` LEFT JOIN `Nd`.`u2` AS `x` ON `t`.`a`=`x`.`a`), "  # noqa: E501
+            "`Nd`.`w2` AS `w` WHERE `a` IN (SELECT `i` FROM `Nd`.`q2` AS `q`) ORDER BY `a`, `b`",
+        ),
     ],
-)  # fmt: skip
-def test_names_in_a_statement_are_replaced_where_they_name_tables(statement: str, want: str) -> None:
+)
+def test_names_in_a_statement_are_replaced_where_they_name_tables(
+    statement: str, want: str
+) -> None:
     assert rename_tables(statement, "d", moved) == want
 
 

@@ -32,17 +32,27 @@ def settings_for(server: MariaDBServer, url: str, rules: Mapping[str, Any]) -> S
     return parse_settings(document | dict(rules))
 
 
-def apply(server: MariaDBServer, url: str, rules: Mapping[str, Any], until: int | None = None) -> ApplySummary:
+def apply(
+    server: MariaDBServer, url: str, rules: Mapping[str, Any], until: int | None = None
+) -> ApplySummary:
     last = RelayLog.open(url).last()
     assert last is not None
     settings = settings_for(server, url, rules)
-    summary = run_apply(settings, until_ts=until or last.hi, run_seconds=240, prepare=local_preparer(settings))
+    summary = run_apply(
+        settings, until_ts=until or last.hi, run_seconds=240, prepare=local_preparer(settings)
+    )
     assert summary.checkpoint == (until or last.hi)
     return summary
 
 
-def replayed(server: MariaDBServer, folder: Path, name: str, label: str, rules: Mapping[str, Any]) -> ApplySummary:
-    ts = next(s["ts"] for s in json.loads((RECORDINGS / name / "snapshots.json").read_text()) if s["label"] == label)
+def replayed(
+    server: MariaDBServer, folder: Path, name: str, label: str, rules: Mapping[str, Any]
+) -> ApplySummary:
+    ts = next(
+        s["ts"]
+        for s in json.loads((RECORDINGS / name / "snapshots.json").read_text())
+        if s["label"] == label
+    )
     url = f"file://{folder}/relay"
     land(RECORDINGS / name, url, 400, through=ts)
     return apply(server, url, rules)
@@ -52,7 +62,9 @@ class Told(Story):
     """A story whose downstream is reached through rules."""
 
     def __init__(self, server: MariaDBServer, folder: Path, **rules: Any) -> None:
-        self.rules = {("filter" if key == "filters" else key): value for key, value in rules.items()}
+        self.rules = {
+            ("filter" if key == "filters" else key): value for key, value in rules.items()
+        }
         super().__init__(server, folder)
 
     def apply(self) -> ApplySummary:
@@ -97,12 +109,16 @@ def databases(server: MariaDBServer) -> set[str]:
 def test_only_the_wanted_tables_of_a_recording_arrive_with_their_database(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    listed = next(s for s in json.loads((RECORDINGS / "shop" / "snapshots.json").read_text()) if s["label"] == "b_mid")[
-        "tables"
-    ]
+    listed = next(
+        s
+        for s in json.loads((RECORDINGS / "shop" / "snapshots.json").read_text())
+        if s["label"] == "b_mid"
+    )["tables"]
     wanted, *others = listed
     schema, name = wanted.split(".")
-    rules = {"filter": {"replicate-do-table": [{"db-name": schema.upper(), "tbl-name": name[:-1] + "?"}]}}
+    rules = {
+        "filter": {"replicate-do-table": [{"db-name": schema.upper(), "tbl-name": name[:-1] + "?"}]}
+    }
     summary = replayed(mariadb, tmp_path, "shop", "b_mid", rules)
     assert summary.changes > 100
     found = differences(RECORDINGS / "shop", "b_mid", mariadb)
@@ -114,7 +130,9 @@ def test_a_recording_of_which_nothing_is_wanted_moves_the_checkpoint_and_makes_n
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     before = databases(mariadb)
-    summary = replayed(mariadb, tmp_path, "shop", "b_mid", {"filter": {"replicate-do-db": ["~^nothing"]}})
+    summary = replayed(
+        mariadb, tmp_path, "shop", "b_mid", {"filter": {"replicate-do-db": ["~^nothing"]}}
+    )
     assert (summary.changes, summary.rows, summary.ddls) == (0, 0, 0)
     assert summary.transactions > 1000
     assert databases(mariadb) - before == {"tidb_binlog"}
@@ -127,7 +145,12 @@ def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(
     rules = {
         "route": [
             {"schema-pattern": "shop", "target-schema": "Store x"},
-            {"schema-pattern": "other", "table-pattern": "g2", "target-schema": "third", "target-table": "g`3"},
+            {
+                "schema-pattern": "other",
+                "table-pattern": "g2",
+                "target-schema": "third",
+                "target-table": "g`3",
+            },
         ]
     }
     summary = replayed(mariadb, tmp_path, "ddl", label, rules)
@@ -140,8 +163,8 @@ def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(
         cursor.execute("CREATE DATABASE shop")
         cursor.execute("CREATE DATABASE IF NOT EXISTS other")
         cursor.execute(
-            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA IN ('Store x', 'third')"
-            " AND TABLE_TYPE = 'BASE TABLE'"
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA IN"
+            " ('Store x', 'third') AND TABLE_TYPE = 'BASE TABLE'"
         )
         for schema, name in cursor.fetchall():
             to = f"shop.`{name}`" if schema == "Store x" else "other.g2"
@@ -154,13 +177,23 @@ def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(
 def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_way_out(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    story = Told(mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "old_*"}]})
-    t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
+    story = Told(
+        mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "old_*"}]}
+    )
+    t = story.create(
+        table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)"
+    )
     story.insert(t, {"id": 1})
     story.statement(14, "RENAME TABLE `t` TO `old_t`", table(10, "old_t", "id int", primary="id"))
     with pytest.raises(ChangeError) as caught:
         story.apply()
-    for part in ("takes d.t out", "ignore-table[1]", "old_*", "ignore-txn-commit-ts", f"sluice ddl skip {story._ts}"):
+    for part in (
+        "takes d.t out",
+        "ignore-table[1]",
+        "old_*",
+        "ignore-txn-commit-ts",
+        f"sluice ddl skip {story._ts}",
+    ):
         assert part in str(caught.value)
     assert story.rows("t") == [(1,)], "what came before is there"
     story.rules["filter"]["ignore-txn-commit-ts"] = [story._ts]
@@ -172,18 +205,30 @@ def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_way_
 def test_a_table_that_comes_into_what_is_replicated_stops_as_its_rows_are_not_there(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
-    story = Told(mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "old_*"}]})
-    old = story.create(table(10, "old_t", "id int", primary="id"), "CREATE TABLE `old_t` (`id` INT PRIMARY KEY)")
+    story = Told(
+        mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "old_*"}]}
+    )
+    old = story.create(
+        table(10, "old_t", "id int", primary="id"), "CREATE TABLE `old_t` (`id` INT PRIMARY KEY)"
+    )
     story.insert(old, {"id": 1})
     story.statement(14, "RENAME TABLE `old_t` TO `t`", table(10, "t", "id int", primary="id"))
     with pytest.raises(ChangeError, match="its rows are not downstream"):
         story.apply()
 
 
-def test_dropping_a_database_drops_what_was_replicated_and_nothing_else(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    story = Told(mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "mine"}]})
-    t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
-    story.create(table(11, "mine", "id int", primary="id"), "CREATE TABLE `mine` (`id` INT PRIMARY KEY)")
+def test_dropping_a_database_drops_what_was_replicated_and_nothing_else(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    story = Told(
+        mariadb, tmp_path, filters={"ignore-table": [{"db-name": "d", "tbl-name": "mine"}]}
+    )
+    t = story.create(
+        table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)"
+    )
+    story.create(
+        table(11, "mine", "id int", primary="id"), "CREATE TABLE `mine` (`id` INT PRIMARY KEY)"
+    )
     story.insert(t, {"id": 1})
     story.apply()
     story.ask("CREATE TABLE d.mine (x int)")
@@ -194,7 +239,9 @@ def test_dropping_a_database_drops_what_was_replicated_and_nothing_else(mariadb:
 
 
 MODES = pytest.mark.parametrize(
-    "mode", [{"mode": "atomic"}, {"mode": "parallel", "worker-count": 3}], ids=["atomic", "parallel"]
+    "mode",
+    [{"mode": "atomic"}, {"mode": "parallel", "worker-count": 3}],
+    ids=["atomic", "parallel"],
 )
 
 
@@ -204,15 +251,23 @@ def test_changes_and_statements_that_the_event_filter_names_stay_away(
 ) -> None:
     rules = {
         "binlog-filter-rule": {
-            "keep": {"ignore-event": ["delete", "Truncate Table"], "ignore-sql": ["add column `secret`"]}
+            "keep": {
+                "ignore-event": ["delete", "Truncate Table"],
+                "ignore-sql": ["add column `secret`"],
+            }
         },
-        "table-migrate-rule": [{"source": {"schema": "d", "table": "log_*"}, "binlog-filter-rule": ["keep"]}],
+        "table-migrate-rule": [
+            {"source": {"schema": "d", "table": "log_*"}, "binlog-filter-rule": ["keep"]}
+        ],
     }
     story = Told(mariadb, tmp_path, filters=rules, apply=mode)
     log_1 = story.create(
-        table(10, "log_1", "id int", "v int", primary="id"), "CREATE TABLE `log_1` (`id` INT PRIMARY KEY, `v` INT)"
+        table(10, "log_1", "id int", "v int", primary="id"),
+        "CREATE TABLE `log_1` (`id` INT PRIMARY KEY, `v` INT)",
     )
-    other = story.create(table(11, "other", "id int", primary="id"), "CREATE TABLE `other` (`id` INT PRIMARY KEY)")
+    other = story.create(
+        table(11, "other", "id int", primary="id"), "CREATE TABLE `other` (`id` INT PRIMARY KEY)"
+    )
     heap = story.create(table(12, "log_heap", "v int"), "CREATE TABLE `log_heap` (`v` INT)")
     row, twin, gone = {"id": 1, "v": 1}, {"id": 2, "v": 2}, {"v": 5}
     story.insert(log_1, row, twin)
@@ -228,19 +283,30 @@ def test_changes_and_statements_that_the_event_filter_names_stay_away(
     assert story.rows("log_heap") == [(5,), (6,)]
     story.delete(log_1, {"id": 1, "v": 3})
     story.insert(log_1, {"id": 1, "v": 4})
-    story.statement(11, "TRUNCATE TABLE `log_1`", 10, table(13, "log_1", "id int", "v int", primary="id"))
+    story.statement(
+        11, "TRUNCATE TABLE `log_1`", 10, table(13, "log_1", "id int", "v int", primary="id")
+    )
     story.apply()
     assert story.rows("log_1") == [(1, 4), (2, 2)]
 
 
-MERGE = [{"schema-pattern": "shard_*", "table-pattern": "orders", "target-schema": "shop", "target-table": "orders"}]
+MERGE = [
+    {
+        "schema-pattern": "shard_*",
+        "table-pattern": "orders",
+        "target-schema": "shop",
+        "target-table": "orders",
+    }
+]
 
 
 def sharded(story: Told, *columns: str) -> list[Table]:
     made = []
     for number in (1, 2):
         story.database(20 + number, f"shard_{number}")
-        t = in_schema(table(30 + number, "orders", *columns, primary="id"), 20 + number, f"shard_{number}")
+        t = in_schema(
+            table(30 + number, "orders", *columns, primary="id"), 20 + number, f"shard_{number}"
+        )
         story.statement(
             3,
             f"CREATE TABLE `orders` ({columns[0]} primary key, {columns[1]})",
@@ -266,18 +332,32 @@ def test_several_tables_become_one_and_no_statement_of_one_takes_rows_of_the_oth
     wide = []
     for number, t in ((1, a), (2, b)):
         more = in_schema(
-            table(t.id, "orders", "id int", "v int", column(3, "w int", default="7", origin_default="7"), primary="id"),
+            table(
+                t.id,
+                "orders",
+                "id int",
+                "v int",
+                column(3, "w int", default="7", origin_default="7"),
+                primary="id",
+            ),
             20 + number,
             t.schema_name,
         )
         story.statement(
-            5, f"ALTER TABLE `{t.schema_name}`.`orders` ADD COLUMN `w` INT DEFAULT 7", more, schema=t.schema_name
+            5,
+            f"ALTER TABLE `{t.schema_name}`.`orders` ADD COLUMN `w` INT DEFAULT 7",
+            more,
+            schema=t.schema_name,
         )
         wide.append(more)
     story.insert(wide[1], {"id": 3, "v": 30, "w": 300})
     summary = story.apply()
     assert any("done already" in warning for warning in summary.warnings)
-    assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [(1, 11, 7), (2, 20, 7), (3, 30, 300)]
+    assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [
+        (1, 11, 7),
+        (2, 20, 7),
+        (3, 30, 300),
+    ]
     story.statement(
         11,
         "TRUNCATE TABLE `orders`",
@@ -349,11 +429,15 @@ def test_a_second_source_with_another_structure_is_an_error_that_says_what_diffe
     assert "shard_*" in str(caught.value)
 
 
-def test_a_table_with_the_name_of_a_target_is_not_mixed_in_unasked(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_table_with_the_name_of_a_target_is_not_mixed_in_unasked(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Told(
         mariadb,
         tmp_path,
-        route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "d", "target-table": "u"}],
+        route=[
+            {"schema-pattern": "d", "table-pattern": "t", "target-schema": "d", "target-table": "u"}
+        ],
     )
     story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
     story.create(table(11, "u", "id int", primary="id"), "CREATE TABLE `u` (`id` INT PRIMARY KEY)")
@@ -364,20 +448,29 @@ def test_a_table_with_the_name_of_a_target_is_not_mixed_in_unasked(mariadb: Mari
     assert tables(story, "d") == ["u"]
 
 
-def test_a_view_reads_the_tables_where_routes_take_them(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_a_view_reads_the_tables_where_routes_take_them(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Told(
         mariadb,
         tmp_path,
         route=[
             {"schema-pattern": "d", "target-schema": "x"},
-            {"schema-pattern": "d", "table-pattern": "t", "target-schema": "y", "target-table": "tt"},
+            {
+                "schema-pattern": "d",
+                "table-pattern": "t",
+                "target-schema": "y",
+                "target-table": "tt",
+            },
         ],
     )
-    t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
+    t = story.create(
+        table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)"
+    )
     story.statement(
         21,
-        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY INVOKER VIEW `v` (`i`) AS SELECT `d`.`t`.`id`"
-        " FROM `d`.`t` WHERE `t`.`id`>1",
+        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY INVOKER VIEW `v` (`i`) AS"
+        " SELECT `d`.`t`.`id` FROM `d`.`t` WHERE `t`.`id`>1",
         table(
             11,
             "v",
@@ -402,9 +495,13 @@ def test_a_crash_between_making_the_database_a_route_needs_and_the_table_leaves_
     story = Told(
         mariadb,
         tmp_path,
-        route=[{"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "t"}],
+        route=[
+            {"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "t"}
+        ],
     )
-    t = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
+    t = story.create(
+        table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)"
+    )
     story.insert(t, {"id": 1})
     execute = MySQLSession.execute
 
@@ -428,10 +525,15 @@ def test_filters_and_routes_travel_to_sparks_workers() -> None:
     from sluice.etl.apply import prepare_options
 
     rules = {
-        "filter": {"ignore-table": [{"db-name": "a", "tbl-name": "~b"}], "ignore-txn-commit-ts": [7]},
+        "filter": {
+            "ignore-table": [{"db-name": "a", "tbl-name": "~b"}],
+            "ignore-txn-commit-ts": [7],
+        },
         "route": MERGE,
     }
-    options = prepare_options(settings_for(type("Server", (), {"port": 3306})(), "file:///r", rules))  # type: ignore[arg-type]
+    options = prepare_options(
+        settings_for(type("Server", (), {"port": 3306})(), "file:///r", rules)
+    )  # type: ignore[arg-type]
     assert cloudpickle.loads(cloudpickle.dumps(options)) == options
     assert options.ignored_ts == {7}
     assert options.routes.rules
@@ -443,11 +545,14 @@ def test_a_key_comes_again_after_a_truncate_that_was_left_out(
 ) -> None:
     rules = {
         "binlog-filter-rule": {"keep": {"ignore-event": ["truncate table"]}},
-        "table-migrate-rule": [{"source": {"schema": "d", "table": "t"}, "binlog-filter-rule": ["keep"]}],
+        "table-migrate-rule": [
+            {"source": {"schema": "d", "table": "t"}, "binlog-filter-rule": ["keep"]}
+        ],
     }
     story = Told(mariadb, tmp_path, filters=rules, apply=mode)
     t = story.create(
-        table(10, "t", "id int", "v int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)"
+        table(10, "t", "id int", "v int", primary="id"),
+        "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)",
     )
     story.insert(t, {"id": 1, "v": 1}, {"id": 2, "v": 2})
     story.apply()
@@ -467,13 +572,21 @@ def test_a_column_that_one_source_of_a_merged_table_drops_stays_for_the_others(
     a, b = sharded(story, "id int", "v int not null")
     story.insert(a, {"id": 1, "v": 10})
     story.insert(b, {"id": 2, "v": 20})
-    bare = [in_schema(table(t.id, "orders", "id int", primary="id"), t.schema_id, t.schema_name) for t in (a, b)]
+    bare = [
+        in_schema(table(t.id, "orders", "id int", primary="id"), t.schema_id, t.schema_name)
+        for t in (a, b)
+    ]
     story.statement(6, "ALTER TABLE `orders` DROP COLUMN `v`", bare[0], schema="shard_1")
     story.insert(bare[0], {"id": 3})
     story.insert(b, {"id": 4, "v": 40})
     summary = story.apply()
     assert any("the columns stay" in warning for warning in summary.warnings)
-    assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [(1, 10), (2, 20), (3, None), (4, 40)]
+    assert story.ask("SELECT * FROM shop.orders ORDER BY id") == [
+        (1, 10),
+        (2, 20),
+        (3, None),
+        (4, 40),
+    ]
     story.statement(6, "ALTER TABLE `orders` DROP COLUMN `v`", bare[1], schema="shard_2")
     story.insert(bare[1], {"id": 5})
     story.apply()

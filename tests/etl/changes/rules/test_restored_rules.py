@@ -13,14 +13,19 @@ def test_exactly_these_tables_are_wanted_however_they_are_written() -> None:
     assert not wanted.wants_table("shop", "orders2") and not wanted.wants_table("other", "orders")
     assert wanted.wants_schema("SHOP") and not wanted.wants_schema("other")
     assert not wanted.wants_whole_schema("shop")
-    assert not filter_for_tables([("own", "t"), ("mysql", "user")], ("own",)).wants_table("own", "t")
+    assert not filter_for_tables([("own", "t"), ("mysql", "user")], ("own",)).wants_table(
+        "own", "t"
+    )
     assert not filter_for_tables([("mysql", "user")]).wants_table("mysql", "user")
 
 
 @pytest.mark.parametrize(
-    ("schema", "goes_to"), [("shop", "shop_restored"), ("odd{x}`*", "odd{x}`*_restored"), ("Größe", "Größe_restored")]
+    ("schema", "goes_to"),
+    [("shop", "shop_restored"), ("odd{x}`*", "odd{x}`*_restored"), ("Größe", "Größe_restored")],
 )
-def test_every_database_goes_where_the_pattern_says_and_nothing_is_merged(schema: str, goes_to: str) -> None:
+def test_every_database_goes_where_the_pattern_says_and_nothing_is_merged(
+    schema: str, goes_to: str
+) -> None:
     routes = SchemaPattern.from_pattern("{schema}_restored")
     target = routes.target(schema, "t")
     assert (target.schema, target.table, target.is_merged) == (goes_to, "t", False)

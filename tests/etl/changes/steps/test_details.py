@@ -10,7 +10,9 @@ from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.steps import DeleteDetail, ListedRows, LoadDetail
 from sluice.etl.changes.steps._details import detail_from_text, detail_to_text
 
-NAMES = st.lists(st.sampled_from(["a", '"layout":', ',"layout":', "}", "é\\", ""]), max_size=3).map(tuple)
+NAMES = st.lists(st.sampled_from(["a", '"layout":', ',"layout":', "}", "é\\", ""]), max_size=3).map(
+    tuple
+)
 LAYOUTS = st.builds(LoadLayout, NAMES, NAMES, NAMES, NAMES, NAMES, NAMES)
 ROWS = {
     "first_ts": st.integers(0, 2**63),
@@ -19,10 +21,19 @@ ROWS = {
     "source": st.sampled_from(["", 'a","layout":{}']),
     "worker": st.none() | st.integers(0, 9),
 }
-LISTED = st.builds(ListedRows, st.lists(st.integers(0)).map(tuple), st.lists(st.integers(0)).map(tuple), LAYOUTS)
+LISTED = st.builds(
+    ListedRows, st.lists(st.integers(0)).map(tuple), st.lists(st.integers(0)).map(tuple), LAYOUTS
+)
 DETAILS = st.one_of(
     st.builds(DeleteDetail, **ROWS, listed=st.none() | LISTED),
-    st.builds(LoadDetail, **ROWS, layout=LAYOUTS, replaces=st.integers(0, 9), keys=NAMES, warnings=st.integers(0, 2)),
+    st.builds(
+        LoadDetail,
+        **ROWS,
+        layout=LAYOUTS,
+        replaces=st.integers(0, 9),
+        keys=NAMES,
+        warnings=st.integers(0, 2),
+    ),
 )
 
 
@@ -33,7 +44,9 @@ def test_a_detail_of_rows_comes_back_from_its_text(detail):
 
 def test_layouts_that_come_again_are_the_same_object():
     first, second = (
-        detail_from_text("load", detail_to_text(LoadDetail(ts, layout=LoadLayout(("a", "b")), replaces=ts)))
+        detail_from_text(
+            "load", detail_to_text(LoadDetail(ts, layout=LoadLayout(("a", "b")), replaces=ts))
+        )
         for ts in (1, 2)
     )
     assert first.layout is second.layout
@@ -43,12 +56,16 @@ def test_layouts_that_come_again_are_the_same_object():
     ("which", "turns", "most"),
     [("listed rows", 100, 2**21), ("replaced rows", 1_000, 2**21), ("layouts", 3_000, 48 * 2**20)],
 )
-def test_what_is_remembered_of_details_does_not_grow_with_what_never_comes_again(which, turns, most):
+def test_what_is_remembered_of_details_does_not_grow_with_what_never_comes_again(
+    which, turns, most
+):
     wide = LoadLayout(tuple(f"a_column_{n}" for n in range(200)))
 
     def detail(turn):
         if which == "listed rows":
-            return DeleteDetail(turn, listed=ListedRows(tuple(range(turn, turn + 1_000)), (1,) * 1_000, wide))
+            return DeleteDetail(
+                turn, listed=ListedRows(tuple(range(turn, turn + 1_000)), (1,) * 1_000, wide)
+            )
         layout = wide if which == "replaced rows" else LoadLayout((*wide.columns, f"of_{turn}"))
         return LoadDetail(turn, layout=layout, replaces=turn)
 

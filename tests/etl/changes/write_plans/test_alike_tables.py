@@ -28,7 +28,14 @@ SHARED = {
 @pytest.mark.parametrize("handle", ["int", "heap"])
 def test_what_is_made_of_a_table_is_the_same_whatever_its_name_and_id(name, handle):
     table = make_table(handle, [0, 1, 2])
-    other = replace(table, id=table.id + 1, schema_id=9, schema_name="elsewhere", name="another", comment="of all")
+    other = replace(
+        table,
+        id=table.id + 1,
+        schema_id=9,
+        schema_name="elsewhere",
+        name="another",
+        comment="of all",
+    )
     assert Table.from_json(table.to_json()).columns is Table.from_json(other.to_json()).columns
     made, again = (SHARED[name]._make(each) for each in (table, other))
     assert repr(made) == repr(again)

@@ -1,5 +1,5 @@
-"""What goes to files and Kafka holds the values of every change, for every type, key and schema change in the
-recordings.
+"""What goes to files and Kafka holds the values of every change, for every type, key and schema
+change in the recordings.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def messages_of(steps: Iterator[Step]) -> dict[int, bytes]:
 def decoded_singly(
     relay: RelayLog, monkeypatch: pytest.MonkeyPatch
 ) -> dict[int, list[tuple[Table, int, Row | None, Row | None]]]:
-    """Every replicated change by the row codec that decodes one row at a time: (table, kind, old, new)."""
+    """Every replicated change by the row codec that decodes one row at a time: (table, kind, old,
+    new).
+    """
     found: dict[int, list[tuple[int, Table, int, Row | None, Row | None]]] = {}
 
     def collect(segment: ChangeSet, timings: object, workers: int) -> Iterator[Step]:
@@ -67,21 +69,37 @@ def decoded_singly(
         for table, places in segment.tables:
             names = [*(column.name for column in table.stored_columns), "_tidb_rowid"]
             columns = zip(
-                *(segment.column(name, places) for name in ("commit_ts", "position", "kind")), places, strict=True
+                *(segment.column(name, places) for name in ("commit_ts", "position", "kind")),
+                places,
+                strict=True,
             )
             for commit_ts, position, kind, place in columns:
                 decode = (scalar.decode_insert, scalar.decode_update, scalar.decode_delete)[kind]
                 values = decode(table, rows[place])
-                images = values if kind == UPDATE else (None, values) if kind == INSERT else (values, None)
-                old, new = (dict(zip(names, image, strict=False)) if image is not None else None for image in images)
-                found.setdefault(int(commit_ts), []).append((int(position), table, int(kind), old, new))
+                images = (
+                    values
+                    if kind == UPDATE
+                    else (None, values)
+                    if kind == INSERT
+                    else (values, None)
+                )
+                old, new = (
+                    dict(zip(names, image, strict=False)) if image is not None else None
+                    for image in images
+                )
+                found.setdefault(int(commit_ts), []).append(
+                    (int(position), table, int(kind), old, new)
+                )
         yield from ()
 
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "planner_for", lambda name: collect)
         for _ in prepare_steps(relay.url, windows(relay), PrepareOptions()):
             pass
-    return {ts: [change[1:] for change in sorted(changes, key=lambda c: c[0])] for ts, changes in found.items()}
+    return {
+        ts: [change[1:] for change in sorted(changes, key=lambda c: c[0])]
+        for ts, changes in found.items()
+    }
 
 
 def number(column: Column, value: Any) -> Any:
@@ -102,7 +120,11 @@ def from_file(column: Column, datum: bytes, expected: Any) -> None:
     if expected is None:
         assert flag == 0
     elif column.kind in ("int", "year", "bit", "enum", "set"):
-        assert flag == (9 if column.kind in ("bit", "enum", "set") or (column.unsigned and column.kind == "int") else 8)
+        assert flag == (
+            9
+            if column.kind in ("bit", "enum", "set") or (column.unsigned and column.kind == "int")
+            else 8
+        )
         assert value == number(column, expected)
     elif column.kind in ("float", "double"):
         assert (flag, value) == (5, expected)
@@ -110,7 +132,9 @@ def from_file(column: Column, datum: bytes, expected: Any) -> None:
         assert (flag, value) == (2, as_bytes(expected))
 
 
-def test_a_file_has_every_change_with_its_values(relay: RelayLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_every_change_with_its_values(
+    relay: RelayLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = decoded_singly(relay, monkeypatch)
     found = messages_of(prepare_steps(relay.url, windows(relay), PrepareOptions("file_binlog")))
     assert found.keys() == expected.keys()
@@ -119,10 +143,18 @@ def test_a_file_has_every_change_with_its_values(relay: RelayLog, monkeypatch: p
         events = pb.file_binlog.Binlog.FromString(found[commit_ts]).dml_data.events
         assert len(events) == len(changes)
         for event, (table, kind, old, new) in zip(events, changes, strict=True):
-            assert (event.schema_name, event.table_name, event.tp) == (table.schema_name, table.name, kind)
+            assert (event.schema_name, event.table_name, event.tp) == (
+                table.schema_name,
+                table.name,
+                kind,
+            )
             by_name = {column.name: column for column in table.columns}
             columns = [pb.file_binlog.Column.FromString(column) for column in event.row]
-            written = [c.name for c in (table.columns if kind == DELETE else table.writable_columns) if c.public]
+            written = [
+                c.name
+                for c in (table.columns if kind == DELETE else table.writable_columns)
+                if c.public
+            ]
             stored = {c.name for c in table.stored_columns}
             assert [c.name for c in columns if c.name in stored or kind != DELETE] == [
                 name for name in written if name in stored
@@ -155,21 +187,31 @@ def from_kafka(column: Column, value: Any, expected: Any) -> None:
         "binary": "bytes_value",
     }
     if column.kind == "int":
-        assert (field, getattr(value, field)) == ("uint64_value" if column.unsigned else "int64_value", expected)
+        assert (field, getattr(value, field)) == (
+            "uint64_value" if column.unsigned else "int64_value",
+            expected,
+        )
     elif column.kind in ("float", "double"):
         assert (field, value.double_value) == ("double_value", expected)
     elif column.kind == "bit":
-        assert (field, value.bytes_value) == ("bytes_value", expected.to_bytes((column.flen + 7) // 8, "big"))
+        assert (field, value.bytes_value) == (
+            "bytes_value",
+            expected.to_bytes((column.flen + 7) // 8, "big"),
+        )
     elif column.kind == "year":
         assert (field, value.string_value) == ("string_value", f"{expected:04}")
     else:
         assert field == wanted.get(column.kind, "string_value")
         assert (
-            getattr(value, field) if isinstance(number(column, expected), int) else as_bytes(getattr(value, field))
+            getattr(value, field)
+            if isinstance(number(column, expected), int)
+            else as_bytes(getattr(value, field))
         ) == (number(column, expected) if column.kind in ("enum", "set") else as_bytes(expected))
 
 
-def test_a_kafka_message_has_every_change_with_its_values(relay: RelayLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kafka_message_has_every_change_with_its_values(
+    relay: RelayLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = decoded_singly(relay, monkeypatch)
     found = messages_of(prepare_steps(relay.url, windows(relay), PrepareOptions("kafka_binlog")))
     assert found.keys() == expected.keys()
@@ -181,7 +223,11 @@ def test_a_kafka_message_has_every_change_with_its_values(relay: RelayLog, monke
         ]
         assert len(mutations) == len(changes)
         for (message, mutation), (table, kind, old, new) in zip(mutations, changes, strict=True):
-            assert (message.schema_name, message.table_name, mutation.type) == (table.schema_name, table.name, kind)
+            assert (message.schema_name, message.table_name, mutation.type) == (
+                table.schema_name,
+                table.name,
+                kind,
+            )
             shown = [column for column in table.columns if column.public and not column.hidden]
             assert [info.name for info in message.column_info] == [column.name for column in shown]
             assert mutation.HasField("change_row") == (kind == UPDATE)
@@ -201,9 +247,15 @@ def test_a_kafka_message_has_every_change_with_its_values(relay: RelayLog, monke
 def test_kafka_messages_name_columns_and_keys_as_the_original(tmp_path: Path) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}", 40, through=first_transactions(60))
     found = messages_of(prepare_steps(relay.url, windows(relay), PrepareOptions("kafka_binlog")))
-    tables = {t.table_name: t for m in found.values() for t in pb.secondary.Binlog.FromString(m).dml_data.tables}
+    tables = {
+        t.table_name: t
+        for m in found.values()
+        for t in pb.secondary.Binlog.FromString(m).dml_data.tables
+    }
     account, cart = tables["account"], tables["cart"]
-    assert [(c.name, c.mysql_type, c.is_primary_key, c.flen, c.decimal) for c in account.column_info] == [
+    assert [
+        (c.name, c.mysql_type, c.is_primary_key, c.flen, c.decimal) for c in account.column_info
+    ] == [
         ("id", "int", True, 11, 0),
         ("email", "varchar", False, 40, 0),
         ("balance", "decimal", False, 20, 4),
@@ -214,7 +266,9 @@ def test_kafka_messages_name_columns_and_keys_as_the_original(tmp_path: Path) ->
         ("PRIMARY", ["id"]),
         ("email", ["email"]),
     ]
-    assert [(key.name, list(key.column_names)) for key in cart.unique_keys] == [("PRIMARY", ["uid", "sku"])]
+    assert [(key.name, list(key.column_names)) for key in cart.unique_keys] == [
+        ("PRIMARY", ["uid", "sku"])
+    ]
 
 
 def first_transactions(count: int) -> int:
@@ -225,7 +279,12 @@ def test_binary_types_have_their_own_names() -> None:
     def name(tp: int, charset: str) -> str:
         return file_binlog.type_name(Column(1, "c", 0, tp, charset=charset))
 
-    assert [name(tp, "utf8mb4") for tp in (0xFC, 0xF9, 0xFE, 15)] == ["text", "tinytext", "char", "varchar"]
+    assert [name(tp, "utf8mb4") for tp in (0xFC, 0xF9, 0xFE, 15)] == [
+        "text",
+        "tinytext",
+        "char",
+        "varchar",
+    ]
     assert [name(tp, "binary") for tp in (0xFC, 0xF9, 0xFE, 15, 3)] == [
         "blob",
         "tinyblob",
@@ -235,10 +294,14 @@ def test_binary_types_have_their_own_names() -> None:
     ]
 
 
-def test_timestamps_are_written_in_the_wanted_zone_and_datetimes_as_they_are(tmp_path: Path) -> None:
+def test_timestamps_are_written_in_the_wanted_zone_and_datetimes_as_they_are(
+    tmp_path: Path,
+) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}", 40, through=first_transactions(60))
     by_zone = {
-        zone: messages_of(prepare_steps(relay.url, windows(relay), PrepareOptions("file_binlog", time_zone=zone)))
+        zone: messages_of(
+            prepare_steps(relay.url, windows(relay), PrepareOptions("file_binlog", time_zone=zone))
+        )
         for zone in ("UTC", "+08:00")
     }
     times: dict[str, list[tuple[str, bytes]]] = {zone: [] for zone in by_zone}
@@ -247,7 +310,9 @@ def test_timestamps_are_written_in_the_wanted_zone_and_datetimes_as_they_are(tmp
             for event in pb.file_binlog.Binlog.FromString(message).dml_data.events:
                 columns = [pb.file_binlog.Column.FromString(column) for column in event.row]
                 times[zone] += [
-                    (c.mysql_type, c.value[2:]) for c in columns if c.mysql_type in ("timestamp", "datetime")
+                    (c.mysql_type, c.value[2:])
+                    for c in columns
+                    if c.mysql_type in ("timestamp", "datetime")
                 ]
     assert {kind for kind, _ in times["UTC"]} == {"timestamp", "datetime"}
     for (kind, utc), (_, shanghai) in zip(times["UTC"], times["+08:00"], strict=True):
@@ -259,7 +324,9 @@ def test_a_transaction_larger_than_a_step_comes_in_pieces() -> None:
     sizes = [10, 5000, 3, 1000, 999, 20, 2001, 1]
     dml = [generator.bytes(size) for size in sizes]
     steps = list(
-        transaction_steps(((100 + i, i + 1, [data[:7], data[7:]]) for i, data in enumerate(dml)), step_bytes=1000)
+        transaction_steps(
+            ((100 + i, i + 1, [data[:7], data[7:]]) for i, data in enumerate(dml)), step_bytes=1000
+        )
     )
     assert all(len(step.payload) <= 1000 + 40 for step in steps)
     assert any(step.detail.more for step in steps)
@@ -285,12 +352,22 @@ def test_ddl_is_written_with_its_database() -> None:
         query="CREATE TABLE t (a INT)",
     )
     file = pb.file_binlog.Binlog.FromString(file_binlog.ddl_message(ddl))
-    assert (file.tp, file.commit_ts, file.ddl_query) == (1, 470614791133593609, b"use `b``k`; CREATE TABLE t (a INT);")
+    assert (file.tp, file.commit_ts, file.ddl_query) == (
+        1,
+        470614791133593609,
+        b"use `b``k`; CREATE TABLE t (a INT);",
+    )
     assert (
-        pb.file_binlog.Binlog.FromString(file_binlog.ddl_message(replace(ddl, type=Action.CREATE_SCHEMA))).ddl_query
+        pb.file_binlog.Binlog.FromString(
+            file_binlog.ddl_message(replace(ddl, type=Action.CREATE_SCHEMA))
+        ).ddl_query
         == b"CREATE TABLE t (a INT);"
     )
     kafka = pb.secondary.Binlog.FromString(kafka_binlog.ddl_message(ddl))
     assert (kafka.type, kafka.commit_ts) == (1, 470614791133593609)
     data = kafka.ddl_data
-    assert (data.schema_name, data.table_name, data.ddl_query) == ("b`k", "t", b"CREATE TABLE t (a INT)")
+    assert (data.schema_name, data.table_name, data.ddl_query) == (
+        "b`k",
+        "t",
+        b"CREATE TABLE t (a INT)",
+    )

@@ -21,8 +21,8 @@ def found(*changes: set[int], of: list[int] | None = None) -> ConflictSchedule:
 
 
 def expected(changes: list[set[int]], of: list[int]) -> list[tuple[int, int]]:
-    """(round, number of the group in it) by the rule as it is told: one transaction at a time, its changes that hang
-    together as one set of keys, a flush before it on conflict.
+    """(round, number of the group in it) by the rule as it is told: one transaction at a time, its
+    changes that hang together as one set of keys, a flush before it on conflict.
     """
     groups: list[set[int]] = []
     number, result = 0, []
@@ -57,7 +57,10 @@ def shown(dispatched: ConflictSchedule) -> list[tuple[int, int]]:
 
 
 def test_three_statements_on_two_rows_run_in_the_documented_order() -> None:
-    """SQL1: id 3 -> 4, SQL2: id 2 -> 5, SQL3: delete id 3. SQL3 must come after SQL1; SQL2 may run beside them."""
+    """SQL1: id 3 -> 4, SQL2: id 2 -> 5, SQL3: delete id 3.
+
+    SQL3 must come after SQL1; SQL2 may run beside them.
+    """
     sql1, sql2, sql3 = {3, 4}, {5, 2}, {3}
     result = found(sql1, sql2, sql3)
     assert shown(result) == [(0, 0), (0, 1), (0, 0)]
@@ -81,8 +84,16 @@ def test_a_ring_of_values_in_one_transaction_is_never_cut() -> None:
     assert shown(result) == [(0, 0), (0, 1), (1, 0), (1, 0), (1, 0)]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 12), min_size=1, max_size=4)), min_size=1, max_size=60))
-def test_rounds_and_groups_are_those_of_one_transaction_at_a_time(changes: list[tuple[bool, set[int]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.sets(st.integers(0, 12), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_rounds_and_groups_are_those_of_one_transaction_at_a_time(
+    changes: list[tuple[bool, set[int]]],
+) -> None:
     of = np.cumsum([begins for begins, _ in changes]).tolist()
     keys = [each for _, each in changes]
     assert shown(found(*keys, of=of)) == expected(keys, of)

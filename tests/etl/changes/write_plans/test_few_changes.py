@@ -1,5 +1,5 @@
-"""What few changes come to, as the compiled kernels tell it: executed on rows in a dict, it must end as the changes
-themselves do, and every statement must do exactly what it says.
+"""What few changes come to, as the compiled kernels tell it: executed on rows in a dict, it must
+end as the changes themselves do, and every statement must do exactly what it says.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from sluice.etl.changes.write_plans import StageTimings
 from sluice.etl.changes.write_plans import small_batches as few_changes
 from sluice.etl.changes.write_plans.change_set import ChangeSet
 from sluice.etl.changes.write_plans.net_effect import InconsistentHistory, net_effect
-from sluice.etl.changes.write_plans.small_batches import MAX_SMALL_CHANGES, SmallNetEffect, reduce_plan_for
+from sluice.etl.changes.write_plans.small_batches import (
+    MAX_SMALL_CHANGES,
+    SmallNetEffect,
+    reduce_plan_for,
+)
 from sluice.etl.changes.write_plans.table_changes import TableChanges, changes_of
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
@@ -43,7 +47,9 @@ TABLES = {
     "unsigned": Table(2, 1, "d", "t", (replace(A, flag=3 | 32), B, *REST[:2]), pk_is_handle=True),
     "unique": Table(3, 1, "d", "t", (A, B, *REST[:2]), (BY_U,), pk_is_handle=True),
     "many indexes": Table(4, 1, "d", "t", (A, B, *REST[:2]), PLAIN, pk_is_handle=True),
-    "two columns": Table(5, 1, "d", "t", (A, B, *REST[:2]), (BOTH,), is_common_handle=True, common_handle_version=1),
+    "two columns": Table(
+        5, 1, "d", "t", (A, B, *REST[:2]), (BOTH,), is_common_handle=True, common_handle_version=1
+    ),
     "heap": Table(6, 1, "d", "t", (A, B, *REST[:2]), (BOTH,)),
     "by Arrow": Table(7, 1, "d", "t", (A, B, *REST), pk_is_handle=True),
 }
@@ -74,7 +80,9 @@ def histories(draw: st.DrawFn) -> tuple[Table, list[Row], list[tuple[int, bytes]
     """A table, its rows, changes to them, and its rows afterwards."""
     table = draw(st.sampled_from(list(TABLES.values())))
     low = 0 if table.columns[0].unsigned else -(2**63)
-    numbers = st.one_of(st.integers(0, 12), st.sampled_from([low, 2**63 - 1, 2**64 - 1 if low == 0 else -1]))
+    numbers = st.one_of(
+        st.integers(0, 12), st.sampled_from([low, 2**63 - 1, 2**64 - 1 if low == 0 else -1])
+    )
     words = st.sampled_from(["", "x", "X", "y", "é"])
     rows: dict[int, Row] = {}
     changes: list[tuple[int, bytes]] = []
@@ -82,13 +90,23 @@ def histories(draw: st.DrawFn) -> tuple[Table, list[Row], list[tuple[int, bytes]
 
     def fresh(row: Row | None = None) -> Row | None:
         """A row that may be there beside the others, with the key of `row` or another one."""
-        made = {"a": draw(numbers), "b": draw(words), "u": draw(st.integers(0, 9)), "v": draw(words), "d": 1.5}
+        made = {
+            "a": draw(numbers),
+            "b": draw(words),
+            "u": draw(st.integers(0, 9)),
+            "v": draw(words),
+            "d": 1.5,
+        }
         if row is not None:
-            made |= {name: row[name] for name in draw(st.sampled_from([("a", "b"), ("a", "b", "u"), ()]))}
+            made |= {
+                name: row[name] for name in draw(st.sampled_from([("a", "b"), ("a", "b", "u"), ()]))
+            }
         for other in rows.values():
             if other is row:
                 continue
-            if key_of(table, other) == key_of(table, made) or (BY_U in table.indexes and other["u"] == made["u"]):
+            if key_of(table, other) == key_of(table, made) or (
+                BY_U in table.indexes and other["u"] == made["u"]
+            ):
                 return None
         return made
 
@@ -133,7 +151,9 @@ def segment_of(table: Table, changes: list[tuple[int, bytes]], **more: Any) -> C
     rows = [(10 + n // 2, 1, n, table.id, 1, kind, row) for n, (kind, row) in enumerate(changes)]
     foreign = [(10 + n // 2, 1, n, 99, 1, 0, b"other") for n in range(len(rows))]
     mixed = [row for pair in zip(foreign, rows, strict=True) for row in pair]
-    columns = [pa.array(c, f.type) for c, f in zip(zip(*mixed, strict=True), PART_SCHEMA, strict=True)]
+    columns = [
+        pa.array(c, f.type) for c, f in zip(zip(*mixed, strict=True), PART_SCHEMA, strict=True)
+    ]
     whole = pa.Table.from_arrays(columns, schema=PART_SCHEMA)
     places = np.arange(1, len(mixed), 2)
     return ChangeSet(changes=whole, tables=((table, places),), after=9, through=100, **more)
@@ -176,7 +196,9 @@ class Rows:
 
     def listed(self, statement: str) -> list[Any]:
         if BOTH in self.table.indexes:
-            found = re.findall(r"\(`a`=(-?\d+) AND `b`='([^']*)' AND [^)]*\) AS BINARY\)='\2'\)", statement)
+            found = re.findall(
+                r"\(`a`=(-?\d+) AND `b`='([^']*)' AND [^)]*\) AS BINARY\)='\2'\)", statement
+            )
             return [(int(a), b) for a, b in found]
         listed = re.fullmatch(r"DELETE FROM `d`\.`t` WHERE `a` IN \(([-\d,\n]+)\)", statement)
         assert listed is not None
@@ -246,7 +268,10 @@ def test_tables_that_are_alike_but_for_their_names_have_each_its_own_rows() -> N
         other = replace(one, id=one.id + 50, schema_name="e", name="s")
         assert other.form == one.form
         for table in (one, other, one):
-            few = few_of(table, [(DELETE, encode_delete(table, row(1))), (INSERT, encode_insert(table, row(2)))])
+            few = few_of(
+                table,
+                [(DELETE, encode_delete(table, row(1))), (INSERT, encode_insert(table, row(2)))],
+            )
             assert few is not None
             assert {step.full_name for step in [*few.deletes(), *few.loads()]} == {table.full_name}
             (delete,) = few.deletes()
@@ -262,8 +287,16 @@ def test_what_takes_a_closer_look_is_left_to_others() -> None:
     assert few_of(table, twice) is None, "they can't follow one another"
     assert few_of(table, [(UPDATE, encode_update(table, row(1), row(1, "y"))), *fine]) is None
     assert few_of(table, [(INSERT, fine[0][1][:-1])]) is None
-    assert few_of(table, [(INSERT, encode_insert(table, row(n))) for n in range(MAX_SMALL_CHANGES)]) is not None
-    assert few_of(table, [(INSERT, encode_insert(table, row(n))) for n in range(MAX_SMALL_CHANGES + 1)]) is None
+    assert (
+        few_of(table, [(INSERT, encode_insert(table, row(n))) for n in range(MAX_SMALL_CHANGES)])
+        is not None
+    )
+    assert (
+        few_of(
+            table, [(INSERT, encode_insert(table, row(n))) for n in range(MAX_SMALL_CHANGES + 1)]
+        )
+        is None
+    )
     for doubt in (
         {"safe": True}, {"replayed": True}, {"partial": frozenset({table.id})}, {"sources": {table.id: "x"}},
         {"reverted": {table.id: PART_SCHEMA.empty_table()}},
@@ -272,8 +305,15 @@ def test_what_takes_a_closer_look_is_left_to_others() -> None:
     assert few_of(replace(table, pk_is_handle=False), fine) is None, "without a key"
 
 
-@given(st.lists(st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.integers(0, 4), st.integers(0, 4)), max_size=9))
-def test_the_kernel_finds_the_net_effect_that_numpy_finds(changes: list[tuple[int, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.integers(0, 4), st.integers(0, 4)),
+        max_size=9,
+    )
+)
+def test_the_kernel_finds_the_net_effect_that_numpy_finds(
+    changes: list[tuple[int, int, int]],
+) -> None:
     old = [before for kind, before, _ in changes if kind != INSERT]
     new = [after for kind, _, after in changes if kind != DELETE]
     kinds = [kind for kind, _, _ in changes]
@@ -283,13 +323,17 @@ def test_the_kernel_finds_the_net_effect_that_numpy_finds(changes: list[tuple[in
     assert found is not None
     counts = array("q", found[4]).tolist()
     try:
-        wanted = net_effect(np.array(kinds, np.int8), np.array(old, np.int64), np.array(new, np.int64))
+        wanted = net_effect(
+            np.array(kinds, np.int8), np.array(old, np.int64), np.array(new, np.int64)
+        )
     except InconsistentHistory:
         assert found[:4] == (b"",) * 4
         assert counts == [-1, -1, -1]
         return
     names = ("deleted", "inserted", "updated_old", "updated_new")
-    assert [array("q", places).tolist() for places in found[:4]] == [getattr(wanted, name).tolist() for name in names]
+    assert [array("q", places).tolist() for places in found[:4]] == [
+        getattr(wanted, name).tolist() for name in names
+    ]
     assert counts == [len(getattr(wanted, name)) for name in names[:3]]
 
 
@@ -300,8 +344,22 @@ def cell(flag: int, word: int, start: int = 0) -> bytes:
 @settings(max_examples=300)
 @given(
     st.binary(max_size=8),
-    st.lists(st.builds(cell, st.sampled_from([0, 2, 2, 5, 6, 8, 8, 9, 255]), st.integers(0, 9), st.integers(0, 9))),
-    st.lists(st.builds(cell, st.sampled_from([0, 2, 2, 5, 6, 8, 8, 9, 255]), st.integers(0, 9), st.integers(0, 9))),
+    st.lists(
+        st.builds(
+            cell,
+            st.sampled_from([0, 2, 2, 5, 6, 8, 8, 9, 255]),
+            st.integers(0, 9),
+            st.integers(0, 9),
+        )
+    ),
+    st.lists(
+        st.builds(
+            cell,
+            st.sampled_from([0, 2, 2, 5, 6, 8, 8, 9, 255]),
+            st.integers(0, 9),
+            st.integers(0, 9),
+        )
+    ),
     st.integers(-1, 3),
     st.lists(st.integers(-1, 3), max_size=3),
     st.binary(max_size=70) | st.lists(st.integers(0, 2), max_size=70).map(bytes),
@@ -309,13 +367,21 @@ def cell(flag: int, word: int, start: int = 0) -> bytes:
     st.booleans(),
 )
 def test_cells_that_nobody_found_are_refused_or_lead_somewhere(
-    data: bytes, old: list[bytes], new: list[bytes], slots: int, key: list[int], kinds: bytes, ends: list[int],
+    data: bytes,
+    old: list[bytes],
+    new: list[bytes],
+    slots: int,
+    key: list[int],
+    kinds: bytes,
+    ends: list[int],
     whole: bool,
-) -> None:  # fmt: skip
+) -> None:
     ends = [*(end for end in ends if end <= len(kinds)), len(kinds)] if whole else ends
     many = array("q", ends).tobytes()
     try:
-        found = lines_kernel.net(data, b"".join(old), b"".join(new), slots, array("q", key).tobytes(), kinds, many)
+        found = lines_kernel.net(
+            data, b"".join(old), b"".join(new), slots, array("q", key).tobytes(), kinds, many
+        )
     except ValueError as error:
         assert str(error) == "cells of other changes"
         return

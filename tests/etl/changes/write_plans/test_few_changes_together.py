@@ -1,4 +1,6 @@
-"""Few changes of many tables: reduced together they come to the same steps, byte for byte, as each table's alone."""
+"""Few changes of many tables: reduced together they come to the same steps, byte for byte, as each
+table's alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from sluice.etl.changes.write_plans.small_batches import MAX_SMALL_CHANGES, Smal
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE
 from sluice.tidb.rows import RowDecodeError, encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Column, Table
-from tests.etl.changes.write_plans.test_few_changes import BY_U, REST, TABLES, A, B, compiled, reduced_alone, row
+from tests.etl.changes.write_plans.test_few_changes import (
+    BY_U,
+    REST,
+    TABLES,
+    A,
+    B,
+    compiled,
+    reduced_alone,
+    row,
+)
 
 __all__ = ["compiled"]  # so that it holds here, too
 
@@ -40,17 +51,32 @@ Change = tuple[int, bytes]
 
 
 def history(table: Table, rng: random.Random, count: int) -> list[Change]:
-    """So many changes, now and then one that contradicts the others, or that isn't written as rows are."""
-    before = replace(table, columns=table.columns[:4]) if ADDED in table.columns and rng.random() < 0.3 else table
+    """So many changes, now and then one that contradicts the others, or that isn't written as rows
+    are.
+    """
+    before = (
+        replace(table, columns=table.columns[:4])
+        if ADDED in table.columns and rng.random() < 0.3
+        else table
+    )
     of_key = table.columns[0]
     if not of_key.unsigned and rng.random() < 0.05:  # the key's numbers have the other flag
-        before = replace(table, columns=(replace(of_key, flag=of_key.flag | 32), *table.columns[1:]))
+        before = replace(
+            table, columns=(replace(of_key, flag=of_key.flag | 32), *table.columns[1:])
+        )
 
     def image(key: int) -> dict[str, Any]:
         others = {"w": 5, "x": b"\xff", "d": 0.5, "p": rng.choice(["1.25", "1.25", "-1.25"])}
-        return row(key, rng.choice(["x", "x", "é\t", ""]), u=rng.choice([key % 9, key % 9, 3])) | others
+        return (
+            row(key, rng.choice(["x", "x", "é\t", ""]), u=rng.choice([key % 9, key % 9, 3]))
+            | others
+        )
 
-    keys = [*range(8), 2**63 - 1, 2**64 - 1 if of_key.unsigned else 9 if before.columns[0].unsigned else -1]
+    keys = [
+        *range(8),
+        2**63 - 1,
+        2**64 - 1 if of_key.unsigned else 9 if before.columns[0].unsigned else -1,
+    ]
     there: dict[int, dict[str, Any]] = {n: image(n) for n in (0, 1, 2, 3, keys[-1])}
     changes: list[Change] = []
     for _ in range(count):
@@ -68,22 +94,35 @@ def history(table: Table, rng: random.Random, count: int) -> list[Change]:
             changes.append((DELETE, encode_delete(before, known or new)))
             there.pop(key, None)
         if changes and rng.random() < 0.005:
-            changes[-1] = (changes[-1][0], changes[-1][1][: rng.randrange(len(changes[-1][1]) or 1)])
+            changes[-1] = (
+                changes[-1][0],
+                changes[-1][1][: rng.randrange(len(changes[-1][1]) or 1)],
+            )
     return changes
 
 
-def segment_of(histories: list[tuple[Table, list[Change]]], rng: random.Random, **more: Any) -> ChangeSet:
+def segment_of(
+    histories: list[tuple[Table, list[Change]]], rng: random.Random, **more: Any
+) -> ChangeSet:
     """The changes of all tables, mixed."""
     turns = [number for number, (_, changes) in enumerate(histories) for _ in changes]
     rng.shuffle(turns)
     left = [iter(changes) for _, changes in histories]
     rows = [(10 + n // 3, 1, n, histories[i][0].id, 1, *next(left[i])) for n, i in enumerate(turns)]
-    columns = [pa.array([each[n] for each in rows], field.type) for n, field in enumerate(PART_SCHEMA)]
+    columns = [
+        pa.array([each[n] for each in rows], field.type) for n, field in enumerate(PART_SCHEMA)
+    ]
     whole = pa.Table.from_arrays(columns, schema=PART_SCHEMA)
     of_tables = np.array(turns, np.int64)
-    tables = tuple((table, np.flatnonzero(of_tables == number)) for number, (table, _) in enumerate(histories))
+    tables = tuple(
+        (table, np.flatnonzero(of_tables == number)) for number, (table, _) in enumerate(histories)
+    )
     return ChangeSet(
-        changes=whole, tables=tuple(each for each in tables if len(each[1])), after=9, through=10 + len(rows), **more
+        changes=whole,
+        tables=tuple(each for each in tables if len(each[1])),
+        after=9,
+        through=10 + len(rows),
+        **more,
     )
 
 
@@ -105,7 +144,10 @@ def compare(segment: ChangeSet) -> list[list[Step] | None]:
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(list(ALL)), st.sampled_from([1, 2, 3, 5, 20, MAX_SMALL_CHANGES + 5])), max_size=25
+        st.tuples(
+            st.sampled_from(list(ALL)), st.sampled_from([1, 2, 3, 5, 20, MAX_SMALL_CHANGES + 5])
+        ),
+        max_size=25,
     ),
     st.sampled_from(list(ALL)),
     st.lists(st.sampled_from([1, 3, 12]), max_size=12),
@@ -114,7 +156,12 @@ def compare(segment: ChangeSet) -> list[list[Step] | None]:
     st.sets(st.integers(100, 130), max_size=2),
 )
 def test_many_tables_come_to_what_each_comes_to_alone(
-    some: list[tuple[str, int]], often: str, counts: list[int], rng: random.Random, together: int, partial: set[int]
+    some: list[tuple[str, int]],
+    often: str,
+    counts: list[int],
+    rng: random.Random,
+    together: int,
+    partial: set[int],
 ) -> None:
     wanted = [*some, *((often, count) for count in counts)]
     tables = [
@@ -134,7 +181,10 @@ def alike(count: int, changes: list[Change], name: str) -> list[tuple[Table, lis
 def test_a_table_that_takes_a_closer_look_leaves_the_others_where_they_are() -> None:
     table = ALL["price"]
     one, other = row(2, p="1.25"), row(2, "y", p="1.25")
-    good = [(DELETE, encode_delete(table, row(1, p="1.25"))), (UPDATE, encode_update(table, one, other))]
+    good = [
+        (DELETE, encode_delete(table, row(1, p="1.25"))),
+        (UPDATE, encode_update(table, one, other)),
+    ]
     for bad in (
         [good[0], good[0]],
         [(INSERT, b"\x08")],
@@ -166,7 +216,9 @@ def test_alike_tables_take_one_call_and_large_rows_some_more(walks: list[int]) -
     for text, most in (("x", 100), ("x" * 40_000, 30)):
         walks.clear()
         changes = [(INSERT, encode_insert(table, row(1, text)))]
-        small_net_effects(segment_of(alike(100, changes, "number"), random.Random(1)), StageTimings())
+        small_net_effects(
+            segment_of(alike(100, changes, "number"), random.Random(1)), StageTimings()
+        )
         assert sum(walks) == 100
         assert max(walks) <= most
         assert len(walks) <= 100 // most + 2
@@ -175,5 +227,7 @@ def test_alike_tables_take_one_call_and_large_rows_some_more(walks: list[int]) -
 def test_without_the_kernel_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sluice.tidb.kernel, "walk", lambda *arguments: None)
     table = TABLES["number"]
-    segment = segment_of(alike(9, [(INSERT, encode_insert(table, row(1)))], "number"), random.Random(1))
+    segment = segment_of(
+        alike(9, [(INSERT, encode_insert(table, row(1)))], "number"), random.Random(1)
+    )
     assert small_net_effects(segment, StageTimings()) == [None] * 9

@@ -1,4 +1,6 @@
-"""What the compiled kernels find in rows, and write of them, is what decoding by way of `sluice.tidb.rows` gives."""
+"""What the compiled kernels find in rows, and write of them, is what decoding by way of
+`sluice.tidb.rows` gives.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from sluice.tidb.codec import row as codec
 from sluice.tidb.codec.varint import encode_uvarint
 from sluice.tidb.kernel import DIFFERENT, SAME, UNSURE, plain
 from sluice.tidb.native_images import NativeImages, RowLayout, find_images
-from sluice.tidb.rows import ROWID_NAME, RowDecodeError, check_collations, encode_delete, encode_insert, encode_update
+from sluice.tidb.rows import (
+    ROWID_NAME,
+    RowDecodeError,
+    check_collations,
+    encode_delete,
+    encode_insert,
+    encode_update,
+)
 from sluice.tidb.schema import Table
 from tests.compiled_kernels import compiled_kernel
 from tests.tidb.test_rows import batches, calm, make_table, raw
@@ -63,7 +72,9 @@ def find(table: Table, kinds: list[int], rows: list[bytes]) -> Found | None:
     layout = RowLayout.for_table(table)
     assert layout is not None
     places = np.arange(len(rows))
-    found = find_images(layout, np.array(kinds, np.int8), sent(rows), places, lambda: other(table, kinds, rows))
+    found = find_images(
+        layout, np.array(kinds, np.int8), sent(rows), places, lambda: other(table, kinds, rows)
+    )
     return None if found is None else found[:2]
 
 
@@ -80,12 +91,15 @@ def same(found: NativeImages, wanted: Images) -> None:
     assert list(found) == list(wanted)
     for name in found:
         assert found[name].type == wanted[name].type
-        found[name].validate(full=not str(found[name].type).endswith("string"))  # text needn't be utf-8
+        # text needn't be utf-8
+        found[name].validate(full=not str(found[name].type).endswith("string"))
         assert shown(found[name]) == shown(wanted[name])
 
 
 def loaded(table: Table, images: Images, count: int) -> list[tuple[Any, bytes, int, int]]:
-    return [(c.layout, bytes(c.payload), c.rows, c.warnings) for c in format_load(table, images, count)]
+    return [
+        (c.layout, bytes(c.payload), c.rows, c.warnings) for c in format_load(table, images, count)
+    ]
 
 
 def cut(lines: LoadLines) -> list[tuple[Any, bytes, int, int]]:
@@ -97,7 +111,9 @@ KINDS = st.lists(st.sampled_from([INSERT, UPDATE, DELETE]), min_size=1, max_size
 
 @settings(calm, max_examples=60)
 @given(batches(), KINDS, st.data())
-def test_what_is_found_is_what_is_decoded(batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject) -> None:
+def test_what_is_found_is_what_is_decoded(
+    batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject
+) -> None:
     table, rows = batch
     rows = [rows[at % len(rows)] for at in range(len(kinds))]
     bytes_sent = encoded(table, rows, kinds)
@@ -109,12 +125,19 @@ def test_what_is_found_is_what_is_decoded(batch: tuple[Table, Rows], kinds: list
         assert images.count == len(next(iter(wanted.values())))
         same(images, wanted)
         some = np.array(
-            data.draw(st.lists(st.integers(0, images.count - 1), max_size=9) if images.count else st.just([])), int
+            data.draw(
+                st.lists(st.integers(0, images.count - 1), max_size=9)
+                if images.count
+                else st.just([])
+            ),
+            int,
         )
         fresh = find(table, kinds, bytes_sent)
         assert fresh is not None
         asked = data.draw(st.sampled_from([*images]))
-        assert shown(fresh[images is found[1]].some(asked, some)) == shown(wanted[asked].take(pa.array(some)))
+        assert shown(fresh[images is found[1]].some(asked, some)) == shown(
+            wanted[asked].take(pa.array(some))
+        )
         numbers = images.numbers(asked)
         assert numbers is None or numbers.tolist() == [
             v - 2**64 if v >= 2**63 else v for v in wanted[asked].to_pylist()
@@ -123,24 +146,35 @@ def test_what_is_found_is_what_is_decoded(batch: tuple[Table, Rows], kinds: list
 
 @settings(calm, max_examples=60)
 @given(batches(), KINDS)
-def test_images_that_are_said_to_be_alike_or_not_are(batch: tuple[Table, Rows], kinds: list[int]) -> None:
+def test_images_that_are_said_to_be_alike_or_not_are(
+    batch: tuple[Table, Rows], kinds: list[int]
+) -> None:
     table, rows = batch
-    found = find(table, kinds, encoded(table, [rows[at % len(rows)] for at in range(len(kinds))], kinds))
+    found = find(
+        table, kinds, encoded(table, [rows[at % len(rows)] for at in range(len(kinds))], kinds)
+    )
     assert found is not None
     old, new = found
-    pairs = np.array([(i, j) for i in range(old.count) for j in range(new.count)], np.int64).reshape(-1, 2)
-    names = tuple(column.name for column in table.stored_columns)  # a row's hidden id isn't a value of it
+    pairs = np.array(
+        [(i, j) for i in range(old.count) for j in range(new.count)], np.int64
+    ).reshape(-1, 2)
+    # a row's hidden id isn't a value of it
+    names = tuple(column.name for column in table.stored_columns)
     for asked in (None, names[:1]):
         answers = old.alike(new, pairs[:, 0], pairs[:, 1], asked)
         for (i, j), answer in zip(pairs.tolist(), answers.tolist(), strict=True):
-            equal = all(shown(old[n][i : i + 1]) == shown(new[n][j : j + 1]) for n in asked or names)
+            equal = all(
+                shown(old[n][i : i + 1]) == shown(new[n][j : j + 1]) for n in asked or names
+            )
             assert answer != SAME or equal
             assert answer != DIFFERENT or not equal
 
 
 @settings(calm, max_examples=100)
 @given(batches(), KINDS, st.data())
-def test_lines_are_those_that_arrow_writes(batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject) -> None:
+def test_lines_are_those_that_arrow_writes(
+    batch: tuple[Table, Rows], kinds: list[int], data: st.DataObject
+) -> None:
     table, rows = batch
     rows = [rows[at % len(rows)] for at in range(len(kinds))]
     bytes_sent = encoded(table, rows, kinds)
@@ -149,17 +183,23 @@ def test_lines_are_those_that_arrow_writes(batch: tuple[Table, Rows], kinds: lis
     new = found[1]
     if not new.count:
         return
-    places = np.array(data.draw(st.lists(st.integers(0, new.count - 1), min_size=1, max_size=9)), np.int64)
+    places = np.array(
+        data.draw(st.lists(st.integers(0, new.count - 1), min_size=1, max_size=9)), np.int64
+    )
     wanted = {name: new[name].take(pa.array(places)) for name in new}
     lines = format_load_native(table, new, places)
     text = [wanted[c.name] for c in table.stored_columns if c.kind == "text"]
     if lines is None:
-        empty = any("" in wanted[c.name].to_pylist() for c in table.stored_columns if c.kind == "enum")
+        empty = any(
+            "" in wanted[c.name].to_pylist() for c in table.stored_columns if c.kind == "enum"
+        )
         missing = any(c.not_null or c.origin_default is not None for c in table.stored_columns)
         assert empty or missing or any(invalid_utf8_mask(array) is not None for array in text)
         return
     assert cut(lines) == loaded(table, wanted, len(places))
-    some = np.array(sorted(data.draw(st.sets(st.integers(0, len(places) - 1), max_size=5))), np.int64)
+    some = np.array(
+        sorted(data.draw(st.sets(st.integers(0, len(places) - 1), max_size=5))), np.int64
+    )
     assert b"".join(payload for _, payload, _, _ in cut(lines.take(some))) == b"".join(
         bytes(lines.text)[lines.offsets[at] : lines.offsets[at + 1]] for at in some
     )
@@ -212,7 +252,11 @@ def test_damaged_rows_are_refused_as_they_are_by_decoding_or_read_alike(
         for images, want in zip(found, wanted, strict=True):
             same(images, want)
     old, new = found
-    both = np.zeros(0, np.int64) if not (old.count and new.count) else np.arange(min(old.count, new.count))
+    both = (
+        np.zeros(0, np.int64)
+        if not (old.count and new.count)
+        else np.arange(min(old.count, new.count))
+    )
     old.alike(new, both, both)
     if not new.count:
         return
@@ -221,7 +265,8 @@ def test_damaged_rows_are_refused_as_they_are_by_decoding_or_read_alike(
     except (RowDecodeError, UnsupportedColumnError):
         return
     if lines is not None:
-        images = {name: new[name] for name in (c.name for c in table.stored_columns)}  # every value can be decoded
+        # every value can be decoded
+        images = {name: new[name] for name in (c.name for c in table.stored_columns)}
         assert cut(lines) == loaded(table, images, new.count)
 
 
@@ -237,7 +282,8 @@ def test_rows_that_lack_columns_have_their_defaults_where_these_are_plain() -> N
     lines = format_load_native(table, found[1], np.array([1, 0]))
     assert lines is not None
     assert cut(lines)[0][1] == (
-        b"2\t\\N\t\\N\t\\N\t\\N\n" + "1\t2\ta\\tb\\\\c\\n\\0é\tbé\t2017-01-00 23:59:59.000001\n".encode()
+        b"2\t\\N\t\\N\t\\N\t\\N\n"
+        + "1\t2\ta\\tb\\\\c\\n\\0é\tbé\t2017-01-00 23:59:59.000001\n".encode()
     )
 
 
@@ -305,7 +351,9 @@ def test_zero_has_no_sign_and_both_zeros_are_one_value() -> None:
 
 
 def test_equal_documents_in_different_bytes_arent_called_different() -> None:
-    table, rows = one_column(20, b"\x0a\x09" + (1).to_bytes(8, "little"), b"\x0a\x0a" + (1).to_bytes(8, "little"))
+    table, rows = one_column(
+        20, b"\x0a\x09" + (1).to_bytes(8, "little"), b"\x0a\x0a" + (1).to_bytes(8, "little")
+    )
     found = find(table, [INSERT] * 2, rows)
     assert found is not None
     assert found[1]["js"].to_pylist() == ["1", "1"]
@@ -315,8 +363,14 @@ def test_equal_documents_in_different_bytes_arent_called_different() -> None:
 @pytest.mark.parametrize("tail", [b"", b"12345678"])
 def test_text_is_written_if_it_is_utf8_and_only_then(tail: bytes) -> None:
     firsts = [*range(0x7F, 0x100)]
-    texts = [bytes((a,)) + rest for a in firsts for rest in (b"", b"\x80", b"\xbf\xbf", b"\x80\x80", b"\xa0\x80\x80")]
-    texts += [bytes((a, b, 0x80, 0x80)) for a in (0xE0, 0xED, 0xEF, 0xF0, 0xF4) for b in range(0x7F, 0xC1)]
+    texts = [
+        bytes((a,)) + rest
+        for a in firsts
+        for rest in (b"", b"\x80", b"\xbf\xbf", b"\x80\x80", b"\xa0\x80\x80")
+    ]
+    texts += [
+        bytes((a, b, 0x80, 0x80)) for a in (0xE0, 0xED, 0xEF, 0xF0, 0xF4) for b in range(0x7F, 0xC1)
+    ]
     texts += [bytes((a, b, 0x80)) for a in (0xE0, 0xED, 0xEF, 0xF0) for b in range(0x7F, 0xC1)]
     for text in texts:
         text += tail

@@ -36,7 +36,9 @@ def steps_of_update(before: float, after: float) -> list[str]:
 
 
 def test_a_float_that_changes_only_in_digits_nobody_sees_is_no_change_downstream() -> None:
-    """A server doesn't count a REPLACE by the same row, so writing it would look like a row that is missing."""
+    """A server doesn't count a REPLACE by the same row, so writing it would look like a row that is
+    missing.
+    """
     one = float(np.float32(1.2345678e20))
     other = float(np.nextafter(np.float32(one), np.float32(np.inf)))
     assert one != other
@@ -46,7 +48,9 @@ def test_a_float_that_changes_only_in_digits_nobody_sees_is_no_change_downstream
 
 def steps_of(table: Table, *changes: tuple[int, bytes]) -> list[str]:
     kinds, rows = [kind for kind, _ in changes], [row for _, row in changes]
-    raw = RawChanges(np.array(kinds, np.int8), np.arange(len(rows)) + 5, pa.array(rows, pa.large_binary()))
+    raw = RawChanges(
+        np.array(kinds, np.int8), np.arange(len(rows)) + 5, pa.array(rows, pa.large_binary())
+    )
     found = TableChanges(table, raw, StageTimings())
     return [bytes(step.payload).decode() for step in [*found.deletes(), *found.loads()]]
 
@@ -75,4 +79,9 @@ def test_a_row_that_moves_to_another_partition_comes_before_it_goes() -> None:
 def test_a_row_that_goes_without_a_column_being_dropped_is_the_one_that_came_with_it() -> None:
     row = {"a": 1, "b": 7, ROWID_NAME: 1}
     dropping = replace(KEYLESS, columns=KEYLESS.columns[:1])
-    assert steps_of(KEYLESS, (INSERT, encode_insert(KEYLESS, row)), (DELETE, encode_delete(dropping, row))) == []
+    assert (
+        steps_of(
+            KEYLESS, (INSERT, encode_insert(KEYLESS, row)), (DELETE, encode_delete(dropping, row))
+        )
+        == []
+    )

@@ -1,5 +1,5 @@
-"""Runs a backfill's job in a process of its own, and kills it (SIGKILL) around the n-th thing it writes down, or
-removes.
+"""Runs a backfill's job in a process of its own, and kills it (SIGKILL) around the n-th thing it
+writes down, or removes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,24 @@ _WRITES = ("create", "replace", "remove")
 
 
 def killed(config: Path, job: str, at: int, *, before: bool, what: str = "") -> int:
-    """Run the job until it writes for the `at`-th time, or does `what` of `_WRITES`; the exit code."""
+    """Run the job until it writes for the `at`-th time, or does `what` of `_WRITES`.
+
+    The exit code.
+    """
     when = "before" if before else "after"
-    arguments = [sys.executable, "-m", __name__, str(config), job, str(at), when, what or ",".join(_WRITES)]
-    return subprocess.run(arguments, cwd=Path(__file__).parents[4], check=False, timeout=120).returncode
+    arguments = [
+        sys.executable,
+        "-m",
+        __name__,
+        str(config),
+        job,
+        str(at),
+        when,
+        what or ",".join(_WRITES),
+    ]
+    return subprocess.run(
+        arguments, cwd=Path(__file__).parents[4], check=False, timeout=120
+    ).returncode
 
 
 def _count(at: int, when: str, what: str) -> None:

@@ -1,4 +1,6 @@
-"""A pipeline that runs in threads of the test, over a stand-in cluster with live traffic, and backfills beside it."""
+"""A pipeline that runs in threads of the test, over a stand-in cluster with live traffic, and
+backfills beside it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ class Pipeline:
         self.start_applying()
 
     def start_applying(self) -> None:
-        self._run(lambda: run_apply(self.settings, stop=self.stopped, prepare=local_preparer(self.settings)))
+        self._run(
+            lambda: run_apply(
+                self.settings, stop=self.stopped, prepare=local_preparer(self.settings)
+            )
+        )
 
     def _run(self, work: Callable[[], Any]) -> None:
         def guarded() -> None:
@@ -81,7 +87,9 @@ class Pipeline:
     def downstream(self, statement: str) -> list[tuple[Any, ...]]:
         server = self.settings.downstream
         with (
-            pymysql.connect(host=server.host, port=server.port, user=server.user, autocommit=True) as connection,
+            pymysql.connect(
+                host=server.host, port=server.port, user=server.user, autocommit=True
+            ) as connection,
             connection.cursor() as cursor,
         ):
             cursor.execute(statement)
@@ -104,8 +112,10 @@ class Pipeline:
             time.sleep(0.05)
 
     def traffic(self, updates: float) -> None:
-        """From now on 20 transactions/s, with that share of updates; the others insert rows. A row that is damaged must
-        not be updated before a job that mends its table has begun: applying would stop, as it should.
+        """From now on 20 transactions/s, with that share of updates; the others insert rows.
+
+        A row that is damaged must not be updated before a job that mends its table has begun:
+        applying would stop, as it should.
         """
         self.control.stop()
         self.control.workload({"rate": 20, "transactions": None, "rows": 5, "updates": updates})
@@ -119,8 +129,8 @@ class Pipeline:
         return [str(name) for (name,) in self.upstream(f"SHOW TABLES FROM {DATABASE}")]
 
     def compared(self) -> None:
-        """Every table downstream is what it was upstream at the checkpoint, at a moment after all that is committed
-        now.
+        """Every table downstream is what it was upstream at the checkpoint, at a moment after all
+        that is committed now.
         """
         self.caught_up()
         names = self.tables()
@@ -160,9 +170,11 @@ class Pipeline:
 
 
 @contextlib.contextmanager
-def pipeline(mariadb: MariaDBServer, spark_remote: str, folder: Path, **more: Any) -> Iterator[Pipeline]:
-    """A pipeline with nothing upstream as yet, into the server, which is emptied: another test's checkpoint isn't
-    this one's.
+def pipeline(
+    mariadb: MariaDBServer, spark_remote: str, folder: Path, **more: Any
+) -> Iterator[Pipeline]:
+    """A pipeline with nothing upstream as yet, into the server, which is emptied: another test's
+    checkpoint isn't this one's.
     """
     mariadb.empty()
     stack = Stack(folder / "stack")
@@ -179,7 +191,11 @@ def pipeline(mariadb: MariaDBServer, spark_remote: str, folder: Path, **more: An
             spark=Spark(spark_remote),
             window=Window(idle_interval_ms=500),
         )  # fmt: skip
-        made = Pipeline(replace(settings, **more), ClusterControl(ports["cluster-control"]), ports["cluster-sql"])
+        made = Pipeline(
+            replace(settings, **more),
+            ClusterControl(ports["cluster-control"]),
+            ports["cluster-sql"],
+        )
         made.start()
         try:
             yield made
@@ -195,10 +211,13 @@ def typing(settings: Settings, folder: Path) -> Callable[..., Result]:
     config.write_text(
         f'[upstream]\npd-urls = "{settings.upstream.pd_urls}"\nsql-host = "127.0.0.1"\nsql-port ='
         f' {settings.upstream.sql_port}\n[relay]\nurl = "{settings.relay.url}"\n[spark]\nremote ='
-        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport = {settings.downstream.port}\n'
+        f' "{settings.spark.remote}"\n[downstream]\nhost = "127.0.0.1"\nport ='
+        f" {settings.downstream.port}\n"
     )
 
     def typed(*arguments: str) -> Result:
-        return CliRunner().invoke(group, [*arguments, "--config", str(config)], standalone_mode=False)
+        return CliRunner().invoke(
+            group, [*arguments, "--config", str(config)], standalone_mode=False
+        )
 
     return typed

@@ -16,10 +16,13 @@ from sluice.tidb.schema import Column, Index, Table
 @pytest.mark.parametrize(
     "text",
     [
-        "id = 7", "a IN (1, 2) AND (b LIKE 'x%' OR `now` IS NULL)", "s = 'now(); select'", "YEAR(made) = 2026",
+        "id = 7",
+        "a IN (1, 2) AND (b LIKE 'x%' OR `now` IS NULL)",
+        "s = 'now(); select'",
+        "YEAR(made) = 2026",
         "`a``b` > 1",
     ],
-)  # fmt: skip
+)
 def test_a_condition_about_a_row_alone_is_taken(text: str) -> None:
     check_condition(text)
 
@@ -27,14 +30,27 @@ def test_a_condition_about_a_row_alone_is_taken(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("made > NOW()", "NOW"), ("made > now ( )", "now"), ("d = current_date", "current_date"),
-        ("RAND() < 0.1", "RAND"), ("id IN (SELECT 1)", "SELECT"), ("EXISTS (TABLE t)", "EXISTS"),
-        ("id = @x", "@"), ("id = @@port", "@"),
-        ("1) OR (1", "closed"), ("(id = 1", "not closed"), ("id = 1; DROP TABLE t", ";"), ("id = 1 -- x", "comments"),
-        ("id = 1 /* x */", "comments"), ("id = 1 # x", "comments"), ("s = 'it\\'s'", "backslash"), ("s = 'x", "closed"),
-        (" ", "empty"), ("t > UNIX_TIMESTAMP()", "UNIX_TIMESTAMP"), ("SLEEP(1)", "SLEEP"),
+        ("made > NOW()", "NOW"),
+        ("made > now ( )", "now"),
+        ("d = current_date", "current_date"),
+        ("RAND() < 0.1", "RAND"),
+        ("id IN (SELECT 1)", "SELECT"),
+        ("EXISTS (TABLE t)", "EXISTS"),
+        ("id = @x", "@"),
+        ("id = @@port", "@"),
+        ("1) OR (1", "closed"),
+        ("(id = 1", "not closed"),
+        ("id = 1; DROP TABLE t", ";"),
+        ("id = 1 -- x", "comments"),
+        ("id = 1 /* x */", "comments"),
+        ("id = 1 # x", "comments"),
+        ("s = 'it\\'s'", "backslash"),
+        ("s = 'x", "closed"),
+        (" ", "empty"),
+        ("t > UNIX_TIMESTAMP()", "UNIX_TIMESTAMP"),
+        ("SLEEP(1)", "SLEEP"),
     ],
-)  # fmt: skip
+)
 def test_a_condition_that_means_something_else_each_time_or_ends_the_statement_is_refused_by_name(
     text: str, named: str
 ) -> None:
@@ -76,7 +92,9 @@ def test_a_key_that_is_none_is_refused(text: str) -> None:
 
 def table(index: Index | None, kinds: tuple[int, ...] = (8, 15)) -> Table:
     flag = FLAG_NOT_NULL | FLAG_PRIMARY_KEY
-    columns = tuple(Column(n, f"c{n}", n, tp, flag, 20, charset="utf8mb4") for n, tp in enumerate(kinds))
+    columns = tuple(
+        Column(n, f"c{n}", n, tp, flag, 20, charset="utf8mb4") for n, tp in enumerate(kinds)
+    )
     return Table(1, 1, "s", "t", columns, (index,) if index else ())
 
 

@@ -24,7 +24,13 @@ def table(number: int, name: str, *, keyed: bool = True) -> Table:
     return Table(number, 2, "s", name, columns, pk_is_handle=keyed)
 
 
-TABLES = [table(70, "t"), table(71, "part"), table(72, "left"), table(73, "m1"), table(74, "bare", keyed=False)]
+TABLES = [
+    table(70, "t"),
+    table(71, "part"),
+    table(72, "left"),
+    table(73, "m1"),
+    table(74, "bare", keyed=False),
+]
 FILTERS = Filter(
     ignored_tables=(NameRule("s", "left", "ignore-table s.left"),),
     events=(EventRule(NameRule("s", "part", "part"), frozenset({"delete"})),),
@@ -35,13 +41,19 @@ HELD = {"x.y": {"id", "v"}, "s.bare": {"id"}}
 
 def planned(*tables: str, held: dict[str, set[str]] | None = None, **more: Any) -> BackfillPlan:
     definitions = SourceSchema(NOW, 1, (Schema(2, "s"),), tuple(TABLES))
-    with serving_all(TABLES, {t.id: [[1, 1], [2, 2]] if t.pk_is_handle else [[1, 1, 1]] for t in TABLES}, 1) as address:
+    with serving_all(
+        TABLES, {t.id: [[1, 1], [2, 2]] if t.pk_is_handle else [[1, 1, 1]] for t in TABLES}, 1
+    ) as address:
         upstream = Upstream("unused", sql_host=address.host, sql_port=address.port)
         nobody: Any = None  # the time is not asked, nor the schema
-        reached = UpstreamCatalog(Settings(upstream, Relay("file:///unused"), Downstream("unused")), nobody, nobody)
+        reached = UpstreamCatalog(
+            Settings(upstream, Relay("file:///unused"), Downstream("unused")), nobody, nobody
+        )
         try:
             request = BackfillRequest(tables, **more)
-            return make_backfill_plan(request, definitions, (FILTERS, ROUTES), reached, HELD if held is None else held)
+            return make_backfill_plan(
+                request, definitions, (FILTERS, ROUTES), reached, HELD if held is None else held
+            )
         finally:
             reached.close()
 
@@ -49,7 +61,13 @@ def planned(*tables: str, held: dict[str, set[str]] | None = None, **more: Any) 
 def test_a_table_goes_where_its_route_leads_in_ranges_of_its_key() -> None:
     plan = planned("s.t", from_key="1", to_key="5", rows_per_second=2)
     (found,) = plan.tables
-    assert (found.name, found.target, found.key, found.low, found.high) == ("s.t", "x.y", ("id",), ["1"], ["5"])
+    assert (found.name, found.target, found.key, found.low, found.high) == (
+        "s.t",
+        "x.y",
+        ("id",),
+        ["1"],
+        ["5"],
+    )
     assert not plan.problems and not found.is_created
     assert BackfillPlan.from_json(plan.to_json()) == plan
 
@@ -63,10 +81,13 @@ def test_a_table_that_is_not_there_downstream_is_created_unless_only_compared() 
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ("s.part", "replicated in part"), ("s.left", "ignore-table s.left"), ("s.m1", "merged into s.merged"),
-        ("s.bare", "lacks the columns v"), ("nothing.*", "no table of such a name"),
+        ("s.part", "replicated in part"),
+        ("s.left", "ignore-table s.left"),
+        ("s.m1", "merged into s.merged"),
+        ("s.bare", "lacks the columns v"),
+        ("nothing.*", "no table of such a name"),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_exact_is_refused_by_name(asked: str, named: str) -> None:
     plan = planned(asked)
     assert len(plan.problems) == 1 and named in plan.problems[0] and not plan.tables
@@ -76,7 +97,9 @@ def test_what_can_not_be_exact_is_refused_by_name(asked: str, named: str) -> Non
     ("more", "named"),
     [({"from_key": "1"}, "no key that ranges"), ({"where": "v = 1"}, "rows of a condition")],
 )
-def test_a_table_without_a_key_is_copied_as_a_whole_or_not_at_all(more: dict[str, str], named: str) -> None:
+def test_a_table_without_a_key_is_copied_as_a_whole_or_not_at_all(
+    more: dict[str, str], named: str
+) -> None:
     held = {"s.bare": {"id", "v"}}
     assert named in planned("s.bare", held=held, **more).problems[0]
     plan = planned("s.bare", held=held)

@@ -1,4 +1,6 @@
-"""Backfills beside a pipeline that runs, with live traffic: a damaged table is made whole, and nobody waits."""
+"""Backfills beside a pipeline that runs, with live traffic: a damaged table is made whole, and
+nobody waits.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,12 @@ def running(
 
 def damage(running: Pipeline) -> None:
     running.downstream(f"DELETE FROM {DATABASE}.load_1 WHERE id % 7 = 0 AND id < 3000")
-    running.downstream(f"UPDATE {DATABASE}.load_1 SET pad = 'damaged' WHERE id % 11 = 0 AND id < 3000")
-    running.downstream(f"INSERT INTO {DATABASE}.load_1 VALUES (-5, 1, 'extra'), (900000000, 1, 'extra')")
+    running.downstream(
+        f"UPDATE {DATABASE}.load_1 SET pad = 'damaged' WHERE id % 11 = 0 AND id < 3000"
+    )
+    running.downstream(
+        f"INSERT INTO {DATABASE}.load_1 VALUES (-5, 1, 'extra'), (900000000, 1, 'extra')"
+    )
 
 
 def reading_with_updates(running: Pipeline) -> Callable[[ReadRequest], ReadResult]:
@@ -63,10 +69,17 @@ def reading_with_updates(running: Pipeline) -> Callable[[ReadRequest], ReadResul
 def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> None:
     damage(running)
     job = asked(running, f"{DATABASE}.load_1")
-    summary = run_backfill(running.settings, job.id, Runner("test"), read=reading_with_updates(running))
+    summary = run_backfill(
+        running.settings, job.id, Runner("test"), read=reading_with_updates(running)
+    )
     running.traffic(updates=0)
     found = summary.tables[f"{DATABASE}.load_1"]
-    assert summary.state == "done" and found["deleted"] == 2 and found["inserted"] and found["replaced"]
+    assert (
+        summary.state == "done"
+        and found["deleted"] == 2
+        and found["inserted"]
+        and found["replaced"]
+    )
     assert found["rows"] == found["same"] + found["inserted"] + found["replaced"]
     running.compared()
 
@@ -95,7 +108,11 @@ def test_comparing_tells_what_differs_and_writes_nothing(running: Pipeline) -> N
     running.downstream(f"INSERT INTO {name} VALUES (-1, 'extra')")
     found = running.backfill(name, mode="compare")
     assert found.differing == 3
-    assert set(found.tables[name]["examples"]) == {"differs: id=7", "missing: id=8", "not upstream: id=-1"}
+    assert set(found.tables[name]["examples"]) == {
+        "differs: id=7",
+        "missing: id=8",
+        "not upstream: id=-1",
+    }
     assert running.downstream(f"SELECT note FROM {name} WHERE id = 7") == [("damaged",)]
     assert running.backfill(name).differing == 3
     running.compared()
@@ -118,7 +135,10 @@ def test_only_the_rows_asked_for_are_copied(running: Pipeline) -> None:
     running.downstream(f"UPDATE {name} SET pad = 'damaged' WHERE id IN (100, 200, 300)")
     running.downstream(f"DELETE FROM {name} WHERE id IN (101, 201, 301)")
     assert running.backfill(name, from_key="100", to_key="200").total("inserted") == 1
-    assert running.downstream(f"SELECT id FROM {name} WHERE pad = 'damaged' ORDER BY id") == [(200,), (300,)]
+    assert running.downstream(f"SELECT id FROM {name} WHERE pad = 'damaged' ORDER BY id") == [
+        (200,),
+        (300,),
+    ]
     assert running.backfill(name, where="id IN (200, 201) OR id < -3").differing == 2
     assert running.downstream(f"SELECT id FROM {name} WHERE pad = 'damaged'") == [(300,)]
     running.backfill(name, rows_per_second=100_000)
@@ -129,10 +149,9 @@ def config_of(running: Pipeline, folder: Path) -> Path:
     upstream, downstream = running.settings.upstream, running.settings.downstream
     config = folder / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "{upstream.pd_urls}"\n'
-        f'sql-host = "{upstream.sql_host}"\nsql-port = {upstream.sql_port}\n'
-        f'[relay]\nurl = "{running.settings.relay.url}"\n'
-        f'[downstream]\nhost = "{downstream.host}"\nport = {downstream.port}\nuser = "{downstream.user}"\n'
+        f'[upstream]\npd-urls = "{upstream.pd_urls}"\nsql-host = "{upstream.sql_host}"\nsql-port ='
+        f' {upstream.sql_port}\n[relay]\nurl = "{running.settings.relay.url}"\n[downstream]\nhost ='
+        f' "{downstream.host}"\nport = {downstream.port}\nuser = "{downstream.user}"\n'
     )
     return config
 
@@ -154,12 +173,16 @@ def test_rows_that_are_named_by_conditions_are_copied_and_no_others(running: Pip
     only = {name: (f"`id` IN ({missing},{surplus})", f"`id` = {changed} OR `id` = 23")}
     summary = running.backfill(name, only=only)
     found = summary.tables[name]
-    assert [found[kind] for kind in ("chunks", "rows", "inserted", "replaced", "deleted", "same")] == [2, 3, 1, 1, 1, 1]
+    assert [
+        found[kind] for kind in ("chunks", "rows", "inserted", "replaced", "deleted", "same")
+    ] == [2, 3, 1, 1, 1, 1]
     running.compared()
 
 
 @pytest.mark.slow
-def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(running: Pipeline, tmp_path: Path) -> None:
+def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(
+    running: Pipeline, tmp_path: Path
+) -> None:
     config = config_of(running, tmp_path)
     damage(running)
     job = asked(running, f"{DATABASE}.load_1")
@@ -203,7 +226,9 @@ def test_what_can_not_be_read_ends_the_run_and_the_job_goes_on_later(running: Pi
     assert run_backfill(running.settings, job.id, Runner("test"), read=running.read).state == "done"
 
 
-def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(running: Pipeline) -> None:
+def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(
+    running: Pipeline,
+) -> None:
     job = asked(running, f"{DATABASE}.txn", rows_per_second=1)
 
     def read(order: ReadRequest) -> ReadResult:
@@ -211,7 +236,9 @@ def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(runn
         return running.read(order)
 
     with pytest.raises(JobOverlapError, match="asked for by test"):
-        Jobs(RelayLog.open(running.settings.relay.url).storage).create("backfill", {}, job.spec.touches, "bob")
+        Jobs(RelayLog.open(running.settings.relay.url).storage).create(
+            "backfill", {}, job.spec.touches, "bob"
+        )
     with pytest.raises(BackfillError, match="isn't over"):
         asked(running, f"{DATABASE}.t*")
     assert run_backfill(running.settings, job.id, Runner("test"), read=read).state == "cancelled"
@@ -222,11 +249,16 @@ def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(runn
 
 
 @pytest.mark.slow
-def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note(running: Pipeline) -> None:
+def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note(
+    running: Pipeline,
+) -> None:
     relay = RelayLog.open(running.settings.relay.url)
     job = asked(running, f"{DATABASE}.txn")
     for noted in (job.id, "forgotten"):
-        running.downstream(f"INSERT INTO tidb_binlog.sluice_chunks VALUES ('{noted}', 7, '{ChunkResult().to_text()}')")
+        running.downstream(
+            f"INSERT INTO tidb_binlog.sluice_chunks VALUES ('{noted}', 7,"
+            f" '{ChunkResult().to_text()}')"
+        )
 
     def read(order: ReadRequest) -> ReadResult:
         job.order(CANCEL, "ann")
@@ -234,7 +266,9 @@ def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note
 
     relay.change_control(lambda control: replace(control, apply_paused=True))
     try:
-        assert run_backfill(running.settings, job.id, Runner("test"), read=read).state == "cancelled"
+        assert (
+            run_backfill(running.settings, job.id, Runner("test"), read=read).state == "cancelled"
+        )
         assert empty(relay)
         assert running.downstream("SELECT * FROM tidb_binlog.sluice_chunks") == []
     finally:
@@ -245,18 +279,26 @@ def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note
 def test_a_plan_tells_what_is_done_and_what_hinders_it(running: Pipeline) -> None:
     plan = plan_backfill(running.settings, BackfillRequest((f"{DATABASE}.*", "nothing.*")))
     assert [table.name for table in plan.tables] == [f"{DATABASE}.load_1", f"{DATABASE}.txn"]
-    assert plan.tables[0].key == ("id",) and [p for p in plan.problems if "nothing.*" in p] == list(plan.problems)
-    wrong = plan_backfill(running.settings, BackfillRequest((f"{DATABASE}.txn",), where="nonsense = 1"))
+    assert plan.tables[0].key == ("id",) and [p for p in plan.problems if "nothing.*" in p] == list(
+        plan.problems
+    )
+    wrong = plan_backfill(
+        running.settings, BackfillRequest((f"{DATABASE}.txn",), where="nonsense = 1")
+    )
     assert any("Unknown column 'nonsense'" in problem for problem in wrong.problems)
 
 
 @pytest.mark.slow
-def test_a_table_that_is_not_there_is_made_and_filled_while_its_rows_change(running: Pipeline) -> None:
+def test_a_table_that_is_not_there_is_made_and_filled_while_its_rows_change(
+    running: Pipeline,
+) -> None:
     running.control.stop()
     running.caught_up()
     running.downstream(f"DROP TABLE {DATABASE}.load_1")
     job = asked(running, f"{DATABASE}.load_1")
-    summary = run_backfill(running.settings, job.id, Runner("test"), read=reading_with_updates(running))
+    summary = run_backfill(
+        running.settings, job.id, Runner("test"), read=reading_with_updates(running)
+    )
     found = summary.tables[f"{DATABASE}.load_1"]
     assert summary.state == "done" and found["inserted"] and found["deleted"] == 0
     relay = RelayLog.open(running.settings.relay.url)

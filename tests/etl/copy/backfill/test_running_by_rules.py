@@ -13,7 +13,12 @@ from sluice.relay.jobs import Runner
 from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
 
-ROUTE = {"schema-pattern": DATABASE, "table-pattern": "load_1", "target-schema": "other", "target-table": "flat"}
+ROUTE = {
+    "schema-pattern": DATABASE,
+    "table-pattern": "load_1",
+    "target-schema": "other",
+    "target-table": "flat",
+}
 FILTER = {"ignore-table": [{"db-name": DATABASE, "tbl-name": "load_2"}]}
 ROUTED, KEPT, LEFT_OUT = f"{DATABASE}.load_1", f"{DATABASE}.txn", f"{DATABASE}.load_2"
 TRAFFIC = {"tables": 2, "rows": 5}
@@ -24,7 +29,9 @@ def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     rules = {"routes": parse_routes([ROUTE]), "filters": parse_filter(FILTER)[0]}
-    with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("by_rules"), **rules) as made:
+    with pipeline(
+        mariadb_server, spark_remote, tmp_path_factory.mktemp("by_rules"), **rules
+    ) as made:
         made.control.workload({"rate": "max", "transactions": 60, "tables": 2, "rows": 60})
         made.wait(lambda: len(made.control.numbered_commits()) == 60, "the tables are filled")
         made.control.stop()
@@ -49,10 +56,14 @@ def check(running: Pipeline, **targets: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_routed_table_is_made_whole_under_its_name_downstream_and_only_it(running: Pipeline) -> None:
+def test_a_routed_table_is_made_whole_under_its_name_downstream_and_only_it(
+    running: Pipeline,
+) -> None:
     for target, column in (("other.flat", "pad"), (KEPT, "note")):
         running.downstream(f"DELETE FROM {target} WHERE id < 300 AND id % 7 = 0")
-        running.downstream(f"UPDATE {target} SET {column} = 'damaged' WHERE id < 300 AND id % 11 = 0")
+        running.downstream(
+            f"UPDATE {target} SET {column} = 'damaged' WHERE id < 300 AND id % 11 = 0"
+        )
     running.downstream("INSERT INTO other.flat VALUES (-5, 1, 'extra')")
     damaged = running.downstream(f"SELECT COUNT(*) FROM {KEPT} WHERE note = 'damaged'")
     found = running.backfill(ROUTED).tables[ROUTED]
@@ -64,7 +75,9 @@ def test_a_routed_table_is_made_whole_under_its_name_downstream_and_only_it(runn
 
 
 def test_all_tables_but_those_that_filters_leave_out_are_made_whole(running: Pipeline) -> None:
-    running.downstream("UPDATE other.flat SET pad = 'damaged' WHERE id = 14 OR id = 15 OR id = 16 OR id = 17")
+    running.downstream(
+        "UPDATE other.flat SET pad = 'damaged' WHERE id = 14 OR id = 15 OR id = 16 OR id = 17"
+    )
     running.downstream(f"DELETE FROM {KEPT} WHERE id = 5")
     assert set(running.backfill(f"{DATABASE}.*").tables) == {ROUTED, KEPT}
     check(running, load_1="other.flat", txn=KEPT)
@@ -74,7 +87,9 @@ def test_all_tables_but_those_that_filters_leave_out_are_made_whole(running: Pip
 
 
 @pytest.mark.slow
-def test_a_column_that_is_added_in_the_middle_of_a_job_is_in_every_chunk_read_afterwards(running: Pipeline) -> None:
+def test_a_column_that_is_added_in_the_middle_of_a_job_is_in_every_chunk_read_afterwards(
+    running: Pipeline,
+) -> None:
     running.downstream("UPDATE other.flat SET pad = 'damaged' WHERE id < 300 AND id % 11 = 0")
     seen: list[tuple[str, ...]] = []
 

@@ -10,7 +10,17 @@ import pytest
 from sluice.etl.copy.backfill import AlignedChunkScheduler
 from sluice.relay import RelayLog
 from sluice.relay.aligned_chunks import TableRepair
-from sluice.relay.jobs import CANCELLED, DONE, PAUSED, Job, Jobs, LeaseLostError, Runner, WriteScope, lease
+from sluice.relay.jobs import (
+    CANCELLED,
+    DONE,
+    PAUSED,
+    Job,
+    Jobs,
+    LeaseLostError,
+    Runner,
+    WriteScope,
+    lease,
+)
 
 TABLES = (7,)
 
@@ -47,7 +57,9 @@ def test_who_wakes_when_its_job_is_over_leaves_the_checks_of_its_tables_as_they_
     assert relay.aligned_chunks.repairs() == []
 
 
-def test_who_wakes_while_another_goes_on_with_its_job_leaves_that_one_s_word(relay: RelayLog, job: Job) -> None:
+def test_who_wakes_while_another_goes_on_with_its_job_leaves_that_one_s_word(
+    relay: RelayLog, job: Job
+) -> None:
     with job.run(Runner("first")) as first, job.run(Runner("second"), patience_s=0) as second:
         mending(relay, job, second)
         with pytest.raises(LeaseLostError):

@@ -47,12 +47,16 @@ _OWN = Table(5, 1, "tidb_binlog", "t").to_json()
         ),
     ],
 )
-def test_what_means_nothing_downstream_is_skipped_with_a_reason(ddl: dict[str, Any], part: str) -> None:
+def test_what_means_nothing_downstream_is_skipped_with_a_reason(
+    ddl: dict[str, Any], part: str
+) -> None:
     assert part in (skip_reason(DdlJob.from_json({"commit_ts": 1, **ddl}), Filter()) or "")
 
 
 @pytest.mark.parametrize("name", ["types", "ddl", "shop"])
-def test_generated_tables_are_those_of_the_recording(session: MySQLSession, tmp_path: Path, name: str) -> None:
+def test_generated_tables_are_those_of_the_recording(
+    session: MySQLSession, tmp_path: Path, name: str
+) -> None:
     relay = land(RECORDINGS / name, f"file://{tmp_path}/relay", 100_000)
     window = relay.first()
     assert window is not None
@@ -60,13 +64,20 @@ def test_generated_tables_are_those_of_the_recording(session: MySQLSession, tmp_
     created = 0
     for ddl in RecordedSchema.from_window(window).ddls:
         for table in ddl.effect.tables.values():
-            if table is None or not table.is_base_table or table.schema_name == "mysql" or table.name == "sqt":
+            if (
+                table is None
+                or not table.is_base_table
+                or table.schema_name == "mysql"
+                or table.name == "sqt"
+            ):
                 continue
             table = replace(table, schema_name="gen", name=f"{table.name[:20]}_{created}")
             statement, _ = create_table(table, MARIADB)
             session.execute(statement)
             actual = actual_columns(session, table)
-            assert [c.name for c in actual] == [c.name for c in table.columns if c.public and not c.hidden]
+            assert [c.name for c in actual] == [
+                c.name for c in table.columns if c.public and not c.hidden
+            ]
             assert wrong_collations(table, actual, MARIADB) == []
             created += 1
     assert created >= 4
@@ -77,7 +88,9 @@ class Crash(Exception):
 
 
 class CrashingSink(MySQLSession):
-    """Dies around the first statement that `hits`: before it reached the server, or after it ran there."""
+    """Dies around the first statement that `hits`: before it reached the server, or after it ran
+    there.
+    """
 
     def __init__(self, downstream: Any, hits: Callable[[str], bool], after: bool) -> None:
         super().__init__(downstream)
@@ -93,7 +106,12 @@ class CrashingSink(MySQLSession):
 
 
 def ddl_step(
-    kind: int, query: str, table: str, effect: dict[str, Any], before: dict[str, Any] | None = None, ts: int = 100
+    kind: int,
+    query: str,
+    table: str,
+    effect: dict[str, Any],
+    before: dict[str, Any] | None = None,
+    ts: int = 100,
 ) -> Step:
     return Step(
         ScopedDdl.from_json(
@@ -115,12 +133,18 @@ def ddl_step(
 
 
 def described(table_id: int, name: str, *columns: str) -> dict[str, Any]:
-    kept = tuple(Column(i + 1, column, i, 3, 3 if column == "id" else 0) for i, column in enumerate(columns))
+    kept = tuple(
+        Column(i + 1, column, i, 3, 3 if column == "id" else 0) for i, column in enumerate(columns)
+    )
     return Table(table_id, 1, "d", name, kept, pk_is_handle=True).to_json()
 
 
 ADD = ddl_step(
-    5, "ALTER TABLE `t` ADD COLUMN `c` INT", "t", {"9": described(9, "t", "id", "c")}, {"9": described(9, "t", "id")}
+    5,
+    "ALTER TABLE `t` ADD COLUMN `c` INT",
+    "t",
+    {"9": described(9, "t", "id", "c")},
+    {"9": described(9, "t", "id")},
 )
 SWAP = ddl_step(
     47,
@@ -131,12 +155,24 @@ SWAP = ddl_step(
 )
 DROP = ddl_step(4, "DROP TABLE `t`, `u`", "t", {"9": None}, {"9": described(9, "t", "id")})
 TRUNCATE = ddl_step(
-    11, "TRUNCATE TABLE `t`", "t", {"9": None, "10": described(10, "t", "id")}, {"9": described(9, "t", "id")}
+    11,
+    "TRUNCATE TABLE `t`",
+    "t",
+    {"9": None, "10": described(10, "t", "id")},
+    {"9": described(9, "t", "id")},
 )
 DROP_DATABASE = ddl_step(
-    2, "DROP DATABASE `d`", "", {"9": None, "8": None}, {"9": described(9, "t", "id"), "8": described(8, "u", "id")}
+    2,
+    "DROP DATABASE `d`",
+    "",
+    {"9": None, "8": None},
+    {"9": described(9, "t", "id"), "8": described(8, "u", "id")},
 )
-FLOATS = (Column(1, "id", 0, 3, 3), Column(2, "f", 1, 4), Column(3, "f", 1, 15, 0, 20, 0, "utf8mb4", "utf8mb4_bin"))
+FLOATS = (
+    Column(1, "id", 0, 3, 3),
+    Column(2, "f", 1, 4),
+    Column(3, "f", 1, 15, 0, 20, 0, "utf8mb4", "utf8mb4_bin"),
+)
 SPELL = ddl_step(
     12,
     "ALTER TABLE `v` MODIFY COLUMN `f` VARCHAR(20)",
@@ -150,7 +186,8 @@ CASES = {
             SPELL,
             part,
             lambda s: (
-                s.query("SELECT f FROM d.v") == [("16777216",)] and not s.query("SHOW TABLES FROM sluice_recycle")
+                s.query("SELECT f FROM d.v") == [("16777216",)]
+                and not s.query("SHOW TABLES FROM sluice_recycle")
             ),
         )
         for part in (
@@ -167,7 +204,10 @@ CASES = {
     "truncate table": (
         TRUNCATE,
         "RENAME TABLE",
-        lambda s: s.query("SELECT * FROM d.t") == [] and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)],
+        lambda s: (
+            s.query("SELECT * FROM d.t") == []
+            and s.query("SELECT id FROM sluice_recycle.t9_0") == [(1,)]
+        ),
     ),
     "drop database, a table": (
         DROP_DATABASE,
@@ -192,7 +232,8 @@ CASES = {
             [
                 c
                 for (c,) in s.query(
-                    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND TABLE_NAME='t'"
+                    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA='d' AND"
+                    " TABLE_NAME='t'"
                 )
             ]
             == ["id", "c"]
@@ -206,12 +247,17 @@ CASES = {
     "drop table": (
         DROP,
         "RENAME TABLE",
-        lambda s: s.query("SHOW TABLES FROM d") == [("u",), ("v",)] and s.query("SELECT * FROM d.u") == [(2,)],
+        lambda s: (
+            s.query("SHOW TABLES FROM d") == [("u",), ("v",)]
+            and s.query("SELECT * FROM d.u") == [(2,)]
+        ),
     ),
 }
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the statement", "after the statement"])
+@pytest.mark.parametrize(
+    "after", [False, True], ids=["before the statement", "after the statement"]
+)
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_statement_runs_exactly_once_whenever_the_process_dies(
     mariadb: MariaDBServer, session: MySQLSession, name: str, after: bool
@@ -249,7 +295,9 @@ def test_a_statement_runs_exactly_once_whenever_the_process_dies(
     assert (done.commit_ts, done.pending) == (100, None)
 
 
-def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(session: MySQLSession) -> None:
+def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(
+    session: MySQLSession,
+) -> None:
     for statement in (
         "CREATE DATABASE d",
         "CREATE TABLE d.t (id int PRIMARY KEY)",
@@ -273,7 +321,9 @@ def test_a_dropped_table_comes_back_with_its_rows_and_is_removed_for_good_later(
         applier.run([ddl_step(25, "RECOVER TABLE `t`", "t", {"9": table}, ts=12 * hour + 1)])
 
 
-def test_dropped_tables_of_two_who_write_to_one_server_are_kept_apart(mariadb: MariaDBServer) -> None:
+def test_dropped_tables_of_two_who_write_to_one_server_are_kept_apart(
+    mariadb: MariaDBServer,
+) -> None:
     """Both drop a table with the same id in the same second, and each brings its own back."""
     hour = 3600_000 << 18
     for n, schema in enumerate(("d", "e")):
@@ -293,7 +343,9 @@ def test_dropped_tables_of_two_who_write_to_one_server_are_kept_apart(mariadb: M
         session.close()
 
 
-def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(session: MySQLSession) -> None:
+def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(
+    session: MySQLSession,
+) -> None:
     for statement in (
         "CREATE DATABASE d",
         "CREATE TABLE d.t (id int PRIMARY KEY, c int)",
@@ -310,7 +362,11 @@ def test_what_cannot_be_done_is_an_error_that_says_where_and_how_to_go_on(sessio
         applier.run(
             [
                 ddl_step(
-                    7, "CREATE UNIQUE INDEX `uc` ON `t` (`c`)", "t", {"9": keyed}, {"9": described(9, "t", "id", "c")}
+                    7,
+                    "CREATE UNIQUE INDEX `uc` ON `t` (`c`)",
+                    "t",
+                    {"9": keyed},
+                    {"9": described(9, "t", "id", "c")},
                 )
             ]
         )
@@ -337,7 +393,9 @@ def test_reorganizing_a_table_of_which_tidb_may_keep_rows_twice_stops_until_an_o
         assert "`sluice ddl replace 100 --sql" in caught.value.way_out
         assert "`sluice backfill --table d.t`" in caught.value.way_out
     statements = ("ALTER TABLE d.t COMMENT = 'split'",)
-    applier.run([replace(marked, detail=replace(marked.detail_of(ScopedDdl), replaced_by=statements))])
+    applier.run(
+        [replace(marked, detail=replace(marked.detail_of(ScopedDdl), replaced_by=statements))]
+    )
     assert "split" in str(session.query("SHOW CREATE TABLE d.t"))
 
 
@@ -351,12 +409,23 @@ def test_rows_get_the_moment_at_which_a_column_was_added(session: MySQLSession) 
         session.query(statement)
     old = Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3),), pk_is_handle=True)
     added = Column(
-        2, "at", 1, 7, 8192, decimal=3, default="CURRENT_TIMESTAMP", origin_default="2024-05-06 07:08:09.123", version=2
+        2,
+        "at",
+        1,
+        7,
+        8192,
+        decimal=3,
+        default="CURRENT_TIMESTAMP",
+        origin_default="2024-05-06 07:08:09.123",
+        version=2,
     )
     new = replace(old, columns=(*old.columns, added))
     applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
-    query = "ALTER TABLE `t` ADD COLUMN `at` TIMESTAMP(3) DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)"
+    query = (
+        "ALTER TABLE `t` ADD COLUMN `at` TIMESTAMP(3) DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE"
+        " CURRENT_TIMESTAMP(3)"
+    )
     applier.run([ddl_step(5, query, "t", {"9": new.to_json()}, {"9": old.to_json()})])
     assert session.query("SELECT CAST(at AS CHAR) FROM d.t") == [("2024-05-06 07:08:09.123",)]
     assert session.query("SELECT ABS(UNIX_TIMESTAMP() - UNIX_TIMESTAMP(SYSDATE())) < 5") == [(1,)]
@@ -372,14 +441,25 @@ def test_values_that_tidb_shortened_are_shortened(session: MySQLSession) -> None
         session.query(statement)
     table = json.loads(
         json.dumps(
-            Table(9, 1, "d", "t", (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, 0, 3)), pk_is_handle=True).to_json()
+            Table(
+                9,
+                1,
+                "d",
+                "t",
+                (Column(1, "id", 0, 3, 3), Column(2, "c", 1, 15, 0, 3)),
+                pk_is_handle=True,
+            ).to_json()
         )
     )
     before = json.loads(json.dumps(table).replace('"flen": 3', '"flen": 20'))
     applier = MySQLSink(session, CheckpointTable(session, 7), Filter())
     applier.recover()
     written = applier.run(
-        [ddl_step(12, "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(3)", "t", {"9": table}, {"9": before})]
+        [
+            ddl_step(
+                12, "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(3)", "t", {"9": table}, {"9": before}
+            )
+        ]
     )
     assert session.query("SELECT c FROM d.t") == [("too",)]
     assert "converted" in written.warnings[0]

@@ -1,5 +1,5 @@
-"""A DDL statement whose client is gone may still be running on the server: it is never begun a second time beside
-itself.
+"""A DDL statement whose client is gone may still be running on the server: it is never begun a
+second time beside itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MODIFY_COLUMN = 12
 def running(server: MariaDBServer, text: str) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE %s AND ID <> CONNECTION_ID()",
+            "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE %s AND ID <>"
+            " CONNECTION_ID()",
             (f"%{text}%",),
         )
         return bool(cursor.fetchone()[0])
@@ -43,7 +44,9 @@ def test_a_statement_that_is_still_running_is_waited_for(
     story.apply()
     after = story._ts
     story.statement(MODIFY_COLUMN, "ALTER TABLE `item` CHANGE COLUMN `v` `w` int", NEW)
-    windows = BatchPayload.from_windows(window for window in story._relay.windows(after) if window.hi > after)
+    windows = BatchPayload.from_windows(
+        window for window in story._relay.windows(after) if window.hi > after
+    )
     steps = list(prepare_steps(story._url, windows, PrepareOptions()))
     settings = Settings(Upstream("unused"), Relay(story._url), mariadb.downstream)
     monkeypatch.setattr(sink_module, "_LOCK_TIMEOUT_S", 1)

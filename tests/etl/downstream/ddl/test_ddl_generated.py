@@ -1,4 +1,6 @@
-"""Generated columns: what the server may compute otherwise is a plain column downstream, with the upstream's values."""
+"""Generated columns: what the server may compute otherwise is a plain column downstream, with the
+upstream's values.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,27 @@ def computing(*columns: object) -> Table:
 @pytest.mark.parametrize(
     ("expression", "kind", "sure"),
     [
-        ("`id`+1", "int", True), ("upper(`s`)", "varchar(20)", True), ("concat(`s`, _utf8mb4'it''s')", "varchar(30)", True),  # noqa: E501
-        ("date(`ts`)", "date", False), ("hour(`ts`)", "int", False), ("`id`/2", "int", False), ("uuid_to_bin(`s`)", "varchar(16)", False),  # noqa: E501
-        ("cast(`s` as signed)", "int", False), ("`id`*1.5", "int", False), ("json_extract(`s`, '$.a')", "varchar(9)", False),  # noqa: E501
-        ("from_unixtime(`id`)", "datetime", False), ("`id`+1", "double", False), ("`other`+1", "int", False),
+        ("`id`+1", "int", True),
+        ("upper(`s`)", "varchar(20)", True),
+        ("concat(`s`, _utf8mb4'it''s')", "varchar(30)", True),
+        ("date(`ts`)", "date", False),
+        ("hour(`ts`)", "int", False),
+        ("`id`/2", "int", False),
+        ("uuid_to_bin(`s`)", "varchar(16)", False),
+        ("cast(`s` as signed)", "int", False),
+        ("`id`*1.5", "int", False),
+        ("json_extract(`s`, '$.a')", "varchar(9)", False),
+        ("from_unixtime(`id`)", "datetime", False),
+        ("`id`+1", "double", False),
+        ("`other`+1", "int", False),
     ],
-)  # fmt: skip
-def test_only_what_every_server_computes_alike_is_left_to_it(expression: str, kind: str, sure: bool) -> None:
-    assert zone_dependent_columns(computing(stored(4, f"g {kind}", expression))) == ([] if sure else ["g"])
+)
+def test_only_what_every_server_computes_alike_is_left_to_it(
+    expression: str, kind: str, sure: bool
+) -> None:
+    assert zone_dependent_columns(computing(stored(4, f"g {kind}", expression))) == (
+        [] if sure else ["g"]
+    )
 
 
 def test_columns_the_server_would_compute_otherwise_hold_the_upstreams_values_also_after_later_statements(
@@ -50,12 +65,25 @@ def test_columns_the_server_would_compute_otherwise_hold_the_upstreams_values_al
         stored(6, "u varchar(20)", "upper(`s`)"),
         column(7, "h int", generated="hour(`ts`)"),
     )
-    made = replace(made, indexes=(Index(2, "d", (("d", 3, -1),)), Index(3, "ub", (("ub", 4, -1),), unique=True)))
+    made = replace(
+        made,
+        indexes=(Index(2, "d", (("d", 3, -1),)), Index(3, "ub", (("ub", 4, -1),), unique=True)),
+    )
     story.create(made, "CREATE TABLE `t` (…)")
-    first = {"id": 1, "s": "a", "ts": "2020-01-01 20:00:00", "d": "2020-01-02", "ub": b"\xff\0", "u": "A"}
+    first = {
+        "id": 1,
+        "s": "a",
+        "ts": "2020-01-01 20:00:00",
+        "d": "2020-01-02",
+        "ub": b"\xff\0",
+        "u": "A",
+    }
     story.insert(made, first, {"id": 2, "s": None, "ts": None, "d": None, "ub": None, "u": None})
     summary = story.apply()
-    assert sum("plain column with the upstream's values" in warning for warning in summary.warnings) == 2
+    assert (
+        sum("plain column with the upstream's values" in warning for warning in summary.warnings)
+        == 2
+    )
     assert story.rows("t") == [
         (1, "a", datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2), b"\xff\0", "A", 20),
         (2, None, None, None, None, None, None),
@@ -64,14 +92,29 @@ def test_columns_the_server_would_compute_otherwise_hold_the_upstreams_values_al
         made,
         columns=(
             *made.columns[:2],
-            *(replace(c, offset=n) for n, c in enumerate((column(9, "n int"), *made.columns[2:]), 2)),
+            *(
+                replace(c, offset=n)
+                for n, c in enumerate((column(9, "n int"), *made.columns[2:]), 2)
+            ),
         ),
     )
-    wider = replace(wider, columns=tuple(replace(c, comment="c") if c.name == "d" else c for c in wider.columns))
-    story.statement(61, "ALTER TABLE `t` ADD COLUMN `n` INT AFTER `s`, MODIFY COLUMN `d` DATE … COMMENT 'c'", wider)
+    wider = replace(
+        wider, columns=tuple(replace(c, comment="c") if c.name == "d" else c for c in wider.columns)
+    )
+    story.statement(
+        61,
+        "ALTER TABLE `t` ADD COLUMN `n` INT AFTER `s`, MODIFY COLUMN `d` DATE … COMMENT 'c'",
+        wider,
+    )
     story.update(wider, first | {"n": None}, {"n": 5, "d": "1999-12-31"})
     story.apply()
-    assert story.rows("t", "id, n, d, ub, u")[0] == (1, 5, datetime.date(1999, 12, 31), b"\xff\0", "A")
+    assert story.rows("t", "id, n, d, ub, u")[0] == (
+        1,
+        5,
+        datetime.date(1999, 12, 31),
+        b"\xff\0",
+        "A",
+    )
 
 
 def test_a_table_that_computes_by_itself_what_may_be_otherwise_is_named_with_the_way_out(
@@ -80,7 +123,9 @@ def test_a_table_that_computes_by_itself_what_may_be_otherwise_is_named_with_the
     made = story.create(computing(stored(4, "d date", "date(`ts`)")), "CREATE TABLE `t` (…)")
     story.apply()
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE d.t DROP COLUMN d, ADD COLUMN d DATE GENERATED ALWAYS AS (DATE(s)) STORED")
+        cursor.execute(
+            "ALTER TABLE d.t DROP COLUMN d, ADD COLUMN d DATE GENERATED ALWAYS AS (DATE(s)) STORED"
+        )
     story.insert(made, {"id": 1, "s": "2020-01-01", "ts": "2020-01-01 20:00:00", "d": "2020-01-02"})
     with pytest.raises(ApplyError, match="computes d by itself") as caught:
         story.apply()
@@ -99,8 +144,14 @@ def test_what_no_row_holds_and_the_server_lacks_is_left_out_and_stays_so(story: 
     story.create(made, "CREATE TABLE `t` (…)")
     story.insert(made, {"id": 1, "s": "a", "ts": None})
     assert any("v of d.t left out" in warning for warning in story.apply().warnings)
-    renamed = replace(made, columns=(made.columns[0], replace(made.columns[1], name="s2"), *made.columns[2:]))
+    renamed = replace(
+        made, columns=(made.columns[0], replace(made.columns[1], name="s2"), *made.columns[2:])
+    )
     story.statement(12, "ALTER TABLE `t` CHANGE COLUMN `s` `s2` VARCHAR(20)", renamed)
-    story.statement(6, "ALTER TABLE `t` DROP COLUMN `v`", replace(renamed, columns=renamed.columns[:3], indexes=()))
+    story.statement(
+        6,
+        "ALTER TABLE `t` DROP COLUMN `v`",
+        replace(renamed, columns=renamed.columns[:3], indexes=()),
+    )
     story.apply()
     assert story.rows("t", "id, s2") == [(1, "a")]

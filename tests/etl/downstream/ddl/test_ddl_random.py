@@ -34,7 +34,16 @@ NAMES = (
     "/*c*/",
     "@v",
 )
-TYPES = ("int", "bigint", "varchar(20)", "varchar(200)", "text", "datetime", "decimal(10,2)", "json")
+TYPES = (
+    "int",
+    "bigint",
+    "varchar(20)",
+    "varchar(200)",
+    "text",
+    "datetime",
+    "decimal(10,2)",
+    "json",
+)
 VALUES: dict[str, tuple[Any, ...]] = {
     "int": (0, -5, 2**31 - 1, None),
     "text": ("", "it's \\ %s", "日本", None),
@@ -82,13 +91,17 @@ class Model:
         old = {c.name: c.id for c in self.table.columns}
         kept = []
         for index in self.table.indexes if indexes is None else indexes:
-            at = [more.get("ids", {}).get(old.get(name), old.get(name)) for name, _, _ in index.columns]
+            at = [
+                more.get("ids", {}).get(old.get(name), old.get(name))
+                for name, _, _ in index.columns
+            ]
             if all(i in where for i in at):
                 kept.append(
                     replace(
                         index,
                         columns=tuple(
-                            (where[i].name, where[i].offset, 10 if where[i].kind == "text" else -1) for i in at
+                            (where[i].name, where[i].offset, 10 if where[i].kind == "text" else -1)
+                            for i in at
                         ),
                     )
                 )  # type: ignore[index]
@@ -149,7 +162,11 @@ class Model:
         if kinds and draw(st.booleans()):
             kind = draw(st.sampled_from(kinds))
             number = next(self._ids)  # rows are rewritten: a new id
-            new = replace(column(number, f"x {kind}"), name=new.name, default=None if kind == "text" else old.default)
+            new = replace(
+                column(number, f"x {kind}"),
+                name=new.name,
+                default=None if kind == "text" else old.default,
+            )
             self._types[number] = kind
             ids = {old.id: number}
             for row in self.rows:
@@ -163,7 +180,9 @@ class Model:
         usable = [c for c in self.table.columns if c.kind != "json"]
         if len(self.table.indexes) < 3:
             c = draw(st.sampled_from(usable))
-            made = Index(number := next(self._indexes), f"k{number} `%s'", ((c.name, c.offset, -1),))
+            made = Index(
+                number := next(self._indexes), f"k{number} `%s'", ((c.name, c.offset, -1),)
+            )
             self._become(7, list(self.table.columns), (*self.table.indexes, made))
         else:
             self._become(8, list(self.table.columns), self.table.indexes[1:])
@@ -176,7 +195,9 @@ class Model:
                 if draw(st.booleans())
                 else replace(first, invisible=not first.invisible)
             )
-            self._become(18 if other.name != first.name else 41, list(self.table.columns), (other, *rest))
+            self._become(
+                18 if other.name != first.name else 41, list(self.table.columns), (other, *rest)
+            )
 
     def rename(self, draw: Any) -> None:
         self.table = replace(self.table, name=f"t{draw(st.sampled_from(NAMES))}")
@@ -196,7 +217,8 @@ class Model:
             indexes = {row[2]: row[4] for row in cursor.fetchall() if row[2] != "PRIMARY"}
         connection.close()
         assert found == [
-            tuple(None if row[c.id] is None else str(row[c.id]) for c in self.table.columns) for row in self.rows
+            tuple(None if row[c.id] is None else str(row[c.id]) for c in self.table.columns)
+            for row in self.rows
         ]
         assert indexes == {index.name: index.columns[0][0] for index in self.table.indexes}
 
@@ -219,7 +241,9 @@ STEPS = (
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data())
 def test_whatever_statements_come_the_columns_their_order_and_their_values_are_the_upstreams(

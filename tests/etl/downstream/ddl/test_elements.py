@@ -1,4 +1,6 @@
-"""ENUM and SET elements that end with blanks, which TiDB kept until 2020 and servers cut off in a definition."""
+"""ENUM and SET elements that end with blanks, which TiDB kept until 2020 and servers cut off in a
+definition.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def hexed(story: Story, name: str, at: str) -> list[bytes]:
     return sorted(bytes.fromhex(digits) for (digits,) in story.rows(name, f"HEX(`{at}`)"))
 
 
-@pytest.mark.parametrize("primary", ["id", "v", ""], ids=["with a key", "in the key", "without a key"])
+@pytest.mark.parametrize(
+    "primary", ["id", "v", ""], ids=["with a key", "in the key", "without a key"]
+)
 @pytest.mark.parametrize(
     ("spec", "values"),
     [
@@ -36,13 +40,17 @@ def hexed(story: Story, name: str, at: str) -> list[bytes]:
         ("enum('a ','a') character set latin1", ["a ", "a"]),
     ],
 )
-def test_elements_with_trailing_blanks_come_and_go(story: Story, spec: str, values: list[str], primary: str) -> None:
+def test_elements_with_trailing_blanks_come_and_go(
+    story: Story, spec: str, values: list[str], primary: str
+) -> None:
     made = story.create(table(10, "t", "id int", f"v {spec}", primary=primary), "")
     rows: list[Row] = [{"id": n, "v": value} for n, value in enumerate(values)]
     story.insert(made, *rows)
     summary = story.apply()
     assert hexed(story, "t", "v") == sorted(value.encode() for value in values)
-    assert [w for w in summary.warnings if "column v of d.t has the character set binary" in w], summary.warnings
+    assert [w for w in summary.warnings if "column v of d.t has the character set binary" in w], (
+        summary.warnings
+    )
     if primary != "v":
         rows[0] = story.update(made, rows[0], {"v": values[-1]})
     story.delete(made, *rows)
@@ -50,7 +58,9 @@ def test_elements_with_trailing_blanks_come_and_go(story: Story, spec: str, valu
     assert story.rows("t") == []
 
 
-def test_a_column_with_such_elements_that_is_added_fills_the_rows_that_are_there(story: Story) -> None:
+def test_a_column_with_such_elements_that_is_added_fills_the_rows_that_are_there(
+    story: Story,
+) -> None:
     old = story.create(table(10, "t", "id int", primary="id"), "")
     story.insert(old, {"id": 1})
     story.statement(5, "", wider(old, column(2, "e enum('a ','b') not null", origin_default="a ")))
@@ -59,8 +69,15 @@ def test_a_column_with_such_elements_that_is_added_fills_the_rows_that_are_there
 
 
 def test_a_changed_type_reads_such_elements_as_they_are(story: Story) -> None:
-    old = story.create(table(10, "t", "id int", "e enum('a ','b','a')", "s set('x ','y')", primary="id"), "")
-    story.insert(old, {"id": 1, "e": "a ", "s": "x ,y"}, {"id": 2, "e": "a", "s": "y"}, {"id": 3, "e": "b", "s": ""})
+    old = story.create(
+        table(10, "t", "id int", "e enum('a ','b','a')", "s set('x ','y')", primary="id"), ""
+    )
+    story.insert(
+        old,
+        {"id": 1, "e": "a ", "s": "x ,y"},
+        {"id": 2, "e": "a", "s": "y"},
+        {"id": 3, "e": "b", "s": ""},
+    )
     number, text = column(4, "e int"), column(5, "s varchar(10)")
     new = replace(old, columns=(old.columns[0], replace(number, offset=1), replace(text, offset=2)))
     story.statement(12, "ALTER TABLE `t` MODIFY `e` INT, MODIFY `s` VARCHAR(10)", new)
@@ -72,7 +89,9 @@ def test_a_changed_type_reads_such_elements_as_they_are(story: Story) -> None:
 def test_a_table_that_has_lost_the_blanks_stops_with_the_statements_that_mend_it(
     story: Story, mariadb: MariaDBServer, at: str
 ) -> None:
-    made = story.create(table(10, "t", "id int", "e enum('a ','b') not null", "s set('x','y ')", primary="id"), "")
+    made = story.create(
+        table(10, "t", "id int", "e enum('a ','b') not null", "s set('x','y ')", primary="id"), ""
+    )
     story.insert(made, {"id": 1, "e": "a ", "s": "x,y "})
     story.apply()
     with mariadb.connect() as connection, connection.cursor() as cursor:

@@ -1,4 +1,6 @@
-"""Values at the edges of every type, on their way into a real server and out again, by key and by their whole row."""
+"""Values at the edges of every type, on their way into a real server and out again, by key and by
+their whole row.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import Story, column, table
 
 _DEEP = "[" * 60 + "1" + "]" * 60
-# SQL type: values as the row codec has them; a pair is a value and what the server says in its place.
+# SQL type: values as the row codec has them; a pair is a value and what the server says in its
+# place.
 VALUES: dict[str, list[Any]] = {
     "tinyint": [-128, 127, 0, None],
     "bigint": [-(2**63), 2**63 - 1],
@@ -26,7 +29,11 @@ VALUES: dict[str, list[Any]] = {
     "decimal(65,30)": ["-" + "9" * 35 + "." + "9" * 30, "0." + "0" * 29 + "1", "0." + "0" * 30],
     "decimal(65,0)": ["9" * 65, "9" * 64 + "8", "-" + "9" * 65],
     "date": ["0000-00-00", "2020-00-00", "2020-05-00", "0000-01-01", "9999-12-31", "2021-02-31"],
-    "datetime(6)": ["0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999", "2020-00-00 12:00:00.000001"],
+    "datetime(6)": [
+        "0000-00-00 00:00:00.000000",
+        "9999-12-31 23:59:59.999999",
+        "2020-00-00 12:00:00.000001",
+    ],
     "timestamp(6)": [
         "0000-00-00 00:00:00.000000",
         "1970-01-01 00:00:01.000000",
@@ -37,9 +44,16 @@ VALUES: dict[str, list[Any]] = {
     "enum('a','b')": ["a", "", None],
     "enum('a','0','')": ["a", "0", ""],
     "set('x','y')": ["", "x,y"],
-    "set(" + ",".join(f"'m{i}'" for i in range(64)) + ")": [",".join(f"m{i}" for i in range(64)), "m63"],
+    "set(" + ",".join(f"'m{i}'" for i in range(64)) + ")": [
+        ",".join(f"m{i}" for i in range(64)),
+        "m63",
+    ],
     "double": [(1.7976931348623157e308, "1.7976931348623157e308"), 5e-324, 0.1, -2.5],
-    "float": [(0.10000000149011612, "0.1"), (3.4028234663852886e38, "3.40282e38"), (1e-40, "9.99995e-41")],
+    "float": [
+        (0.10000000149011612, "0.1"),
+        (3.4028234663852886e38, "3.40282e38"),
+        (1e-40, "9.99995e-41"),
+    ],
     "float(10,3)": [(1e7, "10000000.000"), (-1e7, "-10000000.000"), (1234567.875, "1234567.875")],
     "double(20,6)": [(1e14, "100000000000000.000000"), (0.1, "0.100000")],
     "varchar(20)": ["", "a ", "é\\", "\0", "\n\r\t", "\\N", "'", "NULL", "😀"],
@@ -73,7 +87,9 @@ def shown(pair: Any) -> bytes | None:
 
 
 def finds_greatest_float(server: MariaDBServer) -> bool:
-    """Return whether FLOAT(10,3) finds its greatest value, 1e7: MySQL takes that number for out of range."""
+    """Return whether FLOAT(10,3) finds its greatest value, 1e7: MySQL takes that number for out of
+    range.
+    """
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS probe")
         cursor.execute("CREATE TABLE probe.f (c float(10,3))")
@@ -83,7 +99,9 @@ def finds_greatest_float(server: MariaDBServer) -> bool:
         return found == 1
 
 
-def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_values_come_and_go_by_key_and_by_their_whole_row(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     story = Story(mariadb, tmp_path)
     made: dict[str, tuple[Table, list[dict[str, Any]], list[bytes | None]]] = {}
     for number, (sql, pairs) in enumerate(VALUES.items()):
@@ -98,12 +116,19 @@ def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer
             ),
         }
         if not sql.startswith(_NO_KEY):
-            tables[own] = (table(3 * number + 2, own, f"c {sql}", primary="c"), f"`c` {sql} PRIMARY KEY")
+            tables[own] = (
+                table(3 * number + 2, own, f"c {sql}", primary="c"),
+                f"`c` {sql} PRIMARY KEY",
+            )
         for name, (one, body) in tables.items():
             kept = [row for row in rows if row["c"] is not None or name != own]
             if name == own and sql == "float(10,3)" and not finds_greatest_float(mariadb):
                 kept = [row for row in kept if abs(row["c"]) < 1e7]
-            made[name] = (one, [dict(row) for row in kept], [shown(pairs[row["id"]]) for row in kept])
+            made[name] = (
+                one,
+                [dict(row) for row in kept],
+                [shown(pairs[row["id"]]) for row in kept],
+            )
             story.create(one, f"CREATE TABLE `{name}` ({body})")
             story.insert(one, *made[name][1])
     story.apply()
@@ -124,31 +149,58 @@ def test_values_come_and_go_by_key_and_by_their_whole_row(mariadb: MariaDBServer
     assert {name: story.rows(name) for name in made} == {name: [] for name in made}
 
 
-def test_rows_without_a_key_are_found_while_a_column_is_being_dropped(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    """TiDB's old images lack the column from the moment nobody can read it any more; the downstream still has it."""
+def test_rows_without_a_key_are_found_while_a_column_is_being_dropped(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    """TiDB's old images lack the column from the moment nobody can read it any more.
+
+    The downstream still has it.
+    """
     story = Story(mariadb, tmp_path)
     whole = story.create(
-        table(10, "t", "a int", "gone int", "b varchar(5)"), "CREATE TABLE `t` (`a` INT,`gone` INT,`b` VARCHAR(5))"
+        table(10, "t", "a int", "gone int", "b varchar(5)"),
+        "CREATE TABLE `t` (`a` INT,`gone` INT,`b` VARCHAR(5))",
     )
-    one, two, three = {"a": 1, "gone": 7, "b": "x"}, {"a": 1, "gone": 8, "b": "x"}, {"a": 2, "gone": 9, "b": "y"}
+    one, two, three = (
+        {"a": 1, "gone": 7, "b": "x"},
+        {"a": 1, "gone": 8, "b": "x"},
+        {"a": 2, "gone": 9, "b": "y"},
+    )
     story.insert(whole, one, two, three)
     rest = Table.from_json(
-        {**whole.to_json(), "columns": [c for c in whole.to_json()["columns"] if c["name"] != "gone"]}
+        {
+            **whole.to_json(),
+            "columns": [c for c in whole.to_json()["columns"] if c["name"] != "gone"],
+        }
     )
     story.changes(
-        (whole, UPDATE, encode_update(rest, one, one | {"b": "z"})), (whole, DELETE, encode_delete(rest, three)),
+        (whole, UPDATE, encode_update(rest, one, one | {"b": "z"})),
+        (whole, DELETE, encode_delete(rest, three)),
         (whole, INSERT, encode_insert(rest, {"a": 5, "b": "n", ROWID_NAME: 99})),
-    )  # fmt: skip
+    )
     story.statement(6, "ALTER TABLE `t` DROP COLUMN `gone`", rest)
     story.apply()
     assert story.rows("t") == [(1, "x"), (1, "z"), (5, "n")]
 
 
-def test_a_default_of_a_column_in_change_is_the_columns_own(mariadb: MariaDBServer, tmp_path: Path) -> None:
-    """Rows written before ADD COLUMN ended may hold the new column already, or not; afterwards they hold it."""
+def test_a_default_of_a_column_in_change_is_the_columns_own(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
+    """Rows written before ADD COLUMN ended may hold the new column already, or not.
+
+    Afterwards they hold it.
+    """
     story = Story(mariadb, tmp_path)
-    old = story.create(table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
-    new = table(10, "t", "id int", column(2, "c int not null", origin_default="7", default="7"), primary="id")
+    old = story.create(
+        table(10, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)"
+    )
+    new = table(
+        10,
+        "t",
+        "id int",
+        column(2, "c int not null", origin_default="7", default="7"),
+        primary="id",
+    )
     story.insert(old, {"id": 1})
     story.changes((new, INSERT, encode_insert(new, {"id": 2, "c": 7})))
     story.statement(5, "ALTER TABLE `t` ADD COLUMN `c` INT NOT NULL DEFAULT 7", new)

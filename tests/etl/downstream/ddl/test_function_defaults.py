@@ -22,7 +22,12 @@ DEFAULTS = [
     ("datetime", "UTC_TIMESTAMP()", False, "utc_timestamp()"),
     ("datetime(2)", "CURRENT_TIMESTAMP(2)", False, "current_timestamp(2)"),
     ("datetime", "NOW()", False, "current_timestamp()"),
-    ("datetime", "CURRENT_TIMESTAMP + interval 1 day", True, "(current_timestamp() + interval 1 day"),
+    (
+        "datetime",
+        "CURRENT_TIMESTAMP + interval 1 day",
+        True,
+        "(current_timestamp() + interval 1 day",
+    ),
     ("date", "current_date", True, "curdate()"),
     ("varchar(36)", "uuid()", True, "uuid()"),
     ("varchar(36)", "replace(upper(uuid()), _utf8mb4'-', _utf8mb4'')", True, "replace("),
@@ -45,8 +50,8 @@ def shown(server: MariaDBServer, name: str) -> str:
     """Return the default as MariaDB shows it: a constant between quotes, functions in lower case."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'd' AND"
-            " TABLE_NAME = %s AND COLUMN_NAME = 'c'",
+            "SELECT COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'd'"
+            " AND TABLE_NAME = %s AND COLUMN_NAME = 'c'",
             (name,),
         )
         default, extra = cursor.fetchall()[0]
@@ -55,11 +60,17 @@ def shown(server: MariaDBServer, name: str) -> str:
         return f"'{default}'" if server.dialect.product == MYSQL_PRODUCT else str(default)
 
 
-def test_a_default_that_is_a_function_is_one_downstream(story: Story, mariadb: MariaDBServer) -> None:
+def test_a_default_that_is_a_function_is_one_downstream(
+    story: Story, mariadb: MariaDBServer
+) -> None:
     for n, (spec, default, says, _) in enumerate(DEFAULTS):
         story.create(
             table(
-                10 + n, f"t{n}", "id int", column(2, f"c {spec}", default=default, default_is_expr=says), primary="id"
+                10 + n,
+                f"t{n}",
+                "id int",
+                column(2, f"c {spec}", default=default, default_is_expr=says),
+                primary="id",
             ),
             "",
         )

@@ -1,5 +1,5 @@
-"""Databases, tables, columns, indexes and values named like statements: through DDL, DML, errors and the search for a
-culprit.
+"""Databases, tables, columns, indexes and values named like statements: through DDL, DML, errors
+and the search for a culprit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ from tests.etl.story import Story, column, table
 
 NASTY = "x`; DROP DATABASE d; -- '\" \\ %s"
 VALUE = NASTY + "\n\t\0\x1a\\N','),(`"
-CREATE_SCHEMA, DROP_TABLE, ADD_COLUMN, ADD_INDEX, RENAME, TRUNCATE, DROP_SCHEMA, MODIFY = 1, 4, 5, 7, 14, 11, 2, 12
+CREATE_SCHEMA, DROP_TABLE, ADD_COLUMN, ADD_INDEX, RENAME, TRUNCATE, DROP_SCHEMA, MODIFY = (
+    1,
+    4,
+    5,
+    7,
+    14,
+    11,
+    2,
+    12,
+)
 
 
 def q(name: str) -> str:
@@ -55,7 +64,8 @@ def nasty_table(number: int, schema: str, name: str, key: bool, *more: Column) -
 
 def created(made: Table) -> str:
     lines = [
-        f"{q(c.name)} {'int' if c.kind == 'int' else f'varchar({c.flen})'}{' NOT NULL' if c.not_null else ''}"
+        f"{q(c.name)}"
+        f" {'int' if c.kind == 'int' else f'varchar({c.flen})'}{' NOT NULL' if c.not_null else ''}"
         for c in made.columns
     ]
     for index in made.indexes:
@@ -72,7 +82,9 @@ def row(key: str, value: str | None, number: int, **more: Any) -> dict[str, Any]
 def story(mariadb: MariaDBServer, tmp_path: Path) -> Iterator[Story]:
     """Schema `d` holds what an injection would destroy."""
     story = Story(mariadb, tmp_path)
-    guard = story.create(table(90, "guard", "id int", primary="id"), "CREATE TABLE `guard` (`id` int primary key)")
+    guard = story.create(
+        table(90, "guard", "id int", primary="id"), "CREATE TABLE `guard` (`id` int primary key)"
+    )
     story.insert(guard, {"id": 1})
     story.statement(
         CREATE_SCHEMA,
@@ -92,7 +104,9 @@ def read(story: Story, schema: str, name: str, columns: str = "*") -> list[tuple
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["with keys", "without a key"])
-def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(story: Story, key: bool) -> None:
+def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(
+    story: Story, key: bool
+) -> None:
     first = nasty_table(11, NASTY, "t" + NASTY, key)
     story.statement(3, created(first), first, schema=NASTY, name=first.name)
     rows = [row(f"{VALUE}{i}", VALUE if i % 2 else None, i) for i in range(20)]
@@ -102,13 +116,20 @@ def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(story: Story
         one.update(story.update(first, one, {"v" + NASTY: "'; DELETE FROM d.guard; -- "}))
     story.delete(first, *rows[4:8])
     story.apply()
-    wanted = sorted(((one["k" + NASTY], one["v" + NASTY], one["e" + NASTY]) for one in rows[:4] + rows[8:]), key=repr)
+    wanted = sorted(
+        ((one["k" + NASTY], one["v" + NASTY], one["e" + NASTY]) for one in rows[:4] + rows[8:]),
+        key=repr,
+    )
     assert read(story, NASTY, first.name) == wanted
 
     extra = _column(4, "n" + NASTY, "int")
     second = nasty_table(11, NASTY, "t" + NASTY, key, extra)
     story.statement(
-        ADD_COLUMN, f"ALTER TABLE {q(first.name)} ADD COLUMN {q(extra.name)} int", second, schema=NASTY, name=first.name
+        ADD_COLUMN,
+        f"ALTER TABLE {q(first.name)} ADD COLUMN {q(extra.name)} int",
+        second,
+        schema=NASTY,
+        name=first.name,
     )
     story.statement(
         ADD_INDEX,
@@ -119,14 +140,20 @@ def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(story: Story
     )
     third = nasty_table(11, "d", "r" + NASTY, key, extra)
     story.statement(
-        RENAME, f"ALTER TABLE {q(first.name)} RENAME TO `d`.{q(third.name)}", third, schema=NASTY, name=first.name
+        RENAME,
+        f"ALTER TABLE {q(first.name)} RENAME TO `d`.{q(third.name)}",
+        third,
+        schema=NASTY,
+        name=first.name,
     )
     story.insert(third, row("last", VALUE, 99, **{extra.name: 7}))
     story.apply()
     assert ("last", VALUE, 99, 7) in read(story, "d", third.name)
 
     fourth = nasty_table(12, "d", "r" + NASTY, key, extra)
-    story.statement(TRUNCATE, f"TRUNCATE TABLE {q(third.name)}", 11, fourth, schema="d", name=third.name)
+    story.statement(
+        TRUNCATE, f"TRUNCATE TABLE {q(third.name)}", 11, fourth, schema="d", name=third.name
+    )
     story.apply()
     assert read(story, "d", third.name) == []
     story.insert(fourth, row("again", VALUE, 1, **{extra.name: 1}))
@@ -137,7 +164,9 @@ def test_a_whole_history_of_nasty_names_and_values_arrives_as_it_is(story: Story
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
         assert NASTY not in {name for (name,) in cursor.fetchall()}
-        cursor.execute("SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'sluice_recycle'")
+        cursor.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'sluice_recycle'"
+        )
         kept = [name for (name,) in cursor.fetchall()]
     assert kept and all(name.replace("_", "").isalnum() for name in kept)
     assert [(1,)] in [read(story, "sluice_recycle", name, "COUNT(*)") for name in kept]
@@ -183,20 +212,29 @@ def test_what_errors_are_found_by_stays_quoted_too(story: Story, kind: str) -> N
     story.apply()
 
 
-def test_the_checkpoint_may_lie_in_a_nasty_table_and_replaced_ddl_is_the_operators_own_text(story: Story) -> None:
+def test_the_checkpoint_may_lie_in_a_nasty_table_and_replaced_ddl_is_the_operators_own_text(
+    story: Story,
+) -> None:
     made = nasty_table(11, NASTY, "t" + NASTY, True)
     story.statement(3, created(made), made, schema=NASTY, name=made.name)
     story._relay.decisions.add(
-        Override(story._ts, REPLACE, (created(made), f"INSERT INTO {q(made.name)} VALUES ('%s', '{{}}', 1)"))
+        Override(
+            story._ts,
+            REPLACE,
+            (created(made), f"INSERT INTO {q(made.name)} VALUES ('%s', '{{}}', 1)"),
+        )
     )
     from dataclasses import replace
 
-    downstream = replace(story.server.downstream, checkpoint_schema="c" + NASTY, checkpoint_table="t" + NASTY)
+    downstream = replace(
+        story.server.downstream, checkpoint_schema="c" + NASTY, checkpoint_table="t" + NASTY
+    )
     settings = Settings(Upstream("unused"), Relay(story._url), downstream)
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("DROP DATABASE d")  # a new copy, with a checkpoint of its own
         cursor.execute(f"DROP DATABASE {q(NASTY)}")
-    Path(story._url.removeprefix("file://"), "downstream.json").unlink()  # which says where the relay log went so far
+    # which says where the relay log went so far
+    Path(story._url.removeprefix("file://"), "downstream.json").unlink()
     run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=local_preparer(settings))
     assert read(story, NASTY, made.name) == [("%s", "{}", 1)]
     assert len(read(story, "c" + NASTY, "t" + NASTY)) == 1

@@ -15,16 +15,27 @@ from tests.etl.story import Story, table
 
 def by_columns(kind: int, column: str, *definitions: dict[str, Any]) -> dict[str, Any]:
     """TiDB's PartitionInfo of a table partitioned by one column."""
-    found = [{"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, **d} for n, d in enumerate(definitions)]
+    found = [
+        {"id": 100 + n, "name": {"O": f"p{n}", "L": f"p{n}"}, **d}
+        for n, d in enumerate(definitions)
+    ]
     columns = [{"O": column, "L": column}]
-    return {"type": kind, "expr": "", "columns": columns, "enable": True, "definitions": found, "num": len(found)}
+    return {
+        "type": kind,
+        "expr": "",
+        "columns": columns,
+        "enable": True,
+        "definitions": found,
+        "num": len(found),
+    }
 
 
 def partitions(server: MariaDBServer) -> list[Any]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
-            "SELECT PARTITION_DESCRIPTION FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = 'd' AND TABLE_NAME ="
-            " 't' AND PARTITION_NAME IS NOT NULL ORDER BY PARTITION_ORDINAL_POSITION"
+            "SELECT PARTITION_DESCRIPTION FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA ="
+            " 'd' AND TABLE_NAME = 't' AND PARTITION_NAME IS NOT NULL ORDER BY"
+            " PARTITION_ORDINAL_POSITION"
         )
         return [text for (text,) in cursor.fetchall()]
 
@@ -36,7 +47,9 @@ def truncated(info: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("bound", ['"2022-01-01"', "'2022-01-01'"])
-def test_a_bound_is_the_date_whatever_its_quotes(mariadb: MariaDBServer, tmp_path: Path, bound: str) -> None:
+def test_a_bound_is_the_date_whatever_its_quotes(
+    mariadb: MariaDBServer, tmp_path: Path, bound: str
+) -> None:
     story = Story(mariadb, tmp_path)
     info = by_columns(1, "d", {"less_than": [bound]}, {"less_than": ["MAXVALUE"]})
     made = story.create(table(10, "t", "d date", "n int", partition=info), "")
@@ -77,20 +90,34 @@ def test_listed_texts_are_what_they_are_upstream(
 def takes_default_partitions(server: MariaDBServer) -> bool:
     with server.connect() as connection, connection.cursor() as cursor:
         try:
-            cursor.execute("CREATE TABLE d.probe (n int) PARTITION BY LIST (n) (PARTITION p DEFAULT)")
+            cursor.execute(
+                "CREATE TABLE d.probe (n int) PARTITION BY LIST (n) (PARTITION p DEFAULT)"
+            )
         except pymysql.err.MySQLError:
             return False
         return True
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["partitions", "one piece"])
-def test_the_rows_of_a_default_partition_go_with_it(mariadb: MariaDBServer, tmp_path: Path, keeps: bool) -> None:
+def test_the_rows_of_a_default_partition_go_with_it(
+    mariadb: MariaDBServer, tmp_path: Path, keeps: bool
+) -> None:
     story = Story(mariadb, tmp_path)
-    info = by_columns(3, "n", {"in_values": [["1"], ["NULL"]]}, {"in_values": [["2"]]}, {"in_values": [["DEFAULT"]]})
+    info = by_columns(
+        3,
+        "n",
+        {"in_values": [["1"], ["NULL"]]},
+        {"in_values": [["2"]]},
+        {"in_values": [["DEFAULT"]]},
+    )
     # No server takes partitions beside a unique key that lacks their column.
-    made = story.create(table(10, "t", "id int", "n int", primary="" if keeps else "id", partition=info), "")
+    made = story.create(
+        table(10, "t", "id int", "n int", primary="" if keeps else "id", partition=info), ""
+    )
     story.insert(made, *({"id": n, "n": value} for n, value in enumerate((1, None, 2, 3, 4))))
-    story.statement(23, "ALTER TABLE `t` TRUNCATE PARTITION `p2`", replace(made, partition=truncated(info, 2)))
+    story.statement(
+        23, "ALTER TABLE `t` TRUNCATE PARTITION `p2`", replace(made, partition=truncated(info, 2))
+    )
     story.apply()
     assert bool(partitions(mariadb)) == (keeps and takes_default_partitions(mariadb))
     assert story.rows("t") == [(0, 1), (1, None), (2, 2)]

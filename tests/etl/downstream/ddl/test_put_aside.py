@@ -1,5 +1,5 @@
-"""Tables that are put aside, and what tells that a DDL has run: nothing is dropped, or taken for done, for a reason
-that passes.
+"""Tables that are put aside, and what tells that a DDL has run: nothing is dropped, or taken for
+done, for a reason that passes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from tests.etl.downstream.ddl.test_ddl import ddl_step, described
 from tests.etl.mariadb_fixture import MariaDBServer
 
 
-def test_a_table_that_cannot_be_put_aside_at_once_is_not_dropped(mariadb: MariaDBServer, session: MySQLSession) -> None:
+def test_a_table_that_cannot_be_put_aside_at_once_is_not_dropped(
+    mariadb: MariaDBServer, session: MySQLSession
+) -> None:
     for statement in (
         "CREATE DATABASE d",
         "CREATE TABLE d.t (id int PRIMARY KEY)",
@@ -32,7 +34,11 @@ def test_a_table_that_cannot_be_put_aside_at_once_is_not_dropped(mariadb: MariaD
 
 
 def test_rows_do_not_look_like_a_ddl_that_has_run(session: MySQLSession) -> None:
-    for statement in ("CREATE DATABASE d", "CREATE TABLE d.t (id int AUTO_INCREMENT PRIMARY KEY)", "COMMIT"):
+    for statement in (
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id int AUTO_INCREMENT PRIMARY KEY)",
+        "COMMIT",
+    ):
         session.query(statement)
     ddl = ddl_step(
         5,

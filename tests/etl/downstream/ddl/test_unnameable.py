@@ -20,8 +20,12 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
     return Story(mariadb, tmp_path)
 
 
-def test_a_table_with_such_a_name_stops_by_its_job_and_another_statement_goes_in_its_place(story: Story) -> None:
-    story.create(table(10, "t😀", "id int", primary="id"), "CREATE TABLE `t😀` (`id` INT PRIMARY KEY)")
+def test_a_table_with_such_a_name_stops_by_its_job_and_another_statement_goes_in_its_place(
+    story: Story,
+) -> None:
+    story.create(
+        table(10, "t😀", "id int", primary="id"), "CREATE TABLE `t😀` (`id` INT PRIMARY KEY)"
+    )
     with pytest.raises(DdlError, match=r"DDL job 3 at commit_ts \d+ in d") as error:
         story.apply()
     at = int(str(error.value).partition("commit_ts ")[2].split()[0])
@@ -32,17 +36,26 @@ def test_a_table_with_such_a_name_stops_by_its_job_and_another_statement_goes_in
 
 
 @pytest.mark.parametrize("what", ["table", "column", "rename", "database"])
-def test_such_a_name_reaches_nothing_that_has_a_question_mark_in_its_place(story: Story, what: str) -> None:
+def test_such_a_name_reaches_nothing_that_has_a_question_mark_in_its_place(
+    story: Story, what: str
+) -> None:
     """MySQL writes the one for the other."""
     near = story.create(table(10, "t?", "id int", "c? int", primary="id"), "")
     story.insert(near, {"id": 1, "c?": 2})
-    story.statement(1, "CREATE DATABASE `d?`", schemas={2: Schema(2, "d?", "utf8mb4", "utf8mb4_bin")}, schema="d?")
+    story.statement(
+        1,
+        "CREATE DATABASE `d?`",
+        schemas={2: Schema(2, "d?", "utf8mb4", "utf8mb4_bin")},
+        schema="d?",
+    )
     story.apply()
     if what == "table":
         story.create(table(11, "t😀", "id int", "c? int", primary="id"), "")
     elif what == "column":
         story.statement(
-            12, "ALTER TABLE `t?` CHANGE COLUMN", replace(near, columns=(near.columns[0], column(3, "c😀 int")))
+            12,
+            "ALTER TABLE `t?` CHANGE COLUMN",
+            replace(near, columns=(near.columns[0], column(3, "c😀 int"))),
         )
     elif what == "rename":
         story.statement(14, "RENAME TABLE", replace(near, name="t😀"))
@@ -59,7 +72,9 @@ def test_such_a_name_reaches_nothing_that_has_a_question_mark_in_its_place(story
 def test_a_view_with_such_a_name_is_left_out(story: Story) -> None:
     base = story.create(table(10, "t", "id int", primary="id"), "")
     view = replace(
-        table(11, "v😀", "id int"), is_view=True, view={"view_select": "SELECT `d`.`t`.`id` AS `id` FROM `d`.`t`"}
+        table(11, "v😀", "id int"),
+        is_view=True,
+        view={"view_select": "SELECT `d`.`t`.`id` AS `id` FROM `d`.`t`"},
     )
     story.statement(21, "CREATE VIEW `v😀`", view)
     story.statement(24, "DROP VIEW `v😀`", 11, name="v😀")

@@ -1,4 +1,7 @@
-"""While applying goes on, sessions of others that write to replicated databases are named; its own never are."""
+"""While applying goes on, sessions of others that write to replicated databases are named.
+
+Its own never are.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,9 @@ def running(story: Story, statement: str, database: str | None = None) -> Iterat
 def noting(seen: set[int]) -> Callable[..., Iterator[OtherSession]]:
     """The search, which notes all that write, wherever that is."""
 
-    def found(session: MySQLSession, is_replicated: Callable[[str], bool]) -> Iterator[OtherSession]:
+    def found(
+        session: MySQLSession, is_replicated: Callable[[str], bool]
+    ) -> Iterator[OtherSession]:
         seen.update(one.number for one in sessions_writing(session, lambda name: True))
         return sessions_writing(session, is_replicated)
 
@@ -69,7 +74,11 @@ def until(is_so: Callable[[], object], ended: threading.Event) -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "parallel"])
 def test_a_session_that_writes_beside_a_running_pipeline_is_named_once_and_its_own_are_not(
-    story: Story, etcd_url: str, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    story: Story,
+    etcd_url: str,
+    mode: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluice.etl.apply._other_sessions._CHECK_INTERVAL_S", 0.01)
     caplog.set_level(logging.WARNING, "sluice.apply")
@@ -78,7 +87,9 @@ def test_a_session_that_writes_beside_a_running_pipeline_is_named_once_and_its_o
     with story.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE d_restored")
         cursor.execute("CREATE TABLE d_restored.item (id INT, v INT)")
-    settings = Settings(Upstream(etcd_url), Relay(story.url), story.server.downstream, apply=Apply(mode))
+    settings = Settings(
+        Upstream(etcd_url), Relay(story.url), story.server.downstream, apply=Apply(mode)
+    )
     run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=local_preparer(settings))
     stop, ended = threading.Event(), threading.Event()
 
@@ -89,7 +100,11 @@ def test_a_session_that_writes_beside_a_running_pipeline_is_named_once_and_its_o
             ended.set()
 
     def named() -> list[str]:
-        return [one.getMessage() for one in caplog.records if "another writer is at work" in one.getMessage()]
+        return [
+            one.getMessage()
+            for one in caplog.records
+            if "another writer is at work" in one.getMessage()
+        ]
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -103,7 +118,9 @@ def test_a_session_that_writes_beside_a_running_pipeline_is_named_once_and_its_o
         with running(story, "UPDATE d.item SET v = 7 WHERE id = 1 AND SLEEP(60) = 0") as number:
             until(named, ended)
             (said,) = named()
-            assert f"session {number} of root from" in said and "runs: UPDATE d.item SET v = 7" in said
+            assert (
+                f"session {number} of root from" in said and "runs: UPDATE d.item SET v = 7" in said
+            )
     finally:
         stop.set()
         thread.join(60)
@@ -135,5 +152,7 @@ def test_what_a_session_writes_to_is_read_from_its_statement(
     session = MySQLSession(story.server.downstream)
     session.connect()
     with running(story, statement, database) as number, contextlib.closing(session):
-        writing = [one.number for one in sessions_writing(session, lambda name: asked.append(name) or True)]
+        writing = [
+            one.number for one in sessions_writing(session, lambda name: asked.append(name) or True)
+        ]
     assert (writing, asked) == (([number], [found]) if found else ([], []))

@@ -1,5 +1,5 @@
-"""Two that write to the same downstream end with different rows: the pipeline doesn't begin, and doesn't go on, beside
-another writer.
+"""Two that write to the same downstream end with different rows: the pipeline doesn't begin, and
+doesn't go on, beside another writer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def settings(story: Story, etcd_url: str) -> Settings:
 
 
 def drainer(state: str, name: str = "drainer-1:8249", **more) -> NodeStatus:
-    return NodeStatus(name, "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000), **more)
+    return NodeStatus(
+        name, "10.0.0.1:8249", state, update_ts=compose(time.time_ns() // 1_000_000), **more
+    )
 
 
 def apply(story: Story, settings: Settings) -> None:
@@ -63,8 +65,8 @@ def test_a_pipeline_does_not_begin_while_a_drainer_is_online_and_begins_when_it_
         with pytest.raises(
             OtherWriterError,
             match=(
-                f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*sluice drainers pause"
-                " drainer-1:8249"
+                f"drainer drainer-1:8249 at 10.0.0.1:8249 is {state} .*unrelated-drainers.*sluice"
+                " drainers pause drainer-1:8249"
             ),
         ):
             apply(story, settings)
@@ -127,7 +129,10 @@ def test_a_checkpoint_that_a_drainer_moved_stops_the_pipeline_and_is_left_as_it_
             for _ in range(2):
                 with pytest.raises(
                     OtherWriterError,
-                    match=f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint.* at {at}.*a Drainer",
+                    match=(
+                        f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint.* at"
+                        f" {at}.*a Drainer"
+                    ),
                 ):
                     apply(story, settings)
             assert read_checkpoint(connection) == before
@@ -174,11 +179,14 @@ def test_another_relay_log_does_not_take_a_pipelines_downstream(
     with pytest.raises(OtherWriterError, match=r"written by pipeline sluice-.*sluice takeover"):
         other.apply()
     moved = dataclasses.replace(
-        settings, downstream=dataclasses.replace(settings.downstream, checkpoint_schema="tidb_binlgo")
+        settings,
+        downstream=dataclasses.replace(settings.downstream, checkpoint_schema="tidb_binlgo"),
     )
     with pytest.raises(
         OtherWriterError,
-        match=r"applied to .* tidb_binlog.checkpoint so far, and sluice.toml now names .*tidb_binlgo",
+        match=(
+            r"applied to .* tidb_binlog.checkpoint so far, and sluice.toml now names .*tidb_binlgo"
+        ),
     ):
         apply(story, moved)
     with story.server.connect() as connection, connection.cursor() as cursor:
@@ -186,10 +194,16 @@ def test_another_relay_log_does_not_take_a_pipelines_downstream(
         assert "tidb_binlgo" not in {name for (name,) in cursor.fetchall()}
 
 
-def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Settings, registry: Registry) -> None:
+def test_who_writes_elsewhere_is_no_other_writer(
+    story: Story, settings: Settings, registry: Registry
+) -> None:
     registry.update_drainer(drainer("online", "kafka:8249"))
     registry.update_drainer(
-        drainer("online", "sluice-2", label={"sluice": "file:///other", "downstream": "other:3306, checkpoint a.b"})
+        drainer(
+            "online",
+            "sluice-2",
+            label={"sluice": "file:///other", "downstream": "other:3306, checkpoint a.b"},
+        )
     )
     settings = dataclasses.replace(
         settings, upstream=dataclasses.replace(settings.upstream, unrelated_drainers=["kafka:8249"])
@@ -197,7 +211,11 @@ def test_who_writes_elsewhere_is_no_other_writer(story: Story, settings: Setting
     apply(story, settings)
     assert story.rows("item") == [(1, 1)]
     registry.update_drainer(
-        drainer("online", "sluice-3", label={"sluice": "file:///other", "downstream": downstream_name(settings.target)})
+        drainer(
+            "online",
+            "sluice-3",
+            label={"sluice": "file:///other", "downstream": downstream_name(settings.target)},
+        )
     )
     with pytest.raises(OtherWriterError, match="sluice-3"):
         apply(story, settings)
@@ -222,18 +240,22 @@ def test_a_checkpoint_of_a_drainer_that_may_still_run_waits_for_the_registry(
         assert "sluice" not in read_checkpoint(connection)
 
 
-def test_that_the_registry_does_not_answer_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_that_the_registry_does_not_answer_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = Settings(Upstream("http://127.0.0.1:9"), Relay(tmp_path.as_uri()), Downstream())
     with contextlib.closing(
         WriterExclusivity(
-            PipelineIdentity.from_settings(settings), settings.upstream, RelayLog.open(settings.relay.url)
+            PipelineIdentity.from_settings(settings),
+            settings.upstream,
+            RelayLog.open(settings.relay.url),
         )
     ) as sole:
         for _ in range(3):
             sole._check_registry()
-    assert [record.message.split(";")[0] for record in caplog.records if "registry" in record.message] == [
-        "whether a Drainer runs can't be asked of the registry"
-    ]
+    assert [
+        record.message.split(";")[0] for record in caplog.records if "registry" in record.message
+    ] == ["whether a Drainer runs can't be asked of the registry"]
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])

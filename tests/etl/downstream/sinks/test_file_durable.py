@@ -1,5 +1,5 @@
-"""Binlog files hold what is on the disk: what a failed or interrupted write left in the page cache is no record, and
-orders still count.
+"""Binlog files hold what is on the disk: what a failed or interrupted write left in the page cache
+is no record, and orders still count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ ITEM = table(11, "item", "id int", "v int", primary="id")
 
 
 class Disk:
-    """Fails one fdatasync as a disk does: what was written is lost there, though it can be read from the page cache."""
+    """Fails one fdatasync as a disk does: what was written is lost there, though it can be read
+    from the page cache.
+    """
 
     def __init__(self, fails: int) -> None:
         self.fails = fails
@@ -57,7 +59,9 @@ class Disk:
 @pytest.mark.parametrize("restart", [False, True], ids=["same process", "another process"])
 @pytest.mark.parametrize("fails", [1, 2, 3])
 @pytest.mark.parametrize("limit", [100, 10**6])
-def test_what_a_failed_sync_lost_is_written_again(tmp_path: Path, restart: bool, fails: int, limit: int) -> None:
+def test_what_a_failed_sync_lost_is_written_again(
+    tmp_path: Path, restart: bool, fails: int, limit: int
+) -> None:
     options = File(dir=str(tmp_path), max_file_bytes=limit)
     sizes = [30, 40, 50, 20, 60]
     disk = Disk(fails)

@@ -1,4 +1,6 @@
-"""A folder of binlog files changes hands while a process of the pipeline holds it, or applying is left as it was."""
+"""A folder of binlog files changes hands while a process of the pipeline holds it, or applying is
+left as it was.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,19 @@ def settings(told: Story, tmp_path: Path) -> Settings:
     return Settings(Upstream("unused"), Relay(told.url), Downstream(type="file"), file=folder)
 
 
-def test_the_process_that_holds_the_folder_ends_and_the_folder_is_handed_over(told: Story, settings: Settings) -> None:
+def test_the_process_that_holds_the_folder_ends_and_the_folder_is_handed_over(
+    told: Story, settings: Settings
+) -> None:
     there, ended = threading.Event(), []
 
     def apply() -> None:
         try:
-            run_apply(settings, run_seconds=240, prepare=local_preparer(settings), on_batch=lambda _: there.set())
+            run_apply(
+                settings,
+                run_seconds=240,
+                prepare=local_preparer(settings),
+                on_batch=lambda _: there.set(),
+            )
         except OtherWriterError as error:
             ended.append(str(error))
 

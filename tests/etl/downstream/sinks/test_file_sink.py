@@ -1,5 +1,5 @@
-"""Binlog files: the original Drainer's bytes, every transaction exactly once, whatever stops the process that writes
-them.
+"""Binlog files: the original Drainer's bytes, every transaction exactly once, whatever stops the
+process that writes them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,18 @@ def original() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
-    return land(RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 500, cluster_id=CLUSTER)
+    return land(
+        RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 500, cluster_id=CLUSTER
+    )
 
 
 def configured(relay: RelayLog, file: File, max_rows: int = 20_000) -> Settings:
     return Settings(
-        Upstream("unused"), Relay(relay.url), Downstream(type="file"), apply=Apply(max_rows=max_rows), file=file
+        Upstream("unused"),
+        Relay(relay.url),
+        Downstream(type="file"),
+        apply=Apply(max_rows=max_rows),
+        file=file,
     )
 
 
@@ -62,7 +68,9 @@ def apply(relay: RelayLog, file: File, max_rows: int = 20_000, until_ts: int | N
     wanted = configured(relay, file, max_rows)
     last = relay.last()
     assert last is not None
-    return run_apply(wanted, until_ts=until_ts or last.hi, run_seconds=120, prepare=local_preparer(wanted)).checkpoint
+    return run_apply(
+        wanted, until_ts=until_ts or last.hi, run_seconds=120, prepare=local_preparer(wanted)
+    ).checkpoint
 
 
 def written(folder: Path) -> list[bytes]:
@@ -73,7 +81,9 @@ def numbers(folder: Path) -> list[int]:
     return [name.index for path in list_files(folder) if (name := BinlogFileName.parse(path.name))]
 
 
-def test_the_files_have_the_original_drainers_bytes(shop: RelayLog, tmp_path: Path, original: list[bytes]) -> None:
+def test_the_files_have_the_original_drainers_bytes(
+    shop: RelayLog, tmp_path: Path, original: list[bytes]
+) -> None:
     apply(shop, File(dir=str(tmp_path)))
     (path,) = list_files(tmp_path)
     assert BinlogFileName.parse(path.name) == BinlogFileName(0)
@@ -101,14 +111,19 @@ def test_files_end_with_the_record_that_reaches_the_limit(
 def test_finished_files_are_compressed_and_old_ones_removed(
     shop: RelayLog, tmp_path: Path, original: list[bytes]
 ) -> None:
-    options = File(dir=str(tmp_path), max_file_bytes=1_000_000, compression="gzip", retention_days=2)
+    options = File(
+        dir=str(tmp_path), max_file_bytes=1_000_000, compression="gzip", retention_days=2
+    )
     half = commit_ts_of(original[len(original) // 2])
     apply(shop, options, until_ts=half)
     apply(shop, options)
     sink = open_sink(configured(shop, options), CLUSTER)
     sink.recover()
     deadline = time.monotonic() + 60
-    while any(not path.name.endswith(".gz") for path in list_files(tmp_path)[:-1]) and time.monotonic() < deadline:
+    while (
+        any(not path.name.endswith(".gz") for path in list_files(tmp_path)[:-1])
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     paths = list_files(tmp_path)
     assert len(paths) > 8
@@ -130,8 +145,8 @@ class _Crash(BaseException):
 
 
 class _Crashing:
-    """Lets the operating system's calls through until one of them is the last, which may write a part of its data only.
-    `synced` is told how many bytes of each file are durable.
+    """Lets the operating system's calls through until one of them is the last, which may write a
+    part of its data only. `synced` is told how many bytes of each file are durable.
     """
 
     def __init__(self, calls: int, share: float, synced: dict[str, int]) -> None:
@@ -146,7 +161,8 @@ class _Crashing:
         if self._count():
             self.write(descriptor, data[: int(len(data) * self.share)])
             raise _Crash
-        return self.write(descriptor, data[: max(1, len(data) // 2)])  # the system may write less than asked for, too
+        # the system may write less than asked for, too
+        return self.write(descriptor, data[: max(1, len(data) // 2)])
 
     def do_sync(self, descriptor: int) -> None:
         if self._count():
@@ -185,19 +201,27 @@ def story(after: int, sizes: list[int], batch: int) -> Iterator[Step]:
 
     for first in range(after, len(sizes), batch):
         chosen = range(first, min(first + batch, len(sizes)))
-        yield from transaction_steps(((i + 1, 1, [bytes([(i + 1) % 251]) * sizes[i]]) for i in chosen), step_bytes=400)
+        yield from transaction_steps(
+            ((i + 1, 1, [bytes([(i + 1) % 251]) * sizes[i]]) for i in chosen), step_bytes=400
+        )
         yield Step(CommitDetail(1), chosen[-1] + 1, changes=len(chosen))
 
 
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.data())
 def test_every_transaction_is_there_once_after_crashes_and_lost_pages(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("files")
-    sizes = data.draw(st.lists(st.integers(0, 60) | st.sampled_from([399, 400, 900, 1500]), min_size=1, max_size=25))
+    sizes = data.draw(
+        st.lists(
+            st.integers(0, 60) | st.sampled_from([399, 400, 900, 1500]), min_size=1, max_size=25
+        )
+    )
     batch = data.draw(st.integers(1, 9))
     options = File(dir=str(folder), max_file_bytes=data.draw(st.sampled_from([1, 100, 700, 10**6])))
     expected = [message(i + 1, size) for i, size in enumerate(sizes)]
@@ -218,7 +242,8 @@ def test_every_transaction_is_there_once_after_crashes_and_lost_pages(
             pass
         finally:
             sink.close()
-        if data.draw(st.booleans()):  # the machine went down: what was not synced may be lost, from any byte on
+        # the machine went down: what was not synced may be lost, from any byte on
+        if data.draw(st.booleans()):
             for path in list_files(folder)[-1:]:
                 size = path.stat().st_size
                 os.truncate(path, data.draw(st.integers(min(size, synced.get(str(path), 0)), size)))
@@ -266,7 +291,8 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
 def test_a_record_cut_off_anywhere_is_written_again(tmp_path: Path) -> None:
     whole = b"".join(encode_record(message(i, 30)) for i in (1, 2))
     torn = encode_record(message(3, 30))
-    for kept, zeros in itertools.product(range(len(torn)), (0, 100)):  # a power cut leaves zeros of what wasn't written
+    # a power cut leaves zeros of what wasn't written
+    for kept, zeros in itertools.product(range(len(torn)), (0, 100)):
         folder = tmp_path / f"{kept}-{zeros}"
         folder.mkdir()
         path = folder / new_name(0)
@@ -281,7 +307,9 @@ def test_a_record_cut_off_anywhere_is_written_again(tmp_path: Path) -> None:
 
 
 def a_drainers_folder(folder: Path, commit_ts: int, content: bytes) -> None:
-    (folder / "savepoint").write_text(f"consistent = false\ncommitTS = {commit_ts}\nschema-version = 46\n")
+    (folder / "savepoint").write_text(
+        f"consistent = false\ncommitTS = {commit_ts}\nschema-version = 46\n"
+    )
     (folder / new_name(0)).write_bytes(content)
 
 
@@ -298,7 +326,9 @@ def test_a_drainers_folder_is_taken_over_behind_its_last_record(
     assert written(tmp_path) == original
 
 
-def test_a_drainers_compressed_file_is_taken_over(shop: RelayLog, tmp_path: Path, original: list[bytes]) -> None:
+def test_a_drainers_compressed_file_is_taken_over(
+    shop: RelayLog, tmp_path: Path, original: list[bytes]
+) -> None:
     (tmp_path / DRAINER_FILE.name).write_bytes(DRAINER_FILE.read_bytes())
     assert apply(shop, File(dir=str(tmp_path))) == commit_ts_of(original[-1])
     assert written(tmp_path) == original
@@ -310,7 +340,10 @@ def test_garbage_that_a_drainer_went_on_behind_is_reported_with_the_way_out(tmp_
     sink = FileSink(File(dir=str(tmp_path)), CLUSTER)
     with pytest.raises(
         ApplyError,
-        match=rf"record at byte {len(good)} .*behind it are whole ones.*truncate -s {len(good)}.*commitTS .* to 1,",
+        match=(
+            rf"record at byte {len(good)} .*behind it are whole ones.*truncate -s"
+            rf" {len(good)}.*commitTS .* to 1,"
+        ),
     ):
         sink.recover()
     sink.close()
@@ -343,7 +376,9 @@ def test_files_shorter_than_what_was_durable_are_an_error(tmp_path: Path) -> Non
     with pytest.raises(ApplyError, match="somebody cut it, or the disk lost data"):
         sink.recover()
     path.unlink()
-    with pytest.raises(ApplyError, match="is not there, the file that the savepoint says was written last"):
+    with pytest.raises(
+        ApplyError, match="is not there, the file that the savepoint says was written last"
+    ):
         sink.recover()
     sink.close()
 

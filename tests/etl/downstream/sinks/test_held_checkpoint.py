@@ -1,4 +1,6 @@
-"""Who holds the checkpoint sees each commit that was confirmed before, and none is confirmed meanwhile."""
+"""Who holds the checkpoint sees each commit that was confirmed before, and none is confirmed
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ def test_a_commit_that_is_confirmed_is_there_for_who_holds_the_checkpoint_after(
     mariadb: MariaDBServer, tmp_path: Path, sink: str, first: bool
 ) -> None:
     settings = (
-        Settings(Upstream("unused"), Relay("unused"), Downstream(type="file"), file=File(dir=str(tmp_path)))
+        Settings(
+            Upstream("unused"),
+            Relay("unused"),
+            Downstream(type="file"),
+            file=File(dir=str(tmp_path)),
+        )
         if sink == "file"
         else Settings(Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(sink, 2))
     )
@@ -56,7 +63,9 @@ def test_a_commit_that_is_confirmed_is_there_for_who_holds_the_checkpoint_after(
 def test_a_process_that_was_taken_over_finds_out_before_it_ends_its_successors_session(
     mariadb: MariaDBServer, sink: str
 ) -> None:
-    settings = Settings(Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(sink, 2))
+    settings = Settings(
+        Upstream("unused"), Relay("unused"), mariadb.downstream, apply=Apply(sink, 2)
+    )
     before, successor = open_sink(settings, CLUSTER), open_sink(settings, CLUSTER)
     before.recover()
     before.run([Step(CommitDetail(1), 5)])

@@ -1,8 +1,8 @@
 """Kafka: every transaction is in the topic once, whatever stops the process that sends.
 
-The broker is librdkafka's own mock, in the test's process, which speaks the protocol over TCP. It knows transactions,
-but doesn't hide those that were given up and shuts nobody out; to see that too, name a broker in SLUICE_TEST_KAFKA
-(host:port).
+The broker is librdkafka's own mock, in the test's process, which speaks the protocol over TCP. It
+knows transactions, but doesn't hide those that were given up and shuts nobody out; to see that too,
+name a broker in SLUICE_TEST_KAFKA (host:port).
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def broker() -> Iterator[str]:
 @pytest.fixture
 def options(broker: str, tmp_path: Path) -> Kafka:
     return Kafka(
-        brokers=broker, topic=f"sluice-{secrets.token_hex(6)}", savepoint=str(tmp_path / "savepoint"), timeout_s=60
+        brokers=broker,
+        topic=f"sluice-{secrets.token_hex(6)}",
+        savepoint=str(tmp_path / "savepoint"),
+        timeout_s=60,
     )
 
 
@@ -61,7 +64,11 @@ def options(broker: str, tmp_path: Path) -> Kafka:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
     through = committed(RECORDINGS / "shop")[1500][0]
     return land(
-        RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 100, through=through, cluster_id=CLUSTER
+        RECORDINGS / "shop",
+        f"file://{tmp_path_factory.mktemp('shop')}",
+        100,
+        through=through,
+        cluster_id=CLUSTER,
     )
 
 
@@ -94,7 +101,11 @@ def messages(options: Kafka, isolation: str = "read_committed") -> list[bytes]:
 
 def configured(relay: RelayLog, options: Kafka) -> Settings:
     return Settings(
-        Upstream("unused"), Relay(relay.url), Downstream(type="kafka"), apply=Apply(max_rows=400), kafka=options
+        Upstream("unused"),
+        Relay(relay.url),
+        Downstream(type="kafka"),
+        apply=Apply(max_rows=400),
+        kafka=options,
     )
 
 
@@ -104,7 +115,9 @@ def expected(relay: RelayLog) -> list[bytes]:
         windows.append(window)
         window = relay.next(window.hi)
     found = []
-    for step in prepare_steps(relay.url, BatchPayload.from_windows(windows), PrepareOptions("kafka_binlog")):
+    for step in prepare_steps(
+        relay.url, BatchPayload.from_windows(windows), PrepareOptions("kafka_binlog")
+    ):
         if step.kind == "transaction":
             found += [bytes(message) for _, message in split_records(memoryview(step.payload))]
         elif step.kind == "ddl":
@@ -130,7 +143,9 @@ def test_every_transaction_is_one_message_in_commit_order(shop: RelayLog, option
     settings = configured(shop, options)
     last = shop.last()
     assert last is not None
-    summary = run_apply(settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings))
+    summary = run_apply(
+        settings, until_ts=last.hi, run_seconds=240, prepare=local_preparer(settings)
+    )
     assert summary.batches > 1
     found = messages(options)
     assert found == expected(shop)
@@ -173,7 +188,9 @@ def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(shop: RelayLog, opti
             options.savepoint,
             str(last.hi),
         ]
-        finished = ends_by_itself(command, generator.randrange(12) if attempt < 3 else None, generator)
+        finished = ends_by_itself(
+            command, generator.randrange(12) if attempt < 3 else None, generator
+        )
         if finished:
             break
         kills += 1
@@ -210,7 +227,9 @@ def test_what_was_sent_but_not_committed_is_never_there_twice(options: Kafka) ->
     assert [commit_ts_of(m) for m in messages(options)] == [10, 20, 30, 40]
 
 
-def test_the_checkpoint_moves_without_messages_while_nothing_happens_upstream(options: Kafka) -> None:
+def test_the_checkpoint_moves_without_messages_while_nothing_happens_upstream(
+    options: Kafka,
+) -> None:
     sink = sink_for(options)
     sink.recover()
     sink.run(steps(10, through=15))
@@ -240,7 +259,10 @@ def test_a_transaction_above_the_limit_is_named_with_the_ways_out(options: Kafka
     sink.recover()
     sink.run(steps(10))
     with pytest.raises(
-        ApplyError, match=r"commit_ts 20 is a message of \d+ bytes.*max-message-bytes is 2000.*sluice txn skip 20"
+        ApplyError,
+        match=(
+            r"commit_ts 20 is a message of \d+ bytes.*max-message-bytes is 2000.*sluice txn skip 20"
+        ),
     ):
         sink.run(steps(20, size=3000))
     sink.close()
@@ -258,7 +280,10 @@ def test_a_topic_that_lost_what_was_delivered_is_an_error(options: Kafka) -> Non
     saved.save(found.checkpoint, options.topic, found.offset + 1000)
     with pytest.raises(
         ApplyError,
-        match=r"ends before offset \d+, which was delivered by commitTS 20: it was made anew, or lost messages",
+        match=(
+            r"ends before offset \d+, which was delivered by commitTS 20: it was made anew, or lost"
+            r" messages"
+        ),
     ):
         sink.recover()
     sink.close()
@@ -294,7 +319,9 @@ def test_a_broker_that_is_away_can_be_tried_again(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     sink = sink_for(Kafka(f"127.0.0.1:{port}", "t", str(tmp_path / "savepoint"), timeout_s=1))
-    with pytest.raises(KafkaUnavailableError, match=f"topic t on 127.0.0.1:{port}, connecting: .*refused") as caught:
+    with pytest.raises(
+        KafkaUnavailableError, match=f"topic t on 127.0.0.1:{port}, connecting: .*refused"
+    ) as caught:
         sink.recover()
     assert isinstance(caught.value, OSError)  # which the apply loop takes for passing
     sink.close()
@@ -306,10 +333,18 @@ def test_secrets_come_from_where_the_settings_say_and_are_not_in_messages(
     (tmp_path / "key").write_text("from-the-file\n")
     monkeypatch.setenv("SECRET_OF_TEST", "hunter2-from-the-environment")
     kafka = Kafka(
-        "127.0.0.1:1", "t", str(tmp_path / "savepoint"), timeout_s=1,
-        client={"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "sluice"},
-        client_env={"sasl.password": "SECRET_OF_TEST"}, client_file={"ssl.key.password": str(tmp_path / "key")},
-    )  # fmt: skip
+        "127.0.0.1:1",
+        "t",
+        str(tmp_path / "savepoint"),
+        timeout_s=1,
+        client={
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "sluice",
+        },
+        client_env={"sasl.password": "SECRET_OF_TEST"},
+        client_file={"ssl.key.password": str(tmp_path / "key")},
+    )
     assert kafka.options()["sasl.password"] == "hunter2-from-the-environment"
     assert kafka.options()["ssl.key.password"] == "from-the-file"
     sink = sink_for(kafka)
@@ -318,13 +353,18 @@ def test_secrets_come_from_where_the_settings_say_and_are_not_in_messages(
     assert "hunter2" not in str(caught.value) + repr(kafka)
     monkeypatch.delenv("SECRET_OF_TEST")
     with pytest.raises(
-        SettingsError, match=r'\[kafka.client-env\] "sasl.password": the environment has no variable SECRET_OF_TEST'
+        SettingsError,
+        match=(
+            r'\[kafka.client-env\] "sasl.password": the environment has no variable SECRET_OF_TEST'
+        ),
     ):
         sink.recover()
 
 
 def test_an_option_that_the_client_does_not_know_is_named(options: Kafka) -> None:
-    sink = sink_for(Kafka(options.brokers, options.topic, options.savepoint, client={"no.such.option": "1"}))
+    sink = sink_for(
+        Kafka(options.brokers, options.topic, options.savepoint, client={"no.such.option": "1"})
+    )
     with pytest.raises(ApplyError, match=r"no\.such\.option"):
         sink.recover()
 
@@ -339,4 +379,7 @@ def test_a_savepoint_of_another_cluster_is_refused(options: Kafka) -> None:
 
 
 def test_the_topic_has_the_originals_name_by_default(tmp_path: Path) -> None:
-    assert sink_for(Kafka("broker:9092", savepoint=str(tmp_path / "s"))).address == "topic 7_obinlog on broker:9092"
+    assert (
+        sink_for(Kafka("broker:9092", savepoint=str(tmp_path / "s"))).address
+        == "topic 7_obinlog on broker:9092"
+    )

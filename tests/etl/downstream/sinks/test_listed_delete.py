@@ -23,7 +23,9 @@ from tests.etl.story import table
 TABLE = table(1, "t", "a int", "t varchar(20)")
 PLAIN = "CREATE TABLE d.t (a int, t varchar(20) COLLATE utf8mb4_general_ci)"
 INDEXED = "CREATE TABLE d.t (a int, t varchar(20) COLLATE utf8mb4_general_ci, KEY (a), KEY (t))"
-MORE_COLUMNS = "CREATE TABLE d.t (own int DEFAULT 5, a int, t varchar(20) COLLATE utf8mb4_general_ci)"
+MORE_COLUMNS = (
+    "CREATE TABLE d.t (own int DEFAULT 5, a int, t varchar(20) COLLATE utf8mb4_general_ci)"
+)
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -37,7 +39,9 @@ def steps(wanted: Rows, *, lenient: bool = False, of: Table = TABLE) -> Iterator
         for n, column in enumerate(of.columns)
     }
     conditions = row_conditions(of.columns, list(images.values())).to_pylist()
-    for count, payload, listed in KeylessDeletes(of, conditions, list(each.values()), images).listed():
+    for count, payload, listed in KeylessDeletes(
+        of, conditions, list(each.values()), images
+    ).listed():
         yield Step(DeleteDetail(90, lenient, listed=listed), 100, "d", "t", count, 0, payload)
 
 
@@ -67,8 +71,12 @@ def left(session: MySQLSession) -> list[tuple[Any, ...]]:
     return sorted(session.query("SELECT a, t FROM d.t"), key=repr)
 
 
-@pytest.mark.parametrize("create", [PLAIN, INDEXED, MORE_COLUMNS], ids=["plain", "indexed", "more-columns"])
-def test_of_equal_rows_as_many_go_as_are_wanted_and_no_other(session: MySQLSession, create: str) -> None:
+@pytest.mark.parametrize(
+    "create", [PLAIN, INDEXED, MORE_COLUMNS], ids=["plain", "indexed", "more-columns"]
+)
+def test_of_equal_rows_as_many_go_as_are_wanted_and_no_other(
+    session: MySQLSession, create: str
+) -> None:
     others = [(n, "x") for n in range(30)] + [(1, "A"), (1, "a "), (None, None), (None, "a")]
     gone = [(1, "a"), (1, "a"), (2, None), (None, None), (5, "x"), (5, "é"), (6, "é")]
     there(session, create, [*others, *gone])
@@ -92,7 +100,9 @@ def test_one_row_too_many_doesnt_stand_for_another_that_is_missing(session: MySQ
     """As many rows as are wanted are equal to one of them."""
     there(session, PLAIN, [(1, "a"), (1, "a"), (3, "c")])
     (step,) = steps([(1, "a"), (2, "b"), (3, "c")])
-    with pytest.raises(ApplyError, match=r"2 rows of the 3 to be removed were there.*missing: `a`<=>2"):
+    with pytest.raises(
+        ApplyError, match=r"2 rows of the 3 to be removed were there.*missing: `a`<=>2"
+    ):
         WriteExecutor(session).write(step)
     session.query("ROLLBACK")
     assert left(session) == [(1, "a"), (1, "a"), (3, "c")]
@@ -113,8 +123,16 @@ def test_where_rows_may_be_missing_those_that_are_there_go(session: MySQLSession
     ],
     ids=["computed", "too-narrow"],
 )
-def test_what_cant_be_listed_is_removed_by_a_statement_each(session: MySQLSession, create: str) -> None:
-    for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (a) VALUES (1), (2)", "COMMIT", "BEGIN"):
+def test_what_cant_be_listed_is_removed_by_a_statement_each(
+    session: MySQLSession, create: str
+) -> None:
+    for statement in (
+        "CREATE DATABASE d",
+        create,
+        "INSERT INTO d.t (a) VALUES (1), (2)",
+        "COMMIT",
+        "BEGIN",
+    ):
         session.query(statement)
     session.query("UPDATE d.t SET t = 'x2' WHERE a = 2" if "tiny" in create else "DO 1")
     for step in steps([(2, "x2"), (300, "x")], lenient=True):
@@ -172,7 +190,9 @@ def test_of_rows_that_are_there_too_often_all_go_and_some_come_back(
     assert left(session) == sorted((Counter(rows) - Counter(wanted)).elements(), key=repr)
 
 
-def test_no_more_rows_come_back_than_are_wanted_gone(session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_rows_come_back_than_are_wanted_gone(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wanted = [(n, "x") for n in range(20)]
     there(session, PLAIN, [*wanted, *[(3, "x")] * 15, *[(4, "x")] * 6])
     statements = written(session, monkeypatch)
@@ -192,7 +212,9 @@ def test_rows_that_hold_more_than_the_upstream_knows_stay_themselves(session: My
     assert len(session.query("SELECT DISTINCT own FROM d.t WHERE own IN (5, 6, 7)")) == 2
 
 
-def test_rows_with_a_zero_dont_go_and_come_back(session: MySQLSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_a_zero_dont_go_and_come_back(
+    session: MySQLSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of them may have a sign: they are equal, but nobody may make one of the other."""
     doubles = table(1, "t", "a int", "d double")
     rows = [(n, 1.5) for n in range(20)] + [(1, 0.0), (2, None)]
@@ -205,7 +227,12 @@ def test_rows_with_a_zero_dont_go_and_come_back(session: MySQLSession, monkeypat
     for step in steps(rows, of=doubles):
         WriteExecutor(session).write(step)
     assert ["`a`<=>1" in statement for statement in statements if "LIMIT" in statement] == [True]
-    assert sorted(session.query("SELECT a, d FROM d.t"), key=repr) == [(1, 0.0), (1, 0.0), (2, 1.5), (2, None)]
+    assert sorted(session.query("SELECT a, d FROM d.t"), key=repr) == [
+        (1, 0.0),
+        (1, 0.0),
+        (2, 1.5),
+        (2, None),
+    ]
 
 
 def test_rows_of_a_table_with_a_history_dont_go_and_come_back(

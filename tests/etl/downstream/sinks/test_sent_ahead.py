@@ -1,5 +1,5 @@
-"""Small steps are sent before those in front of them are answered: what is downstream then, and what is said of it, is
-as if each had been waited for.
+"""Small steps are sent before those in front of them are answered: what is downstream then, and
+what is said of it, is as if each had been waited for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from sluice.bench.far_proxy import FarProxy
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.steps import DeleteDetail, LoadDetail, Step
-from sluice.etl.downstream import MAX_PIPELINED, DownstreamError, LoadData, LoadOutcome, MySQLSession, Query
+from sluice.etl.downstream import (
+    MAX_PIPELINED,
+    DownstreamError,
+    LoadData,
+    LoadOutcome,
+    MySQLSession,
+    Query,
+)
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -46,7 +53,9 @@ def fill(session: MySQLSession) -> None:
     """Have each of the tables hold the rows 0 to 9 and no other."""
     session.query("CREATE DATABASE IF NOT EXISTS d")
     for number in range(TABLES):
-        session.query(f"CREATE TABLE IF NOT EXISTS d.t{number} (id int PRIMARY KEY, v int NOT NULL)")
+        session.query(
+            f"CREATE TABLE IF NOT EXISTS d.t{number} (id int PRIMARY KEY, v int NOT NULL)"
+        )
     for number in range(TABLES):
         session.query(f"DELETE FROM d.t{number}")
         session.query(f"INSERT INTO d.t{number} VALUES {','.join(f'({n},0)' for n in range(10))}")
@@ -56,7 +65,13 @@ def fill(session: MySQLSession) -> None:
 def load(table: int, rows: dict[int, object], *, replaces: int = 0) -> Step:
     text = "".join(f"{key}\t{value}\n" for key, value in rows.items()).encode()
     return Step(
-        LoadDetail(90, layout=LAYOUT, replaces=replaces, keys=("id",)), 100, "d", f"t{table}", len(rows), 0, text
+        LoadDetail(90, layout=LAYOUT, replaces=replaces, keys=("id",)),
+        100,
+        "d",
+        f"t{table}",
+        len(rows),
+        0,
+        text,
     )
 
 
@@ -71,19 +86,31 @@ def rows_of(session: MySQLSession) -> list[list[tuple[int, int]]]:
 
 ONE = st.one_of(
     st.builds(
-        load, st.integers(0, TABLES - 1),
-        st.dictionaries(st.integers(0, 30), st.integers(0, 9), min_size=1, max_size=5), replaces=st.integers(0, 5),
+        load,
+        st.integers(0, TABLES - 1),
+        st.dictionaries(st.integers(0, 30), st.integers(0, 9), min_size=1, max_size=5),
+        replaces=st.integers(0, 5),
     ),
-    st.builds(delete, st.integers(0, TABLES - 1), st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True)),
+    st.builds(
+        delete,
+        st.integers(0, TABLES - 1),
+        st.lists(st.integers(0, 30), min_size=1, max_size=5, unique=True),
+    ),
     st.builds(lambda key: load(0, {key: "no number"}), st.integers(40, 50)),
-    st.builds(lambda first: load(1, dict.fromkeys(range(first, first + MANY), 1)), st.integers(31, 50)),
-)  # fmt: skip
+    st.builds(
+        lambda first: load(1, dict.fromkeys(range(first, first + MANY), 1)), st.integers(31, 50)
+    ),
+)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(ONE, min_size=2, max_size=12), safe=st.booleans())
-def test_it_ends_as_if_each_step_had_been_waited_for(mariadb: MariaDBServer, steps: list[Step], safe: bool) -> None:
-    """Right and wrong steps: the same rows, or the same error with the same words, and nothing of the batch then."""
+def test_it_ends_as_if_each_step_had_been_waited_for(
+    mariadb: MariaDBServer, steps: list[Step], safe: bool
+) -> None:
+    """Right and wrong steps: the same rows, or the same error with the same words, and nothing of
+    the batch then.
+    """
     found = []
     for ahead in (False, True):
         with contextlib.closing(MySQLSession(mariadb.downstream)) as session:
@@ -101,7 +128,9 @@ def test_it_ends_as_if_each_step_had_been_waited_for(mariadb: MariaDBServer, ste
     assert found[0] == found[1]
 
 
-def test_hundreds_of_tables_take_a_few_round_trips(mariadb: MariaDBServer, session: MySQLSession) -> None:
+def test_hundreds_of_tables_take_a_few_round_trips(
+    mariadb: MariaDBServer, session: MySQLSession
+) -> None:
     count = 300
     session.query("CREATE DATABASE d")
     for number in range(count):
@@ -115,7 +144,9 @@ def test_hundreds_of_tables_take_a_few_round_trips(mariadb: MariaDBServer, sessi
             far.commit()
             used = proxy.turns[0] - before
     assert used <= 12, "six for the rows and the engines, one to commit; TCP may deliver one in two"
-    assert all(session.query(f"SELECT v FROM d.t{number}") == [(number,)] for number in range(count))
+    assert all(
+        session.query(f"SELECT v FROM d.t{number}") == [(number,)] for number in range(count)
+    )
 
 
 def test_a_table_that_is_missing_is_told_of_as_ever(filled: MySQLSession) -> None:
@@ -124,8 +155,12 @@ def test_a_table_that_is_missing_is_told_of_as_ever(filled: MySQLSession) -> Non
     assert filled.is_pipelining
 
 
-def test_a_table_that_is_missing_is_told_of_once_many_rows_go_one_by_one(filled: MySQLSession) -> None:
-    """The server refuses before it asks for the rows, which it takes for a command then, and hangs up."""
+def test_a_table_that_is_missing_is_told_of_once_many_rows_go_one_by_one(
+    filled: MySQLSession,
+) -> None:
+    """The server refuses before it asks for the rows, which it takes for a command then, and hangs
+    up.
+    """
     steps = [load(0, {20: 1}), load(99, dict.fromkeys(range(MANY), 1)), load(1, {20: 1})]
     with pytest.raises(DownstreamError, match=r"t99.*statement by statement") as caught:
         WriteExecutor(filled).write_all(steps)
@@ -138,7 +173,9 @@ def test_a_table_that_is_missing_is_told_of_once_many_rows_go_one_by_one(filled:
 
 
 def test_rows_are_never_read_as_commands(mariadb: MariaDBServer, filled: MySQLSession) -> None:
-    """A LOAD that is refused, and rows that say COM_QUERY, not even through a proxy that numbers packets anew."""
+    """A LOAD that is refused, and rows that say COM_QUERY, not even through a proxy that numbers
+    packets anew.
+    """
     filled.commit()
     rows = b"\x03DROP TABLE d.t1 -- \t1\n" * 1000
     with pytest.raises(DownstreamError):
@@ -149,13 +186,17 @@ def test_rows_are_never_read_as_commands(mariadb: MariaDBServer, filled: MySQLSe
         with contextlib.closing(through):
             through.connect()
             with pytest.raises(DownstreamError, match="missing"):
-                through.execute_pipelined([LoadData("d.missing", LAYOUT, rows), b"DELETE FROM d.t0"])
+                through.execute_pipelined(
+                    [LoadData("d.missing", LAYOUT, rows), b"DELETE FROM d.t0"]
+                )
     filled.connect()
     assert rows_of(filled) == [[(n, 0) for n in range(10)]] * TABLES
 
 
 def renumbering(server: socket.socket, port: int) -> None:
-    """A proxy for which every packet of a client that isn't one of the handshake is a command, whatever its number."""
+    """A proxy for which every packet of a client that isn't one of the handshake is a command,
+    whatever its number.
+    """
     client, _ = server.accept()
     real = socket.create_connection(("127.0.0.1", port))
     in_handshake = True
@@ -194,13 +235,25 @@ def test_a_statement_that_is_refused_leaves_the_session_usable(filled: MySQLSess
     )
     codes = [each.code if isinstance(each, DownstreamError) else each for each in found]
     assert codes == [
-        1, 1062, 1366, 1366, LoadOutcome(-1, 2, 0, 0), LoadOutcome(MANY, 0, 0, 0), 1062, 1146, [(12 + MANY,)]
-    ]  # fmt: skip
+        1,
+        1062,
+        1366,
+        1366,
+        LoadOutcome(-1, 2, 0, 0),
+        LoadOutcome(MANY, 0, 0, 0),
+        1062,
+        1146,
+        [(12 + MANY,)],
+    ]
     assert filled.is_pipelining
 
 
-def test_a_deadlock_among_them_is_what_is_raised(mariadb: MariaDBServer, filled: MySQLSession) -> None:
-    """The server has rolled all back then, and executed what came behind in a transaction of its own."""
+def test_a_deadlock_among_them_is_what_is_raised(
+    mariadb: MariaDBServer, filled: MySQLSession
+) -> None:
+    """The server has rolled all back then, and executed what came behind in a transaction of its
+    own.
+    """
     other = MySQLSession(mariadb.downstream)
     with contextlib.closing(other):
         other.connect()
@@ -222,7 +275,9 @@ def test_a_deadlock_among_them_is_what_is_raised(mariadb: MariaDBServer, filled:
     assert filled.query("SELECT v FROM d.t0 WHERE id = 1") == [(2,)]
 
 
-def test_a_connection_that_breaks_among_them_ends_in_an_error_that_passes(mariadb: MariaDBServer) -> None:
+def test_a_connection_that_breaks_among_them_ends_in_an_error_that_passes(
+    mariadb: MariaDBServer,
+) -> None:
     with FarProxy(mariadb.port) as proxy:
         far = MySQLSession(replace(mariadb.downstream, port=proxy.port))
         with contextlib.closing(far):
@@ -231,9 +286,13 @@ def test_a_connection_that_breaks_among_them_ends_in_an_error_that_passes(mariad
             far.query("CREATE TABLE e.t (id int PRIMARY KEY, v int)")
             proxy.cut = lambda _: True
             with pytest.raises(DownstreamError) as caught:
-                far.execute_pipelined([LoadData("e.t", LAYOUT, b"1\t1\n"), b"INSERT INTO e.t VALUES (2, 2)"])
+                far.execute_pipelined(
+                    [LoadData("e.t", LAYOUT, b"1\t1\n"), b"INSERT INTO e.t VALUES (2, 2)"]
+                )
             assert caught.value.transient
-            assert not far.is_pipelining, "what the server or a proxy makes of it isn't known: from now on one by one"
+            assert not far.is_pipelining, (
+                "what the server or a proxy makes of it isn't known: from now on one by one"
+            )
 
 
 def test_answers_to_as_many_as_are_sent_at_once_fit_into_the_network(filled: MySQLSession) -> None:
@@ -268,7 +327,9 @@ def asking(mariadb: MariaDBServer) -> Iterator[int]:
                 with contextlib.suppress(OSError):
                     while data := real.recv(1 << 16):
                         at = data.find(b"\xfbsluice-")
-                        client.sendall(data if at < 0 else data[: at + 1] + b"/etc/sl" + data[at + 8 :])
+                        client.sendall(
+                            data if at < 0 else data[: at + 1] + b"/etc/sl" + data[at + 8 :]
+                        )
                 client.close()
 
             threading.Thread(target=back, daemon=True).start()
@@ -280,10 +341,14 @@ def asking(mariadb: MariaDBServer) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_server_that_asks_for_another_file_is_left(mariadb: MariaDBServer, filled: MySQLSession, asking: int) -> None:
+def test_a_server_that_asks_for_another_file_is_left(
+    mariadb: MariaDBServer, filled: MySQLSession, asking: int
+) -> None:
     filled.commit()
     session = MySQLSession(replace(mariadb.downstream, port=asking))
     with contextlib.closing(session):
         session.connect()
         with pytest.raises(DownstreamError, match="a file that was not offered"):
-            session.execute_pipelined([LoadData("d.t0", LAYOUT, text(20)), LoadData("d.t1", LAYOUT, text(20))])
+            session.execute_pipelined(
+                [LoadData("d.t0", LAYOUT, text(20)), LoadData("d.t1", LAYOUT, text(20))]
+            )

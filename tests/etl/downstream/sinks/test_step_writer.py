@@ -11,19 +11,32 @@ from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.downstream.sinks.write_executor import WriteExecutor
 
 PLAIN = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id))"
-PARTITIONED = "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id)) PARTITION BY HASH (id) PARTITIONS 3"
+PARTITIONED = (
+    "CREATE TABLE d.t (id int, v int, PRIMARY KEY (id)) PARTITION BY HASH (id) PARTITIONS 3"
+)
 GENERATED = (
-    "CREATE TABLE d.t (id int PRIMARY KEY, v int, w int AS (v + 1) STORED, x int AS (v + 2) VIRTUAL, UNIQUE (w))"
+    "CREATE TABLE d.t (id int PRIMARY KEY, v int, w int AS (v + 1) STORED, x int AS (v + 2)"
+    " VIRTUAL, UNIQUE (w))"
 )
 LAYOUT = LoadLayout(("id", "v"))
 
 
-@pytest.mark.parametrize("create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"])
-@pytest.mark.parametrize(("replaces", "told"), [(0, r"there already: \(1,\)"), (2, r"missing: \(2,\)")])
+@pytest.mark.parametrize(
+    "create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"]
+)
+@pytest.mark.parametrize(
+    ("replaces", "told"), [(0, r"there already: \(1,\)"), (2, r"missing: \(2,\)")]
+)
 def test_a_load_that_meets_other_rows_than_expected_names_them(
     session: MySQLSession, create: str, replaces: int, told: str
 ) -> None:
-    for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
+    for statement in (
+        "CREATE DATABASE d",
+        create,
+        "INSERT INTO d.t (id, v) VALUES (1, 1)",
+        "COMMIT",
+        "BEGIN",
+    ):
         session.query(statement)
     detail = LoadDetail(90, layout=LAYOUT, replaces=replaces, keys=("id",))
     step = Step(detail, 100, "d", "t", 2, 0, b"1\t10\n2\t20\n")
@@ -32,9 +45,19 @@ def test_a_load_that_meets_other_rows_than_expected_names_them(
     assert session.query("SELECT id, v FROM d.t") == [(1, 1)]
 
 
-@pytest.mark.parametrize("create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"])
-def test_rows_that_may_be_there_already_are_looked_for_in_any_table(session: MySQLSession, create: str) -> None:
-    for statement in ("CREATE DATABASE d", create, "INSERT INTO d.t (id, v) VALUES (1, 1)", "COMMIT", "BEGIN"):
+@pytest.mark.parametrize(
+    "create", [PLAIN, PARTITIONED, GENERATED], ids=["plain", "partitioned", "generated"]
+)
+def test_rows_that_may_be_there_already_are_looked_for_in_any_table(
+    session: MySQLSession, create: str
+) -> None:
+    for statement in (
+        "CREATE DATABASE d",
+        create,
+        "INSERT INTO d.t (id, v) VALUES (1, 1)",
+        "COMMIT",
+        "BEGIN",
+    ):
         session.query(statement)
     detail = LoadDetail(90, absent=True, layout=LAYOUT)
     with pytest.raises(ApplyError, match="has no key, and 1 of its rows written"):

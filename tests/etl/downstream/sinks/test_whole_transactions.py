@@ -1,5 +1,5 @@
-"""A small transaction is sent as a whole, and committed when all of it did what it should: what is downstream then, and
-what is said of it, is as if each statement had been waited for.
+"""A small transaction is sent as a whole, and committed when all of it did what it should: what is
+downstream then, and what is said of it, is as if each statement had been waited for.
 """
 
 from __future__ import annotations
@@ -87,15 +87,21 @@ def test_it_ends_as_if_each_statement_had_been_waited_for(
 
 
 def test_it_takes_two_round_trips(mariadb: MariaDBServer, watching: MySQLSession) -> None:
-    with FarProxy(mariadb.port) as proxy, sink_at(replace(mariadb.downstream, port=proxy.port)) as sink:
-        sink.run([load(n, {20: 1}) for n in range(TABLES)] + [replace(COMMIT, commit_ts=60)])  # looks at the tables
+    with (
+        FarProxy(mariadb.port) as proxy,
+        sink_at(replace(mariadb.downstream, port=proxy.port)) as sink,
+    ):
+        # looks at the tables
+        sink.run([load(n, {20: 1}) for n in range(TABLES)] + [replace(COMMIT, commit_ts=60)])
         before = proxy.turns[0]
         sink.run([delete(n, [20]) for n in range(TABLES)] + [COMMIT])
         assert proxy.turns[0] - before <= 4, "TCP may deliver one in two"
     assert reached(watching, mariadb.downstream) == Checkpoint(100, 3)
 
 
-def test_nothing_is_committed_that_nobody_confirms(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+def test_nothing_is_committed_that_nobody_confirms(
+    mariadb: MariaDBServer, watching: MySQLSession
+) -> None:
     def held(step: Step, *, begun: bool = False) -> None:
         raise RuntimeError("held")
 
@@ -111,7 +117,10 @@ def test_nothing_is_committed_that_nobody_confirms(mariadb: MariaDBServer, watch
 
 def test_who_was_taken_over_commits_nothing(mariadb: MariaDBServer, watching: MySQLSession) -> None:
     with sink_at(mariadb.downstream) as sink:
-        watching.query("UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, 's\":\"', 's\":\"x')")
+        watching.query(
+            "UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, 's\":\"',"
+            " 's\":\"x')"
+        )
         watching.query("COMMIT")
         with pytest.raises(CheckpointMovedError, match="another process replicates"):
             sink.run([load(0, {20: 1}), delete(1, [3]), COMMIT])
@@ -121,9 +130,13 @@ def test_who_was_taken_over_commits_nothing(mariadb: MariaDBServer, watching: My
     assert reached(watching, mariadb.downstream) == Checkpoint(50, 3)
 
 
-def test_a_row_that_says_the_same_in_other_words_is_the_same(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+def test_a_row_that_says_the_same_in_other_words_is_the_same(
+    mariadb: MariaDBServer, watching: MySQLSession
+) -> None:
     with sink_at(mariadb.downstream) as sink:
-        watching.query("UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, ',', ' , ')")
+        watching.query(
+            "UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, ',', ' , ')"
+        )
         watching.query("COMMIT")
         sink.run([load(0, {20: 1}), delete(1, [3]), COMMIT])
     assert rows_of(watching)[0][-1] == (20, 1)
@@ -140,7 +153,9 @@ def test_a_commit_where_the_checkpoint_is_already_writes_its_rows_once(
     assert reached(watching, mariadb.downstream) == Checkpoint(100, 3)
 
 
-def test_a_row_that_differs_in_case_alone_is_another_one(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+def test_a_row_that_differs_in_case_alone_is_another_one(
+    mariadb: MariaDBServer, watching: MySQLSession
+) -> None:
     with sink_at(mariadb.downstream) as sink:
         process = ""
         while process == process.upper():  # digits alone
@@ -148,7 +163,10 @@ def test_a_row_that_differs_in_case_alone_is_another_one(mariadb: MariaDBServer,
             text = watching.query("SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
             watching.query("COMMIT")
             process = json.loads(text)["sluice"]["process"]
-        watching.query("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (text.replace(process, process.upper()),))
+        watching.query(
+            "UPDATE tidb_binlog.checkpoint SET checkPoint = %s",
+            (text.replace(process, process.upper()),),
+        )
         watching.query("COMMIT")
         with pytest.raises(CheckpointMovedError, match="another process replicates"):
             sink.run([load(0, {20: 1}), COMMIT])
@@ -165,8 +183,8 @@ def test_a_row_that_is_gone_is_missed(mariadb: MariaDBServer, watching: MySQLSes
 
 
 def locked(watching: MySQLSession, sink: MySQLSink, act: Callable[[int], None]) -> DownstreamError:
-    """What a transaction ends in, whose third statement waits for a row's lock, when `act`, given the session's id,
-    is done.
+    """What a transaction ends in, whose third statement waits for a row's lock, when `act`, given
+    the session's id, is done.
     """
     number = sink._session.query("SELECT CONNECTION_ID()")[0][0]
     sink._session.query("COMMIT")
@@ -192,7 +210,9 @@ def locked(watching: MySQLSession, sink: MySQLSink, act: Callable[[int], None]) 
     return found[0]
 
 
-def test_a_lock_that_isnt_given_is_an_error_that_passes(mariadb: MariaDBServer, watching: MySQLSession) -> None:
+def test_a_lock_that_isnt_given_is_an_error_that_passes(
+    mariadb: MariaDBServer, watching: MySQLSession
+) -> None:
     with sink_at(mariadb.downstream) as sink:
         sink._session.query("SET SESSION innodb_lock_wait_timeout = 1")
         error = locked(watching, sink, lambda _: None)
@@ -202,13 +222,17 @@ def test_a_lock_that_isnt_given_is_an_error_that_passes(mariadb: MariaDBServer, 
 
 
 @pytest.mark.parametrize("what", ["CONNECTION", "QUERY"])
-def test_a_session_that_is_killed_leaves_nothing(mariadb: MariaDBServer, watching: MySQLSession, what: str) -> None:
+def test_a_session_that_is_killed_leaves_nothing(
+    mariadb: MariaDBServer, watching: MySQLSession, what: str
+) -> None:
     with sink_at(mariadb.downstream) as sink, mariadb.connect() as admin, admin.cursor() as cursor:
         error = locked(watching, sink, lambda number: cursor.execute(f"KILL {what} {number}"))
         assert error.transient
         assert sink.recover() == Checkpoint(50, 3)
         assert rows_of(watching) == [[(n, 0) for n in range(10)]] * TABLES
-        assert sink._session.is_pipelining == (what == "QUERY"), "why it was lost isn't known: for a while one by one"
+        assert sink._session.is_pipelining == (what == "QUERY"), (
+            "why it was lost isn't known: for a while one by one"
+        )
         sink._session.ahead.lost_at -= 10
         assert sink._session.is_pipelining
         sink.run([load(0, {20: 1}), delete(1, [3]), COMMIT])
@@ -220,7 +244,9 @@ def test_a_session_that_another_thread_closes_ends_at_once_and_is_no_lost_connec
 ) -> None:
     with sink_at(mariadb.downstream) as sink:
         error = locked(watching, sink, lambda _: sink._session.close())
-        assert error.transient and error.code != server_errors.LOCK_WAIT_TIMEOUT, "the server's answer isn't waited for"
+        assert error.transient and error.code != server_errors.LOCK_WAIT_TIMEOUT, (
+            "the server's answer isn't waited for"
+        )
         assert sink._session.ahead == PipeliningState()
         assert sink.recover() == Checkpoint(50, 3)
     assert rows_of(watching) == [[(n, 0) for n in range(10)]] * TABLES
@@ -249,13 +275,27 @@ PACKET = st.builds(
     st.one_of(
         st.binary(max_size=12),
         st.binary(max_size=12).map(lambda rest: b"\0" + rest),
-        st.sampled_from([b"\xff\x26\x04#23000twice", b"\xff", b"\xff\x26", b"\xfbfile", b"\xfb", b"\0\xfe", b"\xfe"]),
+        st.sampled_from(
+            [
+                b"\xff\x26\x04#23000twice",
+                b"\xff",
+                b"\xff\x26",
+                b"\xfbfile",
+                b"\xfb",
+                b"\0\xfe",
+                b"\xfe",
+            ]
+        ),
     ),
 )
 
 
 @settings(max_examples=150)
-@given(st.lists(PACKET, max_size=4).map(b"".join), st.binary(max_size=9), st.sampled_from([b"", b"file"]))
+@given(
+    st.lists(PACKET, max_size=4).map(b"".join),
+    st.binary(max_size=9),
+    st.sampled_from([b"", b"file"]),
+)
 def test_whatever_a_server_answers_is_an_answer_or_a_connection_that_is_lost(
     packets: bytes, more: bytes, name: bytes
 ) -> None:
@@ -285,18 +325,26 @@ def test_an_answer_that_cannot_be_decoded_closes_the_connection() -> None:
     column = b"\x03def\0\0\0\1a\1a\x0c\x21\0\xff\0\0\0\xfd\0\0\0\0\0"
     packets = [b"\1", column, b"\xfe\0\0\2\0", b"\1\xff", b"\xfe\0\0\2\0", b"\0\0\0\2\0\0\0"]
     connection = Answered(
-        b"".join(len(data).to_bytes(3, "little") + bytes([n]) + data for n, data in enumerate(packets, 1))
+        b"".join(
+            len(data).to_bytes(3, "little") + bytes([n]) + data for n, data in enumerate(packets, 1)
+        )
     )
     with pytest.raises(UnicodeDecodeError):
-        execute_pipelined(connection, [PipelinedStatement(b"SELECT a", asks=True), PipelinedStatement(b"COMMIT")])
+        execute_pipelined(
+            connection, [PipelinedStatement(b"SELECT a", asks=True), PipelinedStatement(b"COMMIT")]
+        )
     assert not connection.open
     with pytest.raises(pymysql.err.MySQLError, match="closed"):
         execute_pipelined(connection, [PipelinedStatement(b"COMMIT")])
 
 
-def test_the_more_often_connections_are_lost_the_more_seldom_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_more_often_connections_are_lost_the_more_seldom_it_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [1_000.0]
-    monkeypatch.setattr("sluice.etl.downstream.mysql.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(
+        "sluice.etl.downstream.mysql.time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
     ahead = PipeliningState()
     pauses = []
     for _ in range(8):

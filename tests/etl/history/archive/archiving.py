@@ -29,10 +29,13 @@ class LocalJobs:
     def run(self, task: dict[str, Any]) -> Any:
         if "volume" in task:
             return segment_problems(
-                ArchiveLog.open(self._work.archive_url), ArchiveSegment.from_json(json.loads(task["volume"]))
+                ArchiveLog.open(self._work.archive_url),
+                ArchiveSegment.from_json(json.loads(task["volume"])),
             )
         self.made += 1
-        return json.loads(json.dumps(build_segment(self._work, task, f"{task['token']}.{self.made}")))
+        return json.loads(
+            json.dumps(build_segment(self._work, task, f"{task['token']}.{self.made}"))
+        )
 
     def interrupt(self) -> None: ...
 
@@ -43,10 +46,12 @@ def settings_of(relay_url: str, **archive: Any) -> Settings:
     """A pipeline with this relay log."""
     return parse_settings(
         {
-            "upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": relay_url}, "downstream": {"host": "db"},
+            "upstream": {"pd-urls": "http://127.0.0.1:1"},
+            "relay": {"url": relay_url},
+            "downstream": {"host": "db"},
             "archive": archive,
         }
-    )  # fmt: skip
+    )
 
 
 class Growing:
@@ -74,15 +79,21 @@ class Growing:
 
 
 def differences(relay: RelayLog, archive: Archive) -> list[str]:
-    """What the archive says otherwise than the relay log: changes, DDL, transactions, the range, the chain."""
+    """What the archive says otherwise than the relay log: changes, DDL, transactions, the range,
+    the chain.
+    """
     landed = list(relay.windows(0))
     archived = list(archive.log.windows(landed[0].lo))
     found = []
     if not relay.read(landed).equals(archive.log.read(archived)):
         found.append("changes")
-    if [ddl for window in landed for ddl in window.ddls] != [ddl for window in archived for ddl in window.ddls]:
+    if [ddl for window in landed for ddl in window.ddls] != [
+        ddl for window in archived for ddl in window.ddls
+    ]:
         found.append("DDL")
-    if sum(window.transactions for window in landed) != sum(window.transactions for window in archived):
+    if sum(window.transactions for window in landed) != sum(
+        window.transactions for window in archived
+    ):
         found.append("transactions")
     if (landed[0].lo, landed[-1].hi) != (archived[0].lo, archived[-1].hi):
         found.append("the range")
@@ -105,7 +116,9 @@ def _tables_at(window: WindowRecord, ts: int) -> dict[str, Any]:
 
 
 def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
-    """The files that volumes have, and those that are there, below log/ and lake/: also hidden ones in a folder."""
+    """The files that volumes have, and those that are there, below log/ and lake/: also hidden ones
+    in a folder.
+    """
     named = {file.path for volume in archive.volumes() for file in volume.files}
     there = {
         str(path.relative_to(folder))
@@ -119,5 +132,7 @@ def log_files(archive: Archive, folder: Path) -> tuple[set[str], set[str]]:
 def _files(storage: Storage, folder: str) -> set[str]:
     """Paths of all files below a folder, wherever that is."""
     here = storage.sizes(folder)
-    below = (_files(storage, f"{folder}/{name}") for name in storage.names(folder) if name not in here)
+    below = (
+        _files(storage, f"{folder}/{name}") for name in storage.names(folder) if name not in here
+    )
     return {f"{folder}/{name}" for name in here}.union(*below)

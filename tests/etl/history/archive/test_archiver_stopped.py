@@ -1,4 +1,6 @@
-"""Archivers and compactions as real processes: one stands still, another one does all of it, and the first goes on."""
+"""Archivers and compactions as real processes: one stands still, another one does all of it, and
+the first goes on.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_wherever_one_stands_still_while_another_does_all_nothing_is_lost_or_dou
 
 
 def _some(steps: int) -> list[int]:
-    """Some of them: the steps are numbered as they come, so others when anything before them changes."""
+    """Some of them: the steps are numbered as they come, so others when anything before them
+    changes.
+    """
     return list(range(1, steps + 1, max(1, steps // 8)))
 
 

@@ -24,7 +24,13 @@ from sluice.etl.history.archive.plan import plan_segments, windows_of
 from sluice.relay import RelayError, RelayLog
 from sluice.relay.archive import Archive, ArchiveSegment
 from sluice.relay.retention import Consumers
-from tests.etl.history.archive.archiving import Growing, LocalJobs, differences, log_files, settings_of
+from tests.etl.history.archive.archiving import (
+    Growing,
+    LocalJobs,
+    differences,
+    log_files,
+    settings_of,
+)
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.relay.relaykit import BASE, HOUR, window
 
@@ -50,7 +56,9 @@ def archiver(settings, **wishes) -> Archiver:
 
 
 @pytest.mark.slow
-def test_a_recording_that_is_archived_while_it_lands_is_in_the_archive_change_by_change_once(shop, tmp_path):
+def test_a_recording_that_is_archived_while_it_lands_is_in_the_archive_change_by_change_once(
+    shop, tmp_path
+):
     settings = settings_of(tmp_path.as_uri())
     growing, chance = Growing(shop, settings.relay.url), random.Random(5)
     archiving = archiver(settings, volume_bytes=60_000)
@@ -79,7 +87,9 @@ def test_whoever_needs_a_moment_has_it_archived_and_nothing_is_done_twice(shop, 
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
 
-def test_the_archive_is_among_those_who_need_the_relay_log_before_it_has_anything_of_it(shop, tmp_path, monkeypatch):
+def test_the_archive_is_among_those_who_need_the_relay_log_before_it_has_anything_of_it(
+    shop, tmp_path, monkeypatch
+):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     landed = growing.land(6)
@@ -96,7 +106,9 @@ def test_the_archive_is_among_those_who_need_the_relay_log_before_it_has_anythin
     assert consumers.positions() == {CONSUMER: landed[2].hi}
 
 
-def test_a_relay_log_without_what_follows_the_archive_and_one_of_another_cluster_are_refused(shop, tmp_path):
+def test_a_relay_log_without_what_follows_the_archive_and_one_of_another_cluster_are_refused(
+    shop, tmp_path
+):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     landed = growing.land(6)
@@ -107,11 +119,15 @@ def test_a_relay_log_without_what_follows_the_archive_and_one_of_another_cluster
     other = settings_of((tmp_path / "other").as_uri(), url=settings.archive_url)
     relay = RelayLog.open(other.relay.url)
     relay.commit(window(landed[1].hi, landed[2].hi, cluster_id=8))
-    with pytest.raises(OtherClusterError, match=r"keeps the past of cluster 7; .* has windows of cluster 8"):
+    with pytest.raises(
+        OtherClusterError, match=r"keeps the past of cluster 7; .* has windows of cluster 8"
+    ):
         archiver(other).through()
 
 
-def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_one_window_each(tmp_path):
+def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_one_window_each(
+    tmp_path,
+):
     settings = settings_of(tmp_path.as_uri())
     relay = RelayLog.open(settings.relay.url)
     jobs = LocalJobs(settings)
@@ -132,12 +148,17 @@ def test_an_hour_without_traffic_is_a_few_small_volumes_made_without_spark_and_o
 def test_a_volume_ends_with_its_day_but_for_the_first_one_of_a_relay_log_that_begins_at_nought():
     day = 24 * HOUR
     begin = BASE - BASE % day
-    chain = [window(0, begin + HOUR), *(window(begin + n * HOUR, begin + (n + 1) * HOUR) for n in range(1, 50))]
+    chain = [
+        window(0, begin + HOUR),
+        *(window(begin + n * HOUR, begin + (n + 1) * HOUR) for n in range(1, 50)),
+    ]
     assert [(plan.lo, plan.hi) for plan in plan_segments(chain)] == [(0, begin + 50 * HOUR)]
     ranges = [(plan.lo, plan.hi) for plan in plan_segments(chain[1:])]
     assert ranges == [
-        (begin + HOUR, begin + day), (begin + day, begin + 2 * day), (begin + 2 * day, begin + 50 * HOUR)
-    ]  # fmt: skip
+        (begin + HOUR, begin + day),
+        (begin + day, begin + 2 * day),
+        (begin + 2 * day, begin + 50 * HOUR),
+    ]
 
 
 def test_what_a_worker_is_told_of_a_volume_names_each_table_once_however_many_windows_it_has():
@@ -200,7 +221,9 @@ def test_after_kill_9_at_any_write_the_archive_goes_on_without_a_loss_or_a_doubl
     assert check(settings, jobs=LocalJobs(settings)).problems == []
     folder = tmp_path / "archive"
     named, there = log_files(archive, folder)
-    assert all(Path(path).name.startswith(".") for path in there - named), "only what was never finished"
+    assert all(Path(path).name.startswith(".") for path in there - named), (
+        "only what was never finished"
+    )
     assert there > named or (there == named and archive.storage.is_remote)
     assert remove_abandoned(archive, lambda: False, given_up_ms=0) == len(there - named)
     assert log_files(archive, folder) == (named, named)
@@ -228,7 +251,9 @@ def test_an_archiver_that_stood_still_while_another_one_archived_appends_nothing
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     growing.land(8)
-    frozen = archiver(settings, jobs=Interrupted(settings, archiver(settings, volume_bytes=1).through))
+    frozen = archiver(
+        settings, jobs=Interrupted(settings, archiver(settings, volume_bytes=1).through)
+    )
     frozen.through()
     assert frozen.summary.volumes == 0
     archive = Archive.open(settings.archive_url)
@@ -241,7 +266,9 @@ def test_an_archiver_that_stood_still_while_another_one_archived_appends_nothing
     assert PendingSegments(archive.storage).list() == []
 
 
-def test_a_pass_goes_on_with_its_claim_when_somebody_who_needs_a_moment_archives_beside_it(shop, tmp_path, caplog):
+def test_a_pass_goes_on_with_its_claim_when_somebody_who_needs_a_moment_archives_beside_it(
+    shop, tmp_path, caplog
+):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     landed = growing.land(8)
@@ -254,19 +281,31 @@ def test_a_pass_goes_on_with_its_claim_when_somebody_who_needs_a_moment_archives
     with caplog.at_level("INFO", "sluice.archive"):
         running.through()
     assert (beside[0].volumes, beside[0].hi) == (1, landed[2].hi)
-    assert (running.summary.volumes, running.summary.hi, running.summary.retries) == (5, landed[-1].hi, 0)
+    assert (running.summary.volumes, running.summary.hi, running.summary.retries) == (
+        5,
+        landed[-1].hi,
+        0,
+    )
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
-    assert not [record for record in caplog.records if record.levelname != "INFO" or "is waited for" in record.message]
+    assert not [
+        record
+        for record in caplog.records
+        if record.levelname != "INFO" or "is waited for" in record.message
+    ]
 
 
-def test_who_needs_a_moment_waits_for_a_pass_that_was_faster_and_makes_what_it_leaves(shop, tmp_path, monkeypatch):
+def test_who_needs_a_moment_waits_for_a_pass_that_was_faster_and_makes_what_it_leaves(
+    shop, tmp_path, monkeypatch
+):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     landed = growing.land(8)
     monkeypatch.setattr("sluice.etl.history.archive.archiver._PEER_TIMEOUT_BESIDE_S", 0.0)
     monkeypatch.setattr("sluice.etl.history.archive.archiver._CHECK_INTERVAL_S", 0.0)
     running = archiver(settings, volume_bytes=1)
-    done = archive_through(settings, jobs=Interrupted(settings, lambda: running.through(landed[2].hi)))
+    done = archive_through(
+        settings, jobs=Interrupted(settings, lambda: running.through(landed[2].hi))
+    )
     assert (running.summary.volumes, done.volumes, done.hi) == (3, 1, landed[-1].hi)
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
@@ -289,7 +328,9 @@ def test_one_that_stood_still_right_before_it_appended_appends_nothing(shop, tmp
     assert differences(growing.relay, Archive.open(settings.archive_url)) == []
 
 
-def test_an_archiver_that_is_taken_over_from_goes_on_where_the_other_one_dies(shop, tmp_path, monkeypatch):
+def test_an_archiver_that_is_taken_over_from_goes_on_where_the_other_one_dies(
+    shop, tmp_path, monkeypatch
+):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     landed = growing.land(8)
@@ -318,16 +359,18 @@ def test_a_damaged_a_missing_and_a_forgotten_file_are_found_and_named(shop, tmp_
     storage.remove(volumes[1].index.path)
     found = check(settings, jobs=LocalJobs(settings))
     assert (found.volumes, found.hi) == (len(volumes), volumes[-1].hi)
-    assert sorted(path for path in (log, index) if any(path.name in line for line in found.problems)) == sorted(
-        (log, index)
-    )
+    assert sorted(
+        path for path in (log, index) if any(path.name in line for line in found.problems)
+    ) == sorted((log, index))
     assert len(found.problems) == 2
     later = check(settings, volumes[1].hi, jobs=LocalJobs(settings))
     assert (later.volumes, later.problems) == (len(volumes) - 2, [])
 
 
 @pytest.mark.slow
-def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have_time(shop, tmp_path):
+def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have_time(
+    shop, tmp_path
+):
     settings = settings_of(tmp_path.as_uri())
     growing = Growing(shop, settings.relay.url)
     growing.land(40)
@@ -344,7 +387,11 @@ def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have
     assert log_files(archive, tmp_path / "archive")[1] >= {file.path for file in read_by_others}
     assert lake_rows(before) == lake_rows(after)
     folders = [Path(file.path).parent for file in after[0].lake]
-    assert len(folders) == len(set(folders)) == len({Path(file.path).parent for v in before for file in v.lake})
+    assert (
+        len(folders)
+        == len(set(folders))
+        == len({Path(file.path).parent for v in before for file in v.lake})
+    )
     archive.sweep(0)
     named, there = log_files(archive, tmp_path / "archive")
     assert named == there
@@ -354,7 +401,9 @@ def test_compacting_many_volumes_leaves_the_same_changes_in_few_and_readers_have
 def lake_values(archive: Archive) -> dict[str, list[tuple]]:
     """By operation, what each row of a table says of its key, its time and a value."""
     found = {}
-    for file in (file for volume in archive.volumes() for file in volume.lake if file.table == "cart"):
+    for file in (
+        file for volume in archive.volumes() for file in volume.lake if file.table == "cart"
+    ):
         columns = ["_op", "uid", "sku", "_commit_ts", "qty"]
         with archive.storage.open(file.path) as opened:
             rows = pq.read_table(opened).select(columns).to_pydict()
@@ -363,7 +412,9 @@ def lake_values(archive: Archive) -> dict[str, list[tuple]]:
     return {op: sorted(rows, key=repr) for op, rows in found.items()}
 
 
-def test_a_lake_without_old_values_has_their_keys_and_one_whose_setting_was_changed_becomes_as_it_says(shop, tmp_path):
+def test_a_lake_without_old_values_has_their_keys_and_one_whose_setting_was_changed_becomes_as_it_says(
+    shop, tmp_path
+):
     whole = settings_of(tmp_path.as_uri())
     keys, none = (settings_of(tmp_path.as_uri(), lake=how) for how in ("new-values", "none"))
     growing, folder = Growing(shop, whole.relay.url), tmp_path / "archive"
@@ -376,7 +427,9 @@ def test_a_lake_without_old_values_has_their_keys_and_one_whose_setting_was_chan
         assert differences(growing.relay, archive) == []
     only_whole, both, after_none = seen
     assert len(both["update_preimage"]) > len(only_whole["update_preimage"]) and after_none == both
-    old = [row for op in ("update_preimage", "delete") for row in both[op] if row not in only_whole[op]]
+    old = [
+        row for op in ("update_preimage", "delete") for row in both[op] if row not in only_whole[op]
+    ]
     assert old and all(uid is not None and qty is None for uid, _, _, qty in old)
     compact(keys, jobs=LocalJobs(keys, keys.archive_url))
     without = lake_values(archive)
@@ -386,7 +439,9 @@ def test_a_lake_without_old_values_has_their_keys_and_one_whose_setting_was_chan
     archiver(again).through()
     everything = lake_values(Archive.open(again.archive_url))
     for op, rows in everything.items():
-        assert [row[:-1] for row in without[op]] == [row[:-1] for row in rows], "each image is there, by its key"
+        assert [row[:-1] for row in without[op]] == [row[:-1] for row in rows], (
+            "each image is there, by its key"
+        )
         if op in ("insert", "update_postimage"):
             assert without[op] == rows
     archive.sweep(0)

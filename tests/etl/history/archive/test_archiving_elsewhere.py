@@ -43,7 +43,9 @@ def test_spark_s_workers_make_volumes_side_by_side_and_read_them(source, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archives(source, tmp_path, spark_remote):
+def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archives(
+    source, tmp_path, spark_remote
+):
     settings = replace(settings_of((tmp_path / "relay").as_uri()), spark=Spark(spark_remote))
     landed = Growing(source, settings.relay.url).land(4)
     begun, end = tmp_path / "begun", tmp_path / "end"
@@ -55,7 +57,9 @@ def test_a_pass_s_job_on_spark_goes_on_while_somebody_who_needs_a_moment_archive
                 time.sleep(0.05)
             yield pa.RecordBatch.from_pylist([{"result": '"undisturbed"'}], RESULT_SCHEMA)
 
-    jobs = SparkSegmentBuilder(SessionTarget(settings.spark, ROLE, settings.relay.url), until_it_may_end)
+    jobs = SparkSegmentBuilder(
+        SessionTarget(settings.spark, ROLE, settings.relay.url), until_it_may_end
+    )
     jobs.connect()
     with contextlib.closing(jobs), ThreadPoolExecutor(1) as threads:
         running = threads.submit(jobs.run, {"token": "t", "records": b"", "binlog_bytes": 0})

@@ -7,7 +7,11 @@ import random
 
 import pytest
 
-from sluice.etl.history.archive.compaction_policy import LARGE_BYTES, MAX_SEGMENT_BYTES, compaction_groups
+from sluice.etl.history.archive.compaction_policy import (
+    LARGE_BYTES,
+    MAX_SEGMENT_BYTES,
+    compaction_groups,
+)
 from sluice.relay.archive import ArchiveFile, ArchiveSegment
 
 MIB = 2**20
@@ -21,8 +25,8 @@ def volume(lo: int, hi: int, size: int) -> ArchiveSegment:
 
 
 def day(sizes: list[int]) -> tuple[list[int], int, list[ArchiveSegment]]:
-    """Volumes that come one after another, and are compacted after every fifteen: how many there were at each time,
-    bytes written again while the day lasted, and what is left when it is over.
+    """Volumes that come one after another, and are compacted after every fifteen: how many there
+    were at each time, bytes written again while the day lasted, and what is left when it is over.
     """
     volumes: list[ArchiveSegment] = []
     counts, written = [], 0
@@ -33,7 +37,11 @@ def day(sizes: list[int]) -> tuple[list[int], int, list[ArchiveSegment]]:
             for group in found:
                 at = volumes.index(group[0])
                 size = sum(one.log.bytes for one in group if one.log)
-                assert volumes[at : at + len(group)] == group and len(group) > 1 and size <= MAX_SEGMENT_BYTES
+                assert (
+                    volumes[at : at + len(group)] == group
+                    and len(group) > 1
+                    and size <= MAX_SEGMENT_BYTES
+                )
                 volumes[at : at + len(group)] = [volume(group[0].lo, group[-1].hi, size)]
                 written += size
 
@@ -48,7 +56,9 @@ def day(sizes: list[int]) -> tuple[list[int], int, list[ArchiveSegment]]:
 
 
 @pytest.mark.parametrize("size", [300, 5_000, 60_000, 400_000, 3 * MIB, 8 * MIB])
-def test_a_day_of_passes_every_minute_never_has_more_than_fifty_volumes_beside_full_ones_and_few_in_the_end(size):
+def test_a_day_of_passes_every_minute_never_has_more_than_fifty_volumes_beside_full_ones_and_few_in_the_end(
+    size,
+):
     chance = random.Random(size)
     sizes = [chance.randrange(size // 2, size * 2) for _ in range(1440)]
     counts, again, left = day(sizes)
@@ -69,4 +79,7 @@ def test_volumes_of_any_sizes_are_compacted_to_an_end_without_a_hole():
 
 def test_large_volumes_stay_as_they_are():
     for is_over in (False, True):
-        assert compaction_groups([volume(n, n + 1, LARGE_BYTES) for n in range(30)], is_over=is_over) == []
+        assert (
+            compaction_groups([volume(n, n + 1, LARGE_BYTES) for n in range(30)], is_over=is_over)
+            == []
+        )

@@ -56,14 +56,22 @@ def empty_start(log: WindowLog, tables: Sequence[Table]) -> SnapshotStart:
 
 
 def rows_as_of(
-    log: WindowLog, ts: int, names: Sequence[str], starts: Sequence[SnapshotStart] = (), buckets: int = 2
+    log: WindowLog,
+    ts: int,
+    names: Sequence[str],
+    starts: Sequence[SnapshotStart] = (),
+    buckets: int = 2,
 ) -> dict[str, pa.Table]:
     """The rows of tables by name."""
     return {name: rows for name, (_, rows) in asked_for(log, ts, names, starts, buckets).items()}
 
 
 def asked_for(
-    log: WindowLog, ts: int, names: Sequence[str], starts: Sequence[SnapshotStart] = (), buckets: int = 2
+    log: WindowLog,
+    ts: int,
+    names: Sequence[str],
+    starts: Sequence[SnapshotStart] = (),
+    buckets: int = 2,
 ) -> dict[str, tuple[TableVersion, pa.Table]]:
     """The rows of tables by name, each with what its columns are."""
     asked = plan_query(log, starts, [ts], names)
@@ -71,7 +79,10 @@ def asked_for(
     for plan in asked.plans:
         for result in run_locally(with_buckets(plan, buckets), CollectRows()):
             batches[result.name] += from_ipc(result.payload)
-    return {name: (version, _table(version, batches[name])) for name, version in asked.versions[ts].items()}
+    return {
+        name: (version, _table(version, batches[name]))
+        for name, version in asked.versions[ts].items()
+    }
 
 
 def _table(version: TableVersion, batches: list[pa.RecordBatch]) -> pa.Table:
@@ -90,8 +101,13 @@ def labels(recording: Path) -> Mapping[str, Mapping[str, Any]]:
     return {one["label"]: one for one in json.loads((recording / "snapshots.json").read_text())}
 
 
-def snapshot_differences(recording: Path, label: str, found: Mapping[str, tuple[TableVersion, pa.Table]]) -> list[str]:
-    """One line a table that isn't as in the snapshot. Columns that a database computes itself don't count."""
+def snapshot_differences(
+    recording: Path, label: str, found: Mapping[str, tuple[TableVersion, pa.Table]]
+) -> list[str]:
+    """One line a table that isn't as in the snapshot.
+
+    Columns that a database computes itself don't count.
+    """
     by_name = {name.lower(): pair for name, pair in found.items()}
     told = []
     for full in labels(recording)[label]["tables"]:
@@ -107,14 +123,21 @@ def snapshot_differences(recording: Path, label: str, found: Mapping[str, tuple[
             continue
         use = [(names.index(name), column) for name, column in columns.items()]
         want = Counter(tuple(_meant(column, line[at]) for at, column in use) for line in lines)
-        got = Counter(zip(*([_value(c, v) for v in _listed(rows[c.name])] for _, c in use), strict=True))
+        got = Counter(
+            zip(*([_value(c, v) for v in _listed(rows[c.name])] for _, c in use), strict=True)
+        )
         if got != want:
-            told.append(f"{full}: missing {list((want - got).items())[:3]}, too many {list((got - want).items())[:3]}")
+            told.append(
+                f"{full}: missing {list((want - got).items())[:3]}, too many"
+                f" {list((got - want).items())[:3]}"
+            )
     return told
 
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
-    return (values.cast(pa.large_binary()) if pa.types.is_large_string(values.type) else values).to_pylist()
+    return (
+        values.cast(pa.large_binary()) if pa.types.is_large_string(values.type) else values
+    ).to_pylist()
 
 
 def _meant(column: Column, value: Any) -> Any:

@@ -27,13 +27,21 @@ def images(version: TableVersion, *changes: tuple[str, tuple[Any, ...]]) -> pa.T
     found = rows(version, *(row for _, row in changes))
     places = [2 * n + (sign == "+") for n, (sign, _) in enumerate(changes)]
     found = found.append_column(PLACE_COLUMN, pa.array(places, pa.int64()))
-    return found.append_column(COMMIT_TS_COLUMN, pa.array(range(100, 100 + len(changes)), pa.int64()))
+    return found.append_column(
+        COMMIT_TS_COLUMN, pa.array(range(100, 100 + len(changes)), pa.int64())
+    )
 
 
 def test_the_last_image_of_a_clustered_key_is_what_is_there() -> None:
     before = rows(KEYED, (1, 1), (2, 2), (3, 3))
     changes = images(
-        KEYED, ("-", (1, None)), ("+", (1, 10)), ("-", (2, None)), ("+", (4, 4)), ("-", (4, None)), ("+", (2, 5))
+        KEYED,
+        ("-", (1, None)),
+        ("+", (1, 10)),
+        ("-", (2, None)),
+        ("+", (4, 4)),
+        ("-", (4, None)),
+        ("+", (2, 5)),
     )
     assert plain(apply_changes(KEYED, before, changes)) == [(1, 10), (2, 5), (3, 3)]
 
@@ -41,11 +49,19 @@ def test_the_last_image_of_a_clustered_key_is_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("+", (1, 5)), "k: at commit_ts 101 a row is written though there is one of its key: id=1"),
-        (("-", (7, None)), "k: at commit_ts 101 a row is changed or removed though there is none: id=7"),
+        (
+            ("+", (1, 5)),
+            "k: at commit_ts 101 a row is written though there is one of its key: id=1",
+        ),
+        (
+            ("-", (7, None)),
+            "k: at commit_ts 101 a row is changed or removed though there is none: id=7",
+        ),
     ],
 )
-def test_a_change_of_a_key_that_doesnt_fit_is_named_with_its_transaction(change: Any, said: str) -> None:
+def test_a_change_of_a_key_that_doesnt_fit_is_named_with_its_transaction(
+    change: Any, said: str
+) -> None:
     before = rows(KEYED, (1, 1), (2, 2))
     with pytest.raises(AsOfError, match=said):
         apply_changes(KEYED, before, images(KEYED, ("+", (9, 9)), change))
@@ -58,10 +74,18 @@ def test_a_base_with_a_key_twice_is_refused_when_something_changes() -> None:
 
 def test_of_equal_rows_as_many_go_as_are_removed_whatever_the_order() -> None:
     before = rows(PLAIN, ("a", 1.5), ("a", 1.5), ("b", None))
-    gone = images(PLAIN, ("-", ("c", 2.5)), ("-", ("a", 1.5)), ("+", ("c", 2.5)), ("+", ("c", 2.5)), ("-", ("b", None)))
+    gone = images(
+        PLAIN,
+        ("-", ("c", 2.5)),
+        ("-", ("a", 1.5)),
+        ("+", ("c", 2.5)),
+        ("+", ("c", 2.5)),
+        ("-", ("b", None)),
+    )
     assert plain(apply_changes(PLAIN, before, gone)) == [("a", 1.5), ("c", 2.5)]
     with pytest.raises(
-        AsOfError, match=r"p: at commit_ts 102 a row is changed or removed though there is none: t=a, f=1\.5"
+        AsOfError,
+        match=r"p: at commit_ts 102 a row is changed or removed though there is none: t=a, f=1\.5",
     ):
         apply_changes(PLAIN, before, images(PLAIN, *[("-", ("a", 1.5))] * 3))
 

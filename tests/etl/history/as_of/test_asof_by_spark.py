@@ -40,10 +40,12 @@ def archived(tmp_path_factory: pytest.TempPathFactory, spark_remote: str) -> Set
     land(RECORDINGS / NAME, url, 100)
     settings = parse_settings(
         {
-            "upstream": {"pd-urls": "http://127.0.0.1:1"}, "relay": {"url": url}, "downstream": {"host": "db"},
+            "upstream": {"pd-urls": "http://127.0.0.1:1"},
+            "relay": {"url": url},
+            "downstream": {"host": "db"},
             "spark": {"remote": spark_remote},
         }
-    )  # fmt: skip
+    )
     archive_through(settings)
     return settings
 
@@ -81,9 +83,12 @@ def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wro
     name = snapshot_id(middle, "t")
     files = older.files(f"bases/{name}")
     tables = tuple(
-        replace(table_of(found.table), files=tuple(files[full])) for full, found in older.tables.items()
-    )  # fmt: skip
-    archive.bases.publish(ArchiveSnapshot(name, middle, 1, 7, 0, "a test", schemas_of([Schema(1, "shop")]), tables))
+        replace(table_of(found.table), files=tuple(files[full]))
+        for full, found in older.tables.items()
+    )
+    archive.bases.publish(
+        ArchiveSnapshot(name, middle, 1, 7, 0, "a test", schemas_of([Schema(1, "shop")]), tables)
+    )
     try:
         gone_on = tables_as_of(archived, end, ["*"], run=run_locally)
         assert gone_on.bases == (name,)
@@ -92,22 +97,31 @@ def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wro
         archive.bases.forget(name)
 
 
-def test_what_hinders_in_a_worker_is_said_by_the_same_error(archived: Settings, by_spark: SparkExecution) -> None:
+def test_what_hinders_in_a_worker_is_said_by_the_same_error(
+    archived: Settings, by_spark: SparkExecution
+) -> None:
     first, second = _moment(archived, FIRST), _moment(archived, SECOND)
-    tables = tuple(table_of(found.table) for found in tables_as_of(archived, first, ["*"]).tables.values())
+    tables = tuple(
+        table_of(found.table) for found in tables_as_of(archived, first, ["*"]).tables.values()
+    )
     bases = Archive.open(archived.archive_url).bases
-    without_rows = bases.publish(ArchiveSnapshot(snapshot_id(first, "w"), first, 1, 7, 0, "a test", (), tables))
+    without_rows = bases.publish(
+        ArchiveSnapshot(snapshot_id(first, "w"), first, 1, 7, 0, "a test", (), tables)
+    )
     try:
-        with pytest.raises(AsOfError, match=r"at commit_ts \d+ a row is changed or removed though there is none"):
+        with pytest.raises(
+            AsOfError, match=r"at commit_ts \d+ a row is changed or removed though there is none"
+        ):
             tables_as_of(archived, second, ["*"], run=by_spark).fingerprints()
     finally:
         bases.forget(without_rows.id)
 
 
-def test_the_command_writes_whole_files_and_shows_what_became_different(archived: Settings, tmp_path: Path) -> None:
+def test_the_command_writes_whole_files_and_shows_what_became_different(
+    archived: Settings, tmp_path: Path
+) -> None:
     config = tmp_path / "sluice.toml"
-    config.write_text(
-        f"""
+    config.write_text(f"""
         [upstream]
         pd-urls = "http://127.0.0.1:1"
         [relay]
@@ -116,8 +130,7 @@ def test_the_command_writes_whole_files_and_shows_what_became_different(archived
         remote = "{archived.spark.remote}"
         [downstream]
         host = "db"
-        """
-    )
+        """)
     first, second = _moment(archived, FIRST), _moment(archived, SECOND)
     run = CliRunner().invoke
     options = ["--config", str(config)]
@@ -128,8 +141,13 @@ def test_the_command_writes_whole_files_and_shows_what_became_different(archived
     past, folder = tables_as_of(archived, first, ["shop.item"], run=run_locally), tmp_path / "out"
     _write(past, past.row_schemas(), past.rows(), "csv", folder)
     file = folder / "shop.item.csv"
-    assert len(file.read_text().splitlines()) == 1 + labels(RECORDINGS / NAME)[FIRST]["tables"]["shop.item"]
-    again = run(group, ["as-of", str(first), "shop.item", "--format", "csv", "--to", str(folder), *options])
+    assert (
+        len(file.read_text().splitlines())
+        == 1 + labels(RECORDINGS / NAME)[FIRST]["tables"]["shop.item"]
+    )
+    again = run(
+        group, ["as-of", str(first), "shop.item", "--format", "csv", "--to", str(folder), *options]
+    )
     assert isinstance(again.exception, RequestError) and f"{file} exists" in str(again.exception)
 
 
@@ -139,7 +157,9 @@ def test_what_isnt_there_is_named_with_what_made_or_removed_it(archived: Setting
     assert first is not None
     with pytest.raises(AsOfError, match=r"no table shop\.nosuch at"):
         tables_as_of(archived, end, ["shop.nosuch"], run=run_locally)
-    with pytest.raises(AsOfError, match=r"no table shop\.\w+ at .* after that there is `CREATE TABLE"):
+    with pytest.raises(
+        AsOfError, match=r"no table shop\.\w+ at .* after that there is `CREATE TABLE"
+    ):
         differences_between(archived, first.lo, end, ["shop.typ"], run=run_locally)
     with pytest.raises(NotYetLandedError):
         tables_as_of(archived, end + tso.span(60_000), ["*"], run=run_locally)

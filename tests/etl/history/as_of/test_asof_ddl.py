@@ -40,11 +40,17 @@ class Past:
     def rows(self, table: Table, *rows: dict[str, Any], kind: int = INSERT) -> int:
         encode = encode_insert if kind == INSERT else encode_delete
         columns = [
-            [self.ts + 5] * len(rows), [self.ts + 4] * len(rows), list(range(len(rows))), [table.id] * len(rows),
-            [1] * len(rows), [kind] * len(rows),
+            [self.ts + 5] * len(rows),
+            [self.ts + 4] * len(rows),
+            list(range(len(rows))),
+            [table.id] * len(rows),
+            [1] * len(rows),
+            [kind] * len(rows),
             [encode(table, {ROWID_NAME: n} | row) for n, row in enumerate(rows, 1)],
-        ]  # fmt: skip
-        arrays = [pa.array(values, kind.type) for values, kind in zip(columns, PART_SCHEMA, strict=True)]
+        ]
+        arrays = [
+            pa.array(values, kind.type) for values, kind in zip(columns, PART_SCHEMA, strict=True)
+        ]
         part = self.log.write_part(
             self.ts, self.ts + 10, "t", 0, [pa.RecordBatch.from_arrays(arrays, schema=PART_SCHEMA)]
         )
@@ -53,7 +59,19 @@ class Past:
         return self._land(parts=(part,), tables=tables, changes=len(rows))
 
     def ddl(self, kind: int, query: str, tables: dict[int, Table | None], **more: Any) -> int:
-        job = DdlJob(self.ts + 5, self.ts + 4, 77, 0, query, int(kind), 2, "d", "t", DdlEffect({}, tables), **more)
+        job = DdlJob(
+            self.ts + 5,
+            self.ts + 4,
+            77,
+            0,
+            query,
+            int(kind),
+            2,
+            "d",
+            "t",
+            DdlEffect({}, tables),
+            **more,
+        )
         before = {str(i): self.tables[i].to_json() for i in tables if i in self.tables}
         self.tables |= {i: t for i, t in tables.items() if t is not None}
         for gone in [i for i, t in tables.items() if t is None]:
@@ -92,7 +110,12 @@ def test_columns_come_go_and_change_their_type_with_the_rows_that_are_there(past
     id_ = first.columns[0]
     text = column(5, "v varchar(9)")
     added = column(6, "n decimal(6,2) not null", origin_default="1.5")
-    past.alter(with_columns(first, (id_, text, added)), "ALTER TABLE t ...", Action.MULTI_SCHEMA_CHANGE, sql_mode=0)
+    past.alter(
+        with_columns(first, (id_, text, added)),
+        "ALTER TABLE t ...",
+        Action.MULTI_SCHEMA_CHANGE,
+        sql_mode=0,
+    )
     assert past.at() == [(1, b"7".decode(), "1.50"), (2, None, "1.50")]
     assert past.at(ts=before) == [(1, 7, "x"), (2, None, "y")]
 
@@ -101,12 +124,15 @@ def test_a_time_with_more_digits_of_a_second_is_the_same_time(past: Past) -> Non
     first = past.create(table(10, "t", "id int", "at datetime", primary="id"))
     past.rows(first, {"id": 1, "at": "2024-01-01 10:00:00"}, {"id": 2, "at": None})
     past.alter(
-        with_columns(first, (first.columns[0], column(2, "at datetime(3)"))), "ALTER TABLE t MODIFY at datetime(3)"
+        with_columns(first, (first.columns[0], column(2, "at datetime(3)"))),
+        "ALTER TABLE t MODIFY at datetime(3)",
     )
     assert past.at() == [(1, "2024-01-01 10:00:00.000"), (2, None)]
 
 
-def test_a_table_that_is_truncated_dropped_renamed_and_recovered_keeps_what_it_should(past: Past) -> None:
+def test_a_table_that_is_truncated_dropped_renamed_and_recovered_keeps_what_it_should(
+    past: Past,
+) -> None:
     first = past.create(table(10, "t", "id int", primary="id"))
     past.rows(first, {"id": 1})
     renamed = replace(first, name="u")
@@ -121,11 +147,14 @@ def test_a_table_that_is_truncated_dropped_renamed_and_recovered_keeps_what_it_s
     assert past.at("d.u") == []
 
 
-def test_a_keyless_table_keeps_as_many_of_equal_rows_as_are_left_while_a_column_is_dropped(past: Past) -> None:
+def test_a_keyless_table_keeps_as_many_of_equal_rows_as_are_left_while_a_column_is_dropped(
+    past: Past,
+) -> None:
     first = past.create(table(10, "t", "a int", "b int"))
     past.rows(first, *({"a": 1, "b": 2} for _ in range(3)), {"a": 1, "b": 3})
     narrow = with_columns(first, first.columns[:1])
-    past.rows(narrow, {"a": 1}, {"a": 1}, kind=DELETE)  # by a session that doesn't see the column any more
+    # by a session that doesn't see the column any more
+    past.rows(narrow, {"a": 1}, {"a": 1}, kind=DELETE)
     past.alter(narrow, "ALTER TABLE t DROP COLUMN b", Action.DROP_COLUMN)
     assert past.at() == [(1,), (1,)]
 
@@ -147,7 +176,10 @@ def test_a_value_that_tidb_converted_by_rules_that_arent_known_is_refused(past: 
 def test_null_that_became_something_by_the_upstreams_mode_is_refused(past: Past) -> None:
     first = past.create(table(10, "t", "id int", "v int", primary="id"))
     past.rows(first, {"id": 1, "v": None})
-    past.alter(with_columns(first, (first.columns[0], column(5, "v bigint not null"))), "ALTER TABLE t MODIFY v bigint")
+    past.alter(
+        with_columns(first, (first.columns[0], column(5, "v bigint not null"))),
+        "ALTER TABLE t MODIFY v bigint",
+    )
     _refused(past, r"d\.t\.v held NULL")
 
 
@@ -173,24 +205,38 @@ def test_a_table_that_was_there_before_everything_is_refused_without_a_base(past
     _refused(past, r"d\.t \(id 10\) was there before")
 
 
-def test_partitions_that_cant_be_told_after_an_exchange_without_validation_are_refused(past: Past) -> None:
+def test_partitions_that_cant_be_told_after_an_exchange_without_validation_are_refused(
+    past: Past,
+) -> None:
     whole = past.create(table(10, "t", "p int", partition=_PARTITIONS))
     alone = past.create(table(11, "u", "p int"))
     past.rows(alone, {"p": 15})
     first, second = _PARTITIONS["definitions"]  # type: ignore[misc]
     after = replace(whole, partition=_PARTITIONS | {"definitions": [first | {"id": 11}, second]})
     past.ddl(
-        Action.EXCHANGE_PARTITION, "ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u WITHOUT VALIDATION",
-        {10: after, 11: None, 900: replace(alone, id=900)}, versions=(1, 2), began_ts=past.ts, finished_ts=past.ts + 5,
-    )  # fmt: skip
+        Action.EXCHANGE_PARTITION,
+        "ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u WITHOUT VALIDATION",
+        {10: after, 11: None, 900: replace(alone, id=900)},
+        versions=(1, 2),
+        began_ts=past.ts,
+        finished_ts=past.ts + 5,
+    )
     assert past.at() == [(15,)]
     assert past.at("d.u") == []
     left = replace(after, partition=_PARTITIONS | {"definitions": [second]})
-    past.ddl(Action.DROP_PARTITION, "ALTER TABLE t DROP PARTITION p0", {10: left}, versions=(3,), began_ts=past.ts)
+    past.ddl(
+        Action.DROP_PARTITION,
+        "ALTER TABLE t DROP PARTITION p0",
+        {10: left},
+        versions=(3,),
+        began_ts=past.ts,
+    )
     _refused(past, r"DROP PARTITION p0`: an EXCHANGE PARTITION before it put rows into d\.t")
 
 
-def test_what_becomes_of_a_table_after_it_gave_its_rows_to_a_wanted_one_is_not_asked(past: Past) -> None:
+def test_what_becomes_of_a_table_after_it_gave_its_rows_to_a_wanted_one_is_not_asked(
+    past: Past,
+) -> None:
     whole = past.create(table(10, "t", "p int", "v date", partition=_PARTITIONS))
     alone = past.create(table(11, "u", "p int", "v date"))
     past.rows(whole, {"p": 2, "v": "2020-01-02"})
@@ -199,9 +245,14 @@ def test_what_becomes_of_a_table_after_it_gave_its_rows_to_a_wanted_one_is_not_a
     after = replace(whole, partition=_PARTITIONS | {"definitions": [first | {"id": 11}, second]})
     exchanged = replace(alone, id=900)
     past.ddl(
-        Action.EXCHANGE_PARTITION, "ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u", {10: after, 11: None,
-        900: exchanged}, versions=(1, 1), began_ts=past.ts, finished_ts=past.ts + 5, asked=True,
-    )  # fmt: skip
+        Action.EXCHANGE_PARTITION,
+        "ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u",
+        {10: after, 11: None, 900: exchanged},
+        versions=(1, 1),
+        began_ts=past.ts,
+        finished_ts=past.ts + 5,
+        asked=True,
+    )
     past.rows(exchanged, {"p": 3, "v": "2020-01-03"})
     altered = with_columns(exchanged, (exchanged.columns[0], column(3, "v datetime")))
     past.alter(altered, "ALTER TABLE u MODIFY v datetime")

@@ -1,5 +1,6 @@
-"""Random histories as of moments in them: keys that are exchanged in one transaction, tables without keys, sessions
-that are behind or ahead of partition DDL. Models that know nothing of windows say what is right.
+"""Random histories as of moments in them: keys that are exchanged in one transaction, tables
+without keys, sessions that are behind or ahead of partition DDL. Models that know nothing of
+windows say what is right.
 """
 
 from __future__ import annotations
@@ -56,19 +57,29 @@ def test_rows_and_what_became_of_them_are_the_models(
         for ts, rows in at:
             found = rows_as_of(log, min(ts, last.hi), NAMES, start, buckets)
             for name, table in TABLES.items():
-                assert plain(found[table.full_name]) == _sorted(name, rows[name].values()), f"{name} at {ts}"
+                assert plain(found[table.full_name]) == _sorted(name, rows[name].values()), (
+                    f"{name} at {ts}"
+                )
         (earlier, before), (later, after) = at
         if earlier < later:
             asked = plan_query(log, start, [earlier, later], NAMES)
-            results = run_locally(with_buckets(asked.plans[0], buckets), CollectDiff(earlier, later))
+            results = run_locally(
+                with_buckets(asked.plans[0], buckets), CollectDiff(earlier, later)
+            )
             told: dict[str, list[Row]] = {name: [] for name in NAMES}
             for result in results:
-                told[result.name] += [row for batch in from_ipc(result.payload) for row in batch.to_pylist()]
+                told[result.name] += [
+                    row for batch in from_ipc(result.payload) for row in batch.to_pylist()
+                ]
             for name, table in TABLES.items():
-                _check_differences(name, told[table.full_name], before[name].values(), after[name].values())
+                _check_differences(
+                    name, told[table.full_name], before[name].values(), after[name].values()
+                )
 
 
-def _check_differences(name: str, told: list[Row], before: Sequence[Row], after: Sequence[Row]) -> None:
+def _check_differences(
+    name: str, told: list[Row], before: Sequence[Row], after: Sequence[Row]
+) -> None:
     """What is told makes the one out of the other, and nothing is told of rows that are the same."""
     columns = [column.name for column in TABLES[name].columns]
 
@@ -80,12 +91,20 @@ def _check_differences(name: str, told: list[Row], before: Sequence[Row], after:
     come = Counter(image(row, "new") for row in told if row[CHANGE_COLUMN] in (INSERTED, CHANGED))
     assert not gone - rows
     assert rows - gone + come == Counter(_sorted(name, after))
-    assert all(image(row, "old") != image(row, "new") for row in told if row[CHANGE_COLUMN] == CHANGED)
+    assert all(
+        image(row, "old") != image(row, "new") for row in told if row[CHANGE_COLUMN] == CHANGED
+    )
     if key := TABLES[name].primary_key:
         changed = [row for row in told if row[CHANGE_COLUMN] == CHANGED]
-        assert all(row[f"old.{column}"] == row[f"new.{column}"] for row in changed for column in key)
-        lost = {tuple(row[f"old.{c}"] for c in key) for row in told if row[CHANGE_COLUMN] == DELETED}
-        assert not lost & {tuple(row[f"new.{c}"] for c in key) for row in told if row[CHANGE_COLUMN] == INSERTED}
+        assert all(
+            row[f"old.{column}"] == row[f"new.{column}"] for row in changed for column in key
+        )
+        lost = {
+            tuple(row[f"old.{c}"] for c in key) for row in told if row[CHANGE_COLUMN] == DELETED
+        }
+        assert not lost & {
+            tuple(row[f"new.{c}"] for c in key) for row in told if row[CHANGE_COLUMN] == INSERTED
+        }
 
 
 def _sorted(name: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
@@ -97,7 +116,8 @@ def _sorted(name: str, rows: Sequence[Row]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("keyed", [False, True])
 @_QUICK
 @example(411, 10, [11], 1, 100_000)  # the moment is that of a DDL that keeps rows
-@example(268435455, 36, [18, 25, 16, 2], 3, 1)  # a transaction writes to a partition and the table it is exchanged with
+# a transaction writes to a partition and the table it is exchanged with
+@example(268435455, 36, [18, 25, 16, 2], 3, 1)
 @given(
     st.integers(0, 2**32),
     st.integers(5, 60),
@@ -132,6 +152,7 @@ def test_a_change_that_doesnt_fit_what_is_there_is_named() -> None:
         start = empty_start(log, list(TABLES.values()))
         start = type(start)(late, start.tables, start.source)
         with pytest.raises(
-            AsOfError, match=r"rnd\.\w+: at commit_ts \d+ a row is changed or removed though there is none"
+            AsOfError,
+            match=r"rnd\.\w+: at commit_ts \d+ a row is changed or removed though there is none",
         ):
             rows_as_of(log, windows[-1].hi, NAMES, [start])

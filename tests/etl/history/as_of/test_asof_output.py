@@ -15,15 +15,26 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.story import table
 
 TABLE = table(
-    7, "t", "id bigint unsigned", "s varchar(20)", "b varbinary(20)", "f float", "n decimal(20,5)", "x bit(9)",
+    7,
+    "t",
+    "id bigint unsigned",
+    "s varchar(20)",
+    "b varbinary(20)",
+    "f float",
+    "n decimal(20,5)",
+    "x bit(9)",
     primary="id",
-)  # fmt: skip
+)
 SCHEMA = pa.schema(
     [
-        ("id", pa.uint64()), ("s", pa.large_string()), ("b", pa.large_binary()), ("f", pa.float32()),
-        ("n", pa.large_string()), ("x", pa.uint64()),
+        ("id", pa.uint64()),
+        ("s", pa.large_string()),
+        ("b", pa.large_binary()),
+        ("f", pa.float32()),
+        ("n", pa.large_string()),
+        ("x", pa.uint64()),
     ]
-)  # fmt: skip
+)
 ROWS = [
     (2**64 - 1, 'it\'s \\ "quoted",\n', b"\0\xff", 1.100000023841858, "1.50000", 257),
     (1, "", b"", None, None, None),
@@ -33,7 +44,8 @@ ROWS = [
 
 def batch() -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array(values, field.type) for values, field in zip(zip(*ROWS), SCHEMA, strict=True)], schema=SCHEMA
+        [pa.array(values, field.type) for values, field in zip(zip(*ROWS), SCHEMA, strict=True)],
+        schema=SCHEMA,
     )
 
 
@@ -71,8 +83,8 @@ def test_sql_makes_the_same_rows_in_a_database(tmp_path: Path, mariadb: MariaDBS
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE d")
         cursor.execute(
-            "CREATE TABLE d.t (id bigint unsigned primary key, s varchar(20), b varbinary(20), f float,"
-            " n decimal(20,5), x bit(9))"
+            "CREATE TABLE d.t (id bigint unsigned primary key, s varchar(20), b varbinary(20), f"
+            " float, n decimal(20,5), x bit(9))"
         )
         for statement in statements.split(";\n"):
             if statement.strip():
@@ -84,7 +96,10 @@ def test_sql_makes_the_same_rows_in_a_database(tmp_path: Path, mariadb: MariaDBS
 def test_a_file_that_is_there_stays_and_one_that_isnt_complete_isnt_there(tmp_path: Path) -> None:
     path = write(tmp_path, "csv")
     before = path.read_bytes()
-    with pytest.raises(RequestError, match="exists"), file_output(tmp_path, "csv", "d.we`ird/name", SCHEMA, TABLE):
+    with (
+        pytest.raises(RequestError, match="exists"),
+        file_output(tmp_path, "csv", "d.we`ird/name", SCHEMA, TABLE),
+    ):
         raise AssertionError
     with pytest.raises(KeyError), file_output(tmp_path, "parquet", "d.u", SCHEMA, TABLE) as output:
         output.write(batch())
@@ -109,11 +124,14 @@ def odd_rows() -> pa.RecordBatch:
     days = ["2020-02-31", "0000-00-00", *["2020-01-01"] * 6]
     text = pa.Array.from_buffers(pa.large_string(), 8, pa.array(texts, pa.large_binary()).buffers())
     return pa.record_batch(
-        [pa.array(range(8), pa.int64()), pa.array(days, pa.large_string()), text], ["id", "day", "s"]
+        [pa.array(range(8), pa.int64()), pa.array(days, pa.large_string()), text],
+        ["id", "day", "s"],
     )
 
 
-def test_sql_loads_whatever_the_servers_mode_and_packets_are(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_sql_loads_whatever_the_servers_mode_and_packets_are(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     with file_output(tmp_path, "sql", "d.odd", odd_rows().schema, ODD) as output:
         output.write(odd_rows())
     statements = (tmp_path / "d.odd.sql").read_bytes().split(b";\n")[:-1]
@@ -121,7 +139,9 @@ def test_sql_loads_whatever_the_servers_mode_and_packets_are(mariadb: MariaDBSer
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE'")
         cursor.execute("CREATE DATABASE d")
-        cursor.execute("CREATE TABLE d.odd (id INT AUTO_INCREMENT PRIMARY KEY, day DATE, s MEDIUMBLOB)")
+        cursor.execute(
+            "CREATE TABLE d.odd (id INT AUTO_INCREMENT PRIMARY KEY, day DATE, s MEDIUMBLOB)"
+        )
         for statement in statements:
             cursor.execute(statement)
         connection.commit()

@@ -1,4 +1,6 @@
-"""A table in parts: two readings are compared part by part, and only the rows of parts that differ travel."""
+"""A table in parts: two readings are compared part by part, and only the rows of parts that differ
+travel.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_the_order_of_rows_and_how_they_came_makes_no_difference() -> None:
     assert summed(KEYED, rows, 7).differing(summed(KEYED, mixed, 50)) == []
 
 
-def test_a_row_that_is_another_shows_in_the_part_of_its_key_alone_and_is_found_there_on_both_sides() -> None:
+def test_a_row_that_is_another_shows_in_the_part_of_its_key_alone_and_is_found_there_on_both_sides() -> (
+    None
+):
     rows = some_rows(200)
     wrong = [row | {"name": "n0 "} if row["id"] == 100 else row for row in rows]
     (part,) = summed(KEYED, rows).differing(summed(KEYED, wrong))

@@ -45,7 +45,17 @@ OTHER = {
     "e": ["10:00:00.00", "01:00:00.00", "-01:00:00.00", None],
     "s": ["", "a", "A", "a ", "1:a", "n", None],
     "b": [b"", b"\0", b"\0\0", b"n", None],
-    "j": ["null", '"null"', "1", '"1"', "1.5", "[1]", "18446744073709551615", "18446744073709551614", None],
+    "j": [
+        "null",
+        '"null"',
+        "1",
+        '"1"',
+        "1.5",
+        "[1]",
+        "18446744073709551615",
+        "18446744073709551614",
+        None,
+    ],
     "u": [0, 1, 2**64 - 1, None],
     "x": [0, 256, None],
 }
@@ -71,7 +81,10 @@ def test_other_values_are_others(name: str) -> None:
     assert len(found) == len(OTHER[name])
 
 
-rows_ = st.lists(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OTHER.items()}), max_size=8)
+rows_ = st.lists(
+    st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OTHER.items()}),
+    max_size=8,
+)
 
 
 @given(rows_, st.integers(0, 8), st.randoms())
@@ -118,7 +131,9 @@ free = st.lists(
 
 
 @given(free, st.data())
-def test_one_value_a_row_more_and_a_row_less_change_it(rows: list[dict[str, object]], data: st.DataObject) -> None:
+def test_one_value_a_row_more_and_a_row_less_change_it(
+    rows: list[dict[str, object]], data: st.DataObject
+) -> None:
     found = of(rows)
     at = data.draw(st.integers(0, len(rows) - 1))
     name = data.draw(st.sampled_from(["id", "s", "b"]))
@@ -130,8 +145,12 @@ def test_one_value_a_row_more_and_a_row_less_change_it(rows: list[dict[str, obje
 
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 60))
-def test_what_goes_from_one_column_to_the_next_changes_it(text: bytes, one: int, other: int) -> None:
-    first, second = (of([{"s": text[:at].hex(), "b": text[at:].hex().encode()}]) for at in (one, other))
+def test_what_goes_from_one_column_to_the_next_changes_it(
+    text: bytes, one: int, other: int
+) -> None:
+    first, second = (
+        of([{"s": text[:at].hex(), "b": text[at:].hex().encode()}]) for at in (one, other)
+    )
     assert (first == second) == (text[:one] == text[:other])
 
 
@@ -141,23 +160,35 @@ def digests(strings: list[bytes]) -> list[tuple[int, int]]:
 
 
 @given(
-    st.lists(st.binary(max_size=70) | st.binary(max_size=9).map(b".".rjust(LONG_ROW_BYTES - 5).__add__), min_size=1),
+    st.lists(
+        st.binary(max_size=70) | st.binary(max_size=9).map(b".".rjust(LONG_ROW_BYTES - 5).__add__),
+        min_size=1,
+    ),
     st.data(),
 )
-def test_neither_what_is_beside_a_row_nor_where_it_lies_counts(strings: list[bytes], data: st.DataObject) -> None:
+def test_neither_what_is_beside_a_row_nor_where_it_lies_counts(
+    strings: list[bytes], data: st.DataObject
+) -> None:
     at = data.draw(st.integers(0, len(strings) - 1))
-    upper, lower = row_digests(pa.array([b"x" * 5, *strings, b"y"], pa.large_binary()).slice(at + 1, 1))
+    upper, lower = row_digests(
+        pa.array([b"x" * 5, *strings, b"y"], pa.large_binary()).slice(at + 1, 1)
+    )
     assert digests(strings)[at] == digests([strings[at]])[0] == (int(upper[0]), int(lower[0]))
     assert len(set(digests(strings))) == len(set(strings))
 
 
-@pytest.mark.parametrize("base", [b"", b"\xff", b"0" * 7, b"\0" * 33, b"id-12345:0123456789,9,0.50"])
+@pytest.mark.parametrize(
+    "base", [b"", b"\xff", b"0" * 7, b"\0" * 33, b"id-12345:0123456789,9,0.50"]
+)
 def test_near_values_differ_in_either_half(base: bytes) -> None:
     bits = 8 * len(base)
     number = int.from_bytes(base, "big")
     near = {base}
     for one in range(bits):
-        near.update((number ^ (1 << one | 1 << other)).to_bytes(len(base), "big") for other in range(one, bits))
+        near.update(
+            (number ^ (1 << one | 1 << other)).to_bytes(len(base), "big")
+            for other in range(one, bits)
+        )
         near.add((number ^ 1 << one).to_bytes(len(base), "big"))
     near.update(base + bytes(count) for count in range(40))
     near.update(base + str(count).encode() for count in range(2000))
@@ -172,8 +203,12 @@ def test_every_bit_of_a_digest_depends_on_every_bit_of_a_row() -> None:
     plain = digests(strings)
     for bit in range(19 * 8):
         mask = (1 << bit).to_bytes(19, "little")
-        turned = digests([bytes(a ^ b for a, b in zip(text, mask, strict=True)) for text in strings])
+        turned = digests(
+            [bytes(a ^ b for a, b in zip(text, mask, strict=True)) for text in strings]
+        )
         for half in (0, 1):
             for place in range(64):
-                count = sum((a[half] ^ b[half]) >> place & 1 for a, b in zip(plain, turned, strict=True))
+                count = sum(
+                    (a[half] ^ b[half]) >> place & 1 for a, b in zip(plain, turned, strict=True)
+                )
                 assert 180 < count < 420, f"bit {bit} of the row, {place} of half {half}"

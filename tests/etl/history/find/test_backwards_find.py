@@ -1,4 +1,6 @@
-"""The past is looked through backwards in small steps, and nothing is lost or told twice between them."""
+"""The past is looked through backwards in small steps, and nothing is lost or told twice between
+them.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +50,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return settings_of(relay.url, made.storage.url)
 
 
-def write_log(relay: RelayLog, made: relay_archive.Archive, windows: Any) -> relay_archive.ArchiveSegment:
-    return relay_archive.write_log(relay.storage, made.storage, windows, f"t{windows[0].lo}").volume()
+def write_log(
+    relay: RelayLog, made: relay_archive.Archive, windows: Any
+) -> relay_archive.ArchiveSegment:
+    return relay_archive.write_log(
+        relay.storage, made.storage, windows, f"t{windows[0].lo}"
+    ).volume()
 
 
 def settings_of(relay: str, archive: str = "") -> Settings:
-    return Settings(Upstream("unused"), Relay(relay), Downstream(type="file"), archive=Archive(archive))
+    return Settings(
+        Upstream("unused"), Relay(relay), Downstream(type="file"), archive=Archive(archive)
+    )
 
 
 def steps(settings: Settings, query: SearchQuery, seconds: float) -> Iterator[backwards.RecentPage]:
@@ -83,13 +91,17 @@ def test_step_by_step_everything_that_find_finds_comes_once_the_newest_first(
         pages = list(steps(shop, SearchQuery(0, ALL, **wanted, limit=limit), seconds))
         assert [one for page in pages for one in page.found] == expected
         assert all(len(page.found) <= limit for page in pages)
-        assert seconds or all(page.windows <= 1 for page in pages), "without patience it is one window"
+        assert seconds or all(page.windows <= 1 for page in pages), (
+            "without patience it is one window"
+        )
 
 
 def test_a_row_is_found_by_its_key_through_all_types_of_keys(tmp_path: Path) -> None:
     story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
     numbers = story.create(table(11, "n", "id int", "v int", primary="id"), "CREATE TABLE n …")
-    pairs = story.create(table(12, "p", "a varchar(20)", "b date", primary="a,b"), "CREATE TABLE p …")
+    pairs = story.create(
+        table(12, "p", "a varchar(20)", "b date", primary="a,b"), "CREATE TABLE p …"
+    )
     raw = story.create(table(13, "r", "k varbinary(8)", "v int", primary="k"), "CREATE TABLE r …")
     story.insert(numbers, {"id": 7, "v": 1}, {"id": 8, "v": 1})
     story.update(numbers, {"id": 8, "v": 1}, {"id": 8, "v": 2})
@@ -97,7 +109,9 @@ def test_a_row_is_found_by_its_key_through_all_types_of_keys(tmp_path: Path) -> 
     story.insert(raw, {"k": b"\x00\xff", "v": 1}, {"k": b"7", "v": 2})
 
     def keys(text: str, *globs: str) -> list[tuple[str, ...]]:
-        done = recent_page(HistoryLog.open(settings_of(story.url)), SearchQuery(0, ALL, globs, key=text))
+        done = recent_page(
+            HistoryLog.open(settings_of(story.url)), SearchQuery(0, ALL, globs, key=text)
+        )
         found = [one for one in done.found if isinstance(one, FoundTransaction)]
         return [rows.keys for one in found for rows in one.tables]
 
@@ -138,10 +152,14 @@ def test_what_was_found_before_a_hole_is_shown_and_the_hole_is_named(tmp_path: P
     assert str(missing.lo) in done.problem
     assert not done.complete
     with pytest.raises(RelayGapError):
-        recent_page(HistoryLog.open(settings_of(story.url)), SearchQuery(0, ALL, tables=("no.such",)))
+        recent_page(
+            HistoryLog.open(settings_of(story.url)), SearchQuery(0, ALL, tables=("no.such",))
+        )
 
 
-def test_a_search_that_passes_its_deadline_ends_and_names_the_command_without_one(shop: Settings) -> None:
+def test_a_search_that_passes_its_deadline_ends_and_names_the_command_without_one(
+    shop: Settings,
+) -> None:
     past = HistoryLog.open(shop, relay_archive.SegmentIndexCache())
     clock = iter([0.0, *[100.0] * 1_000])
     with pytest.raises(SearchDeadlineError, match="5 s") as refused:

@@ -57,7 +57,11 @@ def test_every_transaction_of_a_recording_is_counted_as_the_log_has_it(shop: str
     for window in relay.windows(0):
         names |= {int(i): f"{t['schema_name']}.{t['name']}" for i, t in window.tables.items()}
         for ddl in window.ddls:
-            names |= {int(i): f"{t['schema_name']}.{t['name']}" for i, t in ddl["effect"]["tables"].items() if t}
+            names |= {
+                int(i): f"{t['schema_name']}.{t['name']}"
+                for i, t in ddl["effect"]["tables"].items()
+                if t
+            }
     carts = [change for change in changes if names.get(change["table_id"]) == "bank.cart"]
     kinds = Counter(change["kind"] for change in carts)
     found = look(settings_of(shop), tables=("bank.cart",), order="size", limit=7)
@@ -73,7 +77,9 @@ def test_every_transaction_of_a_recording_is_counted_as_the_log_has_it(shop: str
 
 
 def archived(url: str, until: int, then: Path) -> Settings:
-    """Settings with an archive of the relay log through `until`, and a relay log that begins in its middle."""
+    """Settings with an archive of the relay log through `until`, and a relay log that begins in its
+    middle.
+    """
     relay = RelayLog.open(url)
     settings = replace(settings_of(url), archive=Archive((then / "archive").as_uri()))
     windows = list(relay.windows(0, until))
@@ -94,16 +100,23 @@ def test_archive_and_relay_log_together_hold_what_the_relay_log_held(
     assert first is not None
     assert last is not None
     settings = archived(shop, (first.lo + last.hi) // 2, tmp_path)
-    assert [type(stretch.log) for stretch in HistoryLog.open(settings).ranges(0, ALL)] == [ArchiveLog, RelayLog]
+    assert [type(stretch.log) for stretch in HistoryLog.open(settings).ranges(0, ALL)] == [
+        ArchiveLog,
+        RelayLog,
+    ]
     for order in ("time", "size"):
         query = SearchQuery(0, ALL, tables, order=order, limit=30)
         here, there = search(settings_of(shop), query), search(settings, query)
         assert there.transactions == here.transactions
         assert there.ddls == here.ddls
-        assert all(there.counts[name] == here.counts[name] for name in ("transactions", "inserts", "ddls"))
+        assert all(
+            there.counts[name] == here.counts[name] for name in ("transactions", "inserts", "ddls")
+        )
 
 
-def test_what_is_looked_through_stays_in_the_archive_until_it_was(shop: str, tmp_path: Path) -> None:
+def test_what_is_looked_through_stays_in_the_archive_until_it_was(
+    shop: str, tmp_path: Path
+) -> None:
     last = RelayLog.open(shop).last()
     assert last is not None
     settings = archived(shop, last.hi, tmp_path)
@@ -130,11 +143,16 @@ def test_what_is_in_neither_of_them_is_named(shop: str, tmp_path: Path) -> None:
 
 
 def test_spark_finds_what_is_found_here(shop: str, spark_remote: str) -> None:
-    query = SearchQuery(0, ALL, ("bank.*",), ("update", "delete"), "id BETWEEN 1 AND 40 OR uid = 7", "size", 20)
+    query = SearchQuery(
+        0, ALL, ("bank.*",), ("update", "delete"), "id BETWEEN 1 AND 40 OR uid = 7", "size", 20
+    )
     here = search(settings_of(shop), query)
     told: list[int] = []
     there = search(
-        settings_of(shop, spark_remote), query, here_changes=0, on_progress=lambda ts, found: told.append(ts)
+        settings_of(shop, spark_remote),
+        query,
+        here_changes=0,
+        on_progress=lambda ts, found: told.append(ts),
     )
     assert there.to_json() == here.to_json()
     assert here.counts["transactions"] > 20
@@ -142,12 +160,16 @@ def test_spark_finds_what_is_found_here(shop: str, spark_remote: str) -> None:
 
 
 def test_the_accident_is_found_by_its_size_with_some_of_its_keys(story: Story) -> None:
-    orders = story.create(table(9, "orders", "id int", "total decimal(9,2)", primary="id"), "CREATE TABLE orders")
+    orders = story.create(
+        table(9, "orders", "id int", "total decimal(9,2)", primary="id"), "CREATE TABLE orders"
+    )
     rows = [{"id": n, "total": f"{n}.50"} for n in range(1, 41)]
     story.insert(orders, *rows)
     story.delete(orders, rows[0])
     story.delete(orders, *rows[1:])
-    accident, *others = look(of(story), tables=("d.orders",), kinds=("delete",), order="size").transactions
+    accident, *others = look(
+        of(story), tables=("d.orders",), kinds=("delete",), order="size"
+    ).transactions
     assert accident.rows == 39
     assert accident.tables[0].keys == ("id=2", "id=3", "id=4")
     assert [one.rows for one in others] == [1]
@@ -156,14 +178,18 @@ def test_the_accident_is_found_by_its_size_with_some_of_its_keys(story: Story) -
     assert accident.commit_ts == last.hi
 
 
-def test_a_condition_goes_through_added_dropped_and_renamed_columns_and_tables(story: Story) -> None:
+def test_a_condition_goes_through_added_dropped_and_renamed_columns_and_tables(
+    story: Story,
+) -> None:
     first = story.create(table(9, "t", "id int", "v int", primary="id"), "CREATE TABLE t")
     story.insert(first, {"id": 1, "v": 5})
     second = replace(first, columns=(*first.columns, column(3, "w varchar(9)")))
     story.statement(5, "ALTER TABLE t ADD w", second)
     story.insert(second, {"id": 2, "v": 6, "w": "new"})
     third = replace(
-        second, name="u", columns=(second.columns[0], replace(second.columns[1], name="x"), second.columns[2])
+        second,
+        name="u",
+        columns=(second.columns[0], replace(second.columns[1], name="x"), second.columns[2]),
     )
     story.statement(14, "RENAME TABLE t TO u", third)
     story.insert(third, {"id": 3, "x": 5, "w": "new"})
@@ -181,13 +207,18 @@ def test_a_condition_goes_through_added_dropped_and_renamed_columns_and_tables(s
 
 
 def test_ddl_is_found_by_its_table_and_what_removes_rows_by_that(story: Story) -> None:
-    made = story.create(table(9, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)")
+    made = story.create(
+        table(9, "t", "id int", primary="id"), "CREATE TABLE `t` (`id` INT PRIMARY KEY)"
+    )
     other = story.create(table(10, "other", "id int", primary="id"), "CREATE TABLE `other`")
     story.insert(made, {"id": 1})
     story.statement(11, "TRUNCATE TABLE `t`", 9, replace(made, id=11))
     story.statement(4, "DROP TABLE `other`", other.id)
     ddls = look(of(story), tables=("d.t",), kinds=("ddl",)).ddls
-    assert [(one.kind, one.drops) for one in ddls] == [("create table", False), ("truncate table", True)]
+    assert [(one.kind, one.drops) for one in ddls] == [
+        ("create table", False),
+        ("truncate table", True),
+    ]
     dropped = look(of(story), kinds=("drop",)).ddls
     assert [(one.statement, one.tables) for one in dropped] == [
         ("TRUNCATE TABLE `t`", ("d.t",)), ("DROP TABLE `other`", ("d.other",)),
@@ -210,7 +241,10 @@ def test_a_drop_of_a_column_with_its_two_binlogs_is_found_once_as_it_ended(story
 def test_rows_without_a_key_are_shown_by_their_values(story: Story) -> None:
     heap = story.create(table(9, "h", "a int", "b varchar(90)"), "CREATE TABLE h")
     story.insert(heap, {"a": 1, "b": "x\n\x1b[2J"}, {"a": 2, "b": None})
-    assert look(of(story)).transactions[0].tables[0].keys == ("a=1, b='x\\n\\x1b[2J'", "a=2, b=NULL")
+    assert look(of(story)).transactions[0].tables[0].keys == (
+        "a=1, b='x\\n\\x1b[2J'",
+        "a=2, b=NULL",
+    )
 
 
 def test_an_empty_log_says_so(tmp_path: Path) -> None:
@@ -223,8 +257,8 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
 ) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "http://unused:1"\n[relay]\nurl = "{shop}"\n[downstream]\ntype = "file"\n'
-        f'[file]\ndir = "{tmp_path}/out"\n'
+        f'[upstream]\npd-urls = "http://unused:1"\n[relay]\nurl = "{shop}"\n[downstream]\ntype ='
+        f' "file"\n[file]\ndir = "{tmp_path}/out"\n'
     )
 
     def ran(*arguments: str) -> tuple[int | str | None, str, str]:
@@ -248,14 +282,19 @@ def test_the_command_shows_times_in_a_zone_and_json_for_scripts(
     assert ran("--zone", "Atlantis")[0] == 2
     assert ran("--where", "no such")[0] == 1
     code, _, err = ran("--table", "bank.leger")
-    assert code == 1 and "no table bank.leger has rows or DDL" in err and "look for bank.ledger" in err
+    assert (
+        code == 1 and "no table bank.leger has rows or DDL" in err and "look for bank.ledger" in err
+    )
     code, out, err = ran("--table", "ledger", "--table", "bank.ledger", "--kind", "drop")
     assert code == 1 and "no table ledger " in err and "look for bank.ledger" in err
     code, out, err = ran("--table", "bank.ledger", "--kind", "drop")
     assert (code, out) == (0, "")
     wanted = ("--table", "bank.cart", "--kind", "delete", "--limit", "1000", "--json")
     orders = [
-        [json.loads(line)["transaction"]["commit_ts"] for line in ran(*wanted, "--sort", sort)[1].splitlines()[:-1]]
+        [
+            json.loads(line)["transaction"]["commit_ts"]
+            for line in ran(*wanted, "--sort", sort)[1].splitlines()[:-1]
+        ]
         for sort in ("time", "newest")
     ]
     assert orders[0] == orders[1][::-1] != orders[1]

@@ -44,7 +44,9 @@ def test_old_and_new_stand_side_by_side_and_null_is_not_the_empty_text(story: St
     story.insert(made, row)
     story.update(made, row, {**row, "note": ""})
     view = load_transaction(past(story), newest(story))
-    assert [(rows.table, rows.inserts, rows.updates, rows.deletes) for rows in view.tables] == [("d.t", 0, 1, 0)]
+    assert [(rows.table, rows.inserts, rows.updates, rows.deletes) for rows in view.tables] == [
+        ("d.t", 0, 1, 0)
+    ]
     values = {value.column: value for value in view.rows[0].values}
     assert (values["note"].old, values["note"].new) == (DisplayValue("null"), DisplayValue("text"))
     assert [name for name, value in values.items() if value.changed] == ["note"]
@@ -71,7 +73,9 @@ def test_a_long_value_is_cut_and_can_be_had_whole(story: Story) -> None:
             load_value(known, at, row.position, column, old=old)
 
 
-def test_rows_come_in_pages_all_of_them_counted_or_it_is_said(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_come_in_pages_all_of_them_counted_or_it_is_said(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = story.create(table(11, "t", "id int", primary="id"), "CREATE TABLE t …")
     story.insert(made, *({"id": i} for i in range(120)))
     known, at = past(story), newest(story)

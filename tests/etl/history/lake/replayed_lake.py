@@ -1,7 +1,8 @@
-"""The judge of the lake: replays its files into a model of the tables, and compares that with a recording's snapshot.
+"""The judge of the lake: replays its files into a model of the tables, and compares that with a
+recording's snapshot.
 
-Only pyarrow reads here, and values are compared as the snapshot's text says them; nothing is shared with what wrote the
-lake.
+Only pyarrow reads here, and values are compared as the snapshot's text says them; nothing is shared
+with what wrote the lake.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ReplayedLake:
         self._snapshot = recording / "snapshots" / label
         listed = json.loads((recording / "snapshots.json").read_text())
         self._ts = next(entry["ts"] for entry in listed if entry["label"] == label)
-        self.tables: list[str] = next(list(entry["tables"]) for entry in listed if entry["label"] == label)
+        self.tables: list[str] = next(
+            list(entry["tables"]) for entry in listed if entry["label"] == label
+        )
         self._ids: dict[str, int] = {}
         self._keys = {}
         for entry in listed:
@@ -40,7 +43,12 @@ class ReplayedLake:
         for document in sorted(archive.glob("lake-versions/*/*.json")):
             version = json.loads(document.read_text())
             name = f"{version['schema']}.{version['table']}"
-            folder = archive / "lake" / document.parent.name / f"schema_version={version['schema_version']}"
+            folder = (
+                archive
+                / "lake"
+                / document.parent.name
+                / f"schema_version={version['schema_version']}"
+            )
             for file in sorted(folder.glob("day=*/*.parquet")):
                 for row in pq.ParquetFile(file).read().to_pylist():
                     if row["_commit_ts"] <= self._ts:
@@ -55,7 +63,9 @@ class ReplayedLake:
     def _check_own(self, row: dict[str, Any], file: Path) -> None:
         moment = datetime.fromtimestamp((row["_commit_ts"] >> 18) / 1000, UTC)
         if row["_commit_time"] != moment or f"day={moment:%Y-%m-%d}" != file.parent.name:
-            self.contradictions.append(f"{file}: {row['_commit_ts']} isn't at {row['_commit_time']}")
+            self.contradictions.append(
+                f"{file}: {row['_commit_ts']} isn't at {row['_commit_time']}"
+            )
         if not 0 < row["_start_ts"] < row["_commit_ts"]:
             self.contradictions.append(f"{file}: {row['_commit_ts']} began at {row['_start_ts']}")
 
@@ -73,7 +83,9 @@ class ReplayedLake:
             self._written.append(values)
             return
         before = rows.pop(key, None)
-        if before is None or any(_held(before, c) != _held(values, c) for c in before.keys() & values.keys()):
+        if before is None or any(
+            _held(before, c) != _held(values, c) for c in before.keys() & values.keys()
+        ):
             self.contradictions.append(f"{name} at {row['_commit_ts']}: {values}, it was {before}")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -100,8 +112,8 @@ class ReplayedLake:
         return found
 
     def never_written(self, table: str) -> list[list[Any]]:
-        """Rows of the snapshot that no change has written as they are, into whichever table: for tables whose rows a
-        DDL has moved.
+        """Rows of the snapshot that no change has written as they are, into whichever table: for
+        tables whose rows a DDL has moved.
         """
         names, expected = _snapshot_rows(self._snapshot, table)
         columns = [_lake_name(name) for name in names]
@@ -115,7 +127,9 @@ class ReplayedLake:
     def not_shown(self, table: str) -> set[str]:
         """Columns of the snapshot that some rows of the lake don't have."""
         names, _ = _snapshot_rows(self._snapshot, table)
-        return {name for name in names if not all(_lake_name(name) in row for row in self.rows(table))}
+        return {
+            name for name in names if not all(_lake_name(name) in row for row in self.rows(table))
+        }
 
 
 def _held(values: dict[str, Any], column: str) -> Any:
@@ -123,7 +137,11 @@ def _held(values: dict[str, Any], column: str) -> Any:
 
 
 def _lake_name(name: str) -> str:
-    return f"_{name}" if name.lstrip("_").lower() in ("day", "schema_version") or name in _OWN else name
+    return (
+        f"_{name}"
+        if name.lstrip("_").lower() in ("day", "schema_version") or name in _OWN
+        else name
+    )
 
 
 def _same(row: dict[str, Any], name: str, text: Any) -> bool:
@@ -141,7 +159,8 @@ def _same(row: dict[str, Any], name: str, text: Any) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, float):
-        return value == float(text) or f"{value:.6g}" == f"{float(text):.6g}"  # FLOATs are printed so
+        # FLOATs are printed so
+        return value == float(text) or f"{value:.6g}" == f"{float(text):.6g}"
     if isinstance(value, int):
         return value == int(text)
     if isinstance(value, Decimal):
@@ -155,16 +174,26 @@ def _same(row: dict[str, Any], name: str, text: Any) -> bool:
 
 def _snapshot_rows(folder: Path, table: str) -> tuple[list[str], list[list[Any]]]:
     path = folder / f"{urllib.parse.quote(table, safe='._-')}.jsonl"
-    text = path.read_text() if path.exists() else gzip.decompress(path.with_suffix(".jsonl.gz").read_bytes()).decode()
+    text = (
+        path.read_text()
+        if path.exists()
+        else gzip.decompress(path.with_suffix(".jsonl.gz").read_bytes()).decode()
+    )
     head, *lines = text.splitlines()
     return json.loads(head)["columns"], [json.loads(line) for line in lines]
 
 
 def _primary_keys(schema_sql: Path) -> dict[str, tuple[str, ...]]:
-    """Columns of the clustered primary key, or of any in a partitioned table, by table in lower case."""
+    """Columns of the clustered primary key, or of any in a partitioned table, by table in lower
+    case.
+    """
     found = {}
-    for name, text in re.findall(r"^-- ([^\n]*)\n(CREATE .*?)(?=^-- |\Z)", schema_sql.read_text(), re.S | re.M):
+    for name, text in re.findall(
+        r"^-- ([^\n]*)\n(CREATE .*?)(?=^-- |\Z)", schema_sql.read_text(), re.S | re.M
+    ):
         match = re.search(r"^  PRIMARY KEY \((.*?)\)( /\*.*)?,?$", text, re.M)
         if match and ("NONCLUSTERED" not in (match[2] or "") or "PARTITION BY" in text):
-            found[name.lower()] = tuple(c.replace("``", "`") for c in re.findall(r"`((?:[^`]|``)*)`", match[1]))
+            found[name.lower()] = tuple(
+                c.replace("``", "`") for c in re.findall(r"`((?:[^`]|``)*)`", match[1])
+            )
     return found

@@ -37,12 +37,29 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
     archiver.through()
     archiver.close()
     config = tmp_path / "sluice.toml"
-    config.write_text(f'[upstream]\npd-urls = "unused"\n[relay]\nurl = "{relay.url}"\n[downstream]\nhost = "nowhere"\n')
+    config.write_text(
+        f'[upstream]\npd-urls = "unused"\n[relay]\nurl = "{relay.url}"\n[downstream]\nhost ='
+        ' "nowhere"\n'
+    )
     last = relay.last()
     assert last is not None
-    changes = relay.read(relay.windows(0)).filter(pc.field("table_id") == _id(settings.archive_url, "bank.account"))
-    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
-    asked: tuple[object, ...] = ("archive", "export", "bank.account", "--as", "lake.account", "--config", config)
+    changes = relay.read(relay.windows(0)).filter(
+        pc.field("table_id") == _id(settings.archive_url, "bank.account")
+    )
+    catalog = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}",
+    }
+    asked: tuple[object, ...] = (
+        "archive",
+        "export",
+        "bank.account",
+        "--as",
+        "lake.account",
+        "--config",
+        config,
+    )
     asked += ("--catalog", "default")
     for key, value in catalog.items():
         asked += ("--property", f"{key}={value}")
@@ -51,11 +68,15 @@ def test_files_that_count_hold_each_change_once_and_go_to_a_catalog_again_after_
     for _ in range(2):
         code, said = sluice(capsys, "archive", "files", "bank.account", "--config", config)
         files = said.split()
-        assert code == 0 and all(file.startswith(f"{relay.url}/archive/lake/bank.account/") for file in files)
+        assert code == 0 and all(
+            file.startswith(f"{relay.url}/archive/lake/bank.account/") for file in files
+        )
         tables = [pq.ParquetFile(file.removeprefix("file://")).read() for file in files]
         images = [op for table in tables for op in table["_op"].to_pylist()]
         assert sum(op != "update_preimage" for op in images) == changes.num_rows
-        assert sorted({ts for table in tables for ts in table["_commit_ts"].to_pylist()}) == expected
+        assert (
+            sorted({ts for table in tables for ts in table["_commit_ts"].to_pylist()}) == expected
+        )
         code, said = sluice(capsys, *asked)
         assert code == 0 and f"lake.account: {len(files)} files, {len(files)} added" in said
         rows = open_catalog("default", catalog).load_table("lake.account").scan().to_arrow()
@@ -74,13 +95,22 @@ def test_files_of_a_range_are_those_that_may_hold_it_and_a_table_without_any_is_
     archiver.through()
     archiver.close()
     config = tmp_path / "sluice.toml"
-    config.write_text(f'[upstream]\npd-urls = "unused"\n[relay]\nurl = "{relay.url}"\n[downstream]\nhost = "nowhere"\n')
+    config.write_text(
+        f'[upstream]\npd-urls = "unused"\n[relay]\nurl = "{relay.url}"\n[downstream]\nhost ='
+        ' "nowhere"\n'
+    )
     last = relay.last()
     assert last is not None
     code, said = sluice(capsys, "archive", "files", "types.times", "--json", "--config", config)
     (file,) = json.loads(said)
-    assert code == 0 and file["table"] == "times" and (tmp_path / "relay" / "archive" / file["path"]).is_file()
-    assert sluice(capsys, "archive", "files", "types.times", "--since", last.hi, "--config", config) == (1, "")
+    assert (
+        code == 0
+        and file["table"] == "times"
+        and (tmp_path / "relay" / "archive" / file["path"]).is_file()
+    )
+    assert sluice(
+        capsys, "archive", "files", "types.times", "--since", last.hi, "--config", config
+    ) == (1, "")
     assert sluice(capsys, "archive", "files", "types.nowhere", "--config", config) == (1, "")
     code, said = sluice(
         capsys, "archive", "export", "types.nowhere", "--config", config, "--property", "type=sql",

@@ -20,12 +20,34 @@ MOVED = {
 }  # fmt: skip
 """Tables of which DDL has moved or renamed rows, which no change tells."""
 NOT_SHOWN = {
-    "types.gen": {"b"}, "shop.gc": {"b"}, "Edges.gen": {"h", "up"},  # generated when they are read
-    "shop.item": {"remark"}, "shop.g2": {"remark"}, "other.g2": {"remark"},  # added since
-    "Edges.ch": {"tt", "jj"}, "Edges.du": {"z"}, "shop.hot": {"e2"},
-    "Edges.df": {"b", "s", "tsnn", "e", "y", "bi", "dc", "d2", "ti", "dt", "nn", "tsn", "d", "nd", "ts"},
+    "types.gen": {"b"},
+    "shop.gc": {"b"},
+    "Edges.gen": {"h", "up"},  # generated when they are read
+    "shop.item": {"remark"},
+    "shop.g2": {"remark"},
+    "other.g2": {"remark"},  # added since
+    "Edges.ch": {"tt", "jj"},
+    "Edges.du": {"z"},
+    "shop.hot": {"e2"},
+    "Edges.df": {
+        "b",
+        "s",
+        "tsnn",
+        "e",
+        "y",
+        "bi",
+        "dc",
+        "d2",
+        "ti",
+        "dt",
+        "nn",
+        "tsn",
+        "d",
+        "nd",
+        "ts",
+    },
     "Edges.y2": {"it's %s", "s 2", "q2", "q3"},
-}  # fmt: skip
+}
 CONTRADICTED = (
     "shop.typ", "Edges.ch",  # old values are what MODIFY and CHANGE made of them
     "Edges.du",  # while a column is dropped, TiDB sends old rows without it
@@ -35,9 +57,15 @@ CONTRADICTED = (
 
 @pytest.mark.parametrize(
     ("recording", "labels"),
-    [("types", ["end"]), ("edges", ["a_exchange", "d_values", "f_end"]), ("ddl", ["a_two_items", "d_many", "f_end"])],
+    [
+        ("types", ["end"]),
+        ("edges", ["a_exchange", "d_values", "f_end"]),
+        ("ddl", ["a_two_items", "d_many", "f_end"]),
+    ],
 )
-def test_replayed_the_lake_is_what_the_cluster_held(tmp_path: Path, recording: str, labels: list[str]) -> None:
+def test_replayed_the_lake_is_what_the_cluster_held(
+    tmp_path: Path, recording: str, labels: list[str]
+) -> None:
     relay = land(RECORDINGS / recording, f"file://{tmp_path}/relay", transactions=97)
     _archive(relay, tmp_path / "archive", windows_a_volume=5)
     for label in labels:
@@ -63,7 +91,9 @@ def _archive(relay: RelayLog, archive: Path, windows_a_volume: int) -> None:
         if not volume:
             break
         # A small buffer, so that files have several row groups
-        written += write_lake(relay.storage, open_storage(f"file://{archive}"), volume, f"t{number}", 20_000)
+        written += write_lake(
+            relay.storage, open_storage(f"file://{archive}"), volume, f"t{number}", 20_000
+        )
     assert len({file.path for file in written}) == len(written)
     for file in written:
         assert (archive / file.path).stat().st_size == file.bytes

@@ -1,4 +1,6 @@
-"""While files are compacted, who reads the folders sees each row once if it goes by the files' names."""
+"""While files are compacted, who reads the folders sees each row once if it goes by the files'
+names.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,32 @@ from sluice.etl.history.lake import live_files, remove_superseded
 from tests.etl.history.lake.told_lake import ToldLake
 from tests.etl.story import column, table
 
-ACCOUNT = table(41, "account", column(1, "id int not null"), column(2, "balance decimal(12,2)"), primary="id")
+ACCOUNT = table(
+    41, "account", column(1, "id int not null"), column(2, "balance decimal(12,2)"), primary="id"
+)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 def _ids(folder: Path, paths: Sequence[str]) -> list[int]:
-    return sorted(i for path in paths for i in pq.ParquetFile(folder / path).read()["id"].to_pylist())
+    return sorted(
+        i for path in paths for i in pq.ParquetFile(folder / path).read()["id"].to_pylist()
+    )
 
 
 def _visible(lake: ToldLake) -> list[str]:
     return [str(path.relative_to(lake.folder)) for path in lake.folder.glob("lake/*/*/*/*.parquet")]
 
 
-def test_at_every_moment_of_a_compaction_the_names_tell_files_with_each_row_once(tmp_path: Path) -> None:
+def test_at_every_moment_of_a_compaction_the_names_tell_files_with_each_row_once(
+    tmp_path: Path,
+) -> None:
     lake = ToldLake(tmp_path)
     before = []
     for number in range(3):
         rows = [{"id": number * 10 + i, "balance": f"{i}.50"} for i in range(10)]
-        before += lake.changes(NOON + timedelta(hours=number), ACCOUNT, [(None, row) for row in rows])
+        before += lake.changes(
+            NOON + timedelta(hours=number), ACCOUNT, [(None, row) for row in rows]
+        )
     every = list(range(30))
     assert _ids(lake.folder, live_files(_visible(lake))) == every
     (compacted,) = lake.compacted()
@@ -45,7 +55,10 @@ def test_at_every_moment_of_a_compaction_the_names_tell_files_with_each_row_once
 
 
 def test_of_two_attempts_at_a_volume_one_counts() -> None:
-    files = [f"lake/d.t/schema_version=7/day=2026-11-22/{5:020d}-{9:020d}-{token}.parquet" for token in ("a", "b")]
+    files = [
+        f"lake/d.t/schema_version=7/day=2026-11-22/{5:020d}-{9:020d}-{token}.parquet"
+        for token in ("a", "b")
+    ]
     assert live_files(files) == files[:1]
 
 
@@ -62,4 +75,6 @@ def test_what_isn_t_finished_leaves_no_file(tmp_path: Path) -> None:
     (file,) = lake.changes(NOON, ACCOUNT, [(None, {"id": 1, "balance": "1.00"})])
     with pytest.raises(RuntimeError, match="before its end"):
         lake.fails()
-    assert [str(path.relative_to(lake.folder)) for path in lake.folder.rglob("*.parquet*")] == [file.path]
+    assert [str(path.relative_to(lake.folder)) for path in lake.folder.rglob("*.parquet*")] == [
+        file.path
+    ]

@@ -22,16 +22,32 @@ from tests.etl.history.lake.told_lake import ToldLake
 from tests.etl.relay_from_recording import RECORDINGS, land
 from tests.etl.story import table
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "how-to" / "query-the-past.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "how-to" / "query-the-past.md").read_text(
+    encoding="utf-8"
+)
 ACCOUNT = replace(
-    table(41, "account", "id int not null", "owner varchar(20)", "balance decimal(12,2)", "opened date", primary="id"),
+    table(
+        41,
+        "account",
+        "id int not null",
+        "owner varchar(20)",
+        "balance decimal(12,2)",
+        "opened date",
+        primary="id",
+    ),
     schema_name="shop",
 )
 WIDER = replace(
     table(
         41,
         "account",
-        *("id int not null", "owner varchar(20)", "balance decimal(12,2)", "opened date", "note text"),
+        *(
+            "id int not null",
+            "owner varchar(20)",
+            "balance decimal(12,2)",
+            "opened date",
+            "note text",
+        ),
         primary="id",
     ),
     schema_name="shop",
@@ -51,9 +67,18 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> ToldLake:
     ada, bob = _row(1, "ada", "100.00", "2026-01-31"), _row(2, "bob", "50.00", "0000-00-00")
     eve = _row(3, "eve", "20.00", "2026-11-21")
     ada_then, bob_then = ada | {"balance": "70.00"}, bob | {"balance": "80.00"}
-    told.changes(datetime(2026, 11, 21, 9, tzinfo=UTC), ACCOUNT, [(None, ada), (None, bob), (None, eve)], together=True)
     told.changes(
-        datetime(2026, 11, 22, 9, tzinfo=UTC), WIDER, [(ada, ada_then), (bob, bob_then)], version=9, together=True
+        datetime(2026, 11, 21, 9, tzinfo=UTC),
+        ACCOUNT,
+        [(None, ada), (None, bob), (None, eve)],
+        together=True,
+    )
+    told.changes(
+        datetime(2026, 11, 22, 9, tzinfo=UTC),
+        WIDER,
+        [(ada, ada_then), (bob, bob_then)],
+        version=9,
+        together=True,
     )
     accident = [(row, None) for row in (ada_then, bob_then, eve)]
     told.changes(datetime(2026, 11, 22, 10, tzinfo=UTC), WIDER, accident, version=9, together=True)
@@ -79,15 +104,24 @@ def test_duckdb_answers_what_the_page_says(lake: ToldLake, example: int) -> None
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         result = connection.execute(_here(statements, lake))
-        rows = [" | ".join("NULL" if value is None else str(value) for value in row) for row in result.fetchall()]
+        rows = [
+            " | ".join("NULL" if value is None else str(value) for value in row)
+            for row in result.fetchall()
+        ]
     expected = [line.removeprefix(indent) for line in answer.splitlines()]
-    assert [re.sub(r"(\.\d{3})000$|(\.\d{3})000 ", r"\1\2 ", row).rstrip() for row in rows] == expected
+    assert [
+        re.sub(r"(\.\d{3})000$|(\.\d{3})000 ", r"\1\2 ", row).rstrip() for row in rows
+    ] == expected
 
 
 @pytest.mark.parametrize("example", range(len(PYTHON)))
-def test_python_answers_what_the_page_says(lake: ToldLake, spark: SparkSession, example: int) -> None:
+def test_python_answers_what_the_page_says(
+    lake: ToldLake, spark: SparkSession, example: int
+) -> None:
     text = _here(PYTHON[example], lake)
-    test = doctest.DocTestParser().get_doctest(text, {"spark": spark}, f"example {example}", None, None)
+    test = doctest.DocTestParser().get_doctest(
+        text, {"spark": spark}, f"example {example}", None, None
+    )
     shown: list[str] = []
     doctest.DocTestRunner().run(test, out=shown.append)
     assert shown == []
@@ -100,7 +134,10 @@ def test_duckdb_and_python_agree_which_files_count_while_both_are_there(lake: To
         macro = _here(SQL[-1][1], lake).partition("SET VARIABLE")[0]
         with duckdb.connect() as connection:
             connection.execute(macro)
-            found = [row[0] for row in connection.execute(f"SELECT file FROM live('{pattern}')").fetchall()]
+            found = [
+                row[0]
+                for row in connection.execute(f"SELECT file FROM live('{pattern}')").fetchall()
+            ]
         everything = [str(path) for path in lake.folder.glob("lake/*/*/*/*.parquet")]
         assert sorted(found) == sorted(live_files(everything))
         assert len(found) < len(everything)
@@ -114,14 +151,27 @@ def test_spark_reads_every_type_as_it_is_written(spark: SparkSession, tmp_path: 
     first = relay.first()
     assert first is not None
     (tmp_path / "archive").mkdir()
-    files = write_lake(relay.storage, open_storage(f"file://{tmp_path}/archive"), list(relay.windows(first.lo)), "t")
+    files = write_lake(
+        relay.storage,
+        open_storage(f"file://{tmp_path}/archive"),
+        list(relay.windows(first.lo)),
+        "t",
+    )
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    chosen = [file for file in files if file.table in ("times", "decs", "ints", "strs", "pk_bit", "gen", "we`ird 名")]
+    chosen = [
+        file
+        for file in files
+        if file.table in ("times", "decs", "ints", "strs", "pk_bit", "gen", "we`ird 名")
+    ]
     assert len(chosen) == 7
     for file in chosen:
         expected = pq.ParquetFile(tmp_path / "archive" / file.path).read()
         folder = Path(file.path).parents[2]
-        read = spark.read.parquet(str(tmp_path / "archive" / folder)).drop("day", "schema_version").toArrow()
+        read = (
+            spark.read.parquet(str(tmp_path / "archive" / folder))
+            .drop("day", "schema_version")
+            .toArrow()
+        )
         assert read.column_names == expected.column_names
         assert _told(read) == _told(expected), file.table
 
@@ -130,7 +180,9 @@ def _told(rows: pa.Table) -> list[str]:
     def plain(value: Any) -> Any:
         return value.astimezone(UTC).isoformat() if getattr(value, "tzinfo", None) else value
 
-    return sorted(repr({name: plain(value) for name, value in row.items()}) for row in rows.to_pylist())
+    return sorted(
+        repr({name: plain(value) for name, value in row.items()}) for row in rows.to_pylist()
+    )
 
 
 def _here(text: str, lake: ToldLake) -> str:

@@ -20,7 +20,10 @@ Row = dict[str, Any]
 
 
 class ToldLake:
-    """An archive with nothing but a lake, below a folder; `moment` (a datetime) is when the next window begins."""
+    """An archive with nothing but a lake, below a folder.
+
+    `moment` (a datetime) is when the next window begins.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "archive"
@@ -38,8 +41,8 @@ class ToldLake:
         raw: Sequence[bytes] = (),
         together: bool = False,
     ) -> tuple[LakeFile, ...]:
-        """One window and volume: a transaction a millisecond for each (old row, new row), None for none, or one with
-        all of them; `raw` inserted rows follow as they are.
+        """One window and volume: a transaction a millisecond for each (old row, new row), None for
+        none, or one with all of them; `raw` inserted rows follow as they are.
         """
         lo = from_datetime(moment)
         step = 0 if together else 1
@@ -70,17 +73,25 @@ class ToldLake:
         )
         part = self._relay.write_part(lo, hi, "told", 0, [batch])
         tables = {str(table.id): table.to_json()}
-        window = WindowRecord(lo, hi, 7, "told", 0, len(rows), len(rows), version, (part,) if part else (), tables)
+        window = WindowRecord(
+            lo, hi, 7, "told", 0, len(rows), len(rows), version, (part,) if part else (), tables
+        )
         self._windows.append(window)
-        return write_lake(self._relay.storage, self.storage, [window], f"t{len(self._windows)}", BUFFER_BYTES)
+        return write_lake(
+            self._relay.storage, self.storage, [window], f"t{len(self._windows)}", BUFFER_BYTES
+        )
 
     def compacted(self) -> tuple[LakeFile, ...]:
         """All windows so far as one volume."""
-        return write_lake(self._relay.storage, self.storage, self._windows, "compacted", BUFFER_BYTES)
+        return write_lake(
+            self._relay.storage, self.storage, self._windows, "compacted", BUFFER_BYTES
+        )
 
     def fails(self) -> None:
         """All windows so far as one volume, which fails before its end."""
-        with LakeWriter(self.storage, (self._windows[0].lo, self._windows[-1].hi), "fails", 1) as writer:
+        with LakeWriter(
+            self.storage, (self._windows[0].lo, self._windows[-1].hi), "fails", 1
+        ) as writer:
             for window in self._windows:
                 writer.add(window, iter_parts(self._relay.storage, window.parts))
             raise RuntimeError("before its end")

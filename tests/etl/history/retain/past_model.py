@@ -1,7 +1,8 @@
-"""A past that is made up, and what of it can be had: by reading what is there, with no word of what retention thinks.
+"""A past that is made up, and what of it can be had: by reading what is there, with no word of what
+retention thinks.
 
-`Past` invents traffic and DDL and knows every state that ever was. `Reader` reads bases, the archive and the relay log,
-and has nothing else in common with the code under test.
+`Past` invents traffic and DDL and knows every state that ever was. `Reader` reads bases, the
+archive and the relay log, and has nothing else in common with the code under test.
 """
 
 from __future__ import annotations
@@ -88,11 +89,20 @@ class Past:
                 changes += self._transaction(at)
             self._note(at)
         touched |= {change[2] for change in changes}
-        self._commit(relay, lo, hi, changes, ddls, {str(i): definition(i, there[i]) for i in touched & there.keys()})
+        self._commit(
+            relay,
+            lo,
+            hi,
+            changes,
+            ddls,
+            {str(i): definition(i, there[i]) for i in touched & there.keys()},
+        )
         self.now = hi
         self._note(hi)
 
-    def _commit(self, relay: RelayLog, lo: int, hi: int, changes: list[Any], ddls: list[Any], tables: Any) -> None:
+    def _commit(
+        self, relay: RelayLog, lo: int, hi: int, changes: list[Any], ddls: list[Any], tables: Any
+    ) -> None:
         batch = pa.record_batch(
             [
                 pa.array([change[0] for change in changes], pa.int64()),
@@ -105,20 +115,32 @@ class Past:
             ],
             schema=PART_SCHEMA,
         )
-        part = relay.write_part(lo, hi, f"t{self.random.randrange(1 << 30):x}", 0, [batch] if changes else [])
+        part = relay.write_part(
+            lo, hi, f"t{self.random.randrange(1 << 30):x}", 0, [batch] if changes else []
+        )
         parts = (part,) if part else ()
         commits = len({change[0] for change in changes})
         relay.commit(
             WindowRecord(
-                lo=lo, hi=hi, cluster_id=1, token="t", landed_ms=0, transactions=commits, changes=len(changes),
-                schema_version=self.version, parts=parts, tables=tables, ddls=tuple(ddls),
+                lo=lo,
+                hi=hi,
+                cluster_id=1,
+                token="t",
+                landed_ms=0,
+                transactions=commits,
+                changes=len(changes),
+                schema_version=self.version,
+                parts=parts,
+                tables=tables,
+                ddls=tuple(ddls),
             )
-        )  # fmt: skip
+        )
 
     def _transaction(self, ts: int) -> list[tuple[int, int, int, int, bytes]]:
         changes: list[tuple[int, int, int, int, bytes]] = []
         for position in range(self.random.randrange(1, 4) if self.ids else 0):
-            ids = sorted(self.ids)  # the older half is left alone, so that bases refer to each other
+            # the older half is left alone, so that bases refer to each other
+            ids = sorted(self.ids)
             table_id = self.random.choice(ids[len(ids) * 2 // 3 :])
             rows = self.rows[table_id]
             key, value = self.random.randrange(6), f"{ts}/{position}"
@@ -134,19 +156,37 @@ class Past:
         self.version += 1
         kinds = [Action.CREATE_TABLE]
         if self.ids:
-            kinds += [Action.DROP_TABLE, Action.TRUNCATE_TABLE, Action.RENAME_TABLE, Action.PARTITION_TABLE]
+            kinds += [
+                Action.DROP_TABLE,
+                Action.TRUNCATE_TABLE,
+                Action.RENAME_TABLE,
+                Action.PARTITION_TABLE,
+            ]
         if self.dropped:
             kinds += [Action.RECOVER_TABLE] * 3
         kind = self.random.choice(kinds)
         effect = self._effect(kind)
         return {
-            "commit_ts": ts, "start_ts": ts - 1, "job_id": self.version, "query": kind.title, "schema_state": 5,
-            "schema_version": self.version, "type": int(kind), "schema_name": "s", "table_name": "",
-            "effect": {"schemas": {}, "tables": {
-                str(i): None if name is None else definition(i, name) for i, name in effect.items()
-            }},
-            "time_zone": "", "sql_mode": None, "converted_from_ts": 0,
-        }  # fmt: skip
+            "commit_ts": ts,
+            "start_ts": ts - 1,
+            "job_id": self.version,
+            "query": kind.title,
+            "schema_state": 5,
+            "schema_version": self.version,
+            "type": int(kind),
+            "schema_name": "s",
+            "table_name": "",
+            "effect": {
+                "schemas": {},
+                "tables": {
+                    str(i): None if name is None else definition(i, name)
+                    for i, name in effect.items()
+                },
+            },
+            "time_zone": "",
+            "sql_mode": None,
+            "converted_from_ts": 0,
+        }
 
     def _effect(self, kind: Action) -> dict[int, str | None]:
         if kind == Action.CREATE_TABLE:
@@ -198,13 +238,20 @@ class Reader:
         self.lo = max(first.lo if first is not None else 0, since)
 
     def _events(self, since: int) -> Iterator[tuple[int, int, Any]]:
-        """DDL and changes by commit ts; what is in the archive from there, the rest from the relay log."""
+        """DDL and changes by commit ts.
+
+        What is in the archive from there, the rest from the relay log.
+        """
         end = since
         for log in (self._archive.log, self._relay):
             first = log.first()
             for window in log.windows(max(end, first.lo if first is not None else 0)):
-                assert not end or window.lo <= end, f"what was committed from {end} to {window.lo} is lost"
-                yield from ((ddl["commit_ts"], -1, ddl) for ddl in window.ddls if ddl["commit_ts"] > end)
+                assert not end or window.lo <= end, (
+                    f"what was committed from {end} to {window.lo} is lost"
+                )
+                yield from (
+                    (ddl["commit_ts"], -1, ddl) for ddl in window.ddls if ddl["commit_ts"] > end
+                )
                 table = log.read([window])
                 for change in table.to_pylist():
                     if change["commit_ts"] > end:
@@ -225,12 +272,18 @@ class Reader:
         for table in base.tables:
             table_id = int(table.table["id"])
             names[table_id] = table.full_name
-            read = [pq.read_table(pa.BufferReader(self._archive.storage.read(file.path))) for file in table.files]
+            read = [
+                pq.read_table(pa.BufferReader(self._archive.storage.read(file.path)))
+                for file in table.files
+            ]
             rows[table_id] = {row["key"]: row["value"] for part in read for row in part.to_pylist()}
         return Start(base.ts, names, rows)
 
     def states(self, start: Start, moments: Sequence[int]) -> Iterator[tuple[int, States]]:
-        """The tables that are known, at each moment that can be had from `start`; moments ascend."""
+        """The tables that are known, at each moment that can be had from `start`.
+
+        Moments ascend.
+        """
         names, rows = dict(start.names), {i: dict(found) for i, found in start.rows.items()}
         dropped: dict[int, tuple[str, Rows]] = {}
         events = deque(event for event in self.events if event[0] > start.ts)
@@ -240,7 +293,9 @@ class Reader:
             if start.ts <= moment <= self.hi:
                 yield moment, {name: rows[i] for i, name in names.items()}
 
-    def _take(self, event: Any, names: dict[int, str], rows: dict[int, Rows], dropped: dict[int, Any]) -> None:
+    def _take(
+        self, event: Any, names: dict[int, str], rows: dict[int, Rows], dropped: dict[int, Any]
+    ) -> None:
         if "effect" in event:
             self._ddl(event, names, rows, dropped)
         elif event["table_id"] in names:
@@ -250,8 +305,12 @@ class Reader:
             else:
                 rows[event["table_id"]][key] = value
 
-    def _ddl(self, ddl: Any, names: dict[int, str], rows: dict[int, Rows], dropped: dict[int, Any]) -> None:
-        effect = {int(i): table and f"s.{table['name']}" for i, table in ddl["effect"]["tables"].items()}
+    def _ddl(
+        self, ddl: Any, names: dict[int, str], rows: dict[int, Rows], dropped: dict[int, Any]
+    ) -> None:
+        effect = {
+            int(i): table and f"s.{table['name']}" for i, table in ddl["effect"]["tables"].items()
+        }
         match ddl["type"]:
             case Action.CREATE_TABLE:
                 for i, name in effect.items():
@@ -277,7 +336,10 @@ class Reader:
 
 
 def restorable(reader: Reader, past: Past) -> set[tuple[int, str]]:
-    """Every (moment, table) that can be had. Raises AssertionError if what can be had isn't what was."""
+    """Every (moment, table) that can be had.
+
+    Raises AssertionError if what can be had isn't what was.
+    """
     was = dict(past.history)
     moments = sorted(was)
     found: set[tuple[int, str]] = set()

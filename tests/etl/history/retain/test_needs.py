@@ -1,4 +1,7 @@
-"""What the promised range needs of an archive, by hand-made cases; `test_retention_property` reads real ones."""
+"""What the promised range needs of an archive, by hand-made cases.
+
+`test_retention_property` reads real ones.
+"""
 
 import pytest
 
@@ -31,7 +34,9 @@ def test_without_a_time_to_keep_nothing_goes():
 
 
 def test_the_youngest_base_before_the_promised_range_is_kept_and_the_chain_from_it():
-    found = decide_retention(facts(0, 30, [base(1, 7), base(15, 7), base(25, 7)]), keep(log=10), day(30))
+    found = decide_retention(
+        facts(0, 30, [base(1, 7), base(15, 7), base(25, 7)]), keep(log=10), day(30)
+    )
     assert found.forget == ("b1",)
     assert (found.before_ts, found.promised_ts) == (day(15), day(20))
     assert found.depends_on == ("b15",)
@@ -45,33 +50,43 @@ def test_a_base_lacking_a_table_does_not_take_the_place_of_an_older_one_that_has
 
 
 def test_a_table_that_settings_leave_out_holds_nothing():
-    found = decide_retention(facts(0, 30, [base(1, 7, 8), base(15, 7)]), keep(log=10, unwanted="s.t8"), day(30))
+    found = decide_retention(
+        facts(0, 30, [base(1, 7, 8), base(15, 7)]), keep(log=10, unwanted="s.t8"), day(30)
+    )
     assert (found.forget, found.before_ts) == (("b1",), day(15))
 
 
 def test_a_table_that_was_created_in_the_chain_needs_it_from_there_until_a_base_holds_it():
     made = TableEvent(day(5), 8, "s.t8", begins=True)
     bases = [base(1, 7), base(15, 7)]
-    assert decide_retention(facts(0, 30, bases, [made]), keep(log=10), day(30)).before_ts == day(5) - 1
+    assert (
+        decide_retention(facts(0, 30, bases, [made]), keep(log=10), day(30)).before_ts == day(5) - 1
+    )
     bases[1] = base(15, 7, 8)
     assert decide_retention(facts(0, 30, bases, [made]), keep(log=10), day(30)).before_ts == day(15)
 
 
 def test_a_table_that_came_to_be_by_moving_rows_needs_the_base_of_where_they_came_from():
     turns = [TableEvent(day(12), 7, None), TableEvent(day(12), 9, "s.t7", takes=(7,))]
-    found = decide_retention(facts(0, 30, [base(1, 7, 8), base(15, 8)], turns), keep(log=10), day(30))
+    found = decide_retention(
+        facts(0, 30, [base(1, 7, 8), base(15, 8)], turns), keep(log=10), day(30)
+    )
     assert (found.forget, found.before_ts) == ((), day(1))
 
 
 def test_a_dropped_table_that_comes_back_in_the_promised_range_needs_its_base():
     turns = [TableEvent(day(12), 7, None), TableEvent(day(22), 7, "s.t7", takes=(7,))]
-    found = decide_retention(facts(0, 30, [base(1, 7, 8), base(15, 8)], turns), keep(log=10), day(30))
+    found = decide_retention(
+        facts(0, 30, [base(1, 7, 8), base(15, 8)], turns), keep(log=10), day(30)
+    )
     assert (found.forget, found.before_ts) == ((), day(1))
 
 
 def test_a_dropped_table_needs_nothing_once_the_promised_range_has_passed_it():
     found = decide_retention(
-        facts(0, 30, [base(1, 7, 8), base(15, 8)], [TableEvent(day(12), 7, None)]), keep(log=10), day(30)
+        facts(0, 30, [base(1, 7, 8), base(15, 8)], [TableEvent(day(12), 7, None)]),
+        keep(log=10),
+        day(30),
     )
     assert (found.forget, found.before_ts) == (("b1",), day(15))
 
@@ -116,5 +131,8 @@ def test_a_base_before_the_chain_stays_for_the_time_to_keep():
 
 def test_since_when_each_table_can_be_had():
     turns = [TableEvent(day(5), 8, "s.t8", begins=True), TableEvent(day(6), 7, "s.new")]
-    assert restorable_since(base(1, 7), turns, day(9)) == {7: (day(1), "s.new"), 8: (day(5), "s.t8")}
+    assert restorable_since(base(1, 7), turns, day(9)) == {
+        7: (day(1), "s.new"),
+        8: (day(5), "s.t8"),
+    }
     assert restorable_since(ReadStart(day(0)), turns, day(9)) == {8: (day(5), "s.t8")}

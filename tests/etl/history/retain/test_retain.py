@@ -37,7 +37,9 @@ from sluice.tidb.table_name import full_name
 
 
 class Site:
-    """30 windows or so, archived in volumes of five, with a base near the beginning and one in the middle."""
+    """30 windows or so, archived in volumes of five, with a base near the beginning and one in the
+    middle.
+    """
 
     def __init__(self, root: Path, url: str = "") -> None:
         """In a folder, or at the URL of a relay log."""
@@ -56,15 +58,22 @@ class Site:
         windows = list(self.relay.windows(begun))
         for n in range(0, len(windows), 5):
             part = windows[n : n + 5]
-            self.archive.append(write_log(self.relay.storage, self.archive.storage, part, f"v{n}").volume())
+            self.archive.append(
+                write_log(self.relay.storage, self.archive.storage, part, f"v{n}").volume()
+            )
         self.consumers.note(ARCHIVE_CONSUMER, self.past.now, "archive")
 
     def base(self, token: str) -> None:
-        name, path = snapshot_id(self.past.now, token), f"bases/{snapshot_id(self.past.now, token)}/1/0.parquet"
+        name, path = (
+            snapshot_id(self.past.now, token),
+            f"bases/{snapshot_id(self.past.now, token)}/1/0.parquet",
+        )
         self.bases.begin(name, PendingSnapshot("", ()))
         with self.archive.storage.new_file(path) as sink:
             sink.write(b"rows")
-        table = SnapshotTable("s", "t", definition(1, "t"), (SnapshotFile(path, 1, 4, crc32c(b"rows"), 4),))
+        table = SnapshotTable(
+            "s", "t", definition(1, "t"), (SnapshotFile(path, 1, 4, crc32c(b"rows"), 4),)
+        )
         self.bases.publish(ArchiveSnapshot(name, self.past.now, 1, 1, 0, "a test", (), (table,)))
 
     def settings(self, relay_keep: str = "", keep: str = "") -> Settings:
@@ -103,7 +112,9 @@ def test_windows_stay_until_a_pipeline_has_applied_them(site):
 
 
 @pytest.mark.slow
-def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the_same(site, tmp_path, s3_server):
+def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the_same(
+    site, tmp_path, s3_server
+):
     stored = Site(tmp_path / "stored", s3_server.url("relay"))
     for each in (site, stored):
         each.applied()
@@ -234,19 +245,32 @@ def test_a_base_stays_that_alone_holds_a_table_of_a_database_with_a_dot_in_its_n
     days = [tso.compose(1_790_000_000_000 + day * 86_400_000) for day in range(61)]
     orders, own = full_name("shop", "orders"), full_name("my.db", "orders")
     bases = (ReadStart(days[1], {1: orders, 2: own}, "b1"), ReadStart(days[20], {1: orders}, "b20"))
-    found = decide_retention(ArchiveInventory(days[0], days[60], bases, ()), policy_of(settings), days[60])
+    found = decide_retention(
+        ArchiveInventory(days[0], days[60], bases, ()), policy_of(settings), days[60]
+    )
     assert (found.forget, found.before_ts) == ((), days[1])
     assert "`my.db`.orders, in the base b1" in found.held_by
 
 
-def test_a_table_that_only_another_pipeline_on_the_archive_wants_holds_its_base(site, tmp_path, monkeypatch):
+def test_a_table_that_only_another_pipeline_on_the_archive_wants_holds_its_base(
+    site, tmp_path, monkeypatch
+):
     (folder := tmp_path / "pipelines").mkdir()
-    own, other = parse_filter({"replicate-do-db": ["shop"]})[0], '[filter]\nreplicate-do-db = ["crm"]\n'
-    head = f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{site.relay.url}"\n[archive]\nkeep = "30d"\n'
+    own, other = (
+        parse_filter({"replicate-do-db": ["shop"]})[0],
+        '[filter]\nreplicate-do-db = ["crm"]\n',
+    )
+    head = (
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "{site.relay.url}"\n[archive]\nkeep = "30d"\n'
+    )
     (folder / "other.toml").write_text(f'{head}[downstream]\nhost = "other"\n{other}')
     monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
     monkeypatch.delenv("SLUICE_CONFIG", raising=False)
     keep = policy_of(replace(site.settings(keep="30d"), filters=own))
-    assert [name for name in ("shop.t", "crm.t", "else.t") if keep.wanted(name)] == ["shop.t", "crm.t"]
+    assert [name for name in ("shop.t", "crm.t", "else.t") if keep.wanted(name)] == [
+        "shop.t",
+        "crm.t",
+    ]
     (folder / "other.toml").write_text("[relay]\nno such key")
     assert policy_of(replace(site.settings(keep="30d"), filters=own)).wanted("else.t")

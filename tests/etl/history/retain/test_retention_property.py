@@ -1,4 +1,6 @@
-"""Whatever happens, in whatever order: every moment of the promised range that could be restored still can be."""
+"""Whatever happens, in whatever order: every moment of the promised range that could be restored
+still can be.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ class KilledError(BaseException):
 
 @contextmanager
 def killed_after(changes: int | None) -> Iterator[None]:
-    """Nothing is written or removed any more after so many changes to the disk; None: never killed."""
+    """Nothing is written or removed any more after so many changes to the disk.
+
+    None: never killed.
+    """
     with pytest.MonkeyPatch.context() as patch:
         left = [changes if changes is not None else 1 << 30]
 
@@ -75,7 +80,10 @@ class World:
 
     def settings(self) -> Settings:
         r = self.random
-        archive = {"keep": r.choice(["", "8h", "20h", "40h"]), "bases-keep": r.choice(["", "3h", "9h"])}
+        archive = {
+            "keep": r.choice(["", "8h", "20h", "40h"]),
+            "bases-keep": r.choice(["", "3h", "9h"]),
+        }
         document = {
             "upstream": {"pd-urls": "http://127.0.0.1:1"},
             "relay": {"url": self.relay.url, "keep": r.choice(["", "1h", "5h"])},
@@ -113,26 +121,42 @@ class World:
             self.consumers.note(ARCHIVE_CONSUMER, windows[-1].hi, "archive")
 
     def compact(self) -> None:
-        days = [day for day in self.archive.catalogue.days() if len(self.archive.catalogue.load(day).volumes) > 1]
+        days = [
+            day
+            for day in self.archive.catalogue.days()
+            if len(self.archive.catalogue.load(day).volumes) > 1
+        ]
         if not days:
             return
         day = self.random.choice(days)
         token = self._token()
         old = self.archive.begin_compaction(day, token).volumes[: self.random.randrange(2, 5)]
         windows = list(self.archive.log.windows(old[0].lo, old[-1].hi))
-        self.archive.replace(old, write_log(self.archive.storage, self.archive.storage, windows, token).volume())
+        self.archive.replace(
+            old, write_log(self.archive.storage, self.archive.storage, windows, token).volume()
+        )
 
     def make_base(self) -> None:
-        """As of a moment that was, of all tables or some, referring to older bases, sometimes never finished."""
+        """As of a moment that was, of all tables or some, referring to older bases, sometimes never
+        finished.
+        """
         ts, states = self.random.choice(self.past.history[-40:])
         ids = self._ids_at(ts)
         if self.random.random() < 0.2:
             ids = {i: name for i, name in ids.items() if self.random.random() < 0.5}
         name = snapshot_id(ts, self._token())
-        older = [base for base in self.bases.all() if base.ts <= ts][-1:] if self.random.random() < 0.8 else []
-        refers_to = tuple({one.id for one in older} | {folder for one in older for folder in one.refers_to})
+        older = (
+            [base for base in self.bases.all() if base.ts <= ts][-1:]
+            if self.random.random() < 0.8
+            else []
+        )
+        refers_to = tuple(
+            {one.id for one in older} | {folder for one in older for folder in one.refers_to}
+        )
         allowed = self.bases.begin(name, PendingSnapshot("", refers_to))
-        tables = tuple(self._base_table(name, i, full, states[full], older, allowed) for i, full in ids.items())
+        tables = tuple(
+            self._base_table(name, i, full, states[full], older, allowed) for i, full in ids.items()
+        )
         if self.random.random() < 0.15:
             if self.random.random() < 0.5:
                 self.bases.forget(name)
@@ -140,7 +164,13 @@ class World:
         self.bases.publish(ArchiveSnapshot(name, ts, 1, 1, 0, "a test", (), tables))
 
     def _base_table(
-        self, base: str, table_id: int, full: str, rows: model.Rows, older: list[ArchiveSnapshot], allowed: list[str]
+        self,
+        base: str,
+        table_id: int,
+        full: str,
+        rows: model.Rows,
+        older: list[ArchiveSnapshot],
+        allowed: list[str],
     ) -> SnapshotTable:
         schema, _, name = full.partition(".")
         definition = model.definition(table_id, name)
@@ -159,7 +189,10 @@ class World:
             sink.write(content)
         crc = model.crc32c(content)
         return SnapshotTable(
-            schema, name, definition, (SnapshotFile(path, len(rows), len(content), crc, len(content)),)
+            schema,
+            name,
+            definition,
+            (SnapshotFile(path, len(rows), len(content), crc, len(content)),),
         )
 
     def _ids_at(self, ts: int) -> dict[int, str]:
@@ -194,22 +227,33 @@ class World:
         name = self.random.choice(sorted(self.readers))
         hold, base = self.readers.pop(name)
         reader = Reader(self.archive, self.relay, since=hold.from_ts)
-        assert [start.ts for start in reader.starts(base)] == [hold.from_ts], "the base that is held is gone"
+        assert [start.ts for start in reader.starts(base)] == [hold.from_ts], (
+            "the base that is held is gone"
+        )
         assert reader.lo == hold.from_ts
         self.holds.forget(name)
 
     def retain(self) -> None:
         self.had |= self._restorable()
-        settings, killed = self.settings(), self.random.choice([None, None, self.random.randrange(30)])
+        settings, killed = (
+            self.settings(),
+            self.random.choice([None, None, self.random.randrange(30)]),
+        )
         positions = self.consumers.positions()
-        clock = self.random.choice([None, None, self.past.now - 30 * HOUR, self.past.now + 10**6 * HOUR])
+        clock = self.random.choice(
+            [None, None, self.past.now - 30 * HOUR, self.past.now + 10**6 * HOUR]
+        )
         with killed_after(killed), pytest.MonkeyPatch.context() as patch:
             if clock is not None:
                 patch.setattr("sluice.tidb.tso.wall_clock", lambda: clock)
             self.removed += _anything(retain(settings))
         self._relay_has(positions, settings.relay.keep_ms)
         end = self.archive.last()
-        promised = end.hi - tso.span(settings.archive.keep_ms) if end is not None and settings.archive.keep_ms else 0
+        promised = (
+            end.hi - tso.span(settings.archive.keep_ms)
+            if end is not None and settings.archive.keep_ms
+            else 0
+        )
         self._had_before(promised)
 
     # What must be so
@@ -220,7 +264,9 @@ class World:
     def _had_before(self, promised: int) -> None:
         found = self._restorable()
         lost = {(ts, name) for ts, name in self.had - found if ts >= promised}
-        assert not lost, f"of the promised range, from {promised} on, nobody can restore {sorted(lost)[:5]}"
+        assert not lost, (
+            f"of the promised range, from {promised} on, nobody can restore {sorted(lost)[:5]}"
+        )
         self.had = found
 
     def _relay_has(self, positions: dict[str, int], keep_ms: int) -> None:
@@ -242,9 +288,17 @@ def _anything(summary: object) -> int:
 
 
 STEPS = {
-    World.land: 30, World.apply: 14, World.archive_some: 22, World.compact: 4, World.make_base: 12, World.retain: 16,
-    World.forget_a_base: 1, World.begin_to_read: 3, World.read_on: 2, World.give_a_consumer_up: 1,
-}  # fmt: skip
+    World.land: 30,
+    World.apply: 14,
+    World.archive_some: 22,
+    World.compact: 4,
+    World.make_base: 12,
+    World.retain: 16,
+    World.forget_a_base: 1,
+    World.begin_to_read: 3,
+    World.read_on: 2,
+    World.give_a_consumer_up: 1,
+}
 
 
 def run(root: Path, seed: int, steps: int = 60) -> World:

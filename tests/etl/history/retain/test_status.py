@@ -27,9 +27,12 @@ def site(tmp_path):
 def _told(site, *options):
     config = site.root / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{site.relay.url}"\n[downstream]\nhost = "db"\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "{site.relay.url}"\n[downstream]\nhost = "db"\n'
     )
-    return CliRunner().invoke(command, ["status", "--config", str(config), *options], standalone_mode=False)
+    return CliRunner().invoke(
+        command, ["status", "--config", str(config), *options], standalone_mode=False
+    )
 
 
 def test_a_stranger_sees_the_range_the_room_and_what_was_never_tried(site):
@@ -46,7 +49,9 @@ def test_for_scripts_it_is_one_object(site):
     found = json.loads(_told(site, "--json").stdout)
     base = site.bases.all()[0]
     assert found["whole_from_ts"] == base.ts
-    assert found["tables"] == [{"name": "s.t", "from_ts": base.ts, "until_ts": None, "base": base.id}]
+    assert found["tables"] == [
+        {"name": "s.t", "from_ts": base.ts, "until_ts": None, "base": base.id}
+    ]
     assert (found["landed_ts"], found["holes"]) == (site.past.now, [])
     assert found["spaces"]["bases"]["bytes"] == 8
 
@@ -76,9 +81,15 @@ def test_a_day_of_the_catalogue_that_is_gone_or_damaged_is_a_hole(site):
 
 def test_what_was_removed_by_hand_is_counted_and_what_holds_the_rest_named(site):
     _told(site)
-    done = CliRunner().invoke(command, ["retain", "--json", "--config", str(site.root / "sluice.toml")])
+    done = CliRunner().invoke(
+        command, ["retain", "--json", "--config", str(site.root / "sluice.toml")]
+    )
     found = json.loads(done.stdout)
-    assert (found["windows"], found["volumes"], found["relay_held_by"]) == (0, 0, "[relay] keep, which isn't set")
+    assert (found["windows"], found["volumes"], found["relay_held_by"]) == (
+        0,
+        0,
+        "[relay] keep, which isn't set",
+    )
 
 
 def test_a_base_that_can_not_be_read_is_named(site):
@@ -90,7 +101,9 @@ def test_a_base_that_can_not_be_read_is_named(site):
 
 def test_who_reads_the_archive_is_named(site):
     base = site.bases.all()[0]
-    Pins(site.archive.storage).note("r", Pin("as-of of shop.orders", base.ts, (base.id,), "", site.past.now))
+    Pins(site.archive.storage).note(
+        "r", Pin("as-of of shop.orders", base.ts, (base.id,), "", site.past.now)
+    )
     assert "read by     as-of of shop.orders" in _told(site).output
 
 

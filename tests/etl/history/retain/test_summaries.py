@@ -11,7 +11,12 @@ from test_retain import Site
 from sluice.etl.history.retain import ArchiveStatus, archive_status, retain
 from sluice.etl.history.retain.contents import read_contents
 from sluice.etl.history.retain.facts import inventory_of
-from sluice.etl.history.retain.summaries import CachedSummaries, DirectSummaries, HourSizes, refresh_summaries
+from sluice.etl.history.retain.summaries import (
+    CachedSummaries,
+    DirectSummaries,
+    HourSizes,
+    refresh_summaries,
+)
 from sluice.relay.archive import write_log
 
 
@@ -44,16 +49,23 @@ def test_who_looks_with_summaries_sees_what_he_sees_without_them(site):
 
 
 def test_what_ddl_did_is_told_by_summaries_that_grew_as_by_the_windows(site):
-    """Windows with DDL are archived a few at a time, and so each day's summary is made again from the one before."""
+    """Windows with DDL are archived a few at a time, and so each day's summary is made again from
+    the one before.
+    """
     for n in range(24):
         site.past.land(site.relay)
         if n % 3 == 2:
             new = list(site.relay.windows(site.archive.last().hi))
-            site.archive.append(write_log(site.relay.storage, site.archive.storage, new, f"ddl{n}").volume())
+            site.archive.append(
+                write_log(site.relay.storage, site.archive.storage, new, f"ddl{n}").volume()
+            )
             refresh_summaries(site.relay, site.archive)
     summed, listed = CachedSummaries(site.archive), DirectSummaries(site.archive)
     assert all(summed.day(name).turns is not None for name in site.archive.catalogue.days())
-    told, read = (inventory_of(site.archive, read_contents(site.archive, known.day), ()) for known in (summed, listed))
+    told, read = (
+        inventory_of(site.archive, read_contents(site.archive, known.day), ())
+        for known in (summed, listed)
+    )
     assert told == read and len(read.turns) > 5
 
 
@@ -83,7 +95,10 @@ def test_a_damaged_summary_is_not_believed(site):
 def test_damage_to_what_is_summed_up_is_seen_whatever_the_summary_says(site):
     retain(site.settings())
     base, day = site.bases.all()[0], site.archive.catalogue.days()[0]
-    for path in (site.root / "relay/archive" / base.path, max((site.root / f"relay/archive/days/{day}").iterdir())):
+    for path in (
+        site.root / "relay/archive" / base.path,
+        max((site.root / f"relay/archive/days/{day}").iterdir()),
+    ):
         content = path.read_bytes()
         path.write_bytes(content.replace(b'"tables"', b'"tablez"', 1))
     found = archive_status(site.settings())
@@ -109,4 +124,8 @@ def test_bytes_of_hours_that_are_over_are_written_down_and_others_looked_at(site
     newest.write_bytes(newest.read_bytes() + b" ")
     assert HourSizes(site.relay.storage).all()[hours[-1]][0] == before[hours[-1]][0] + 1
     kept = file.read_bytes()
-    assert hours[1].encode() in kept and hours[-1].encode() not in kept and hours[0].encode() not in kept
+    assert (
+        hours[1].encode() in kept
+        and hours[-1].encode() not in kept
+        and hours[0].encode() not in kept
+    )

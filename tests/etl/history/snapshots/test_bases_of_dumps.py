@@ -1,4 +1,6 @@
-"""Bases made from real Dumpling folders: the snapshots at their positions, also when their process is killed."""
+"""Bases made from real Dumpling folders: the snapshots at their positions, also when their process
+is killed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from sluice.etl.copy.worker import make_loads
 from sluice.etl.history.snapshots import from_source
 from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.request import SnapshotRequest
-from sluice.etl.history.snapshots.run import cancel_snapshot, create_snapshot, plan_snapshot, run_snapshot
+from sluice.etl.history.snapshots.run import (
+    cancel_snapshot,
+    create_snapshot,
+    plan_snapshot,
+    run_snapshot,
+)
 from sluice.etl.settings import Settings
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
@@ -52,14 +59,24 @@ def settings(pd_url: str, tmp_path: Path) -> Settings:
 def killed(settings: Settings, name: str, at: int) -> None:
     """Run a job in a process of its own, which is killed before its order number `at`."""
     folder = settings.relay.url.removeprefix("file://").removesuffix("/relay")
-    command = [sys.executable, "-m", killed_base.__name__, folder, settings.upstream.pd_urls, name, str(at)]
+    command = [
+        sys.executable,
+        "-m",
+        killed_base.__name__,
+        folder,
+        settings.upstream.pd_urls,
+        name,
+        str(at),
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("folder", "label"), [("dump-sql", "dump_sql"), ("dump-csv", "dump_csv")])
-def test_a_base_of_a_dump_holds_every_table_as_at_its_position(settings: Settings, folder: str, label: str) -> None:
+def test_a_base_of_a_dump_holds_every_table_as_at_its_position(
+    settings: Settings, folder: str, label: str
+) -> None:
     summary, base = made(settings, SnapshotRequest(str(RECORDING / folder)))
     listed = snapshot(RECORDING, label)
     assert (summary.state, base.ts) == (DONE, listed["ts"])
@@ -77,13 +94,17 @@ def test_a_base_loaded_into_an_empty_database_is_the_snapshot(
 ) -> None:
     _, base = made(settings, SnapshotRequest(SQL))
     source = SnapshotSource.from_snapshot(settings.archive_url, base)
-    copy = BootstrapPlanner(settings_of(mariadb, tmp_path / "other"), source, source.definitions(), CLUSTER)
+    copy = BootstrapPlanner(
+        settings_of(mariadb, tmp_path / "other"), source, source.definitions(), CLUSTER
+    )
     summary = copy.run(lambda chunk, table: make_loads(source.spec(), chunk, table))
     assert summary.rows == base.rows
     assert differences(RECORDING, "dump_sql", mariadb) == []
 
 
-def test_a_bootstrap_begins_at_a_base_as_at_a_dump(settings: Settings, mariadb: MariaDBServer) -> None:
+def test_a_bootstrap_begins_at_a_base_as_at_a_dump(
+    settings: Settings, mariadb: MariaDBServer
+) -> None:
     own = replace(settings, downstream=mariadb.downstream)
     with pytest.raises(CopyError, match="has no base"):
         plan_bootstrap(own, BootstrapRequest("base://"))
@@ -119,8 +140,12 @@ def test_a_job_that_is_killed_goes_on_with_what_is_left(
     # Two groups may be under way at a time.
     assert len(plan["chunks"]) - at <= len(again) <= len(plan["chunks"]) - max(at - 4, 0)
     (base,) = bases.all()
-    assert base.rows == sum(recorded_rows(RECORDING, "dump_sql", t).total() for t in tables_at(base.ts))
-    assert files_of(settings, base.id) == {file.path for table in base.tables for file in table.files} | {base.path}
+    assert base.rows == sum(
+        recorded_rows(RECORDING, "dump_sql", t).total() for t in tables_at(base.ts)
+    )
+    assert files_of(settings, base.id) == {
+        file.path for table in base.tables for file in table.files
+    } | {base.path}
 
 
 @pytest.mark.slow
@@ -128,7 +153,8 @@ def test_wherever_one_process_stands_still_another_makes_the_base_and_it_is_made
     settings: Settings, pd_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sum(
-        recorded_rows(RECORDING, "dump_sql", t).total() for t in tables_at(snapshot(RECORDING, "dump_sql")["ts"])
+        recorded_rows(RECORDING, "dump_sql", t).total()
+        for t in tables_at(snapshot(RECORDING, "dump_sql")["ts"])
     )
     with Workshop(killed_base.__name__) as shop:
         for stop in (40, 100):
@@ -143,23 +169,35 @@ def test_wherever_one_process_stands_still_another_makes_the_base_and_it_is_made
                 named = {file.path for table in base.tables for file in table.files} | {base.path}
                 written = {path: (root / path).stat().st_mtime_ns for path in named}
                 first.wake()
-                assert re.search(r"LeaseLostError: .* was taken over by test .*, and is done", first.ended()), stop
+                assert re.search(
+                    r"LeaseLostError: .* was taken over by test .*, and is done", first.ended()
+                ), stop
             assert Archive.open(own.archive_url).bases.all() == [base]
             assert (base.rows, job.status().state) == (whole, DONE)
-            assert {path: (root / path).stat().st_mtime_ns for path in named} == written, first.steps()[stop - 1]
+            assert {path: (root / path).stat().st_mtime_ns for path in named} == written, (
+                first.steps()[stop - 1]
+            )
 
 
 def tables_at(ts: int) -> list:  # type: ignore[type-arg]
     listed = snapshot(RECORDING, "dump_sql")["tables"]
-    return [one for one in definitions(RECORDING, ts).tables if one.full_name in listed and one.is_base_table]
+    return [
+        one
+        for one in definitions(RECORDING, ts).tables
+        if one.full_name in listed and one.is_base_table
+    ]
 
 
 def files_of(settings: Settings, name: str) -> set[str]:
     root = Path(settings.archive_url.removeprefix("file://"))
-    return {str(path.relative_to(root)) for path in (root / "bases" / name).rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)) for path in (root / "bases" / name).rglob("*") if path.is_file()
+    }
 
 
-def test_a_job_pauses_at_its_next_border_and_goes_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_pauses_at_its_next_border_and_goes_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(from_source, "_MAX_GROUP_CHUNKS", killed_base.CHUNKS_A_GROUP)
     job = create_snapshot(settings, SnapshotRequest(SQL), "test")
     count: list[int] = []
@@ -173,7 +211,9 @@ def test_a_job_pauses_at_its_next_border_and_goes_on(settings: Settings, monkeyp
     # An order is heard within a moment; a fast machine may be through by then.
     if paused.state == PAUSED:
         assert Archive.open(settings.archive_url).bases.all() == []
-        paused = run_snapshot(settings, job.id, Runner("test"), make=here(settings, job, count.append))
+        paused = run_snapshot(
+            settings, job.id, Runner("test"), make=here(settings, job, count.append)
+        )
     assert paused.state == DONE
     assert len(count) == len((job.plan() or {})["chunks"])
 

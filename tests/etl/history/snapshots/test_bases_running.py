@@ -1,4 +1,6 @@
-"""Bases beside a pipeline that runs, with live traffic: every table is what TiDB's was at the base's timestamp."""
+"""Bases beside a pipeline that runs, with live traffic: every table is what TiDB's was at the
+base's timestamp.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from sluice.etl.history.snapshots.reuse import changed_tables, landed_windows
 from sluice.etl.history.snapshots.run import create_snapshot, plan_snapshot, run_snapshot
 from sluice.etl.tasks import snapshot as tasks
 from sluice.relay import RelayLog
-from sluice.relay.archive import Archive, ArchiveSnapshot, PendingSnapshot, SnapshotTable, snapshot_id
+from sluice.relay.archive import (
+    Archive,
+    ArchiveSnapshot,
+    PendingSnapshot,
+    SnapshotTable,
+    snapshot_id,
+)
 from sluice.relay.jobs import CANCEL, CANCELLED, DONE, Runner
 from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline, typing
 from tests.etl.history.snapshots.making import made, rows_of
@@ -99,7 +107,9 @@ def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pi
     as_upstream(running, base)
 
 
-def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(running: Pipeline) -> None:
+def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(
+    running: Pipeline,
+) -> None:
     job = create_snapshot(running.settings, SnapshotRequest(DOWNSTREAM), "test")
     archive = Archive.open(running.settings.archive_url)
     left = snapshot_id(5, "left")
@@ -111,7 +121,9 @@ def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(r
     assert archive.bases.find(left) is None
 
 
-def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leaves_nothing(running: Pipeline) -> None:
+def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leaves_nothing(
+    running: Pipeline,
+) -> None:
     job = create_snapshot(running.settings, SnapshotRequest(DOWNSTREAM, full=True), "test")
     bases = Archive.open(running.settings.archive_url).bases
     before = bases.all()
@@ -171,11 +183,17 @@ def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) ->
     assert name is not None
     assert tasks.begin(settings, FORM, "manual__2") == name  # the one that was begun
     result = tasks.work(settings, name, "manual__1")
-    assert Archive.open(settings.archive_url).bases.get(result["base"]).made_from.startswith("the downstream")
+    assert (
+        Archive.open(settings.archive_url)
+        .bases.get(result["base"])
+        .made_from.startswith("the downstream")
+    )
     assert tasks.work(settings, None, "run 1") == {}
 
 
-def test_the_command_plans_and_makes_a_base_and_says_what_it_is(running: Pipeline, tmp_path: Path) -> None:
+def test_the_command_plans_and_makes_a_base_and_says_what_it_is(
+    running: Pipeline, tmp_path: Path
+) -> None:
     settings = running.settings
     typed = typing(settings, tmp_path)
 
@@ -205,18 +223,26 @@ def test_tidb_is_read_by_spark(running: Pipeline) -> None:
 
 
 def test_what_is_unchanged_is_not_known_where_windows_are_missing(running: Pipeline) -> None:
-    archive, relay = Archive.open(running.settings.archive_url), RelayLog.open(running.settings.relay.url)
+    archive, relay = (
+        Archive.open(running.settings.archive_url),
+        RelayLog.open(running.settings.relay.url),
+    )
     last = relay.last()
     first = archive.log.first() or relay.first()
     assert last is not None
     assert first is not None
     for from_ts, to_ts in ((first.lo - 1, last.hi), (first.lo, last.hi + 10**12)):
-        assert changed_tables(landed_windows(archive, relay, from_ts, to_ts), from_ts, to_ts) is None
+        assert (
+            changed_tables(landed_windows(archive, relay, from_ts, to_ts), from_ts, to_ts) is None
+        )
     assert changed_tables(landed_windows(archive, relay, first.lo, last.hi), first.lo, last.hi)
 
 
 def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> None:
-    empty = replace(running.settings, archive=replace(running.settings.archive, url=f"{running.settings.relay.url}/x"))
+    empty = replace(
+        running.settings,
+        archive=replace(running.settings.archive, url=f"{running.settings.relay.url}/x"),
+    )
     with pytest.raises(SnapshotError, match="no base that could be rolled forward"):
         plan_snapshot(empty, SnapshotRequest(ARCHIVE))
 
@@ -225,14 +251,18 @@ def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> N
     "commands",
     [
         pytest.param(
-            (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")), marks=pytest.mark.slow
+            (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")),
+            marks=pytest.mark.slow,
         ),
         (("bootstrap", "--from", "tidb://"),),
     ],
     ids=["from-the-archive", "from-tidb"],
 )
 def test_a_lost_downstream_is_a_replica_again_with_nothing_lost_or_doubled(
-    running: Pipeline, mariadb_server: MariaDBServer, tmp_path: Path, commands: tuple[tuple[str, ...], ...]
+    running: Pipeline,
+    mariadb_server: MariaDBServer,
+    tmp_path: Path,
+    commands: tuple[tuple[str, ...], ...],
 ) -> None:
     typed = typing(running.settings, tmp_path)
     running.stop()

@@ -1,5 +1,5 @@
-"""Snapshots at the checkpoint: consistent, in nobody's way, and refused where the downstream isn't what the upstream
-is.
+"""Snapshots at the checkpoint: consistent, in nobody's way, and refused where the downstream isn't
+what the upstream is.
 """
 
 from __future__ import annotations
@@ -85,15 +85,20 @@ def test_whoever_writes_is_held_up_only_while_the_snapshots_are_opened(
         list(snapshot.rows(0, place(ACCOUNT)))
         writer.query("SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1")
         save(writer, mariadb, Checkpoint(501, 3))
-        # A DDL on a table that was read, and on one that wasn't, goes through beside the open snapshots.
+        # A DDL on a table that was read, and on one that wasn't, goes through beside the open
+        # snapshots.
         for name in ("account", "log"):
-            writer.execute(f"ALTER TABLE {ACCOUNT.schema_name}.{name} ADD COLUMN w INT FIRST, ALGORITHM=COPY")
+            writer.execute(
+                f"ALTER TABLE {ACCOUNT.schema_name}.{name} ADD COLUMN w INT FIRST, ALGORITHM=COPY"
+            )
         with pytest.raises(TableChanged, match=r"log .* was changed by a DDL") as caught:
             list(snapshot.rows(1, place(LOG)))
         assert caught.value.transient
 
 
-def test_a_range_of_keys_and_its_neighbours_hold_every_row_once(mariadb: MariaDBServer, writer: MySQLSession) -> None:
+def test_a_range_of_keys_and_its_neighbours_hold_every_row_once(
+    mariadb: MariaDBServer, writer: MySQLSession
+) -> None:
     with ConsistentReader.open(mariadb.downstream, CLUSTER, 1) as snapshot:
         assert snapshot.limits(0, place(ACCOUNT)) == (1, 1000)
         ids = [
@@ -129,14 +134,19 @@ def test_a_downstream_beyond_its_checkpoint_is_waited_for_and_then_named(
 
 
 def test_a_downstream_without_a_checkpoint_is_no_replica(mariadb: MariaDBServer) -> None:
-    with pytest.raises(SnapshotError, match="has no checkpoint"), ConsistentReader.open(mariadb.downstream, CLUSTER, 1):
+    with (
+        pytest.raises(SnapshotError, match="has no checkpoint"),
+        ConsistentReader.open(mariadb.downstream, CLUSTER, 1),
+    ):
         pass
 
 
 def problems(
     mariadb: MariaDBServer, writer: MySQLSession, folder: Path, **more: Any
 ) -> tuple[list[str], list[str], RelayLog]:
-    settings = replace(Settings(Upstream("unused"), Relay(f"file://{folder}/relay"), mariadb.downstream), **more)
+    settings = replace(
+        Settings(Upstream("unused"), Relay(f"file://{folder}/relay"), mariadb.downstream), **more
+    )
     relay = RelayLog.open(settings.relay.url)
     _, found = downstream_tables(settings, KNOWN, writer)
     return found, downstream_problems(settings, relay, KNOWN), relay
@@ -151,13 +161,23 @@ def test_a_replica_of_everything_is_what_the_upstream_is(
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"filters": Filter(ignored_tables=(NameRule("*", "log", "ignore-table log"),))}, r"log isn't downstream"),
+        (
+            {"filters": Filter(ignored_tables=(NameRule("*", "log", "ignore-table log"),))},
+            r"log isn't downstream",
+        ),
         ({"filters": Filter(do_schemas=("other",))}, "isn't downstream"),
         (
-            {"routes": Routes((Route(ACCOUNT.schema_name, "*", ACCOUNT.schema_name, "account", "all to one"),))},
+            {
+                "routes": Routes(
+                    (Route(ACCOUNT.schema_name, "*", ACCOUNT.schema_name, "account", "all to one"),)
+                )
+            },
             "merged",
         ),
-        ({"routes": Routes((Route(ACCOUNT.schema_name, "", "elsewhere", "", "elsewhere"),))}, "is not on"),
+        (
+            {"routes": Routes((Route(ACCOUNT.schema_name, "", "elsewhere", "", "elsewhere"),))},
+            "is not on",
+        ),
     ],
 )
 def test_tables_that_are_not_the_upstreams_are_refused_by_name(
@@ -177,7 +197,9 @@ def test_tables_without_snapshots_or_columns_are_refused_by_name(
     assert any("account" in problem and "no column v" in problem for problem in found), found
 
 
-def test_decisions_and_missing_rows_are_refused(mariadb: MariaDBServer, writer: MySQLSession, tmp_path: Path) -> None:
+def test_decisions_and_missing_rows_are_refused(
+    mariadb: MariaDBServer, writer: MySQLSession, tmp_path: Path
+) -> None:
     _, found, relay = problems(mariadb, writer, tmp_path, ignored_ts=frozenset({499}))
     assert any("ignore-txn-commit-ts" in problem for problem in found)
     relay.decisions.add(Override(400, "skip"))
@@ -185,4 +207,5 @@ def test_decisions_and_missing_rows_are_refused(mariadb: MariaDBServer, writer: 
     AlignedChunks(relay.storage).begin_repair(TableRepair("gone", "gone", (11,)))
     _, found, _ = problems(mariadb, writer, tmp_path)
     assert len(found) == 1
-    assert "400" in found[0]  # what comes after the checkpoint, and what a job that is over left, matters nothing
+    # what comes after the checkpoint, and what a job that is over left, matters nothing
+    assert "400" in found[0]

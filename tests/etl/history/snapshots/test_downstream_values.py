@@ -1,4 +1,6 @@
-"""What was replicated is read back from the downstream, at its checkpoint, in exactly the upstream's values."""
+"""What was replicated is read back from the downstream, at its checkpoint, in exactly the
+upstream's values.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,37 @@ CLUSTER = 7
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "label", "transactions"), [("types", "end", 7), ("edges", "d_values", 200)])
+@pytest.mark.parametrize(
+    ("name", "label", "transactions"), [("types", "end", 7), ("edges", "d_values", 200)]
+)
 def test_every_value_of_every_type_comes_back_as_it_is_upstream(
-    mariadb: MariaDBServer, tmp_path: Path, name: str, label: str, transactions: int, monkeypatch: pytest.MonkeyPatch
+    mariadb: MariaDBServer,
+    tmp_path: Path,
+    name: str,
+    label: str,
+    transactions: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(downstream_reader, "_MIN_PAGE_ROWS", 3)
     monkeypatch.setattr(downstream_reader, "_MAX_PAGE_ROWS", 7)
     replay(mariadb, tmp_path, name, label, transactions)
     listed = snapshot(RECORDINGS / name, label)
-    known = {table.full_name: table for table in definitions(RECORDINGS / name, listed["ts"]).tables}
+    known = {
+        table.full_name: table for table in definitions(RECORDINGS / name, listed["ts"]).tables
+    }
     unlike = []
     with ConsistentReader.open(mariadb.downstream, CLUSTER, 2) as opened:
         assert opened.checkpoint.commit_ts <= listed["ts"]
         for number, full in enumerate(listed["tables"]):
             table = known[full]
             found: Counter[tuple[Any, ...]] = Counter()
-            for batch in opened.rows(number % 2, DownstreamTable(table, table.schema_name, table.name)):
+            for batch in opened.rows(
+                number % 2, DownstreamTable(table, table.schema_name, table.name)
+            ):
                 found += counted(batch)
             wanted = recorded_rows(RECORDINGS / name, label, table)
             if found != wanted:
-                unlike.append((full, list((wanted - found).items())[:2], list((found - wanted).items())[:2]))
+                unlike.append(
+                    (full, list((wanted - found).items())[:2], list((found - wanted).items())[:2])
+                )
     assert unlike == []

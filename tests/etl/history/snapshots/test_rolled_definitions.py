@@ -1,4 +1,6 @@
-"""The schema that a base rolled forward has is what TiDB's own history says it was, through DDL of most kinds."""
+"""The schema that a base rolled forward has is what TiDB's own history says it was, through DDL of
+most kinds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from sluice.etl.history.as_of import run_locally, tables_as_of
 from sluice.etl.history.snapshots.chunk_writer import chunk_order, parse_written
 from sluice.etl.history.snapshots.errors import SnapshotError
 from sluice.etl.history.snapshots.reuse import changed_tables, ddl_tables, ids_of
-from sluice.etl.history.snapshots.roll_forward import definitions_after, roll_forward, roll_forward_plan
+from sluice.etl.history.snapshots.roll_forward import (
+    definitions_after,
+    roll_forward,
+    roll_forward_plan,
+)
 from sluice.relay import RelayLog, WindowRecord
 from sluice.relay.archive import ArchiveSnapshot, SnapshotTable, snapshot_id
 from tests.etl.history.archive.archiving import LocalJobs, settings_of
@@ -30,7 +36,9 @@ def base_at(ts: int) -> ArchiveSnapshot:
     known = definitions(DDL, ts)
     tables = tuple(SnapshotTable(one.schema_name, one.name, one.to_json()) for one in known.tables)
     schemas = tuple(schema.to_json() for schema in known.schemas)
-    return ArchiveSnapshot(snapshot_id(ts, "a"), ts, known.schema_version, 7, 0, "test", schemas, tables)
+    return ArchiveSnapshot(
+        snapshot_id(ts, "a"), ts, known.schema_version, 7, 0, "test", schemas, tables
+    )
 
 
 def windows(folder: Path) -> list[WindowRecord]:
@@ -55,8 +63,12 @@ def test_only_tables_that_nothing_was_done_to_are_referred_to(tmp_path: Path) ->
     older = base_at(middle)
     changed = changed_tables(found[len(found) // 2 :], middle, end)
     assert changed
-    plan = roll_forward_plan(snapshot_id(end, "b"), older, definitions_after(older, found, end), changed)
-    later = {table.full_name: table for table in definitions(DDL, end).tables if table.is_base_table}
+    plan = roll_forward_plan(
+        snapshot_id(end, "b"), older, definitions_after(older, found, end), changed
+    )
+    later = {
+        table.full_name: table for table in definitions(DDL, end).tables if table.is_base_table
+    }
     early = {table.full_name: table for table in definitions(DDL, middle).tables}
     assert plan.referred
     for name in plan.referred:
@@ -84,9 +96,14 @@ def test_which_tables_ddl_touched_is_known_only_where_it_has_landed(tmp_path: Pa
     assert ddl_tables(found, last, last) == set()
 
 
-def test_a_base_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_as_it_comes(tmp_path: Path) -> None:
+def test_a_base_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_as_it_comes(
+    tmp_path: Path,
+) -> None:
     story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
-    tables = [story.create(table(9 + n, f"t{n}", "id int", primary="id"), f"CREATE TABLE t{n}") for n in range(2)]
+    tables = [
+        story.create(table(9 + n, f"t{n}", "id int", primary="id"), f"CREATE TABLE t{n}")
+        for n in range(2)
+    ]
     for one in tables:
         story.insert(one, {"id": 1}, {"id": 2})
     settings = settings_of(story.url, url=(tmp_path / "archive").as_uri())
@@ -108,6 +125,8 @@ def test_a_base_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_a
     assert (
         sorted(files)
         == [("d.t0", 2), ("d.t1", 2)]
-        == sorted((tables[n].full_name, file.rows) for n, found in written.items() for file in found)
+        == sorted(
+            (tables[n].full_name, file.rows) for n, found in written.items() for file in found
+        )
     )
     assert doing == ["computing d.t0 and 1 more table"]

@@ -1,5 +1,5 @@
-"""What is known of tables: ten thousand are searched, sorted and paged, a source that is away is named, and DDL is
-followed through names.
+"""What is known of tables: ten thousand are searched, sorted and paged, a source that is away is
+named, and DDL is followed through names.
 """
 
 from __future__ import annotations
@@ -54,11 +54,15 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> TableCatalog:
     counts = {f"shop.t{n}": TableCount(n, 1, 2, tso.compose(NOW + n), NOW) for n in range(MANY)}
     CounterStore(relay).add_tables(source, counts | {HOSTILE: TableCount(1)}, "p", 1)
     verified = tuple(
-        TableVerified(f"shop.t{n}", 7, NOW + n, 100, 1000, int(n % 100 == 0), "upstream", "verify-1")
+        TableVerified(
+            f"shop.t{n}", 7, NOW + n, 100, 1000, int(n % 100 == 0), "upstream", "verify-1"
+        )
         for n in range(0, MANY, 2)
     )
     Verifications(relay).note(VerifiedRun("verify-1", 7, NOW, 1.0, "upstream", verified))
-    replica = {("shop", f"t{n}"): DownstreamTableSize("shop", f"t{n}", MANY - n, n) for n in range(MANY)}
+    replica = {
+        ("shop", f"t{n}"): DownstreamTableSize("shop", f"t{n}", MANY - n, n) for n in range(MANY)
+    }
     return read_table_catalog(settings, DownstreamTables(replica, NOW))
 
 
@@ -74,7 +78,11 @@ def test_ten_thousand_tables_are_searched_sorted_and_paged(many: TableCatalog) -
     assert many.select(TableSelection(words="onerror"))[0][0].name == HOSTILE
     one = many.named("shop.t200")
     assert one is not None
-    assert (one.changes, one.differs, one.replica) == (203, True, DownstreamTableSize("shop", "t200", MANY - 200, 200))
+    assert (one.changes, one.differs, one.replica) == (
+        203,
+        True,
+        DownstreamTableSize("shop", "t200", MANY - 200, 200),
+    )
 
 
 def test_a_source_that_does_not_answer_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
@@ -82,18 +90,24 @@ def test_a_source_that_does_not_answer_is_named_and_the_others_are_shown(tmp_pat
     (tmp_path / "relay" / "verified" / "last").mkdir(parents=True)
     (tmp_path / "relay" / "verified" / "last" / "000000000001.json").write_text("{damaged")
     tables = {("shop", "t"): DownstreamTableSize("shop", "t", 5, 6)}
-    found = read_table_catalog(settings, DownstreamTables(tables, NOW, problem="the server is away"))
+    found = read_table_catalog(
+        settings, DownstreamTables(tables, NOW, problem="the server is away")
+    )
     assert names(list(found.tables)) == ["shop.t"]
     assert found.errors["downstream"] == "the server is away"
     assert "verified/last" in found.errors["verified"]
 
 
-def test_tables_stand_under_their_names_upstream_with_the_rows_of_where_they_go(tmp_path: Path) -> None:
+def test_tables_stand_under_their_names_upstream_with_the_rows_of_where_they_go(
+    tmp_path: Path,
+) -> None:
     routes = Routes((Route("shop_*", "orders", "shop", "orders", "route 1"),))
     settings = replace(settings_of((tmp_path / "relay").as_uri()), routes=routes)
     relay = RelayLog.open(settings.relay.url)
     source = source_of(downstream_name(settings.target))
-    CounterStore(relay).add_tables(source, {"shop_1.orders": TableCount(1), "shop_2.orders": TableCount(2)}, "p", 1)
+    CounterStore(relay).add_tables(
+        source, {"shop_1.orders": TableCount(1), "shop_2.orders": TableCount(2)}, "p", 1
+    )
     there = DownstreamTableSize("shop", "orders", 3, 9)
     found = read_table_catalog(settings, DownstreamTables({("shop", "orders"): there}, NOW))
     assert [(one.name, one.target, one.replica) for one in found.tables] == [
@@ -114,7 +128,12 @@ def test_the_downstream_is_asked_by_one_thread_and_keeps_nobody_waiting() -> Non
     assert replicas.of(target) == replicas.of(target) == DownstreamTables(reading=True)
     go.set()
     found = replicas.of(target, wait_s=60)
-    assert (len(asked), list(found.tables), found.reading, found.problem) == (1, [("a", "b")], False, "")
+    assert (len(asked), list(found.tables), found.reading, found.problem) == (
+        1,
+        [("a", "b")],
+        False,
+        "",
+    )
     assert replicas.of(target) == found
     assert len(asked) == 1
 
@@ -142,7 +161,9 @@ def test_a_downstream_that_is_away_is_a_problem_and_no_error() -> None:
 
 def test_ddl_of_a_table_is_followed_through_its_names(tmp_path: Path) -> None:
     story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
-    made = story.create(table(11, "orders", "id int", "v int", primary="id"), "CREATE TABLE orders …")
+    made = story.create(
+        table(11, "orders", "id int", "v int", primary="id"), "CREATE TABLE orders …"
+    )
     story.create(table(12, "others", "id int", primary="id"), "CREATE TABLE others …")
     wider = replace(made, columns=(*made.columns, column(3, "w varchar(9)")))
     story.statement(5, "ALTER TABLE orders ADD COLUMN w varchar(9)", wider)

@@ -1,4 +1,7 @@
-"""A transaction is taken back, row by row as it left them; what was changed since is a conflict, and named."""
+"""A transaction is taken back, row by row as it left them.
+
+What was changed since is a conflict, and named.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,13 @@ import pytest
 from sluice.cli import main
 from sluice.etl.changes.rules import Route, Routes
 from sluice.etl.history.history_log import HistoryLog
-from sluice.etl.history.undo import UndoError, for_upstream, invert_changes, read_transaction, script
+from sluice.etl.history.undo import (
+    UndoError,
+    for_upstream,
+    invert_changes,
+    read_transaction,
+    script,
+)
 from sluice.etl.history.undo.check import CHANGED_SINCE, DELETED_SINCE, KEY_TAKEN
 from sluice.etl.settings import Relay, Settings, Upstream
 from sluice.relay import DELETE, INSERT, UPDATE, RelayLog
@@ -28,7 +37,10 @@ from tests.etl.story import Story, column, table, wider
 
 Row = dict[str, Any]
 USERS = table(9, "users", "id int", "email varchar(20)", "age int", primary="id", unique=("email",))
-CREATE_USERS = "CREATE TABLE `users` (`id` int PRIMARY KEY, `email` varchar(20), `age` int, UNIQUE `u2` (`email`))"
+CREATE_USERS = (
+    "CREATE TABLE `users` (`id` int PRIMARY KEY, `email` varchar(20), `age` int, UNIQUE `u2`"
+    " (`email`))"
+)
 
 
 @pytest.fixture
@@ -104,10 +116,14 @@ def test_a_row_that_is_changed_several_times_is_looked_at_once(story: Story) -> 
     there_and_back(story, ["d.users"], act)
 
 
-def test_rows_without_a_key_are_found_by_all_their_values_as_often_as_they_are_there(story: Story) -> None:
+def test_rows_without_a_key_are_found_by_all_their_values_as_often_as_they_are_there(
+    story: Story,
+) -> None:
     heap = table(9, "h", "a varchar(9)", "b double(20,6)", "c int")
     story.create(heap, "CREATE TABLE `h` (`a` varchar(9), `b` double(20,6), `c` int)")
-    rows: list[Row] = [{"a": "x", "b": -0.000001, "c": None} for _ in range(3)] + [{"a": "X", "b": 0.3, "c": 1}]
+    rows: list[Row] = [{"a": "x", "b": -0.000001, "c": None} for _ in range(3)] + [
+        {"a": "X", "b": 0.3, "c": 1}
+    ]
     story.insert(heap, *rows)
     there_and_back(
         story,
@@ -135,12 +151,14 @@ def test_text_that_is_no_utf_8_comes_again_byte_for_byte(story: Story) -> None:
     )
 
 
-def test_a_moment_that_was_not_changed_stays_though_its_column_is_one_of_on_update(story: Story) -> None:
+def test_a_moment_that_was_not_changed_stays_though_its_column_is_one_of_on_update(
+    story: Story,
+) -> None:
     made = table(9, "t", "id int", "v int", "at timestamp(3)", primary="id")
     story.create(
         made,
-        "CREATE TABLE `t` (`id` int PRIMARY KEY, `v` int, `at` timestamp(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON"
-        " UPDATE CURRENT_TIMESTAMP(3))",
+        "CREATE TABLE `t` (`id` int PRIMARY KEY, `v` int, `at` timestamp(3) NOT NULL DEFAULT"
+        " CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3))",
     )
     row = {"id": 1, "v": 1, "at": "2026-01-02 03:04:05.678"}
     story.insert(made, row)
@@ -156,7 +174,11 @@ def test_a_moment_of_a_column_added_since_stays_though_it_is_one_of_on_update(st
     at = "`at` datetime(3) DEFAULT '2020-01-01' ON UPDATE CURRENT_TIMESTAMP(3)"
     moment = "2020-01-01 00:00:00"
     seen = column(4, "at datetime(3)", default=moment, origin_default=moment)
-    story.statement(5, f"ALTER TABLE `users` ADD COLUMN {at}", wider(USERS, replace(seen, flag=FLAG_ON_UPDATE_NOW)))
+    story.statement(
+        5,
+        f"ALTER TABLE `users` ADD COLUMN {at}",
+        wider(USERS, replace(seen, flag=FLAG_ON_UPDATE_NOW)),
+    )
     story.apply()
     assert take_back(story.server, of(story), accident) == (1, 1)
     (there,) = story.rows("users", "`age`, CAST(`at` AS CHAR)")
@@ -204,7 +226,10 @@ def test_an_update_of_a_row_changed_since_shows_in_the_counts(story: Story) -> N
 
 def test_a_table_is_known_under_the_name_and_with_the_columns_it_has_now(story: Story) -> None:
     a, b, *_ = users(story)
-    story.changes((USERS, UPDATE, encode_update(USERS, a, a | {"age": 1})), (USERS, DELETE, encode_delete(USERS, b)))
+    story.changes(
+        (USERS, UPDATE, encode_update(USERS, a, a | {"age": 1})),
+        (USERS, DELETE, encode_delete(USERS, b)),
+    )
     accident = newest(story)
     wider = replace(USERS, columns=(*USERS.columns, column(4, "note varchar(9)")))
     story.statement(5, "ALTER TABLE `users` ADD COLUMN `note` varchar(9)", wider)
@@ -222,7 +247,12 @@ def test_a_table_is_known_under_the_name_and_with_the_columns_it_has_now(story: 
     [
         (11, "TRUNCATE TABLE `users`", (9, replace(USERS, id=10)), "TRUNCATE"),
         (4, "DROP TABLE `users`", (9,), "DROP TABLE"),
-        (6, "ALTER TABLE `users` DROP `age`", (replace(USERS, columns=USERS.columns[:2]),), "column age"),
+        (
+            6,
+            "ALTER TABLE `users` DROP `age`",
+            (replace(USERS, columns=USERS.columns[:2]),),
+            "column age",
+        ),
     ],
 )
 def test_what_ddl_has_removed_since_is_refused_with_the_way_out(
@@ -232,7 +262,9 @@ def test_what_ddl_has_removed_since_is_refused_with_the_way_out(
     story.delete(USERS, a)
     accident = newest(story)
     story.statement(kind, query, *after)
-    with pytest.raises(UndoError, match=f"{named}.*restore the moment before.*before:{accident} --table d.users"):
+    with pytest.raises(
+        UndoError, match=f"{named}.*restore the moment before.*before:{accident} --table d.users"
+    ):
         read_transaction(HistoryLog.open(of(story)), accident)
 
 
@@ -273,7 +305,9 @@ def test_nothing_of_rows_or_names_gets_out_of_a_comment_or_a_literal(story: Stor
     story.create(made, f"CREATE TABLE `{name}` (`id` int PRIMARY KEY, `t` text)")
     story.insert(made, {"id": 1, "t": "'; DROP TABLE d.users; -- \\"})
     transaction = read_transaction(HistoryLog.open(of(story)), newest(story))
-    lines = list(script(transaction, for_upstream([invert_changes(each) for each in transaction.tables])))
+    lines = list(
+        script(transaction, for_upstream([invert_changes(each) for each in transaction.tables]))
+    )
     for line in lines:
         assert line.startswith(b"--") or line.endswith(b";")
         if line.startswith(b"--"):
@@ -290,7 +324,9 @@ def test_tidb_gets_all_digits_of_a_float_the_replica_those_that_it_has(story: St
     story.create(made, "CREATE TABLE `t` (`id` int PRIMARY KEY, `f` float)")
     story.insert(made, {"id": 1, "f": 1234567946895360.0})
     transaction = read_transaction(HistoryLog.open(of(story)), newest(story))
-    text = b"\n".join(script(transaction, for_upstream([invert_changes(each) for each in transaction.tables])))
+    text = b"\n".join(
+        script(transaction, for_upstream([invert_changes(each) for each in transaction.tables]))
+    )
     (digits,) = re.findall(rb"`f`<=>(\S+?)\)?;", text)
     assert float(digits) == float(np.float32(1234567946895360.0)) != float(np.float32(1.23457e15))
     story.apply()
@@ -306,8 +342,8 @@ def test_the_command_writes_a_script_and_its_dry_run_ends_with_1_where_rows_were
     story.apply()
     config = tmp_path / "sluice.toml"
     config.write_text(
-        f'[upstream]\npd-urls = "http://unused:1"\n[relay]\nurl = "{story.url}"\n[downstream]\nhost = "127.0.0.1"\n'
-        f'port = {story.server.port}\nuser = "root"\n'
+        f'[upstream]\npd-urls = "http://unused:1"\n[relay]\nurl = "{story.url}"\n[downstream]\nhost'
+        f' = "127.0.0.1"\nport = {story.server.port}\nuser = "root"\n'
     )
 
     def ran(*arguments: str) -> tuple[int | str | None, str]:

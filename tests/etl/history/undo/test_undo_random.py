@@ -19,17 +19,37 @@ from tests.etl.story import Story, table
 
 Row = dict[str, Any]
 WIDE = table(
-    9, "wide", "id int", "a bigint unsigned", "b decimal(30,10)", "c varchar(20)", "d varbinary(20)", "e double",
-    "f float", "g bit(20)", "h json", "i time(3)", "j datetime(6)", "k date", "l enum('x','y')", "m set('p','q')",
-    "n year", primary="id", unique=("c",),
-)  # fmt: skip
+    9,
+    "wide",
+    "id int",
+    "a bigint unsigned",
+    "b decimal(30,10)",
+    "c varchar(20)",
+    "d varbinary(20)",
+    "e double",
+    "f float",
+    "g bit(20)",
+    "h json",
+    "i time(3)",
+    "j datetime(6)",
+    "k date",
+    "l enum('x','y')",
+    "m set('p','q')",
+    "n year",
+    primary="id",
+    unique=("c",),
+)
 CREATE_WIDE = (
-    "CREATE TABLE `wide` (`id` int PRIMARY KEY, `a` bigint unsigned, `b` decimal(30,10), `c` varchar(20), `d`"
-    " varbinary(20), `e` double, `f` float, `g` bit(20), `h` json, `i` time(3), `j` datetime(6), `k` date, `l`"
-    " enum('x','y'), `m` set('p','q'), `n` year, UNIQUE `u2` (`c`))"
+    "CREATE TABLE `wide` (`id` int PRIMARY KEY, `a` bigint unsigned, `b` decimal(30,10), `c`"
+    " varchar(20), `d` varbinary(20), `e` double, `f` float, `g` bit(20), `h` json, `i` time(3),"
+    " `j` datetime(6), `k` date, `l` enum('x','y'), `m` set('p','q'), `n` year, UNIQUE `u2` (`c`))"
 )
 LOOSE = replace(WIDE, id=10, name="loose", pk_is_handle=False, indexes=())
-CREATE_LOOSE = CREATE_WIDE.replace("`wide`", "`loose`").replace(" PRIMARY KEY", "").replace(", UNIQUE `u2` (`c`)", "")
+CREATE_LOOSE = (
+    CREATE_WIDE.replace("`wide`", "`loose`")
+    .replace(" PRIMARY KEY", "")
+    .replace(", UNIQUE `u2` (`c`)", "")
+)
 TEXT = st.text(st.sampled_from("aA'\"\\\x00\n%é✓ "), max_size=6)
 OTHERS = {
     "a": st.integers(0, 2**64 - 1),
@@ -40,7 +60,9 @@ OTHERS = {
     "g": st.integers(0, 2**20 - 1),
     "h": st.sampled_from(['{"a": 1}', "[]", '"\\\\"', "null", "1.5", '{"é": ["\'", null]}']),
     "i": st.sampled_from(["-838:59:59.000", "00:00:00.001", "838:59:59.000"]),
-    "j": st.sampled_from(["0000-00-00 00:00:00.000000", "2026-11-22 01:02:03.000004", "9999-12-31 23:59:59.999999"]),
+    "j": st.sampled_from(
+        ["0000-00-00 00:00:00.000000", "2026-11-22 01:02:03.000004", "9999-12-31 23:59:59.999999"]
+    ),
     "k": st.sampled_from(["0000-00-00", "2026-02-28", "2026-00-00"]),
     "l": st.sampled_from(["x", "y"]),
     "m": st.sampled_from(["", "p", "p,q"]),
@@ -52,15 +74,22 @@ OTHERS = {
 def rows_and_changes(draw: st.DrawFn) -> tuple[list[Row], list[tuple[str, int, Row]]]:
     """Some rows, and changes of them in one transaction: (kind, place, new values)."""
     texts = draw(st.lists(TEXT, min_size=2, max_size=8, unique_by=lambda text: text.rstrip(" ")))
-    values = st.fixed_dictionaries({name: st.none() | strategy for name, strategy in OTHERS.items()})
+    values = st.fixed_dictionaries(
+        {name: st.none() | strategy for name, strategy in OTHERS.items()}
+    )
     rows = [{"id": n, "c": text} | draw(values) for n, text in enumerate(texts)]
     kinds = st.sampled_from(["delete", "update", "key", "insert"])
     return rows, [(draw(kinds), n, draw(values)) for n in range(len(rows))]
 
 
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=3,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(told=rows_and_changes())
-@pytest.mark.parametrize(("of_table", "create"), [(WIDE, CREATE_WIDE), (LOOSE, CREATE_LOOSE)], ids=["key", "no key"])
+@pytest.mark.parametrize(
+    ("of_table", "create"), [(WIDE, CREATE_WIDE), (LOOSE, CREATE_LOOSE)], ids=["key", "no key"]
+)
 def test_random_rows_are_what_they_were(
     mariadb_server: MariaDBServer,
     tmp_path_factory: pytest.TempPathFactory,

@@ -1,4 +1,6 @@
-"""Transactions of a real cluster, taken back one by one, the last one first: the tables are what they were before."""
+"""Transactions of a real cluster, taken back one by one, the last one first: the tables are what
+they were before.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def test_every_type_and_key_shape_is_taken_back(mariadb: MariaDBServer, tmp_path
 def states_at(
     server: MariaDBServer, settings: Settings, relay: RelayLog, windows: list[WindowRecord]
 ) -> dict[int, State]:
-    """Apply all; what the tables that a window touches, and those that were touched before, were when it began."""
+    """Apply all.
+
+    What the tables that a window touches, and those that were touched before, were when it began.
+    """
     found: dict[int, State] = {}
     tables: set[str] = set()
     last = relay.last()

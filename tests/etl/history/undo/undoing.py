@@ -1,4 +1,6 @@
-"""Transactions taken back in a database, as a person does it in TiDB: by the script, statement by statement."""
+"""Transactions taken back in a database, as a person does it in TiDB: by the script, statement by
+statement.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.etl.mariadb_fixture import MariaDBServer
 State = dict[str, Counter[tuple[Any, ...]]]
 
 
-def read(settings: Settings, commit_ts: int, *globs: str) -> tuple[PastTransaction, list[TableUndoSql]]:
+def read(
+    settings: Settings, commit_ts: int, *globs: str
+) -> tuple[PastTransaction, list[TableUndoSql]]:
     """The transaction, and its opposite under the names that the replica has."""
     transaction = read_transaction(HistoryLog.open(settings), commit_ts, globs)
     tables = []
@@ -34,13 +38,19 @@ def read(settings: Settings, commit_ts: int, *globs: str) -> tuple[PastTransacti
     return transaction, tables
 
 
-def take_back(server: MariaDBServer, settings: Settings, commit_ts: int, *globs: str) -> tuple[int, int]:
-    """How many rows were taken back, and how many should have been; committed only if they are the same."""
+def take_back(
+    server: MariaDBServer, settings: Settings, commit_ts: int, *globs: str
+) -> tuple[int, int]:
+    """How many rows were taken back, and how many should have been.
+
+    Committed only if they are the same.
+    """
     connection = server.connect()
     try:
         with connection.cursor() as cursor:
             for line in script(*read(settings, commit_ts, *globs)):
-                if not line.startswith((b"--", b"SET SESSION allow_auto_random")):  # which is TiDB's alone
+                # which is TiDB's alone
+                if not line.startswith((b"--", b"SET SESSION allow_auto_random")):
                     cursor.execute(line)
             undone, expected = cursor.fetchall()[0]
             cursor.execute("COMMIT" if undone == expected else "ROLLBACK")

@@ -40,7 +40,8 @@ def way(request, tmp_path_factory):
 def window_batch(rows):
     columns = list(zip(*rows)) or [(), (), ()]
     return pa.record_batch(
-        [pa.array(list(column), field.type) for column, field in zip(columns, WINDOW_SCHEMA)], schema=WINDOW_SCHEMA
+        [pa.array(list(column), field.type) for column, field in zip(columns, WINDOW_SCHEMA)],
+        schema=WINDOW_SCHEMA,
     )
 
 
@@ -80,26 +81,52 @@ def test_a_recording_gives_all_its_changes_in_commit_order(name, batch_rows):
         if binlog.ddl_job_id and binlog.ddl_query.lower().startswith(b"select setval"):
             fakes += 1
         elif binlog.ddl_job_id:
-            ddls.append((commit_ts, binlog.ddl_job_id, binlog.ddl_schema_state, binlog.ddl_query.decode()))
+            ddls.append(
+                (commit_ts, binlog.ddl_job_id, binlog.ddl_schema_state, binlog.ddl_query.decode())
+            )
         value = pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)
         position = 0
         for made in value.mutations:
-            cursors = {0: list(made.inserted_rows), 1: list(made.updated_rows), 4: list(made.deleted_rows)}
+            cursors = {
+                0: list(made.inserted_rows),
+                1: list(made.updated_rows),
+                4: list(made.deleted_rows),
+            }
             for kind in made.sequence:
                 kind_out = {0: 0, 1: 1, 4: 2}[kind]
                 row = cursors[kind].pop(0)
-                expected.append((commit_ts, start_ts, position, made.table_id, value.schema_version, kind_out, row))
+                expected.append(
+                    (
+                        commit_ts,
+                        start_ts,
+                        position,
+                        made.table_id,
+                        value.schema_version,
+                        kind_out,
+                        row,
+                    )
+                )
                 position += 1
     assert list(zip(*(column.to_pylist() for column in table.columns))) == expected
     assert [(d.commit_ts, d.job_id, d.schema_state, d.query) for d in totals.ddls] == ddls
-    assert (totals.transactions, totals.changes, totals.fake_ddls) == (len(rows), len(expected), fakes)
+    assert (totals.transactions, totals.changes, totals.fake_ddls) == (
+        len(rows),
+        len(expected),
+        fakes,
+    )
     assert sum(t.rows for t in totals.by_table.tables().values()) == len(expected)
     for table_id, span in totals.by_table.tables().items():
         commits = [change[0] for change in expected if change[3] == table_id]
-        assert (span.rows, span.first_commit_ts, span.last_commit_ts) == (len(commits), commits[0], commits[-1])
+        assert (span.rows, span.first_commit_ts, span.last_commit_ts) == (
+            len(commits),
+            commits[0],
+            commits[-1],
+        )
 
 
-changes = st.lists(st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=8)), max_size=12)
+changes = st.lists(
+    st.tuples(st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=8)), max_size=12
+)
 
 
 @settings(deadline=None)
@@ -116,7 +143,10 @@ def test_changes_of_a_table_come_out_in_the_order_of_its_sequence(transactions):
         for table_id, changed in made
         for kind, row in changed
     ]
-    assert list(zip(*(table[name].to_pylist() for name in ("commit_ts", "table_id", "kind", "row")))) == expected
+    assert (
+        list(zip(*(table[name].to_pylist() for name in ("commit_ts", "table_id", "kind", "row"))))
+        == expected
+    )
     positions = {}
     for commit_ts, position in zip(table["commit_ts"].to_pylist(), table["position"].to_pylist()):
         assert position == positions.get(commit_ts, -1) + 1
@@ -129,7 +159,9 @@ def test_packed_sequences_are_read_too():
     ).SerializeToString()
     unpacked, packed = b"\x38\x01\x38\x00", b"\x3a\x02\x01\x00"
     assert value.endswith(unpacked)
-    payload = pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=value[:-4] + packed).SerializeToString()
+    payload = pb.binlog.Binlog(
+        tp=0, start_ts=1, prewrite_value=value[:-4] + packed
+    ).SerializeToString()
     table, _ = explode([(2, 1, payload)])
     assert table["row"].to_pylist() == [b"u", b"i"]
 
@@ -139,7 +171,11 @@ def test_changes_of_internal_tables_are_left_out_and_counted():
         (
             2,
             1,
-            prewrite(1, mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"x")), mutation(MAX_USER_TABLE_ID, (INSERT, b"y"))),
+            prewrite(
+                1,
+                mutation(MAX_USER_TABLE_ID + 1, (INSERT, b"x")),
+                mutation(MAX_USER_TABLE_ID, (INSERT, b"y")),
+            ),
         )
     ]
     table, totals = explode(rows)
@@ -148,7 +184,9 @@ def test_changes_of_internal_tables_are_left_out_and_counted():
 
 
 def test_setval_is_no_ddl():
-    rows = [(2, 1, prewrite(1, ddl_query=b"Select SetVal(`s`, 100)", ddl_job_id=77, ddl_schema_state=5))]
+    rows = [
+        (2, 1, prewrite(1, ddl_query=b"Select SetVal(`s`, 100)", ddl_job_id=77, ddl_schema_state=5))
+    ]
     _, totals = explode(rows)
     assert totals.ddls == [] and totals.fake_ddls == 1 and totals.transactions == 1
 
@@ -161,10 +199,16 @@ def test_a_ddl_without_its_schema_state_is_one_like_any_other():
 
 GARBLED = [
     (b"\xff\xff\xff", "is no Prewrite binlog"),
-    (pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x05ab").SerializeToString(), "is no Prewrite binlog"),
+    (
+        pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x05ab").SerializeToString(),
+        "is no Prewrite binlog",
+    ),
     (pb.binlog.Binlog(tp=1, start_ts=1, commit_ts=2).SerializeToString(), "a record of type 1"),
     (prewrite(9), "with start_ts 9"),
-    (pb.binlog.Binlog(tp=0, start_ts=1, commit_ts=0).SerializeToString(), "neither changes nor a whole DDL record"),
+    (
+        pb.binlog.Binlog(tp=0, start_ts=1, commit_ts=0).SerializeToString(),
+        "neither changes nor a whole DDL record",
+    ),
     (prewrite(1, ddl_query=b"", ddl_job_id=4), "neither changes nor a whole DDL record"),
     (
         prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[])),
@@ -175,15 +219,31 @@ GARBLED = [
         "table id 3: 1 inserted, 0 updated.*says 0 inserted, 1 updated, 0 deleted",
     ),
     (
-        prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0])),
+        prewrite(
+            1,
+            pb.binlog.TableMutation(
+                table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0]
+            ),
+        ),
         "table id 3: 1 inserted, 0 updated, 1 deleted rows.*says 2 inserted",
     ),
     (
-        prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 4, 4])),
+        prewrite(
+            1,
+            pb.binlog.TableMutation(
+                table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 4, 4]
+            ),
+        ),
         "table id 3",
     ),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], deleted_pks=[b"a"])), "deletions by key"),
-    (prewrite(1, pb.binlog.TableMutation(table_id=3, deleted_ids=[4], sequence=[])), "deletions by key"),
+    (
+        prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], deleted_pks=[b"a"])),
+        "deletions by key",
+    ),
+    (
+        prewrite(1, pb.binlog.TableMutation(table_id=3, deleted_ids=[4], sequence=[])),
+        "deletions by key",
+    ),
     (
         prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], inserted_rows=[b"a"])),
         "table id 3: 1 inserted.*says 0 inserted",
@@ -195,7 +255,9 @@ GARBLED = [
         "table id 3.*1 inserted.*sequence of 2 known entries",
     ),
     (
-        pb.binlog.Binlog(tp=0, start_ts=1, prewrite_value=b"\x12\x07\x08\x03\x12\x01a\x38\x09").SerializeToString(),
+        pb.binlog.Binlog(
+            tp=0, start_ts=1, prewrite_value=b"\x12\x07\x08\x03\x12\x01a\x38\x09"
+        ).SerializeToString(),
         "table id 3.*0 known entries",
     ),
 ]
@@ -204,7 +266,9 @@ GARBLED = [
 @pytest.mark.parametrize(("payload", "what"), GARBLED, ids=[what for _, what in GARBLED])
 def test_a_bad_payload_is_an_error_that_names_pump_transaction_and_fault(payload, what):
     good = (1, 0, prewrite(0, mutation(3, (INSERT, b"a"))))
-    with pytest.raises(BinlogDecodeError, match=rf"pump pump-1, transaction with commit_ts 2, start_ts 1: .*{what}"):
+    with pytest.raises(
+        BinlogDecodeError, match=rf"pump pump-1, transaction with commit_ts 2, start_ts 1: .*{what}"
+    ):
         explode([good, (2, 1, payload)])
 
 
@@ -226,7 +290,9 @@ def check_cuts(commit_ts, start_ts, payload):
             assert re.search(rf"commit_ts {commit_ts}, start_ts {start_ts}", str(error))
         else:  # only fields are missing that have no meaning for this kind of transaction, or that old TiDBs don't send
             assert cut.equals(whole)
-            assert [(d.job_id, d.query) for d in totals.ddls] == [(d.job_id, d.query) for d in whole_totals.ddls]
+            assert [(d.job_id, d.query) for d in totals.ddls] == [
+                (d.job_id, d.query) for d in whole_totals.ddls
+            ]
 
 
 def test_commits_that_go_back_are_refused():
@@ -252,7 +318,9 @@ def test_a_large_transaction_comes_out_in_batches_of_bounded_size_and_in_order(m
     table = pa.Table.from_batches(batches)
     assert table["row"].to_pylist() == [row for _, row in (*first, *second)] + [b"x" * 3000]
     assert table["position"].to_pylist() == [*range(1000), 0]
-    assert table["kind"].to_pylist() == [{INSERT: 0, UPDATE: 1, DELETE: 2}[kind] for kind, _ in (*first, *second)] + [0]
+    assert table["kind"].to_pylist() == [
+        {INSERT: 0, UPDATE: 1, DELETE: 2}[kind] for kind, _ in (*first, *second)
+    ] + [0]
 
 
 MEMORY = """
@@ -288,7 +356,9 @@ def test_a_large_transaction_is_landed_in_its_payload_and_little_more(tmp_path):
     used = limit = payload = 0
     for attempt in range(
         3
-    ):  # what writes the part runs beside what explodes: on a busy machine more is under way at once
+        # what writes the part runs beside what explodes: on a busy machine more is under way at
+        # once
+    ):
         done = subprocess.run(
             [sys.executable, "-c", MEMORY, (tmp_path / str(attempt)).as_uri()],
             env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120,

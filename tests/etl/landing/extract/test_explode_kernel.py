@@ -13,7 +13,14 @@ from sluice.etl.landing.extract.kernel import plain
 from sluice.tidb import pb
 from sluice.tidb.schema import MAX_USER_TABLE_ID
 from tests.compiled_kernels import compiled_kernel
-from tests.etl.landing.extract.test_explode import DELETE, INSERT, UPDATE, mutation, prewrite, window_batch
+from tests.etl.landing.extract.test_explode import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    mutation,
+    prewrite,
+    window_batch,
+)
 from tests.etl.landing.extract.test_wire_scan import odd_transactions
 
 
@@ -33,7 +40,13 @@ def exploded(way, rows):
         except BinlogDecodeError as error:
             return str(error)
     totals = exploder.totals
-    return changes, totals.transactions, totals.changes, totals.internal_changes, totals.by_table.tables()
+    return (
+        changes,
+        totals.transactions,
+        totals.changes,
+        totals.internal_changes,
+        totals.by_table.tables(),
+    )
 
 
 def is_found(compiled, rows):
@@ -42,7 +55,12 @@ def is_found(compiled, rows):
         edges.append(edges[-1] + len(row[2]))
     commits, starts = (struct.pack(f"{len(rows)}q", *(row[i] for row in rows)) for i in (0, 1))
     data = b"".join(row[2] for row in rows)
-    return compiled.scan(data, struct.pack(f"{len(edges)}q", *edges), commits, starts, MAX_USER_TABLE_ID) is not None
+    return (
+        compiled.scan(
+            data, struct.pack(f"{len(edges)}q", *edges), commits, starts, MAX_USER_TABLE_ID
+        )
+        is not None
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -68,12 +86,16 @@ def damage(payload, how, at, value):
 
 
 harm = st.tuples(
-    st.sampled_from(["byte", "cut", "twice", "length", "varint"]), st.integers(0, 10_000), st.integers(0, 255)
+    st.sampled_from(["byte", "cut", "twice", "length", "varint"]),
+    st.integers(0, 10_000),
+    st.integers(0, 255),
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(rows=odd_transactions(), harms=st.lists(harm, min_size=1, max_size=3), victim=st.integers(0, 5))
+@given(
+    rows=odd_transactions(), harms=st.lists(harm, min_size=1, max_size=3), victim=st.integers(0, 5)
+)
 def test_damaged_bytes_are_left_to_the_scan_or_mean_the_same(compiled, rows, harms, victim):
     commit_ts, start_ts, payload = rows[victim % len(rows)]
     for each in harms:
@@ -98,7 +120,10 @@ def test_changes_of_many_tables_are_counted_for_each(compiled):
             10 * i + 1,
             prewrite(
                 10 * i + 1,
-                *(mutation(1 + (7 * i + j) % 500, *[(kinds[i % 3], b"row")] * (1 + j)) for j in range(5)),
+                *(
+                    mutation(1 + (7 * i + j) % 500, *[(kinds[i % 3], b"row")] * (1 + j))
+                    for j in range(5)
+                ),
                 mutation(MAX_USER_TABLE_ID + 1 + i, (INSERT, b"internal")),
                 schema_version=5 + i % 3,
             ),
@@ -131,11 +156,20 @@ def test_arguments_that_dont_fit_are_refused(compiled):
     one = struct.pack("q", 1)
     found = compiled.scan(payload, two, one, one, MAX_USER_TABLE_ID)
     mutations, changes, tables, internal, size = found
-    assert (len(changes), internal, size) == (32, 0, 5) and struct.unpack("6q", tables) == (3, 2, 1, 1, 5, 5)
+    assert (len(changes), internal, size) == (32, 0, 5) and struct.unpack("6q", tables) == (
+        3,
+        2,
+        1,
+        1,
+        5,
+        5,
+    )
     assert compiled.columns(payload, one, one, mutations, changes, 0, 2)[7] == b"abcde"
     assert compiled.columns(payload, one, one, mutations, changes, 1, 1)[6:] == (bytes(8), b"")
     for edges in [(0, len(payload) + 1), (-1, 4), (4, 2), (2**62, 2**62)]:
-        assert compiled.scan(payload, struct.pack("2q", *edges), one, one, MAX_USER_TABLE_ID) is None
+        assert (
+            compiled.scan(payload, struct.pack("2q", *edges), one, one, MAX_USER_TABLE_ID) is None
+        )
     for bad in [(payload, two, one, one + one), (payload, one, one, one), (payload, two, one, b"")]:
         with pytest.raises(ValueError, match="commit_ts and a start_ts"):
             compiled.scan(*bad, MAX_USER_TABLE_ID)

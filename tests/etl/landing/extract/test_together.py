@@ -25,18 +25,27 @@ def transaction(commit_ts):
 def transactions_of(rows):
     """A record batch of (commit_ts, start_ts, payload)."""
     columns = zip(WINDOW_SCHEMA, zip(*rows))
-    return pa.record_batch([pa.array(values, field.type) for field, values in columns], WINDOW_SCHEMA)
+    return pa.record_batch(
+        [pa.array(values, field.type) for field, values in columns], WINDOW_SCHEMA
+    )
 
 
 def tasks_of(pumps, token, *, together):
     """The window (0, 100] of these pumps."""
     return [
         {
-            "n": n, "token": token, "lo": 0, "hi": 100, "host": pump.status.host, "range_lo": 0, "range_hi": 100,
-            "skips": [], "is_small": together,
+            "n": n,
+            "token": token,
+            "lo": 0,
+            "hi": 100,
+            "host": pump.status.host,
+            "range_lo": 0,
+            "range_hi": 100,
+            "skips": [],
+            "is_small": together,
         }
         for n, pump in enumerate(pumps)
-    ]  # fmt: skip
+    ]
 
 
 def landed(relay, pumps, token, *, together):
@@ -51,7 +60,9 @@ def landed(relay, pumps, token, *, together):
 
 @pytest.fixture
 def pumps():
-    """Three: two that hold one transaction both, as TiDB writes again to another pump, and one that holds nothing."""
+    """Three: two that hold one transaction both, as TiDB writes again to another pump, and one that
+    holds nothing.
+    """
     found = [
         WindowPump("a", [transaction(ts) for ts in (10, 30, 50)]),
         WindowPump("b", [transaction(ts) for ts in (20, 30, 60)]),
@@ -74,11 +85,14 @@ def test_small_ranges_become_one_part_with_each_transaction_once_in_order(pumps,
     assert [answer["transactions"] for answer in answers] == [3, 3, 0]
 
 
-def test_what_came_with_the_bounds_is_landed_as_far_as_the_window_reaches_without_asking_again(pumps, tmp_path):
+def test_what_came_with_the_bounds_is_landed_as_far_as_the_window_reaches_without_asking_again(
+    pumps, tmp_path
+):
     relay = RelayLog.open(tmp_path.as_uri())
     (read,), answers = landed(relay, pumps, "read", together=True)
     windows = [
-        transactions_of([*pump.rows, (110, 109, b"behind the window")]).serialize().to_pybytes() for pump in pumps
+        transactions_of([*pump.rows, (110, 109, b"behind the window")]).serialize().to_pybytes()
+        for pump in pumps
     ]
     tasks = tasks_of(pumps, "handed", together=True)
     for pump, task, window in zip(pumps, tasks, windows):
@@ -87,7 +101,9 @@ def test_what_came_with_the_bounds_is_landed_as_far_as_the_window_reaches_withou
     handed = _process_ranges(relay, LandRanges(relay.url, CLUSTER_ID), tasks, "handed")
     found = read_parts(relay.storage, [Part.from_dict(handed[0]["part"])])
     assert found.equals(read_parts(relay.storage, [read]))
-    assert [answer["transactions"] for answer in handed] == [answer["transactions"] for answer in answers]
+    assert [answer["transactions"] for answer in handed] == [
+        answer["transactions"] for answer in answers
+    ]
     tasks[1]["window"] = windows[1][:-8]
     with pytest.raises(PumpReadError, match=r"window from 0 .* is damaged"):
         _process_ranges(relay, LandRanges(relay.url, CLUSTER_ID), tasks, "damaged")
@@ -96,6 +112,8 @@ def test_what_came_with_the_bounds_is_landed_as_far_as_the_window_reaches_withou
 def test_what_cannot_be_read_is_told_of_its_range_and_nothing_is_written(pumps, tmp_path):
     pumps[1].rows.append((70, 69, b"\x12\x05ab"))
     relay = RelayLog.open(tmp_path.as_uri())
-    (answer,) = _process_ranges(relay, LandRanges(relay.url, CLUSTER_ID), tasks_of(pumps, "one", together=True), "one")
+    (answer,) = _process_ranges(
+        relay, LandRanges(relay.url, CLUSTER_ID), tasks_of(pumps, "one", together=True), "one"
+    )
     assert answer["n"] == 1 and "commit_ts 70" in answer["unreadable"]
     assert not list(tmp_path.rglob("*.arrow"))

@@ -1,4 +1,6 @@
-"""What the scan over many messages finds is what protobuf itself finds, whichever way it goes about it."""
+"""What the scan over many messages finds is what protobuf itself finds, whichever way it goes about
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.etl.landing.extract import BinlogDecodeError, _wire_scan, kernel
-from sluice.etl.landing.extract._wire_scan import FIXED32, FIXED64, LENGTH, RUN_WIRE_TYPE, VARINT, WireError, scan
+from sluice.etl.landing.extract._wire_scan import (
+    FIXED32,
+    FIXED64,
+    LENGTH,
+    RUN_WIRE_TYPE,
+    VARINT,
+    WireError,
+    scan,
+)
 from sluice.etl.landing.extract.kernel import plain
 from sluice.tidb import pb
 from sluice.tidb.codec.varint import encode_uvarint
@@ -49,7 +59,10 @@ def encoded(tag, value):
 
 numbers = st.integers(1, 20) | st.sampled_from([2**11, 2**28 - 1])
 field = st.one_of(
-    st.tuples(numbers.map(lambda n: n << 3 | VARINT), st.integers(0, 200) | st.integers(-(2**63), 2**63 - 1)),
+    st.tuples(
+        numbers.map(lambda n: n << 3 | VARINT),
+        st.integers(0, 200) | st.integers(-(2**63), 2**63 - 1),
+    ),
     st.tuples(
         numbers.map(lambda n: n << 3 | LENGTH),
         st.binary(max_size=20) | st.sampled_from([b"x" * 127, b"x" * 128, b"y" * 20_000]),
@@ -58,7 +71,9 @@ field = st.one_of(
     st.tuples(numbers.map(lambda n: n << 3 | FIXED32), st.binary(min_size=4, max_size=4)),
 )
 messages = st.lists(
-    st.lists(field, max_size=6) | st.lists(st.tuples(st.just(0x38), st.integers(0, 130)), max_size=150), max_size=8
+    st.lists(field, max_size=6)
+    | st.lists(st.tuples(st.just(0x38), st.integers(0, 130)), max_size=150),
+    max_size=8,
 )
 
 
@@ -87,18 +102,30 @@ def test_a_message_that_breaks_off_is_refused_and_told_from_the_others(fields, d
 @pytest.mark.parametrize(
     "garbage",
     [
-        b"\x0b", b"\x0c", b"\x0e", b"\x0f", b"\x00\x01", b"\x02\x00", b"\x80", b"\x08" + b"\xff" * 10 + b"\x01",
-        b"\x80\x80\x80\x80\x10\x01", b"\x0a" + b"\xff" * 9 + b"\x01", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x0b",
+        b"\x0c",
+        b"\x0e",
+        b"\x0f",
+        b"\x00\x01",
+        b"\x02\x00",
+        b"\x80",
+        b"\x08" + b"\xff" * 10 + b"\x01",
+        b"\x80\x80\x80\x80\x10\x01",
+        b"\x0a" + b"\xff" * 9 + b"\x01",
+        b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
     ],
     ids=bytes.hex,
-)  # fmt: skip
+)
 def test_what_is_no_field_is_refused(garbage):
     with pytest.raises(WireError):
         scanned([b"\x08\x01", garbage, garbage + bytes(40)])
 
 
 def reference(rows):
-    """What `explode` should make of transactions, by way of protobuf's own messages; None where it should refuse."""
+    """What `explode` should make of transactions, by way of protobuf's own messages.
+
+    None where it should refuse.
+    """
     changes = []
     for commit_ts, start_ts, payload in rows:
         try:
@@ -109,11 +136,17 @@ def reference(rows):
         if binlog.tp or binlog.start_ts != start_ts:
             return None
         is_ddl = bool(binlog.ddl_query and binlog.ddl_job_id)
-        if (binlog.HasField("ddl_query") and not is_ddl) or not (is_ddl or binlog.HasField("prewrite_value")):
+        if (binlog.HasField("ddl_query") and not is_ddl) or not (
+            is_ddl or binlog.HasField("prewrite_value")
+        ):
             return None
         position = 0
         for made in value.mutations:
-            lists = {INSERT: list(made.inserted_rows), UPDATE: list(made.updated_rows), DELETE: list(made.deleted_rows)}
+            lists = {
+                INSERT: list(made.inserted_rows),
+                UPDATE: list(made.updated_rows),
+                DELETE: list(made.deleted_rows),
+            }
             for kind in made.sequence:
                 if not lists.get(kind):
                     return None
@@ -142,19 +175,28 @@ def exploded(rows, batch_rows):
 
 
 change = st.tuples(
-    st.sampled_from([INSERT, UPDATE, DELETE]), st.binary(max_size=6) | st.binary(min_size=120, max_size=140)
+    st.sampled_from([INSERT, UPDATE, DELETE]),
+    st.binary(max_size=6) | st.binary(min_size=120, max_size=140),
 )
 
 
 @st.composite
 def odd_mutation(draw):
-    """A TableMutation with its fields in any order, its sequence partly packed, and fields that nobody knows."""
+    """A TableMutation with its fields in any order, its sequence partly packed, and fields that
+    nobody knows.
+    """
     changes = draw(st.lists(change, max_size=8))
     rows = [encoded({INSERT: 0x12, UPDATE: 0x1A, DELETE: 0x32}[kind], row) for kind, row in changes]
     split = draw(st.integers(0, len(changes)))
     packed = b"".join(encode_uvarint(kind) for kind, _ in changes[:split])
-    sequence = ([encoded(0x3A, packed)] if split else []) + [encoded(0x38, kind) for kind, _ in changes[split:]]
-    sequence += draw(st.sampled_from([[], [encoded(0x38, 9)], [encoded(0x38, 300)], [encoded(0x3A, b"\x09\xac\x02")]]))
+    sequence = ([encoded(0x3A, packed)] if split else []) + [
+        encoded(0x38, kind) for kind, _ in changes[split:]
+    ]
+    sequence += draw(
+        st.sampled_from(
+            [[], [encoded(0x38, 9)], [encoded(0x38, 300)], [encoded(0x3A, b"\x09\xac\x02")]]
+        )
+    )
     others = [
         encoded(0x08, draw(st.integers(-3, 300))),
         *draw(st.sampled_from([[], [encoded(0x08, 7)], [encoded(0x7A, b"new")]])),
@@ -169,11 +211,15 @@ def odd_mutation(draw):
 
 @st.composite
 def odd_transaction(draw, start_ts):
-    value = b"".join(encoded(0x12, one) for one in draw(st.lists(odd_mutation(), max_size=4))) + encoded(
-        0x08, draw(st.integers(0, 99))
-    )
+    value = b"".join(
+        encoded(0x12, one) for one in draw(st.lists(odd_mutation(), max_size=4))
+    ) + encoded(0x08, draw(st.integers(0, 99)))
     fields = [encoded(0x10, start_ts), encoded(0x2A, value)]
-    fields += draw(st.sampled_from([[], [encoded(0x08, 0)], [encoded(0x22, b"key")], [encoded(0x79, b"8 bytes!")]]))
+    fields += draw(
+        st.sampled_from(
+            [[], [encoded(0x08, 0)], [encoded(0x22, b"key")], [encoded(0x79, b"8 bytes!")]]
+        )
+    )
     if draw(st.integers(0, 9)) == 0:
         fields = [encoded(0x2A, b"the last one counts"), *fields]
         return b"".join(fields)
@@ -182,7 +228,10 @@ def odd_transaction(draw, start_ts):
 
 @st.composite
 def odd_transactions(draw):
-    return [(10 * i + 5, 10 * i + 1, draw(odd_transaction(10 * i + 1))) for i in range(draw(st.integers(1, 6)))]
+    return [
+        (10 * i + 5, 10 * i + 1, draw(odd_transaction(10 * i + 1)))
+        for i in range(draw(st.integers(1, 6)))
+    ]
 
 
 @pytest.mark.usefixtures("way")

@@ -78,18 +78,24 @@ def test_a_pipeline_that_works_is_shown_with_its_pumps_lag_pace_and_nothing_in_i
     settings = dataclasses.replace(settings, window=Window(idle_interval_ms=3_600_000))
     landed(relay, ago(9_000), hi := ago(2_000))
     checkpoint_at(settings, hi)
-    process = CounterRecorder(CounterStore(relay), source_of(downstream_name(settings.target)), every_s=3600)
+    process = CounterRecorder(
+        CounterStore(relay), source_of(downstream_name(settings.target)), every_s=3600
+    )
     process.at(hi)
     process.count({"changes": 500, "transactions": 50})
     process.close()
     seen = overview(settings)
     assert seen.held_back == ()
     assert seen.errors == {}
-    assert [each.state for each in (*seen.pumps, seen.landing, seen.relay, seen.downstream)] == [WORKING] * 4
+    assert [each.state for each in (*seen.pumps, seen.landing, seen.relay, seen.downstream)] == [
+        WORKING
+    ] * 4
     assert seen.downstream.at_ts == hi
     assert seen.lag_ms is not None
     assert seen.lag_ms >= 2_000
-    assert seen.downstream.changes_per_s == pytest.approx(10 * seen.downstream.transactions_per_s, rel=0.1)
+    assert seen.downstream.changes_per_s == pytest.approx(
+        10 * seen.downstream.transactions_per_s, rel=0.1
+    )
     assert seen.downstream.changes_per_s > 0
     assert seen.relay.waiting_ms == 0
     assert json.loads(json.dumps(seen.to_json()))["downstream"]["state"] == WORKING
@@ -98,7 +104,9 @@ def test_a_pipeline_that_works_is_shown_with_its_pumps_lag_pace_and_nothing_in_i
 def test_nothing_yet_is_no_error(settings: Settings, registry: Registry) -> None:
     pump(registry, "p1")
     seen = overview(settings)
-    assert [each.state for each in (seen.landing, seen.relay, seen.archive, seen.downstream)] == [IDLE] * 4
+    assert [each.state for each in (seen.landing, seen.relay, seen.archive, seen.downstream)] == [
+        IDLE
+    ] * 4
     assert seen.lag_ms is None
     assert seen.errors == {}
     assert seen.held_back == ()
@@ -115,14 +123,23 @@ def test_what_holds_it_back_is_said_in_words_the_gravest_first(
     relay.failures.note(Failure("apply", "table a.b: 1 row is missing", "copy it again", 1))
     Verifications(relay).note(
         VerifiedRun(
-            "verify-1", hi, 1, 2.0, "upstream", (TableVerified("a.b", hi, 1, 10, 10, 3, "upstream", "verify-1"),)
+            "verify-1",
+            hi,
+            1,
+            2.0,
+            "upstream",
+            (TableVerified("a.b", hi, 1, 10, 10, 3, "upstream", "verify-1"),),
         )
     )
-    job = Jobs(relay.storage).create("backfill", {}, WriteScope(downstream_name(settings.target), ("a.b",)), "ann")
+    job = Jobs(relay.storage).create(
+        "backfill", {}, WriteScope(downstream_name(settings.target), ("a.b",)), "ann"
+    )
     seen = overview(settings)
     assert [pump.state for pump in seen.pumps] == [PAUSED, IDLE]
     assert (seen.landing.state, seen.downstream.state) == (PAUSED, STOPPED)
-    assert seen.held_back[0].startswith("apply has stopped: table a.b: 1 row is missing. Hint: copy it again")
+    assert seen.held_back[0].startswith(
+        "apply has stopped: table a.b: 1 row is missing. Hint: copy it again"
+    )
     rest = "\n".join(seen.held_back)
     assert "landing is paused; `sluice resume`" in rest
     assert "pump p1 (p1:8250) is paused" in rest
@@ -130,7 +147,11 @@ def test_what_holds_it_back_is_said_in_words_the_gravest_first(
     assert "3 rows of a.b differ" in rest
     assert seen.relay.waiting_ms == 100_000
     assert [each["id"] for each in seen.jobs] == [job.id]
-    assert (seen.verified.tables, seen.verified.differing, seen.verified.differences) == (1, ("a.b",), 3)
+    assert (seen.verified.tables, seen.verified.differing, seen.verified.differences) == (
+        1,
+        ("a.b",),
+        3,
+    )
 
 
 def test_what_does_not_get_on_waits_and_says_for_how_long(
@@ -145,18 +166,26 @@ def test_what_does_not_get_on_waits_and_says_for_how_long(
     assert seen.held_back[1].startswith("landing is 12")
 
 
-def test_who_does_not_answer_is_named_and_the_rest_is_shown(settings: Settings, relay: RelayLog) -> None:
+def test_who_does_not_answer_is_named_and_the_rest_is_shown(
+    settings: Settings, relay: RelayLog
+) -> None:
     landed(relay, ago(9_000), hi := ago(2_000))
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as deaf:
         port = deaf.getsockname()[1]
         there = Downstream(host="127.0.0.1", port=port, connect_timeout_s=1)
-        seen = overview(dataclasses.replace(settings, upstream=Upstream(f"http://127.0.0.1:{port}"), downstream=there))
+        seen = overview(
+            dataclasses.replace(
+                settings, upstream=Upstream(f"http://127.0.0.1:{port}"), downstream=there
+            )
+        )
     assert seen.errors.keys() == {"upstream", "downstream"}
     assert (seen.downstream.state, seen.landing.state, seen.landing.at_ts) == (UNKNOWN, WORKING, hi)
     assert "the downstream doesn't answer" in "\n".join(seen.held_back)
 
 
-def test_of_a_downstream_that_is_away_the_newest_that_is_known_is_shown(settings: Settings, relay: RelayLog) -> None:
+def test_of_a_downstream_that_is_away_the_newest_that_is_known_is_shown(
+    settings: Settings, relay: RelayLog
+) -> None:
     landed(relay, ago(9_000), hi := ago(2_000))
     checkpoint_at(settings, first := hi - tso.span(5_000))
     assert overview(settings).downstream.at_ts == first
@@ -167,13 +196,18 @@ def test_of_a_downstream_that_is_away_the_newest_that_is_known_is_shown(settings
     assert (seen.downstream.state, seen.downstream.at_ts) == (UNKNOWN, first)
     assert seen.as_of_ms["downstream"] <= seen.silent_ms["downstream"] <= seen.at_ms
     assert known_checkpoint(settings, 60.0).at_ts == first
-    process = CounterRecorder(CounterStore(relay), source_of(downstream_name(settings.target)), every_s=3600)
+    process = CounterRecorder(
+        CounterStore(relay), source_of(downstream_name(settings.target)), every_s=3600
+    )
     process.at(hi)
     process.close()
     assert overview(settings).downstream.at_ts == hi  # who applies still gets there, and notes it
     checkpoint_at(settings, hi)
     seen = overview(settings)
-    assert (seen.errors.keys(), seen.silent_ms.keys()) == ({"upstream"} & seen.errors.keys(), seen.errors.keys())
+    assert (seen.errors.keys(), seen.silent_ms.keys()) == (
+        {"upstream"} & seen.errors.keys(),
+        seen.errors.keys(),
+    )
     assert known_checkpoint(settings, 60.0) == KnownCheckpoint(hi)
 
 

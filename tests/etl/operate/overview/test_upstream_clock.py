@@ -1,4 +1,6 @@
-"""Lag is measured by the upstream's clock: a wrong clock here, or a recording, makes no lag that isn't there."""
+"""Lag is measured by the upstream's clock: a wrong clock here, or a recording, makes no lag that
+isn't there.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ SYSTEM = {"mysql", "information_schema", "performance_schema", "sys"}
 
 @pytest.fixture
 def settings(mariadb: MariaDBServer, tmp_path: Path) -> Settings:
-    """A pipeline whose archive holds all of the recording `shop`, from the creation of each table on."""
+    """A pipeline whose archive holds all of the recording `shop`, from the creation of each table
+    on.
+    """
     return settings_of(mariadb, archive_of("shop", tmp_path, 1_000))
 
 
@@ -60,7 +62,9 @@ class Failing(Here):
         yield fail
 
 
-def test_a_drill_restores_verifies_drops_and_keeps_how_long_it_took(settings: Settings, mariadb: MariaDBServer) -> None:
+def test_a_drill_restores_verifies_drops_and_keeps_how_long_it_took(
+    settings: Settings, mariadb: MariaDBServer
+) -> None:
     before = databases(mariadb)
     now = time.time_ns() // 1_000_000
     assert not is_due(settings, now), "on its first day a pipeline has other things to do"
@@ -84,7 +88,10 @@ def test_a_drill_that_fails_says_so_and_the_next_one_removes_what_it_left(
     with pytest.raises(DrillFailedError, match="the worker broke"):
         run_drill(settings, job, Runner("test"), ways=Failing())
     told = archive_status(settings).drill
-    assert told is not None and (told["state"], "the worker broke" in told["said"]) == (FAILED, True)
+    assert told is not None and (told["state"], "the worker broke" in told["said"]) == (
+        FAILED,
+        True,
+    )
     again = made(settings)
     assert again.id != job.id
     assert databases(mariadb) == before
@@ -116,7 +123,9 @@ def test_a_drill_that_was_killed_goes_on_with_the_same_tables_and_moment(
     assert databases(mariadb) == before
 
 
-def test_a_drill_that_is_given_up_leaves_nothing(settings: Settings, mariadb: MariaDBServer) -> None:
+def test_a_drill_that_is_given_up_leaves_nothing(
+    settings: Settings, mariadb: MariaDBServer
+) -> None:
     before = databases(mariadb)
     job = made(settings)
     with pytest.raises(DrillFailedError):
@@ -127,7 +136,9 @@ def test_a_drill_that_is_given_up_leaves_nothing(settings: Settings, mariadb: Ma
     assert jobs.unfinished() == []
 
 
-def test_an_order_to_cancel_reaches_the_restore_that_runs(settings: Settings, mariadb: MariaDBServer) -> None:
+def test_an_order_to_cancel_reaches_the_restore_that_runs(
+    settings: Settings, mariadb: MariaDBServer
+) -> None:
     before = databases(mariadb)
     job = made(settings)
 

@@ -1,4 +1,7 @@
-"""A process that lands, or applies, outlasts the task that began it. Landing is paused here: it needs no upstream."""
+"""A process that lands, or applies, outlasts the task that began it.
+
+Landing is paused here: it needs no upstream.
+"""
 
 import contextlib
 import logging
@@ -33,8 +36,8 @@ def wish(tmp_path, monkeypatch):
     """To land, once it isn't paused any longer; what is left of it is killed in the end."""
     monkeypatch.setenv(_MARK, str(tmp_path))
     (tmp_path / "sluice.toml").write_text(
-        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "file://{tmp_path}/relay"\n[downstream]\n'
-        'host = "h"\n'
+        '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
+        f' "file://{tmp_path}/relay"\n[downstream]\nhost = "h"\n'
     )
     settings = load_settings(tmp_path / "sluice.toml")
     settings.open_relay().change_control(lambda _: Control(land_paused=True, apply_paused=False))
@@ -145,11 +148,19 @@ def test_another_process_follows_when_the_settings_have_changed_and_the_first_on
 def test_landing_and_applying_and_two_pipelines_have_processes_of_their_own(wish):
     other = replace(wish.settings, relay=replace(wish.settings.relay, pipeline="other"))
     assert (
-        len({socket_address(each) for each in (wish, replace(wish, what="apply"), replace(wish, settings=other))}) == 3
+        len(
+            {
+                socket_address(each)
+                for each in (wish, replace(wish, what="apply"), replace(wish, settings=other))
+            }
+        )
+        == 3
     )
 
 
-def test_sigterm_which_airflow_sends_for_a_task_that_is_cleared_ends_the_process_too(wish, tmp_path):
+def test_sigterm_which_airflow_sends_for_a_task_that_is_cleared_ends_the_process_too(
+    wish, tmp_path
+):
     left = run(wish)
     with task_at_work(tmp_path) as task:
         task.send_signal(signal.SIGTERM)
@@ -157,14 +168,18 @@ def test_sigterm_which_airflow_sends_for_a_task_that_is_cleared_ends_the_process
     assert gone(left)
 
 
-def test_the_process_of_a_task_that_was_killed_is_taken_up_by_the_one_that_is_started_again(wish, tmp_path):
+def test_the_process_of_a_task_that_was_killed_is_taken_up_by_the_one_that_is_started_again(
+    wish, tmp_path
+):
     left = run(wish)
     with task_at_work(tmp_path) as task:
         task.kill()
     assert run(wish) == left
 
 
-def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_once(wish, tmp_path, caplog):
+def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_once(
+    wish, tmp_path, caplog
+):
     caplog.set_level(logging.INFO)
     left = run(wish)
     with task_at_work(tmp_path) as task:
@@ -177,12 +192,16 @@ def test_it_is_taken_up_too_when_it_hears_of_the_kill_and_of_the_next_task_at_on
     resuming.join()
 
 
-def test_a_task_that_outlives_who_began_it_leaves_the_process_to_the_one_that_is_started_again(wish, tmp_path, caplog):
+def test_a_task_that_outlives_who_began_it_leaves_the_process_to_the_one_that_is_started_again(
+    wish, tmp_path, caplog
+):
     caplog.set_level(logging.INFO)
     left = run(wish)
     command = [sys.executable, "-c", _TASK, str(tmp_path / "sluice.toml")]
     beginning = f"import subprocess; subprocess.run({command!r})"
-    with subprocess.Popen([sys.executable, "-c", beginning], stderr=subprocess.PIPE, text=True) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-c", beginning], stderr=subprocess.PIPE, text=True
+    ) as worker:
         assert any("goes on in the process" in line for line in worker.stderr)
         (task,) = psutil.Process(worker.pid).children()
         worker.kill()
@@ -219,15 +238,21 @@ def test_an_installation_with_which_none_begins_stops_the_task_and_says_why(
     broken.write_text("#!/bin/sh\necho No module named pyarrow >&2\nexit 1\n")
     broken.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(broken))
-    with pytest.raises(WorkerLostError, match=r"\(exit code 1\): No module named pyarrow") as caught:
+    with pytest.raises(
+        WorkerLostError, match=r"\(exit code 1\): No module named pyarrow"
+    ) as caught:
         run_in_worker(wish, lambda: 600, threading.Event(), lambda _: None)
     assert not caught.value.transient
 
 
 def test_what_stops_it_is_told_by_the_name_and_with_the_way_out_that_it_has_there(wish):
-    settings = replace(wish.settings, relay=replace(wish.settings.relay, url="s3://nowhere/relay?no"))
+    settings = replace(
+        wish.settings, relay=replace(wish.settings.relay, url="s3://nowhere/relay?no")
+    )
     with pytest.raises(SluiceError) as caught:
-        run_in_worker(replace(wish, settings=settings), lambda: 600, threading.Event(), lambda _: None)
+        run_in_worker(
+            replace(wish, settings=settings), lambda: 600, threading.Event(), lambda _: None
+        )
     assert (type(caught.value).__name__, caught.value.transient) == ("RelayError", False)
     assert caught.value.way_out
     assert all(gone(each) for each in there())
@@ -258,9 +283,13 @@ def test_without_a_next_task_it_ends(wish, monkeypatch):
     assert all(each.finished.is_set() for each in timers), "one would end this process later"
 
 
-def test_it_has_the_connections_of_airflow_that_its_task_looked_up_and_is_told_why_there_is_none(wish, monkeypatch):
+def test_it_has_the_connections_of_airflow_that_its_task_looked_up_and_is_told_why_there_is_none(
+    wish, monkeypatch
+):
     downstream = replace(wish.settings.downstream, password_connection="downstream")
-    known = SimpleNamespace(conn_type="mysql", login="u", password="secret", host="h", extra_dejson={"a": "b"})
+    known = SimpleNamespace(
+        conn_type="mysql", login="u", password="secret", host="h", extra_dejson={"a": "b"}
+    )
     monkeypatch.setitem(RESOLVED, "downstream", known)
     lent = resolve_connections(replace(wish.settings, downstream=downstream))
     assert "secret" not in repr(lent)
@@ -298,7 +327,9 @@ def test_a_task_that_stands_still_is_left_and_another_one_may_come(monkeypatch, 
     resident = process.WorkerServer(wish, MessageChannel(own))
     resident._listener = socket.socket()
     for number in range(process._MAX_BUFFERED_LINES):
-        resident._log.emit(logging.LogRecord("sluice", logging.INFO, "", 0, "x" * 4_000 + str(number), None, None))
+        resident._log.emit(
+            logging.LogRecord("sluice", logging.INFO, "", 0, "x" * 4_000 + str(number), None, None)
+        )
     resident._forward_logs()
     assert resident._line is None
     assert not resident._stop.is_set()

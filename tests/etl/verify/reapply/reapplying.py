@@ -17,7 +17,9 @@ from sluice.relay.jobs import JobCounts, Runner, TableProgress
 
 def pipeline_with(url: str, folder: Path) -> Settings:
     """A pipeline whose downstream is a folder of files."""
-    return Settings(Upstream("unused"), Relay(url), Downstream(type="file"), file=File(dir=str(folder)))
+    return Settings(
+        Upstream("unused"), Relay(url), Downstream(type="file"), file=File(dir=str(folder))
+    )
 
 
 def files_in(folder: Path, **more: Any) -> dict[str, Any]:
@@ -70,12 +72,15 @@ def between(messages: list[bytes], since: int, until: int) -> list[bytes]:
 
 
 def documents(relay: RelayLog) -> dict[str, bytes]:
-    """Everything under the relay's URL that is no window, part or job: what a pipeline is told and has noted."""
+    """Everything under the relay's URL that is no window, part or job: what a pipeline is told and
+    has noted.
+    """
     root = Path(relay.url.removeprefix("file://"))
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.relative_to(root).parts[0] not in ("parts", "windows", "jobs", "open-jobs")
+        if path.is_file()
+        and path.relative_to(root).parts[0] not in ("parts", "windows", "jobs", "open-jobs")
     }
 
 

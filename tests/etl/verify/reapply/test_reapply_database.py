@@ -1,4 +1,6 @@
-"""Past windows into another database: its rows end as a model has them, and the running pipeline's are not touched."""
+"""Past windows into another database: its rows end as a model has them, and the running pipeline's
+are not touched.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,22 @@ from sluice.etl.verify.reapply import ReplayRangeError, ReplayRequest
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.random_history import CREATE, TABLES, History
-from tests.etl.verify.reapply.reapplying import Enough, pipeline_with, reapply, small_batches, stop_after
+from tests.etl.verify.reapply.reapplying import (
+    Enough,
+    pipeline_with,
+    reapply,
+    small_batches,
+    stop_after,
+)
 
 AGAIN = {"route": [{"schema-pattern": "rnd", "target-schema": "again"}]}
 CLUSTER = 7
 
 
 def rows_of(server: MariaDBServer, schema: str, name: str) -> list[tuple[Any, ...]]:
-    columns = ", ".join(f"`{c.name}`+0e0" if c.kind == "float" else f"`{c.name}`" for c in TABLES[name].columns)
+    columns = ", ".join(
+        f"`{c.name}`+0e0" if c.kind == "float" else f"`{c.name}`" for c in TABLES[name].columns
+    )
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {columns} FROM {schema}.`{name}`")
         return sorted(cursor.fetchall(), key=repr)
@@ -42,7 +52,10 @@ def database(server: MariaDBServer, **more: Any) -> dict[str, Any]:
 
 
 class Past:
-    """A history, landed, of which the range (since, until] is in the middle; `rows`: the model's at until."""
+    """A history, landed, of which the range (since, until] is in the middle.
+
+    `rows`: the model's at until.
+    """
 
     def __init__(self, folder: Path, seed: int) -> None:
         history = History(seed)
@@ -81,13 +94,19 @@ def test_a_restored_database_is_taken_to_any_later_time(mariadb: MariaDBServer, 
         assert rows_of(mariadb, "rnd", name) == past.rows[name], name
 
 
-def test_beside_the_pipeline_on_its_own_server_under_other_names(mariadb: MariaDBServer, past: Past) -> None:
+def test_beside_the_pipeline_on_its_own_server_under_other_names(
+    mariadb: MariaDBServer, past: Past
+) -> None:
     """Both go on, each from its own checkpoint."""
     pipeline = Settings(Upstream("unused"), Relay(past.relay.url), mariadb.downstream)
     create(mariadb, "rnd")
     create(mariadb, "again")
     again = replace(mariadb.downstream, checkpoint_table="again")
-    past.restored(replace(pipeline, downstream=again, routes=Routes((Route("rnd", "", "again", "", "a rule"),))))
+    past.restored(
+        replace(
+            pipeline, downstream=again, routes=Routes((Route("rnd", "", "again", "", "a rule"),))
+        )
+    )
     run_apply(pipeline, until_ts=past.since, run_seconds=240, prepare=local_preparer(pipeline))
     before = read_checkpoint(pipeline.target, CLUSTER)
     rows = {name: rows_of(mariadb, "rnd", name) for name in TABLES}
@@ -101,9 +120,13 @@ def test_beside_the_pipeline_on_its_own_server_under_other_names(mariadb: MariaD
     assert {name: rows_of(mariadb, "rnd", name) for name in TABLES} == past.rows
 
 
-def test_the_pipelines_own_database_is_refused_under_whatever_name(mariadb: MariaDBServer, tmp_path: Path) -> None:
+def test_the_pipelines_own_database_is_refused_under_whatever_name(
+    mariadb: MariaDBServer, tmp_path: Path
+) -> None:
     past = Past(tmp_path, 11)
-    pipeline = Settings(Upstream("unused"), Relay(past.relay.url), replace(mariadb.downstream, host="localhost"))
+    pipeline = Settings(
+        Upstream("unused"), Relay(past.relay.url), replace(mariadb.downstream, host="localhost")
+    )
     create(mariadb, "rnd")
     with pytest.raises(ReplayRangeError) as caught:
         reapply(pipeline, ReplayRequest(past.since, past.until, database(mariadb)))
@@ -120,7 +143,9 @@ def test_a_database_as_of_another_time_is_refused_and_so_is_one_without_the_tabl
     mariadb: MariaDBServer, other: Past
 ) -> None:
     pipeline = pipeline_with(other.relay.url, other.folder / "running")
-    with pytest.raises(ReplayRangeError, match=r"rnd\.account isn't on .*: it has to be there as it was at"):
+    with pytest.raises(
+        ReplayRangeError, match=r"rnd\.account isn't on .*: it has to be there as it was at"
+    ):
         reapply(pipeline, ReplayRequest(other.since, other.until, database(mariadb)))
     create(mariadb, "rnd")
     other.restored(replace(pipeline, downstream=mariadb.downstream))
@@ -147,7 +172,9 @@ def test_a_database_without_a_checkpoint_is_taken_on_trust_and_a_wrong_row_stops
         reapply(pipeline, ReplayRequest(other.since, other.until, database(mariadb)))
 
 
-def test_two_processes_of_one_job_do_not_write_side_by_side(mariadb: MariaDBServer, other: Past) -> None:
+def test_two_processes_of_one_job_do_not_write_side_by_side(
+    mariadb: MariaDBServer, other: Past
+) -> None:
     """The one that was taken over from stops, and nothing is written twice."""
     pipeline = pipeline_with(other.relay.url, other.folder / "running")
     create(mariadb, "rnd")
@@ -161,7 +188,8 @@ def test_two_processes_of_one_job_do_not_write_side_by_side(mariadb: MariaDBServ
             assert row is not None
             with mariadb.connect() as connection, connection.cursor() as cursor:
                 cursor.execute(
-                    "UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (replace(row, process="another").to_text(),)
+                    "UPDATE tidb_binlog.checkpoint SET checkPoint = %s",
+                    (replace(row, process="another").to_text(),),
                 )
 
     with pytest.raises(Exception, match="another process replicates to the same downstream"):

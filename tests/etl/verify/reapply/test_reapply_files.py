@@ -1,4 +1,6 @@
-"""Past windows into a folder of binlog files: the bytes that were written the first time, once, beside the pipeline."""
+"""Past windows into a folder of binlog files: the bytes that were written the first time, once,
+beside the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def original() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
-    return land(RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 300, cluster_id=CLUSTER)
+    return land(
+        RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 300, cluster_id=CLUSTER
+    )
 
 
 @pytest.fixture
@@ -96,7 +100,9 @@ def test_a_past_range_has_the_bytes_that_were_written_the_first_time(
     assert done.through == until
 
 
-def test_the_running_pipeline_is_not_touched(shop: RelayLog, pipeline: Settings, tmp_path: Path) -> None:
+def test_the_running_pipeline_is_not_touched(
+    shop: RelayLog, pipeline: Settings, tmp_path: Path
+) -> None:
     last = shop.last()
     assert last is not None
     middle = (shop.first() or last).hi
@@ -105,7 +111,8 @@ def test_the_running_pipeline_is_not_touched(shop: RelayLog, pipeline: Settings,
     shop.change_control(lambda control: type(control)(apply_paused=True))
     try:
         paused = documents(shop)
-        reapply(pipeline, ReplayRequest(middle, last.hi, files_in(tmp_path / "again")))  # it waits for nobody's orders
+        # it waits for nobody's orders
+        reapply(pipeline, ReplayRequest(middle, last.hi, files_in(tmp_path / "again")))
         assert documents(shop) == paused
     finally:
         shop.change_control(lambda control: type(control)())
@@ -120,11 +127,15 @@ def test_only_the_tables_that_were_asked_for_go_there(
 ) -> None:
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
-    names = make_replay_plan(pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again"))).tables
+    names = make_replay_plan(
+        pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again"))
+    ).tables
     chosen = names[0]
     reapply(pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again"), (chosen,)))
     found = {ts: events for ts, events in map(events_of, messages_in(tmp_path / "again")) if events}
-    assert {f"{event.schema_name}.{event.table_name}" for events in found.values() for event in events} == {chosen}
+    assert {
+        f"{event.schema_name}.{event.table_name}" for events in found.values() for event in events
+    } == {chosen}
     expected = {
         ts: [e for e in events if f"{e.schema_name}.{e.table_name}" == chosen]
         for ts, events in map(events_of, original)
@@ -166,7 +177,9 @@ def test_kill_9_in_the_middle_leaves_no_gap_and_nothing_twice(
 
 
 @pytest.mark.slow
-def test_windows_stay_while_a_job_needs_them_and_go_when_it_is_over(tmp_path: Path, original: list[bytes]) -> None:
+def test_windows_stay_while_a_job_needs_them_and_go_when_it_is_over(
+    tmp_path: Path, original: list[bytes]
+) -> None:
     relay = land(RECORDINGS / "shop", f"file://{tmp_path}/relay", 300, cluster_id=CLUSTER)
     first, last = relay.first(), relay.last()
     assert first is not None and last is not None
@@ -220,7 +233,9 @@ def test_orders_are_obeyed_at_the_next_border_and_a_cancelled_job_keeps_no_windo
     assert messages_in(tmp_path / "again") == between(original, first.lo, further.through)
 
 
-def test_a_job_says_how_far_it_is_and_how_it_ended(shop: RelayLog, pipeline: Settings, tmp_path: Path) -> None:
+def test_a_job_says_how_far_it_is_and_how_it_ended(
+    shop: RelayLog, pipeline: Settings, tmp_path: Path
+) -> None:
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
     request = ReplayRequest(first.lo, last.hi, small_batches(files_in(tmp_path / "again"), 300))
@@ -231,16 +246,25 @@ def test_a_job_says_how_far_it_is_and_how_it_ended(shop: RelayLog, pipeline: Set
     done = reapply(pipeline, request)
     status = job.status()
     assert (status.state, status.progress.in_all.percent) == (DONE, 100)
-    assert status.entry.result is not None and status.entry.result["through"] == done.through == last.hi
+    assert (
+        status.entry.result is not None
+        and status.entry.result["through"] == done.through == last.hi
+    )
 
 
-def test_two_jobs_into_one_place_exclude_each_other(shop: RelayLog, pipeline: Settings, tmp_path: Path) -> None:
+def test_two_jobs_into_one_place_exclude_each_other(
+    shop: RelayLog, pipeline: Settings, tmp_path: Path
+) -> None:
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
     one = ReplayRequest(first.lo, last.hi, small_batches(files_in(tmp_path / "again"), 300))
     job = create_or_resume(pipeline, one, "ann")
-    with pytest.raises(JobOverlapError, match=rf"is touched by the job {job.id} .*asked for by ann"):
-        create_or_resume(pipeline, ReplayRequest(first.hi, last.hi, files_in(tmp_path / "again")), "bob")
+    with pytest.raises(
+        JobOverlapError, match=rf"is touched by the job {job.id} .*asked for by ann"
+    ):
+        create_or_resume(
+            pipeline, ReplayRequest(first.hi, last.hi, files_in(tmp_path / "again")), "bob"
+        )
     assert create_or_resume(pipeline, one, "bob").id == job.id
 
 
@@ -278,7 +302,9 @@ def test_windows_that_go_under_a_job_stop_it_and_what_it_wrote_stays_whole(
     assert written == original[: len(written)]
 
 
-def test_a_folder_of_somebody_else_is_refused(shop: RelayLog, pipeline: Settings, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_is_refused(
+    shop: RelayLog, pipeline: Settings, tmp_path: Path
+) -> None:
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
     run_apply(pipeline, until_ts=first.hi, run_seconds=240, prepare=local_preparer(pipeline))
@@ -300,7 +326,9 @@ def test_what_a_job_wrote_is_no_place_for_a_pipeline_or_another_job(
     assert first is not None and last is not None
     request = ReplayRequest(first.lo, first.hi, files_in(tmp_path / "again"))
     reapply(pipeline, request)
-    with pytest.raises(ReplayRangeError, match=r"was written by the job \S+, and a pipeline is to write there"):
+    with pytest.raises(
+        ReplayRangeError, match=r"was written by the job \S+, and a pipeline is to write there"
+    ):
         reapply(pipeline, ReplayRequest(first.hi, last.hi, files_in(tmp_path / "again")))
     with pytest.raises(CheckpointError, match="was written by the job reapply"):
         open_sink(pipeline_with(shop.url, tmp_path / "again"), CLUSTER).recover()
@@ -330,7 +358,9 @@ def test_the_plan_tells_windows_changes_and_ddl_and_writes_nothing(
     first, last = shop.first(), shop.last()
     assert first is not None and last is not None
     before = documents(shop)
-    plan = make_replay_plan(pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again")))
+    plan = make_replay_plan(
+        pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again"))
+    )
     windows = list(shop.windows(first.lo, last.hi))
     assert (plan.windows, plan.changes) == (len(windows), sum(window.changes for window in windows))
     assert plan.bytes == sum(part.bytes for window in windows for part in window.parts)
@@ -338,11 +368,15 @@ def test_the_plan_tells_windows_changes_and_ddl_and_writes_nothing(
     assert statements and len(plan.ddls) <= len(statements)
     assert not plan.problems
     assert documents(shop) == before and not (tmp_path / "again").exists()
-    missed = make_replay_plan(pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again"), ("no.such*",)))
+    missed = make_replay_plan(
+        pipeline, ReplayRequest(first.lo, last.hi, files_in(tmp_path / "again"), ("no.such*",))
+    )
     assert [problem for problem in missed.problems if "--table no.such*" in problem]
 
 
-def test_of_the_other_settings_file_the_downstream_and_the_rules_count(pipeline: Settings, tmp_path: Path) -> None:
+def test_of_the_other_settings_file_the_downstream_and_the_rules_count(
+    pipeline: Settings, tmp_path: Path
+) -> None:
     path = tmp_path / "other.toml"
     path.write_text(
         '[upstream]\npd-urls = "http://elsewhere:2379"\n[relay]\nurl = "file:///elsewhere"\n'
@@ -368,7 +402,9 @@ def test_without_an_end_it_is_what_was_landed_when_it_was_asked_for(tmp_path: Pa
     request = ReplayRequest(first.lo, 0, files_in(tmp_path / "again"))
     assert make_replay_plan(pipeline, request).until == last.hi
     job = create_or_resume(pipeline, request, "test")
-    later = replace(last, lo=last.hi, hi=last.hi + 100, transactions=0, changes=0, parts=(), tables={}, ddls=())
+    later = replace(
+        last, lo=last.hi, hi=last.hi + 100, transactions=0, changes=0, parts=(), tables={}, ddls=()
+    )
     relay.commit(later)
     assert create_or_resume(pipeline, request, "test").id == job.id
     assert reapply(pipeline, request).through == last.hi

@@ -1,4 +1,6 @@
-"""Past windows into a Kafka topic of their own: each transaction once, wherever the job was broken off."""
+"""Past windows into a Kafka topic of their own: each transaction once, wherever the job was broken
+off.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from sluice.etl.settings import Downstream, Kafka, Relay, Settings, Upstream
 from sluice.etl.verify.reapply import ReplayRangeError, ReplayRequest
 from sluice.relay import RelayLog
 from tests.etl.relay_from_recording import RECORDINGS, committed, land
-from tests.etl.verify.reapply.reapplying import Enough, between, pipeline_with, reapply, small_batches, stop_after
+from tests.etl.verify.reapply.reapplying import (
+    Enough,
+    between,
+    pipeline_with,
+    reapply,
+    small_batches,
+    stop_after,
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +41,9 @@ def broker() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> RelayLog:
     through = committed(RECORDINGS / "shop")[1500][0]
-    return land(RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 100, through=through)
+    return land(
+        RECORDINGS / "shop", f"file://{tmp_path_factory.mktemp('shop')}", 100, through=through
+    )
 
 
 def topic(broker: str, folder: Path) -> dict[str, Any]:
@@ -42,8 +53,14 @@ def topic(broker: str, folder: Path) -> dict[str, Any]:
 
 
 def messages(target: dict[str, Any]) -> list[bytes]:
-    options = {"bootstrap.servers": target["kafka"]["brokers"], "group.id": "test", "enable.partition.eof": True}
-    consumer = Consumer({**options, "auto.offset.reset": "earliest", "isolation.level": "read_committed"})
+    options = {
+        "bootstrap.servers": target["kafka"]["brokers"],
+        "group.id": "test",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(
+        {**options, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    )
     consumer.assign([TopicPartition(target["kafka"]["topic"], 0, 0)])
     found = []
     while True:
@@ -59,7 +76,9 @@ def messages(target: dict[str, Any]) -> list[bytes]:
 def expected(relay: RelayLog) -> list[bytes]:
     found = []
     windows = relay.windows(0)
-    for step in prepare_steps(relay.url, BatchPayload.from_windows(windows), PrepareOptions("kafka_binlog")):
+    for step in prepare_steps(
+        relay.url, BatchPayload.from_windows(windows), PrepareOptions("kafka_binlog")
+    ):
         if step.kind == "transaction":
             found += [bytes(message) for _, message in split_records(memoryview(step.payload))]
         elif step.kind == "ddl":
@@ -105,5 +124,7 @@ def test_a_topic_that_is_the_pipelines_or_holds_messages_is_refused(
     pipeline = pipeline_with(shop.url, tmp_path / "running")
     reapply(pipeline, ReplayRequest(first.lo, first.hi, target))
     again = {**target, "kafka": {**target["kafka"], "savepoint": str(tmp_path / "another")}}
-    with pytest.raises(ReplayRangeError, match=r"there are messages in the topic again-\w+ already"):
+    with pytest.raises(
+        ReplayRangeError, match=r"there are messages in the topic again-\w+ already"
+    ):
         reapply(pipeline, ReplayRequest(first.hi, last.hi, again))

@@ -1,4 +1,6 @@
-"""Rows that were damaged downstream are repaired from the relay log beside a pipeline that runs, with live traffic."""
+"""Rows that were damaged downstream are repaired from the relay log beside a pipeline that runs,
+with live traffic.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def repair(running: Pipeline, request: ReplayRequest, updates: float = 0) -> Rep
             running.traffic(waiting.pop())
         return prepare(settings.relay.url, windows, options)
 
-    return run_reapply(settings, create_or_resume(settings, request, "test"), Runner("test"), prepare=newest)
+    return run_reapply(
+        settings, create_or_resume(settings, request, "test"), Runner("test"), prepare=newest
+    )
 
 
 @pytest.mark.slow
@@ -110,7 +114,9 @@ def test_a_repair_that_was_paused_goes_on_without_doing_a_chunk_again(
     note, noted, bring, tries = RowRepair._note, [], RowRepair._repair_chunk, []
 
     def first_missed(self: RowRepair, *of: object) -> object:
-        """The first chunk comes to nothing, as when applying didn't wait for it, and is made smaller."""
+        """The first chunk comes to nothing, as when applying didn't wait for it, and is made
+        smaller.
+        """
         tries.append(of)
         return bring(self, *of) if len(tries) > 1 else None  # type: ignore[arg-type]
 
@@ -131,7 +137,9 @@ def test_a_repair_that_was_paused_goes_on_without_doing_a_chunk_again(
 
 
 @pytest.mark.slow
-def test_a_repair_that_is_given_up_leaves_nothing_behind(running: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_is_given_up_leaves_nothing_behind(
+    running: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = since_the_beginning(running, TXN)
 
     def broken_off(self: RowRepair, *of: object) -> None:
@@ -146,7 +154,9 @@ def test_a_repair_that_is_given_up_leaves_nothing_behind(running: Pipeline, monk
     assert job.entry().state == PAUSED and relay.aligned_chunks.repairs()
     cancel_reapply(running.settings, job, Runner("test"))
     assert job.entry().state == CANCELLED
-    assert not relay.aligned_chunks.repairs() and f"job-{job.id}" not in Consumers(relay).positions()
+    assert (
+        not relay.aligned_chunks.repairs() and f"job-{job.id}" not in Consumers(relay).positions()
+    )
     running.compared()
 
 
@@ -154,4 +164,7 @@ def test_what_a_repair_cannot_do_is_refused_by_name(running: Pipeline) -> None:
     request = since_the_beginning(running, "nothing.here")
     with pytest.raises(ReplayRangeError, match=r"--table nothing\.here: no such table"):
         create_or_resume(running.settings, request, "test")
-    assert "which tables? --table" in make_replay_plan(running.settings, since_the_beginning(running)).problems[-1]
+    assert (
+        "which tables? --table"
+        in make_replay_plan(running.settings, since_the_beginning(running)).problems[-1]
+    )

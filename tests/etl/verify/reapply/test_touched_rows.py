@@ -1,5 +1,5 @@
-"""What a range of windows touched becomes downstream what it is upstream, whatever was done to it there: judged by a
-model that keeps the rows of random histories by itself.
+"""What a range of windows touched becomes downstream what it is upstream, whatever was done to it
+there: judged by a model that keeps the rows of random histories by itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def keys_of(told: Told, name: str, since: int, until: int) -> set[tuple[Any, ...
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: MariaDBServer, seed: int) -> None:
+def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(
+    mariadb: MariaDBServer, seed: int
+) -> None:
     rng = random.Random(seed)
     sizes, size = [rng.randint(1, 30) for _ in range(3)], rng.choice([1, 3, 1000])
     told = Told.of(seed, rng.randint(10, 90))
@@ -82,11 +84,17 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: Mar
         touched = touched_rows(relay, names, since, until)
         touched.collect()
         ids = {TABLES[name].id: name for name in names}
-        assert {TABLES[name].id for name in names if keys_of(told, name, since, until)} <= touched.tables.keys()
+        assert {
+            TABLES[name].id for name in names if keys_of(told, name, since, until)
+        } <= touched.tables.keys()
         chunks = [
-            (table_id, chunk) for table_id in touched.tables for chunk in split_rows(touched.rows(table_id), size)
+            (table_id, chunk)
+            for table_id in touched.tables
+            for chunk in split_rows(touched.rows(table_id), size)
         ]
-        moments = sorted(rng.sample(range(until + 1, last), min(len(chunks), max(0, last - until - 1))))
+        moments = sorted(
+            rng.sample(range(until + 1, last), min(len(chunks), max(0, last - until - 1)))
+        )
         asked = {}
         for at_ts, (table_id, chunk) in zip(moments, chunks):
             asked[at_ts] = ids[table_id], appoint(relay, touched, table_id, chunk, at_ts)
@@ -98,9 +106,13 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(mariadb: Mar
             name, keys = asked[appointment.at_ts]
             done.append(appointment.at_ts)
             whole = Cut(name)
-            here = {key_of(name, dict(zip(names_of(name), row))): row for row in found(connection, whole)}
+            here = {
+                key_of(name, dict(zip(names_of(name), row))): row
+                for row in found(connection, whole)
+            }
             upstream = {
-                key_of(name, dict(zip(names_of(name), row))): row for row in told.expected(appointment.at_ts, whole)
+                key_of(name, dict(zip(names_of(name), row))): row
+                for row in told.expected(appointment.at_ts, whole)
             }
             declined = notes(connection)[appointment.at_ts]["declined"]
             if declined:
@@ -124,14 +136,22 @@ def notes(connection: Any) -> dict[int, dict[str, Any]]:
         return {int(at_ts): json.loads(result) for at_ts, result in cursor.fetchall()}
 
 
-def appoint(relay: RelayLog, touched: ChangedKeys, table_id: int, chunk: KeyChunk, at_ts: int) -> set[tuple[Any, ...]]:
+def appoint(
+    relay: RelayLog, touched: ChangedKeys, table_id: int, chunk: KeyChunk, at_ts: int
+) -> set[tuple[Any, ...]]:
     """An appointment for a chunk of keys, ready; the keys."""
     table = touched.tables[table_id]
     touched.advance(at_ts)
     rows = touched.current(table_id, chunk.rows)
     relay.aligned_chunks.make(
         AlignedChunk(
-            at_ts, "job", chunk.number, table.id, table.schema_name, table.name, condition=condition_of(table, rows)
+            at_ts,
+            "job",
+            chunk.number,
+            table.id,
+            table.schema_name,
+            table.name,
+            condition=condition_of(table, rows),
         )
     )
     loads = write_loads(relay.storage, table, rows, f"jobs/job/{at_ts}")
@@ -154,7 +174,9 @@ def touched_in(story: Story, *names: str) -> ChangedKeys:
 
 def test_ddl_that_changes_or_removes_rows_is_refused_and_an_index_is_not(tmp_path: Path) -> None:
     story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
-    item = story.create(table(11, "item", "id int", "v int", primary="id"), "CREATE TABLE item (...)")
+    item = story.create(
+        table(11, "item", "id int", "v int", primary="id"), "CREATE TABLE item (...)"
+    )
     story.insert(item, {"id": 1, "v": 1})
     indexed = table(11, "item", "id int", "v int", primary="id", unique=("v",))
     story.statement(Action.ADD_INDEX, "CREATE UNIQUE INDEX u2 ON item (v)", indexed)
@@ -164,7 +186,9 @@ def test_ddl_that_changes_or_removes_rows_is_refused_and_an_index_is_not(tmp_pat
     assert sorted(touched.rows(11)["id"].to_pylist()) == [1, 2]
     wider = table(11, "item", "id int", "v int", "w int", primary="id", unique=("v",))
     story.statement(Action.ADD_COLUMN, "ALTER TABLE item ADD COLUMN w INT", wider)
-    with pytest.raises(ReplayRangeError, match=r"DDL job \d+ at commit_ts \d+ \(ALTER TABLE item ADD .*--since \d+"):
+    with pytest.raises(
+        ReplayRangeError, match=r"DDL job \d+ at commit_ts \d+ \(ALTER TABLE item ADD .*--since \d+"
+    ):
         touched_in(story, "item").collect()
     story.statement(Action.DROP_TABLE, "DROP TABLE item", 11)
     with pytest.raises(ReplayRangeError, match="changed a table, or moved or removed rows"):
@@ -175,5 +199,7 @@ def test_a_table_without_a_key_is_refused_by_name(tmp_path: Path) -> None:
     story = Story(None, tmp_path)  # type: ignore[arg-type]
     log = story.create(table(12, "log", "v int"), "CREATE TABLE log (v INT)")
     story.insert(log, {"v": 1})
-    with pytest.raises(ReplayRangeError, match=r"d\.log has no key.*`sluice backfill --table d\.log`"):
+    with pytest.raises(
+        ReplayRangeError, match=r"d\.log has no key.*`sluice backfill --table d\.log`"
+    ):
         touched_in(story, "log").collect()
