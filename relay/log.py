@@ -307,7 +307,7 @@ class RelayLog:
             yield window
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """The changes of windows in PART_SCHEMA, merged by (commit_ts, position), each transaction
+        """The changes of windows in PART_SCHEMA, merged in commit order, each transaction
         once.
 
         Raises RelayCorruptError, which names the file.

@@ -1,6 +1,7 @@
 """Parts: immutable Arrow IPC files of row changes.
 
-A part holds whole transactions in PART_SCHEMA, sorted by (commit_ts, position). Buffers are
+A part holds whole transactions in PART_SCHEMA, in **commit order**: sorted by (commit_ts, start_ts,
+position). Of what TiKV's change data has, several transactions may share a commit_ts. Buffers are
 compressed with LZ4. Its descriptor, which the window record keeps, has the CRC-32C of the whole
 file; readers check it before they decode.
 
@@ -26,6 +27,8 @@ from sluice.relay.storage import Storage, open_storage
 
 _READ_BYTES = 2**20
 _WRITE_BUFFER_BYTES = 2**16
+_ORDER = ("commit_ts", "start_ts", "position")
+_Key = tuple[int, int, int]
 # One column has nearly all bytes, so threads would be woken for little, and a Spark worker has one
 # core.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -68,7 +71,7 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
 
     None, and no file, if there are no rows.
 
-    `batches` are in PART_SCHEMA, ascending by (commit_ts, position) across all of them; a
+    `batches` are in PART_SCHEMA, in commit order across all of them; a
     transaction may span batches. Raises RelayError if they aren't, FileExistsError if the path is
     taken, OSError if the disk refuses.
     """
@@ -78,7 +81,7 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
         return None
     rows = transactions = 0
     minimum = int(first["commit_ts"][0].as_py())
-    last = (-1, -1)
+    last = (-1, -1, -1)
     with storage.new_file(path) as sink:
         counting = ChecksumWriter(sink)
         gathering = _BufferedWriter(counting)
@@ -136,24 +139,28 @@ class _BufferedWriter(WriteOnlyFile):
         return self._passed + len(self._rest)
 
 
-def _check_order(
-    batch: pa.RecordBatch, last: tuple[int, int], path: str
-) -> tuple[int, tuple[int, int]]:
-    """Number of commit timestamps that begin in the batch, and its last key."""
-    commit = batch["commit_ts"].to_numpy()
-    position = batch["position"].to_numpy()
-    step = np.diff(commit)
-    inside = (step > 0) | ((step == 0) & (np.diff(position) > 0))
-    begins = (int(commit[0]), int(position[0]))
+def _check_order(batch: pa.RecordBatch, last: _Key, path: str) -> tuple[int, _Key]:
+    """Number of transactions that begin in the batch, and its last key."""
+    commit, start, position = (batch[name].to_numpy() for name in _ORDER)
+    same_commit = commit[1:] == commit[:-1]
+    same = same_commit & (start[1:] == start[:-1])
+    inside = (
+        (commit[1:] > commit[:-1])
+        | (same_commit & (start[1:] > start[:-1]))
+        | (same & (position[1:] > position[:-1]))
+    )
+    begins, ends = ((int(commit[i]), int(start[i]), int(position[i])) for i in (0, -1))
     if begins <= last or not inside.all():
         at = (
             begins
             if begins <= last
-            else (int(commit[1:][~inside][0]), int(position[1:][~inside][0]))
+            else tuple(int(column[1:][~inside][0]) for column in (commit, start, position))
         )
-        raise RelayError(f"{path}: changes out of order at commit_ts {at[0]}, position {at[1]}")
-    fresh = int(np.count_nonzero(step)) + (begins[0] != last[0])
-    return fresh, (int(commit[-1]), int(position[-1]))
+        raise RelayError(
+            f"{path}: changes out of order at commit_ts {at[0]}, start_ts {at[1]}, position {at[2]}"
+        )
+    fresh = int(np.count_nonzero(~same)) + (begins[:2] != last[:2])
+    return fresh, ends
 
 
 def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
@@ -231,7 +238,7 @@ def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.Nativ
 def iter_parts(
     url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of parts, merged by (commit_ts, position), in PART_SCHEMA, batch by batch.
+    """The changes of parts, merged in commit order, in PART_SCHEMA, batch by batch.
 
     `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has
     them, of one window or of several. When two parts hold the same commit_ts the first one's rows
@@ -274,24 +281,26 @@ def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of the same columns, each sorted by (commit_ts, position), or by commit_ts where
-    a row is a transaction, into one; a commit_ts counts only where it is met first.
+    """Merge tables of the same columns into one, each sorted by (commit_ts, start_ts, position), or
+    without the last where a row is a transaction. A transaction, which both timestamps name, counts
+    only in the first table that has it.
     """
-    kept: list[pa.Table] = []
-    commits: list[np.ndarray] = []
-    for table in tables:
-        commit = table["commit_ts"].to_numpy()
-        for earlier in commits:
-            repeated = np.isin(commit, earlier)
-            if repeated.any():
-                table = table.filter(pa.array(~repeated))
-                commit = commit[~repeated]
-        if table.num_rows:
-            kept.append(table)
-            commits.append(commit)
+    kept = [table for table in tables if table.num_rows]
     if len(kept) < 2:
         return kept[0] if kept else next(iter(tables), PART_SCHEMA.empty_table())
-    # All rows of a commit_ts come from one part, in position order: a stable sort by commit_ts is
-    # enough.
-    order = np.argsort(np.concatenate(commits), kind="stable")
+    commit, start = (
+        np.concatenate([table[name].to_numpy() for table in kept]) for name in _ORDER[:2]
+    )
+    owner = np.repeat(np.arange(len(kept)), [table.num_rows for table in kept])
+    # Nearly always all rows of a commit_ts come from one table: a stable sort by it is enough.
+    order = np.argsort(commit, kind="stable")
+    commits, starts, owners = commit[order], start[order], owner[order]
+    shared = (commits[1:] == commits[:-1]) & (
+        (starts[1:] != starts[:-1]) | (owners[1:] != owners[:-1])
+    )
+    if shared.any():
+        order = np.lexsort((owner, start, commit))
+        commits, starts, owners = commit[order], start[order], owner[order]
+        begins = np.append(True, (commits[1:] != commits[:-1]) | (starts[1:] != starts[:-1]))
+        order = order[owners == owners[np.flatnonzero(begins)[np.cumsum(begins) - 1]]]
     return pa.concat_tables(kept).combine_chunks().take(pa.array(order))

@@ -1,10 +1,10 @@
 """Log files of the archive: Parquet in PART_SCHEMA, of which readers take the row groups they need,
 and check them.
 
-A log file holds **bands**: stretches of changes by (commit_ts, position) that are as large as a
+A log file holds **bands**: stretches of changes in commit order that are as large as a
 reader may have in memory. Within a band tables lie together, each row group with one large table or
-several small ones, so that who wants a few tables reads little; a reader puts (commit_ts, position)
-order back, band by band. The path of a part names what belongs to it:
+several small ones, so that who wants a few tables reads little; a reader puts
+commit order back, band by band. The path of a part names what belongs to it:
 
     log/2026-11-22/<lo>-<hi>-<token>.parquet#3-5,6-9      row groups 3 to 5 are a band, then 6 to 9 are one
     log/2026-11-22/<lo>-<hi>-<token>.parquet#3+5,7        the same with the row groups of some tables only
@@ -94,7 +94,7 @@ class RowGroup:
 
 
 Band = tuple[RowGroup, ...]
-"""Row groups whose rows belong together: sorted by (commit_ts, position) they are a stretch of the
+"""Row groups whose rows belong together: in commit order they are a stretch of the
 log.
 """
 
@@ -354,7 +354,7 @@ class _FileSlice(SeekableFile):
 def read_row_groups(
     storage: Storage, path: str, footer_crc32c: int, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The changes that `path` names by (commit_ts, position), in PART_SCHEMA.
+    """The changes that `path` names in commit order, in PART_SCHEMA.
 
     One band is in memory at a time, and checked before its first batch comes.
 
@@ -382,7 +382,7 @@ def read_row_groups(
 
 
 def _in_order(changes: pa.Table) -> pa.Table:
-    order = np.lexsort((changes["position"].to_numpy(), changes["commit_ts"].to_numpy()))
+    order = np.lexsort([changes[name].to_numpy() for name in ("position", "start_ts", "commit_ts")])
     return changes.combine_chunks().take(pa.array(order)).combine_chunks()
 
 

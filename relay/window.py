@@ -40,7 +40,7 @@ class WindowRecord:
     that existed then.
     """
     ddls: tuple[Mapping[str, Any], ...] = ()
-    """Ascending commit_ts; see docs/reference/files-on-disk.md."""
+    """By commit_ts, which several may share; see docs/reference/files-on-disk.md."""
     truncated_tables: tuple[int, ...] = ()
     """Ids with rows inside that belong to tables truncated before: these rows are to be dropped."""
     timings_ms: Mapping[str, Any] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class WindowRecord:
         last = self.lo
         for ddl in self.ddls:
             commit_ts = ddl.get("commit_ts")
-            if type(commit_ts) is not int or not last < commit_ts <= self.hi:
+            if type(commit_ts) is not int or not self.lo < commit_ts <= self.hi or commit_ts < last:
                 raise ValueError(f"DDL commit_ts {commit_ts} is outside of ({last}, {self.hi}]")
             last = commit_ts
 

@@ -55,7 +55,7 @@ class WindowLog(Protocol):
         """
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """Their changes in PART_SCHEMA by (commit_ts, position). Raises RelayCorruptError."""
+        """Their changes in PART_SCHEMA in commit order. Raises RelayCorruptError."""
 
 
 def in_portions(

@@ -42,7 +42,7 @@ class JobResult:
     parts: tuple[Part, ...]
     transactions: int
     ddls: tuple[DdlRecord, ...]
-    """Ascending commit_ts, each once."""
+    """By commit_ts, each once; of one commit_ts by job."""
     tables: Mapping[int, TableSpan]
     skipped: Mapping[str, int]
     worker_ms: Mapping[str, float]
@@ -121,7 +121,7 @@ class LandingJob:
 def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
     """Return one result from the statistics of all partitions."""
     tables: dict[int, TableSpan] = {}
-    ddls: dict[int, DdlRecord] = {}
+    ddls: dict[tuple[int, int], DdlRecord] = {}
     skipped: dict[str, int] = {}
     worker_ms: dict[str, float] = {}
     for item in stats:
@@ -130,7 +130,7 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
         if sum(item["worker_ms"].values()) > sum(worker_ms.values()):
             worker_ms = item["worker_ms"]
         for raw in item["ddls"]:
-            ddls.setdefault(raw["commit_ts"], DdlRecord(**raw))
+            ddls.setdefault((raw["commit_ts"], raw["start_ts"]), DdlRecord(**raw))
         for key, (rows, first, last, oldest, newest) in item["tables"].items():
             known = tables.get(int(key))
             if known is not None:
@@ -147,13 +147,17 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
     return JobResult(
         parts=tuple(Part.from_dict(item["part"]) for item in stats if item["part"]),
         transactions=sum(item["transactions"] for item in stats),
-        ddls=tuple(ddls[commit_ts] for commit_ts in sorted(ddls)),
+        ddls=tuple(
+            sorted(ddls.values(), key=lambda ddl: (ddl.commit_ts, ddl.job_id, ddl.start_ts))
+        ),
         tables=tables,
         skipped=skipped,
         worker_ms=worker_ms,
         left_out=tuple(
             {
-                entry["commit_ts"]: entry for item in stats for entry in item.get("left_out", ())
+                (entry["commit_ts"], entry["start_ts"]): entry
+                for item in stats
+                for entry in item.get("left_out", ())
             }.values()
         ),
     )

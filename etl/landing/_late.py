@@ -117,7 +117,7 @@ def _outcome(relay: RelayLog, pump: str, commit_ts: int, start_ts: int) -> str:
     return _recorded(
         relay,
         commit_ts,
-        LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts) else MISSED),
+        LateCommit(start_ts, pump, LANDED if _is_there(relay, commit_ts, start_ts) else MISSED),
     )
 
 
@@ -130,11 +130,14 @@ def _recorded(relay: RelayLog, commit_ts: int, found: LateCommit) -> str:
     return relay.known_pumps.change(with_it).late[commit_ts].outcome
 
 
-def _is_there(relay: RelayLog, commit_ts: int) -> bool:
+def _is_there(relay: RelayLog, commit_ts: int, start_ts: int) -> bool:
     """Return whether a commit is landed, or lies before the relay log's begin."""
     window = relay.find(commit_ts - 1)
     if window is not None and window.lo < commit_ts <= window.hi:
-        commits = relay.read([window]).column("commit_ts")
-        return bool(pc.any(pc.equal(commits, commit_ts)).as_py())
+        found = relay.read([window])
+        is_it = pc.and_(
+            pc.equal(found["commit_ts"], commit_ts), pc.equal(found["start_ts"], start_ts)
+        )
+        return bool(pc.any(is_it).as_py())
     began_at = relay.began_at()
     return began_at is None or commit_ts <= began_at

@@ -170,7 +170,7 @@ class ArchiveLog:
         return index.window(index.number_of(window.lo), frozenset(tables))
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """The changes of windows in PART_SCHEMA by (commit_ts, position).
+        """The changes of windows in PART_SCHEMA in commit order.
 
         Raises RelayCorruptError.
         """

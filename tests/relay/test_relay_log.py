@@ -91,7 +91,9 @@ def test_a_part_name_is_never_written_twice(log):
 @pytest.mark.parametrize("keys", [[(6, 1), (6, 0)], [(7, 0), (6, 0)], [(6, 0), (6, 0)]])
 def test_changes_out_of_order_are_refused_and_leave_no_file(log, tmp_path, keys):
     for batches in ([batch(keys)], [batch(keys[:1]), batch(keys[1:])]):
-        with pytest.raises(RelayError, match=r"out of order at commit_ts 6, position 0"):
+        with pytest.raises(
+            RelayError, match=r"out of order at commit_ts 6, start_ts 5, position 0"
+        ):
             log.write_part(5, 10, "t", 0, batches)
     assert not list(tmp_path.rglob("*.arrow"))
 

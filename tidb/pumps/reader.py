@@ -355,7 +355,7 @@ def window_from_bytes(host: str, window: bytes, lo: int, hi: int) -> pyarrow.Rec
             f"pump {host}: the window from {lo} that came with its bounds is damaged: {error}"
         ) from error
     commits = batch["commit_ts"].to_numpy()
-    if len(commits) and (commits[0] <= lo or (commits[1:] <= commits[:-1]).any()):
+    if len(commits) and (commits[0] <= lo or (commits[1:] < commits[:-1]).any()):
         raise PumpReadError(
             f"pump {host}: asked for ({lo}, {hi}], it sent commits from {commits[0]} on, not in"
             " order"

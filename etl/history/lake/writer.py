@@ -96,7 +96,7 @@ class LakeWriter:
             file.abandon(kind or RuntimeError, error or RuntimeError("not finished"), trace)
 
     def add(self, window: WindowRecord, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
-        """The next window, and its changes: in PART_SCHEMA, ascending by (commit_ts, position)
+        """The next window, and its changes: in PART_SCHEMA, in commit order
         across all batches.
 
         Raises ChangeError of a definition that makes no sense, RelayCorruptError, OSError.

@@ -113,7 +113,7 @@ class RowExtractor:
     def __init__(self, pump: str = "") -> None:
         self.totals = ExtractTotals()
         self._pump = pump
-        self._last_commit_ts = -1
+        self._last = -1, -1
 
     def extract(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Explode a batch in WINDOW_SCHEMA.
@@ -154,15 +154,20 @@ class RowExtractor:
         yield from self._emit(transactions, mutations)
 
     def _check_order(self, transactions: _Transactions) -> None:
-        before = np.concatenate(([self._last_commit_ts], transactions.commits[:-1]))
-        for i in np.flatnonzero(transactions.commits <= before)[:1].tolist():
+        commits, starts = transactions.commits, transactions.starts
+        before, began = (
+            np.concatenate(([last], own[:-1])) for last, own in zip(self._last, (commits, starts))
+        )
+        wrong = (commits < before) | ((commits == before) & (starts <= began))
+        for i in np.flatnonzero(wrong)[:1].tolist():
             raise self._error(
                 transactions,
                 i,
-                f"it comes after commit_ts {before[i]}: the pump's order is broken",
+                f"it comes after commit_ts {before[i]}, start_ts {began[i]}: the pump's order is"
+                " broken",
                 skippable=False,
             )
-        self._last_commit_ts = int(transactions.commits[-1])
+        self._last = int(commits[-1]), int(starts[-1])
 
     def _scan(
         self, transactions: _Transactions, begins: Ints, ends: Ints, owners: Ints, run_tag: int = -1

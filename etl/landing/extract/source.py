@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sluice.tidb import TLS, PumpReader
 
 _READ_TIMEOUT_S = 30.0
+_LAST_START = 2**63 - 1
 
 # Python workers are used again for later windows; so are their connections.
 _Key = tuple[str, int, tuple[int, ...]]
@@ -73,17 +74,18 @@ def _in_range(
 ) -> Iterator[pa.RecordBatch]:
     from sluice.tidb import PumpReadError
 
-    host, last = reader.host, lo
+    host, last = reader.host, (lo, _LAST_START)
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            commits = batch["commit_ts"]
-            first, final = commits[0].as_py(), commits[batch.num_rows - 1].as_py()
-            if first <= last or final > hi:
+            first, final = (
+                (batch["commit_ts"][i].as_py(), batch["start_ts"][i].as_py()) for i in (0, -1)
+            )
+            if first <= last or final[0] > hi:
                 raise PumpReadError(
-                    f"pump {host}: asked for ({lo}, {hi}], it sent commits {first} to {final} after"
-                    f" {last}"
+                    f"pump {host}: asked for ({lo}, {hi}], it sent commits {first[0]} to {final[0]}"
+                    f" after {last[0]}"
                 )
             last = final
             yield batch
