@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 @click.command("undo")
 @click.argument("commit_ts", metavar="COMMIT_TS", type=int)
 @click.option(
+    "--start-ts", type=int, default=0, metavar="TSO",
+    help="Which one, if several transactions share the commit ts.",
+)  # fmt: skip
+@click.option(
     "--table", "globs", metavar="GLOB", multiple=True,
     help="Only changes of tables whose name matches (schema.table, * and ?); may be repeated"
     " [all].",
@@ -35,6 +39,7 @@ def command(
     ctx: click.Context,
     /,
     commit_ts: int,
+    start_ts: int,
     globs: tuple[str, ...],
     output: IO[bytes],
     config: str | None,
@@ -58,7 +63,7 @@ def command(
     settings = settings_of(ctx, config)
     past = HistoryLog.open(settings)
     with past.held("`sluice undo`", commit_ts - 1):
-        transaction = undo.read_transaction(past, commit_ts, globs)
+        transaction = undo.read_transaction(past, commit_ts, globs, start_ts)
     reverses = [undo.invert_changes(table) for table in transaction.tables]
     if dry_run:
         done = undo.dry_run(settings, transaction, reverses)

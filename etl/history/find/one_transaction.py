@@ -4,7 +4,7 @@ value as a person reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -82,6 +82,8 @@ class TransactionView:
 
     commit_ts: int
     start_ts: int = 0
+    others: tuple[int, ...] = ()
+    """Start timestamps of further transactions of this commit_ts."""
     window: tuple[int, int] = (0, 0)
     archived: bool = False
     tables: list[TableRows] = field(default_factory=list)
@@ -91,48 +93,69 @@ class TransactionView:
     complete: bool = True
 
 
-def load_transaction(
+def load_transaction(  # noqa: PLR0913 what is shown of it
     past: HistoryLog,
     commit_ts: int,
     table: str = "",
     offset: int = 0,
     patience: TimeBudget | None = None,
+    start_ts: int = 0,
 ) -> TransactionView:
     """What was committed at `commit_ts` (TSO): its rows from number `offset` on, ROWS_SHOWN of
-    them, of `table` alone if that is named. Counting ends when patience does. Raises
+    them, of `table` alone if that is named. Of several transactions it is the one that began at
+    `start_ts`, or the first if that is 0. Counting ends when patience does. Raises
     NoTransactionError, relay errors.
     """
     log, window = _window(past, commit_ts)
     view = TransactionView(
-        commit_ts, window=(window.lo, window.hi), archived=window.hi <= past.archived[1]
+        commit_ts, start_ts, window=(window.lo, window.hi), archived=window.hi <= past.archived[1]
     )
-    for ddl in RecordedSchema.from_window(window).ddls:
-        if ddl.commit_ts == commit_ts:
+    ddls = [ddl for ddl in RecordedSchema.from_window(window).ddls if ddl.commit_ts == commit_ts]
+    skipped = {
+        int(one["start_ts"]): str(one["why"])
+        for one in window.skipped
+        if int(one["commit_ts"]) == commit_ts
+    }
+    patience = patience or TimeBudget()
+    began = _starts(_batches(log, window, commit_ts), patience)
+    known = dict.fromkeys([*sorted({*began, *skipped}), *(ddl.start_ts for ddl in ddls)])
+    view.start_ts = start_ts or next(iter(known), 0)
+    view.others = tuple(other for other in known if other != view.start_ts)
+    for ddl in ddls:
+        if ddl.start_ts == view.start_ts:
             names = sorted(
                 {full_name(schema, name) for _, schema, name in names_by_id(ddl.effect.tables)}
             )
             view.ddl = FoundDdl(
                 commit_ts, action_name(ddl.type), ddl.query, tuple(names), ddl.type in REMOVES_ROWS
             )
-            view.start_ts = ddl.start_ts
-    for skipped in window.skipped:
-        if int(skipped["commit_ts"]) == commit_ts:
-            view.left_out, view.start_ts = str(skipped["why"]), int(skipped["start_ts"])
-    _TransactionRows(log, window, view, table).read(offset, patience or TimeBudget())
+    view.left_out = skipped.get(view.start_ts, "")
+    if view.start_ts:
+        _TransactionRows(log, window, view, table).read(offset, patience)
     if not (view.tables or view.ddl or view.left_out):
-        raise NoTransactionError(f"no transaction was committed at {tso.text(commit_ts)}")
+        which = f", started at {start_ts}" if start_ts else ""
+        raise NoTransactionError(f"no transaction was committed at {tso.text(commit_ts)}{which}")
     return view
 
 
-def load_value(
-    past: HistoryLog, commit_ts: int, position: int, column: str, *, old: bool
-) -> bytes | str | None:
-    """A value of a row, whole; bytes that are no text as they are.
+def _starts(batches: Iterable[pa.RecordBatch], patience: TimeBudget) -> set[int]:
+    """Return when transactions in batches of one commit_ts began, as far as patience reaches."""
+    found: set[int] = set()
+    for batch in batches:
+        found.update(batch["start_ts"].unique().to_pylist())
+        if patience.over():
+            break
+    return found
 
-    Raises NoTransactionError, relay errors.
+
+def load_value(  # noqa: PLR0913 which value of which row
+    past: HistoryLog, commit_ts: int, position: int, column: str, *, old: bool, start_ts: int = 0
+) -> bytes | str | None:
+    """A value of a row, whole; bytes that are no text as they are. `start_ts`: of the transaction,
+    0 if there is only one. Raises NoTransactionError, relay errors.
     """
     log, window = _window(past, commit_ts)
-    for batch in _batches(log, window, commit_ts):
+    for batch in _batches(log, window, commit_ts, start_ts):
         found = batch.filter(pc.equal(batch["position"], position))
         if found.num_rows:
             raw = found.slice(0, 1).to_pylist()[0]
@@ -158,10 +181,15 @@ def _window(past: HistoryLog, commit_ts: int) -> tuple[WindowLog, WindowRecord]:
     )
 
 
-def _batches(log: WindowLog, window: WindowRecord, commit_ts: int) -> Iterator[pa.RecordBatch]:
+def _batches(
+    log: WindowLog, window: WindowRecord, commit_ts: int, start_ts: int = 0
+) -> Iterator[pa.RecordBatch]:
+    """The changes at a commit_ts, of the transaction that began at `start_ts` unless that is 0."""
     parts = [part for part in window.parts if part.min_commit_ts <= commit_ts <= part.max_commit_ts]
     for batch in iter_parts(log.storage, parts):
         found = batch.filter(pc.equal(batch["commit_ts"], commit_ts))
+        if start_ts:
+            found = found.filter(pc.equal(found["start_ts"], start_ts))
         if found.num_rows:
             yield found
 
@@ -183,10 +211,9 @@ class _TransactionRows:
     def read(self, offset: int, patience: TimeBudget) -> None:
         """Into the view."""
         view = self._view
-        for batch in _batches(self._log, self._window, view.commit_ts):
+        for batch in _batches(self._log, self._window, view.commit_ts, view.start_ts):
             if not view.complete:
                 break
-            view.start_ts = batch["start_ts"][0].as_py()
             offset = self._batch(batch, offset)
             view.complete = bool(self._remaining) or not patience.over()
         view.tables = [

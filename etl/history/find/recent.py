@@ -16,7 +16,13 @@ from sluice.etl.changes.planning import WindowPayload
 from sluice.etl.changes.rules import Filter, is_internal_table, only_tables
 from sluice.etl.history.find.errors import SearchDeadlineError
 from sluice.etl.history.find.query import SearchQuery
-from sluice.etl.history.find.results import FoundDdl, FoundTransaction, SearchResults
+from sluice.etl.history.find.results import (
+    FoundDdl,
+    FoundTransaction,
+    SearchResults,
+    commit_order,
+    whole_timestamps,
+)
 from sluice.etl.history.find.scan import WindowSearch
 from sluice.etl.history.history_log import HistoryLog, LogRange
 from sluice.relay import WindowRecord
@@ -93,7 +99,8 @@ class TimeBudget:
 def recent_page(
     past: HistoryLog, query: SearchQuery, patience: TimeBudget | None = None
 ) -> RecentPage:
-    """The newest transactions and DDL that the query wants, `limit` of both together, as far as
+    """The newest transactions and DDL that the query wants, `limit` of both together (and
+    those that share the last one's commit_ts), as far as
     patience reaches; at least one window is looked at. Raises ConditionError, relay errors where
     nothing was found before them.
     """
@@ -145,7 +152,8 @@ class _BackwardScan:
         """Take what a window holds; through where (TSO) that goes."""
         room = self._query.limit - len(self.done.found)
         both: list[FoundTransaction | FoundDdl] = [*found.transactions, *found.ddls]
-        both.sort(key=lambda each: each.commit_ts, reverse=True)
+        both.sort(key=commit_order, reverse=True)
+        room = whole_timestamps([each.commit_ts for each in both], room)
         self.done.found += both[:room]
         self.done.unknown = found.unknown or []
         left = found.counts["transactions"] + found.counts["ddls"] > room

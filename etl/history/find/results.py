@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeVar
 
 from sluice.etl.history.find.query import SearchQuery
 
+MAX_TS = 2**63 - 1
 _COUNTERS = ("transactions", "inserts", "updates", "deletes", "ddls", "windows", "bytes")
 
 
@@ -97,12 +98,25 @@ def _transaction(found: Mapping[str, Any]) -> FoundTransaction:
 
 
 def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:
-    """As many as the query wants, as it orders them."""
+    """As many as the query wants, as it orders them; in order of time also those that share the
+    last one's commit_ts, so that a search can go on behind them.
+    """
     if query.order == "size":
-        return sorted(found, key=lambda each: (-_size(each), each.commit_ts))[: query.limit]
-    return sorted(found, key=lambda each: each.commit_ts, reverse=query.order == "newest")[
-        : query.limit
-    ]
+        return sorted(found, key=lambda each: (-_size(each), *commit_order(each)))[: query.limit]
+    ordered = sorted(found, key=commit_order, reverse=query.order == "newest")
+    return ordered[: whole_timestamps([each.commit_ts for each in ordered], query.limit)]
+
+
+def commit_order(found: FoundTransaction | FoundDdl) -> tuple[int, int]:
+    """By what transactions and DDL are ordered: of one commit_ts transactions come first."""
+    return found.commit_ts, found.start_ts if isinstance(found, FoundTransaction) else MAX_TS
+
+
+def whole_timestamps(ordered: Sequence[int], count: int) -> int:
+    """Return how many ordered timestamps to take: `count`, and what equals the last of those."""
+    while 0 < count < len(ordered) and ordered[count] == ordered[count - 1]:
+        count += 1
+    return count
 
 
 def _size(found: FoundTransaction | FoundDdl) -> int:

@@ -26,6 +26,7 @@ from sluice.etl.history.find.results import (
     SearchResults,
     TableRows,
     first_results,
+    whole_timestamps,
 )
 from sluice.etl.history.find.row_text import row_text
 from sluice.relay import DELETE, INSERT, UPDATE, iter_parts
@@ -112,7 +113,7 @@ class _MatchingRows:
             for column in zip(*(piece[:4] for piece in self._pieces), strict=True)
         ]
         rows = pa.concat_arrays([_whole_rows(piece[4]) for piece in self._pieces])
-        order = np.lexsort((np.arange(len(columns[0])), columns[0]))
+        order = np.lexsort((np.arange(len(columns[0])), columns[1], columns[0]))
         commit_ts, start_ts, kinds, numbers = (column[order] for column in columns)
         return _JoinedMatches(self.tables, commit_ts, start_ts, kinds, numbers, order, rows)
 
@@ -135,6 +136,14 @@ class _JoinedMatches:
     numbers: np.ndarray
     at: np.ndarray
     rows: pa.Array
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each transaction begins, and how many changes it has."""
+        same = (self.commit_ts[1:] == self.commit_ts[:-1]) & (
+            self.start_ts[1:] == self.start_ts[:-1]
+        )
+        begins = np.flatnonzero(np.append(True, ~same))
+        return begins, np.diff(np.append(begins, len(self.commit_ts)))
 
     def transaction(self, begin: int, end: int) -> FoundTransaction:
         """The one whose changes lie there."""
@@ -221,7 +230,7 @@ class _WindowScan:
         if matches.is_empty():
             return
         joined = matches.joined()
-        _, starts, sizes = np.unique(joined.commit_ts, return_index=True, return_counts=True)
+        starts, sizes = joined.bounds()
         found.counts["transactions"] = len(starts)
         for name, kind in (("inserts", INSERT), ("updates", UPDATE), ("deletes", DELETE)):
             found.counts[name] = int(np.count_nonzero(joined.kinds == kind))
@@ -231,6 +240,8 @@ class _WindowScan:
             "time": np.arange(len(starts)),
             "newest": np.arange(len(starts))[::-1],
         }[self._query.order]
+        if self._query.order != "size":
+            limit = whole_timestamps(joined.commit_ts[starts[chosen]].tolist(), limit)
         found.transactions = [
             joined.transaction(int(starts[i]), int(starts[i] + sizes[i]))
             for i in chosen[:limit].tolist()

@@ -49,12 +49,13 @@ class PastTransaction:
 
 
 def read_transaction(
-    past: HistoryLog, commit_ts: int, globs: Iterable[str] = ()
+    past: HistoryLog, commit_ts: int, globs: Iterable[str] = (), start_ts: int = 0
 ) -> PastTransaction:
-    """The transaction that was committed at `commit_ts`, and of its tables those whose name then
-    fits a glob. Raises UndoError for what can't be taken back, relay errors.
+    """The transaction that was committed at `commit_ts` (and began at `start_ts` unless that is 0),
+    and of its tables those whose name then fits a glob. Raises UndoError for what can't be taken
+    back, relay errors.
     """
-    window, changes = _changes(past, commit_ts)
+    window, changes = _changes(past, commit_ts, start_ts)
     ids = changes["table_id"].to_numpy()
     known = SchemaTimeline.from_window(window)
     wanted = only_tables(Filter(), tuple(globs))
@@ -84,7 +85,7 @@ def read_transaction(
     return read
 
 
-def _changes(past: HistoryLog, commit_ts: int) -> tuple[WindowRecord, pa.Table]:
+def _changes(past: HistoryLog, commit_ts: int, start_ts: int) -> tuple[WindowRecord, pa.Table]:
     where = f"the transaction at commit_ts {tso.text(commit_ts)}"
     if not past.first < commit_ts <= past.last:
         raise UndoError(
@@ -94,22 +95,48 @@ def _changes(past: HistoryLog, commit_ts: int) -> tuple[WindowRecord, pa.Table]:
         )
     for stretch in past.ranges(commit_ts - 1, commit_ts):
         for window in stretch.windows():
-            for ddl in RecordedSchema.from_window(window).ddls:
-                if ddl.commit_ts == commit_ts:
-                    raise _ddl_error(ddl)
-            for skipped in window.skipped:
-                if int(skipped["commit_ts"]) == commit_ts:
-                    raise UndoError(
-                        f"{where} was left out when it landed ({skipped['why']}): its rows aren't"
-                        " there"
-                    )
             changes = _changes_of_commit(iter_parts(stretch.log.storage, window.parts), commit_ts)
-            if changes.num_rows:
-                return window, changes
+            found = _one_of(window, changes, commit_ts, start_ts)
+            if found is not None:
+                return window, found
     raise UndoError(
-        f"no transaction was committed at {tso.text(commit_ts)}",
+        f"no transaction was committed at {tso.text(commit_ts)}"
+        f"{f', started at {start_ts}' if start_ts else ''}",
         way_out="`sluice find` lists transactions",
     )
+
+
+def _one_of(
+    window: WindowRecord, changes: pa.Table, commit_ts: int, start_ts: int
+) -> pa.Table | None:
+    """The changes of the one transaction that is asked for. Raises UndoError."""
+    ddls = {
+        ddl.start_ts: ddl
+        for ddl in RecordedSchema.from_window(window).ddls
+        if ddl.commit_ts == commit_ts
+    }
+    skipped = {
+        int(one["start_ts"]): one["why"]
+        for one in window.skipped
+        if int(one["commit_ts"]) == commit_ts
+    }
+    began = sorted(changes["start_ts"].unique().to_pylist())
+    known = [*began, *sorted(skipped), *ddls]
+    if not start_ts and len(known) > 1:
+        raise UndoError(
+            f"several transactions were committed at commit_ts {tso.text(commit_ts)}; they started"
+            f" at {', '.join(map(str, known))}",
+            way_out=f"name one of them: `sluice undo {commit_ts} --start-ts {known[0]}`",
+        )
+    wanted = start_ts or (known[0] if known else 0)
+    if wanted in ddls:
+        raise _ddl_error(ddls[wanted])
+    if wanted in skipped:
+        raise UndoError(
+            f"the transaction at commit_ts {tso.text(commit_ts)} was left out when it landed"
+            f" ({skipped[wanted]}): its rows aren't there"
+        )
+    return changes.filter(pc.equal(changes["start_ts"], wanted)) if wanted in began else None
 
 
 def _changes_of_commit(batches: Iterable[pa.RecordBatch], commit_ts: int) -> pa.Table:
