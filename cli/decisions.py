@@ -38,13 +38,16 @@ def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> No
 
 @command.command("remove")
 @click.argument("commit_ts", type=int)
+@click.option(
+    "--start-ts", type=int, default=0, metavar="TSO", help="Which one, if it names one of several."
+)
 @config_option
 @click.pass_context
-def remove(ctx: click.Context, commit_ts: int, config: str | None) -> None:
+def remove(ctx: click.Context, commit_ts: int, start_ts: int, config: str | None) -> None:
     """Remove the override for COMMIT_TS, unless it was used: what was skipped or replaced stays so."""
     from sluice.etl import operate
 
-    click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts))
+    click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts, start_ts))
 
 
 def lines(decision: dict[str, Any]) -> list[str]:
@@ -57,5 +60,6 @@ def lines(decision: dict[str, Any]) -> list[str]:
     by = f", by {decision['by']}" if decision["by"] else ""
     made = f" {tso.time_text(tso.compose(decision['made_ms']))}" if decision["made_ms"] else ""
     why = f", why: {decision['why']}" if decision["why"] else ""
-    first = f"{tso.text(decision['commit_ts'])}  {decision['action']}{by}{made}{why}; {used}"
+    one = f" (started at {decision['start_ts']})" if decision.get("start_ts") else ""
+    first = f"{tso.text(decision['commit_ts'])}{one}  {decision['action']}{by}{made}{why}; {used}"
     return [first, *(f"    {statement}" for statement in decision["sql"])]

@@ -14,10 +14,17 @@ def command() -> None:
 
 @command.command("skip")
 @click.argument("commit_ts", type=int)
+@click.option(
+    "--start-ts",
+    type=int,
+    default=0,
+    metavar="TSO",
+    help="Which one, if several share the commit ts.",
+)
 @click.option("--why", default="", help="Reason, kept with the override.")
 @config_option
 @click.pass_context
-def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> None:
+def skip(ctx: click.Context, commit_ts: int, start_ts: int, why: str, config: str | None) -> None:
     """Do not apply the transaction committed at COMMIT_TS.
 
     It stays in the relay log, unless it can't even be landed. The override takes effect at the next
@@ -26,5 +33,7 @@ def skip(ctx: click.Context, commit_ts: int, why: str, config: str | None) -> No
     from sluice.etl import operate
 
     click.echo(
-        operate.skip_transaction(settings_for_write(ctx, config), commit_ts, operator_name(), why)
+        operate.skip_transaction(
+            settings_for_write(ctx, config), commit_ts, operator_name(), why, start_ts
+        )
     )

@@ -25,7 +25,15 @@ from sluice.relay.errors import (
 from sluice.relay.failures import Failure
 from sluice.relay.json_cache import to_text
 from sluice.relay.log import RelayLog, RoleClaim
-from sluice.relay.overrides import REPLACE, SKIP, Override, OverrideExistsError, Overrides
+from sluice.relay.overrides import (
+    REPLACE,
+    SKIP,
+    Override,
+    OverrideExistsError,
+    Overrides,
+    is_named,
+    remove_command,
+)
 from sluice.relay.ownership import Ownership, StopMark
 from sluice.relay.part import Part, iter_parts, merge, read_parts
 from sluice.relay.part_schema import DELETE, INSERT, PART_SCHEMA, UPDATE
@@ -71,10 +79,12 @@ __all__ = [
     "encode_text",
     "hour_of",
     "in_portions",
+    "is_named",
     "iter_parts",
     "merge",
     "read_parts",
     "read_records",
     "refuse_credentials",
+    "remove_command",
     "to_text",
 ]

@@ -5,8 +5,9 @@ every run to come.
     <url>/decisions/<commit_ts>.begun.json  a commit that keeps to it is about to come, or has come
     <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
 
-`<commit_ts>` is padded to 20 digits. A decision holds wherever the relay log is read, so a restore
-comes to the same result.
+`<commit_ts>` is padded to 20 digits. Where several transactions or DDL share it, a decision about
+one of them is `<commit_ts>-<start_ts>.json`, and so on. A decision holds wherever the relay log is
+read, so a restore comes to the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,8 +27,11 @@ from sluice.relay.storage import Storage
 
 SKIP, REPLACE = "skip", "replace"
 _FOLDER = "decisions"
-_NAME = re.compile(r"(\d{20})\.json\Z")
-_USED = re.compile(r"(\d{20})\.used\.json\Z")
+_NAME = re.compile(r"(\d{20})(?:-(\d{20}))?\.json\Z")
+_USED = re.compile(r"(\d{20})(?:-(\d{20}))?\.used\.json\Z")
+
+OverrideKey = tuple[int, int]
+"""commit_ts and start_ts of what is decided about; 0 for the second: whatever was committed then."""
 
 
 class OverrideExistsError(RequestError, RelayError):
@@ -52,14 +56,29 @@ class Override:
     why: str = ""
     made_ms: int = 0
     """Unix time in ms."""
+    start_ts: int = 0
+    """Of the one that is meant, where several share the commit_ts; else 0."""
+
+    @property
+    def key(self) -> OverrideKey:
+        """Return what it is kept under."""
+        return self.commit_ts, self.start_ts
+
+    @property
+    def named(self) -> int:
+        """Return the commit_ts, or minus the start_ts where one of several is meant: see `is_named`."""
+        return _named(self.commit_ts, self.start_ts)
 
     def to_json(self) -> bytes:
         """As the file's content."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
+        return json.dumps(self.to_dict(), ensure_ascii=False).encode() + b"\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self) | {"sql": list(self.sql)}
+        """As JSON values; `start_ts` only if it names one of several."""
+        document = asdict(self) | {"sql": list(self.sql)}
+        if not self.start_ts:
+            del document["start_ts"]
+        return document
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Override:
@@ -71,7 +90,9 @@ class Override:
             "by": str,
             "why": str,
             "made_ms": int,
+            "start_ts": int,
         }
+        raw = {"start_ts": 0} | dict(raw)
         if set(raw) != set(kinds):
             raise ValueError(f"a decision has the fields {sorted(raw)}, expected {sorted(kinds)}")
         for name, kind in kinds.items():
@@ -98,30 +119,30 @@ class Overrides:
     def add(self, decision: Override) -> None:
         """Durably write a decision down.
 
-        Raises DecisionExistsError if there is one about the same commit timestamp.
+        Raises OverrideExistsError if there is one about the same transaction.
         """
-        path = _path(decision.commit_ts)
+        path = _path(decision.key)
         try:
             self._storage.create(path, decision.to_json())
         except FileExistsError:
             raise OverrideExistsError(
                 f"{self._storage.url}/{path} exists: there is a decision about commit_ts"
-                f" {decision.commit_ts} already; `sluice decisions remove {decision.commit_ts}`"
-                " takes it back"
+                f" {decision.commit_ts} already; `{remove_command(*decision.key)}` takes it back"
             ) from None
 
-    def remove(self, commit_ts: int) -> bool:
+    def remove(self, commit_ts: int, start_ts: int = 0) -> bool:
         """Take a decision back; False if there is none.
 
         Found by its name: a list may not know of it yet.
         """
+        key = commit_ts, start_ts
         self._names()  # what is remembered of it is as old as the last look
         try:
-            self._storage.read(_path(commit_ts))
+            self._storage.read(_path(key))
         except FileNotFoundError:
             return False
         for path in (_begun_path, _path, _used_path):
-            self._storage.remove(path(commit_ts))
+            self._storage.remove(path(key))
         return True
 
     def unsettled(self, through_ts: int) -> Sequence[Override]:
@@ -130,61 +151,61 @@ class Overrides:
         Raises RelayCorruptError.
         """
         names = self._names()
-        used = set(_timestamps(_USED, names))
+        used = set(_keys(_USED, names))
         return self._read_all(
-            ts for ts in _timestamps(_NAME, names) if ts <= through_ts and ts not in used
+            key for key in _keys(_NAME, names) if key[0] <= through_ts and key not in used
         )
 
-    def _read_all(self, stamps: Iterable[int]) -> list[Override]:
-        return [decision for decision in map(self._read, stamps) if decision is not None]
+    def _read_all(self, keys: Iterable[OverrideKey]) -> list[Override]:
+        return [decision for decision in map(self._read, keys) if decision is not None]
 
     def list(self, after_ts: int = -1, through_ts: int | None = None) -> list[Override]:
         """Decisions with after_ts < commit_ts <= through_ts, ascending.
 
         Raises RelayCorruptError, which names the file.
         """
-        stamps = _timestamps(_NAME, self._names())
         return self._read_all(
-            ts for ts in stamps if after_ts < ts and (through_ts is None or ts <= through_ts)
+            key
+            for key in _keys(_NAME, self._names())
+            if after_ts < key[0] and (through_ts is None or key[0] <= through_ts)
         )
 
     def used_ms(self) -> dict[int, int]:
-        """By commit timestamp, when (Unix ms) each decision that was used was first used."""
+        """By `Override.named`, when (Unix ms) each decision that was used was first used."""
         found = {}
-        for match in map(_USED.match, self._names()):
-            if match:
-                try:
-                    found[int(match[1])] = int(
-                        json.loads(self._storage.read(_used_path(int(match[1]))))["used_ms"]
-                    )
-                except (FileNotFoundError, ValueError, KeyError, TypeError):
-                    continue
+        for key in _keys(_USED, self._names()):
+            try:
+                used = json.loads(self._storage.read(_used_path(key)))["used_ms"]
+                found[_named(*key)] = int(used)
+            except (FileNotFoundError, ValueError, KeyError, TypeError):
+                continue
         return found
 
     def mark_begun(self, decisions: Sequence[Override]) -> None:
         """Note, before a commit, that it keeps to these decisions."""
         for decision in decisions:
             with contextlib.suppress(FileExistsError):
-                self._storage.create(_begun_path(decision.commit_ts), b"{}\n")
+                self._storage.create(_begun_path(decision.key), b"{}\n")
 
-    def is_kept(self, commit_ts: int) -> bool:
-        """Whether the first checkpoint that passes a decision keeps to it: a commit has begun with
-        it, or it is used. Only the holder of the checkpoint can rely on it.
+    def is_kept(self, commit_ts: int, start_ts: int = 0) -> bool:
+        """Whether the first checkpoint that passes a decision keeps to it.
+
+        A commit has begun with it, or it is used. Only the holder of the checkpoint can rely on it.
         """
-        return any(self._is_there(path(commit_ts)) for path in (_begun_path, _used_path))
+        return any(
+            self._is_there(path((commit_ts, start_ts))) for path in (_begun_path, _used_path)
+        )
 
     def mark_used(self, decisions: Sequence[Override]) -> None:
         """Note that a checkpoint has passed these decisions. The first time counts."""
         for decision in decisions:
             try:
                 note = {"used_ms": time.time_ns() // 1_000_000}
-                self._storage.create(
-                    _used_path(decision.commit_ts), json.dumps(note).encode() + b"\n"
-                )
+                self._storage.create(_used_path(decision.key), json.dumps(note).encode() + b"\n")
             except FileExistsError:
                 continue
             finally:
-                self._storage.remove(_begun_path(decision.commit_ts))
+                self._storage.remove(_begun_path(decision.key))
 
     def _is_there(self, path: str) -> bool:
         try:
@@ -196,33 +217,53 @@ class Overrides:
     def _names(self) -> Sequence[str]:
         return self._storage.names(_FOLDER)
 
-    def _read(self, commit_ts: int) -> Override | None:
-        path = _path(commit_ts)
+    def _read(self, key: OverrideKey) -> Override | None:
+        path = _path(key)
         try:
             decision = Override.from_dict(parse_json(self._storage.read(path), "a decision"))
-            if decision.commit_ts != commit_ts:
-                raise ValueError(f"it is about commit_ts {decision.commit_ts}")
+            if decision.key != key:
+                raise ValueError(
+                    f"it is about commit_ts {decision.commit_ts}, start_ts {decision.start_ts}"
+                )
             return decision
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
             raise RelayCorruptError(
                 f"decision {self._storage.url}/{path}: {error}",
-                way_out=f"remove it with `sluice decisions remove {commit_ts}` and decide again",
+                way_out=f"remove it with `{remove_command(*key)}` and decide again",
             ) from None
 
 
-def _timestamps(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
-    return [int(match[1]) for match in map(pattern.match, names) if match]
+def is_named(decided: Container[int], commit_ts: int, start_ts: int) -> bool:
+    """Return whether a transaction or DDL is among those that overrides name (`Override.named`)."""
+    return commit_ts in decided or -start_ts in decided
 
 
-def _path(commit_ts: int) -> str:
-    return f"{_FOLDER}/{commit_ts:020d}.json"
+def _named(commit_ts: int, start_ts: int) -> int:
+    return -start_ts if start_ts else commit_ts
 
 
-def _begun_path(commit_ts: int) -> str:
-    return f"{_FOLDER}/{commit_ts:020d}.begun.json"
+def remove_command(commit_ts: int, start_ts: int = 0) -> str:
+    """Return the command that takes a decision back."""
+    return f"sluice decisions remove {commit_ts}{f' --start-ts {start_ts}' if start_ts else ''}"
 
 
-def _used_path(commit_ts: int) -> str:
-    return f"{_FOLDER}/{commit_ts:020d}.used.json"
+def _keys(pattern: re.Pattern[str], names: Iterable[str]) -> list[OverrideKey]:
+    return [(int(match[1]), int(match[2] or 0)) for match in map(pattern.match, names) if match]
+
+
+def _stem(key: OverrideKey) -> str:
+    return f"{_FOLDER}/{key[0]:020d}{f'-{key[1]:020d}' if key[1] else ''}"
+
+
+def _path(key: OverrideKey) -> str:
+    return f"{_stem(key)}.json"
+
+
+def _begun_path(key: OverrideKey) -> str:
+    return f"{_stem(key)}.begun.json"
+
+
+def _used_path(key: OverrideKey) -> str:
+    return f"{_stem(key)}.used.json"

@@ -18,7 +18,13 @@ import pyarrow as pa
 
 from sluice.errors import Signal
 from sluice.etl.apply._batch import WindowBatch
-from sluice.etl.changes.planning import BatchPayload, InFlightPayload, PrepareOptions, prepare_steps
+from sluice.etl.changes.planning import (
+    BatchPayload,
+    InFlightPayload,
+    PrepareOptions,
+    SharedPayload,
+    prepare_steps,
+)
 from sluice.etl.changes.recorded_schema import SchemaTimeline
 from sluice.etl.changes.row_change import RowChange, decode
 from sluice.etl.downstream import Checkpoint, CheckpointTable, DownstreamError, MySQLSession
@@ -127,6 +133,7 @@ class _Bisection:
         self._checkpoint: Checkpoint | None = None
         self._safe = False
         self._in_flight: InFlightPayload | None = None
+        self._begun: SharedPayload | None = None
 
     @property
     def address(self) -> str:
@@ -182,6 +189,8 @@ class _Bisection:
                     else None
                 )
                 self._after = max(self._after, checkpoint.commit_ts)
+                if checkpoint.shared is not None and self._after == checkpoint.commit_ts:
+                    self._begun = SharedPayload(checkpoint.shared.ts, checkpoint.shared.jobs)
         self._windows = [window for window in self._batch.windows if window.hi > self._after]
         for window in self._windows:
             changes = self._relay.read([window]) if window.parts else PART_SCHEMA.empty_table()
@@ -200,10 +209,11 @@ class _Bisection:
     def _positions(self) -> Iterator[_Position]:
         """Yield the positions at which transactions end."""
         for number, changes in enumerate(self._changes):
-            commit_ts = changes["commit_ts"].to_numpy()
+            commit_ts, start_ts = changes["commit_ts"].to_numpy(), changes["start_ts"].to_numpy()
             if not len(commit_ts):
                 continue
-            ends = np.flatnonzero(np.append(commit_ts[1:] != commit_ts[:-1], True)) + 1
+            is_other = (commit_ts[1:] != commit_ts[:-1]) | (start_ts[1:] != start_ts[:-1])
+            ends = np.flatnonzero(np.append(is_other, True)) + 1
             yield from (
                 _Position(number, int(end)) for end in ends if commit_ts[end - 1] > self._after
             )
@@ -236,6 +246,7 @@ class _Bisection:
             described.decided(self._overrides),
             safe=self._safe,
             flight=self._in_flight,
+            begun=self._begun,
             rows=place.rows,
             mended=self._batch.tables_under_repair,
         )

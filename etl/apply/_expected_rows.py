@@ -17,7 +17,7 @@ from sluice.etl.changes.steps import ChangeError
 from sluice.etl.changes.write_plans.identity import identity, lookup_key_columns
 from sluice.etl.changes.write_plans.raw_changes import Images, RawChanges, decode
 from sluice.etl.downstream import MySQLSession
-from sluice.relay import DELETE, INSERT, SKIP, UPDATE, RelayLog, WindowRecord
+from sluice.relay import DELETE, INSERT, SKIP, UPDATE, RelayLog, WindowRecord, is_named
 from sluice.tidb.codec.row import column_ids
 from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
@@ -145,9 +145,7 @@ class ExpectedRows:
             self._record_move(move_of(past))
         changes = self._relay.read([window])
         decided = self._relay.decisions.list(window.lo)
-        skipped = {
-            each.commit_ts for each in decided if each.action == SKIP
-        } | self._rules.ignored_ts
+        skipped = {each.named for each in decided if each.action == SKIP} | self._rules.ignored_ts
         stamps, done = changes["commit_ts"].to_numpy(), 0
         for ddl in schema.ddls:
             before = int(np.searchsorted(stamps, ddl.commit_ts))
@@ -170,12 +168,13 @@ class ExpectedRows:
         changes = relocate(changes, [self._moves[version] for version in sorted(self._moves)])
         alike: dict[int, tuple[Table, TableLocation, list[int]]] = {}
         rest = zip(
-            *(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts")), strict=True
+            *(changes[name].to_pylist() for name in ("table_id", "kind", "commit_ts", "start_ts")),
+            strict=True,
         )
-        for at, (table_id, kind, commit_ts) in enumerate(rest):
+        for at, (table_id, kind, commit_ts, start_ts) in enumerate(rest):
             if (
                 not self._after < commit_ts <= self._until
-                or commit_ts in skipped
+                or is_named(skipped, commit_ts, start_ts)
                 or is_internal_table(table_id)
             ):
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from sluice.etl.apply._batch import WindowBatch
-from sluice.etl.changes.steps import Step
+from sluice.etl.changes.steps import CommitDetail, Step
 from sluice.etl.downstream import Checkpoint, InFlight
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.relay import RelayLog
@@ -38,7 +38,7 @@ def check_blocked(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
 
 def _has_new_overrides(after_ts: int, flight: InFlight, relay: RelayLog) -> bool:
     assert flight.refused is not None
-    decided = {override.commit_ts for override in relay.decisions.list(after_ts, flight.until)}
+    decided = {override.named for override in relay.decisions.list(after_ts, flight.until)}
     return (
         decided != set(flight.refused.decided) or relay.control().accepted == flight.refused.token
     )
@@ -50,9 +50,9 @@ def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
     From that `settle_overrides`, and operators who hold the checkpoint, know whether an override
     came in time.
     """
-    relay.decisions.mark_begun(
-        [each for each in batch.overrides if each.commit_ts <= step.commit_ts]
-    )
+    rows_through = step.detail.rows_through if isinstance(step.detail, CommitDetail) else 0
+    through = max(step.commit_ts, rows_through)
+    relay.decisions.mark_begun([each for each in batch.overrides if each.commit_ts <= through])
 
 
 def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:
@@ -63,9 +63,9 @@ def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:
     lines = []
     for override in relay.decisions.unsettled(through_ts):
         line = f"commit_ts {override.commit_ts}: {override}"
-        if relay.decisions.is_kept(override.commit_ts):
+        if relay.decisions.is_kept(*override.key):
             relay.decisions.mark_used([override])
-        elif relay.decisions.remove(override.commit_ts):
+        elif relay.decisions.remove(*override.key):
             line += ": too late, the commit was in progress and is applied; the override is removed"
         else:
             continue

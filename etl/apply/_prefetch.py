@@ -21,7 +21,13 @@ from sluice.etl.apply._batch import (
     overrides_for,
 )
 from sluice.etl.apply._window_selector import WindowSelector
-from sluice.etl.changes.planning import BatchPayload, InFlightPayload, RecountRange, WindowPayload
+from sluice.etl.changes.planning import (
+    BatchPayload,
+    InFlightPayload,
+    RecountRange,
+    SharedPayload,
+    WindowPayload,
+)
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.steps import CommitDetail, Step, lists_from_batches, to_batches
 from sluice.etl.downstream import Checkpoint
@@ -168,10 +174,12 @@ class BatchPrefetcher:
         flight = self._checkpoint.flight
         is_begun = flight is not None and batch.after_ts < flight.until
         safe = batch.after_ts < self._checkpoint.safe_until
+        shared = self._checkpoint.shared if batch.after_ts == self._checkpoint.commit_ts else None
         return replace(
             described,
             safe=safe,
             mended=batch.tables_under_repair,
+            begun=SharedPayload(shared.ts, shared.jobs) if shared is not None else None,
             flight=(
                 InFlightPayload(flight.until, frozenset(flight.left_out))
                 if flight is not None and is_begun

@@ -327,7 +327,7 @@ class _ApplyLoop:
             and batch is not None
             and isinstance(sink, RemembersBlocked)
         ):
-            sink.remember_blocked(str(error), [override.commit_ts for override in batch.overrides])
+            sink.remember_blocked(str(error), [override.named for override in batch.overrides])
         sink.close()
         if batch is not None:
             find_failing_transaction(

@@ -30,7 +30,13 @@ from sluice.etl.downstream.mysql import MySQLSession
 from sluice.etl.settings import Downstream
 
 FORMAT = 1
-"""Of what stands under `sluice`: `"sluice": {"format": 2, ...}`; without it the format is 1."""
+"""Of what Sluice keeps beside a checkpoint, which says `"format": 2` if it is a newer one."""
+
+ROW_FORMAT = 2
+"""The newest format of the row: `"sluice": {"format": 2, ...}` while it names a shared timestamp.
+
+Without one the row has no format, which means 1.
+"""
 
 
 class CheckpointError(SluiceError):
@@ -60,6 +66,17 @@ class PendingDdl:
     job_id: int
     commit_ts: int
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTimestamp:
+    """A timestamp right behind the checkpoint: rows and DDL, or several DDL, were committed at it.
+
+    Its rows are downstream, and its DDL of `jobs`.
+    """
+
+    ts: int
+    jobs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +153,7 @@ class Checkpoint:
     ts_map: dict[str, Any] = field(default_factory=dict)
     pending: PendingDdl | None = None
     flight: InFlight | None = None
+    shared: SharedTimestamp | None = None
     safe_until: int = 0
     """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it
     isn't known yet.
@@ -157,8 +175,8 @@ class Checkpoint:
         try:
             document = json.loads(text)
             sluice = document.get("sluice") or {}
-            refuse_newer(f"the checkpoint of cluster {cluster_id}", sluice)
-            ours, flight = sluice.get("ddl"), sluice.get("flight")
+            refuse_newer(f"the checkpoint of cluster {cluster_id}", sluice, ROW_FORMAT)
+            ours, flight, shared = sluice.get("ddl"), sluice.get("flight"), sluice.get("shared")
             return cls(
                 commit_ts=int(document["commitTS"]),
                 schema_version=int(document.get("schema-version") or 0),
@@ -170,6 +188,9 @@ class Checkpoint:
                     else None
                 ),
                 flight=InFlight.from_json(flight) if flight else None,
+                shared=SharedTimestamp(int(shared["ts"]), tuple(map(int, shared["jobs"])))
+                if shared
+                else None,
                 safe_until=int(sluice.get("safe-until") or 0),
                 copied=tuple(map(str, sluice.get("copied") or ())),
                 owner=str(sluice.get("owner") or ""),
@@ -197,6 +218,11 @@ class Checkpoint:
             }
         if self.flight is not None:
             ours["flight"] = self.flight.to_json()
+        if self.shared is not None:
+            ours |= {
+                "format": ROW_FORMAT,
+                "shared": {"ts": self.shared.ts, "jobs": list(self.shared.jobs)},
+            }
         if self.safe_until:
             ours["safe-until"] = self.safe_until
         if self.copied:
@@ -215,6 +241,7 @@ class Checkpoint:
         # DDL of different tables needn't come in the order of its versions.
         version = max(self.schema_version, schema_version or 0)
         flight = self.flight if self.flight is not None and commit_ts < self.flight.until else None
+        shared = self.shared if self.shared is not None and commit_ts < self.shared.ts else None
         ts_map = self.ts_map if commit_ts == self.commit_ts else {}
         moved = replace(
             self,
@@ -223,6 +250,7 @@ class Checkpoint:
             ts_map=ts_map,
             pending=None,
             flight=flight,
+            shared=shared,
         )
         return (
             moved
@@ -230,18 +258,33 @@ class Checkpoint:
             else replace(moved, consistent=True, safe_until=0, copied=())
         )
 
+    def before_rest_of(self, ts: int, job_id: int | None = None) -> Checkpoint:
+        """Return the checkpoint in front of `ts` (TSO), whose rows are downstream.
+
+        So is its DDL of `job_id`, unless that is None.
+        """
+        jobs = self.shared.jobs if self.shared is not None and self.shared.ts == ts else ()
+        return replace(
+            self.at(ts - 1), shared=SharedTimestamp(ts, jobs if job_id is None else (*jobs, job_id))
+        )
+
+    @property
+    def rows_through(self) -> int:
+        """The commit ts through which all rows are downstream; DDL through `commit_ts`."""
+        return self.commit_ts if self.shared is None else self.shared.ts
+
     @property
     def needs_safe_mode(self) -> bool:
         """Whether changes after it may be downstream, left there by a Drainer."""
         return not self.consistent and self.flight is None
 
 
-def refuse_newer(what: str, ours: Mapping[str, Any]) -> None:
+def refuse_newer(what: str, ours: Mapping[str, Any], reads: int = FORMAT) -> None:
     """Raise NewerCheckpointError if `ours`, Sluice's part of `what`, has an unknown format."""
     found = ours.get("format", FORMAT)
-    if found != FORMAT:
+    if found not in range(1, reads + 1):
         raise NewerCheckpointError(
-            f"{what} has format {found}, this version of Sluice reads {FORMAT}: a newer version"
+            f"{what} has format {found}, this version of Sluice reads {reads}: a newer version"
             " wrote it",
             way_out=NewerCheckpointError.way_out,
         )

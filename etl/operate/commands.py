@@ -11,7 +11,7 @@ past it (`_settled`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sluice.errors import RequestError, ours
@@ -20,7 +20,7 @@ from sluice.etl.downstream import Checkpoint, DownstreamError
 from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.downstream.sinks import read_writer
 from sluice.etl.operate.status import failures, locked_checkpoint, newest_checkpoint, now_ms
-from sluice.etl.operate.window_view import NotLandedError, find_window
+from sluice.etl.operate.window_view import NotLandedError, committed_at, find_window
 from sluice.etl.settings import MODES, Downstream, Settings, SettingsError, Target
 from sluice.relay import REPLACE, SKIP, Control, Override, RelayError, RelayLog
 from sluice.relay.known_pumps import ACCEPTED, MISSED
@@ -186,6 +186,11 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
             f" through {tso.text(checkpoint.flight.until)}, and parts of them are downstream:"
             f" applying can't stop at {tso.text(ts)} between; it can at {checkpoint.flight.until}"
         )
+    if checkpoint.rows_through > ts:
+        raise OperateError(
+            f"the rows that were committed at {tso.text(checkpoint.rows_through)} are downstream:"
+            f" applying can't stop at {tso.text(ts)} before it; it can at {checkpoint.rows_through}"
+        )
     if checkpoint.pending is not None and checkpoint.pending.commit_ts > ts:
         raise OperateError(
             f"the DDL at {tso.text(checkpoint.pending.commit_ts)} is begun: applying can't stop at"
@@ -196,9 +201,12 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
 # Decisions
 
 
-def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str = "") -> str:
-    """Leave a transaction out of the downstream, and out of the relay log if it can't even be
-    landed. Raises OperateError.
+def skip_transaction(
+    settings: Settings, commit_ts: int, by: str = "", why: str = "", start_ts: int = 0
+) -> str:
+    """Leave a transaction out of the downstream, and of the relay log if it can't even be landed.
+
+    `start_ts` names it where several transactions or DDL share the commit_ts. Raises OperateError.
     """
     relay = settings.open_relay()
     if _accept_missed_commit(relay, commit_ts):
@@ -206,13 +214,16 @@ def skip_transaction(settings: Settings, commit_ts: int, by: str = "", why: str 
             f"the transaction at {tso.text(commit_ts)}, which landing had passed, is left out;"
             " `sluice resume` goes on"
         )
-    found = _landed_kind(settings.target, relay, commit_ts)
-    if found == "ddl":
+    found = _committed_at(settings.target, relay, commit_ts)
+    one = _one_of(found, commit_ts, start_ts)
+    if one == "ddl":
         raise OperateError(
             f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`"
         )
-    note = _add_override(settings.target, relay, Override(commit_ts, SKIP, (), by, why, now_ms()))
-    return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
+    named = start_ts if len(found) > 1 or not found else 0
+    decision = Override(commit_ts, SKIP, (), by, why, now_ms(), named)
+    note = _add_override(settings.target, relay, decision, is_ddl=False)
+    return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(one)}{note}"
 
 
 def _accept_missed_commit(relay: RelayLog, commit_ts: int) -> bool:
@@ -234,8 +245,9 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     Later rows are read with the schema it made all the same. Raises OperateError.
     """
     relay = settings.open_relay()
-    commit_ts, found = _find_ddl(settings.target, relay, which)
-    note = _add_override(settings.target, relay, Override(commit_ts, SKIP, (), by, why, now_ms()))
+    commit_ts, found, start_ts = _find_ddl(settings.target, relay, which)
+    decision = Override(commit_ts, SKIP, (), by, why, now_ms(), start_ts)
+    note = _add_override(settings.target, relay, decision, is_ddl=True)
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
@@ -247,13 +259,12 @@ def replace_ddl(
     Raises OperateError.
     """
     relay = settings.open_relay()
-    commit_ts, found = _find_ddl(settings.target, relay, which)
-    note = _add_override(
-        settings.target, relay, Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms())
-    )
+    commit_ts, found, start_ts = _find_ddl(settings.target, relay, which)
+    decision = Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms(), start_ts)
+    note = _add_override(settings.target, relay, decision, is_ddl=True)
     return (
-        f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)}"
-        f" statements{_not_landed(found)}{note}"
+        f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements"
+        f"{_not_landed(found)}{note}"
     )
 
 
@@ -279,7 +290,7 @@ def accept(settings: Settings, refusal: str) -> str:
     )
 
 
-def _add_override(target: Target, relay: RelayLog, decision: Override) -> str:
+def _add_override(target: Target, relay: RelayLog, decision: Override, *, is_ddl: bool) -> str:
     """Write a decision down, and take it back with OperateError if it comes too late.
 
     Returns what isn't known of it, "" for nothing.
@@ -293,19 +304,24 @@ def _add_override(target: Target, relay: RelayLog, decision: Override) -> str:
             )
         commit_ts = decision.commit_ts
         try:
-            if checkpoint is None or checkpoint.commit_ts < commit_ts:
+            if checkpoint is None or _reached(checkpoint, is_ddl=is_ddl) < commit_ts:
                 _check_not_running(target, relay, checkpoint, commit_ts)
-            elif not relay.decisions.is_kept(commit_ts):
+            elif not relay.decisions.is_kept(*decision.key):
                 raise OperateError(
                     f"too late: what was committed at {commit_ts} was being applied meanwhile, the"
                     f" downstream is at {tso.text(checkpoint.commit_ts)}"
                 )
         except OperateError:
-            relay.decisions.remove(commit_ts)
+            relay.decisions.remove(*decision.key)
             raise
         if checkpoint is not None and _is_pending(checkpoint, commit_ts):
             return "; it was begun before, and what of it was executed then stays"
     return ""
+
+
+def _reached(checkpoint: Checkpoint, *, is_ddl: bool) -> int:
+    """Return the timestamp through which DDL, or rows, are downstream."""
+    return checkpoint.commit_ts if is_ddl else checkpoint.rows_through
 
 
 def _is_pending(checkpoint: Checkpoint | None, commit_ts: int) -> bool:
@@ -343,7 +359,7 @@ def _check_not_running(
         )
 
 
-def remove_override(settings: Settings, commit_ts: int) -> str:
+def remove_override(settings: Settings, commit_ts: int, start_ts: int = 0) -> str:
     """Take a decision back. Raises OperateError if there is none, or it is used."""
     relay, target = settings.open_relay(), settings.target
     with locked_checkpoint(target, relay) as checkpoint:
@@ -355,13 +371,13 @@ def remove_override(settings: Settings, commit_ts: int) -> str:
             )
         if checkpoint is None or checkpoint.commit_ts < commit_ts:
             _check_not_running(target, relay, checkpoint, commit_ts)
-        elif relay.decisions.is_kept(commit_ts):
+        elif relay.decisions.is_kept(commit_ts, start_ts):
             raise OperateError(
                 f"too late: the decision about commit_ts {commit_ts} is used, the downstream is at"
                 f" {tso.text(checkpoint.commit_ts)}; what was left out can be brought by `sluice"
                 " backfill`"
             )
-        if not relay.decisions.remove(commit_ts):
+        if not relay.decisions.remove(commit_ts, start_ts):
             raise OperateError(
                 f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows"
                 " those there are"
@@ -369,8 +385,8 @@ def remove_override(settings: Settings, commit_ts: int) -> str:
     return f"the decision about {tso.text(commit_ts)} is taken back"
 
 
-def _landed_kind(target: Target, relay: RelayLog, commit_ts: int) -> str:
-    """``ddl``, ``rows``, or "" if it is not landed yet.
+def _committed_at(target: Target, relay: RelayLog, commit_ts: int) -> dict[int, str]:
+    """By start_ts, ``ddl`` or ``rows`` for all that was committed then; {} if it isn't landed yet.
 
     Raises OperateError if it is too late or there is nothing.
     """
@@ -382,7 +398,7 @@ def _landed_kind(target: Target, relay: RelayLog, commit_ts: int) -> str:
         )
     last = relay.last()
     if last is None or commit_ts > last.hi:
-        return ""
+        return {}
     try:
         window, exact = find_window(relay, commit_ts)
     except NotLandedError as error:
@@ -392,22 +408,40 @@ def _landed_kind(target: Target, relay: RelayLog, commit_ts: int) -> str:
             f"nothing was committed at {commit_ts}; `sluice relay show {commit_ts} --rows` shows"
             " what is around it"
         )
-    return (
-        "ddl"
-        if any(ddl.commit_ts == commit_ts for ddl in RecordedSchema.from_window(window).ddls)
-        else "rows"
-    )
+    return committed_at(relay, window, commit_ts)
 
 
-def _find_ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
-    """(commit_ts, what is there) of a DDL given by commit_ts or job id."""
+def _one_of(found: Mapping[int, str], commit_ts: int, start_ts: int) -> str:
+    """Return what of it is meant, "" if nothing is known of it. Raises OperateError."""
+    if not found:
+        return ""
+    if start_ts and start_ts not in found:
+        raise OperateError(f"nothing that began at {start_ts} was committed at {commit_ts}")
+    if not start_ts and len(found) > 1:
+        several = ", ".join(f"{ts} ({kind})" for ts, kind in found.items())
+        raise OperateError(
+            f"several were committed at {commit_ts}; they started at {several}",
+            way_out=f"name one: `sluice txn skip {commit_ts} --start-ts {next(iter(found))}`, or a"
+            " DDL by its job",
+        )
+    return found[start_ts] if start_ts else next(iter(found.values()))
+
+
+def _find_ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str, int]:
+    """Return where a DDL given by commit_ts or job id was committed, and what is known of it.
+
+    The third is its start_ts if others share the commit_ts, else 0.
+    """
     if which >= tso.FIRST:
-        found = _landed_kind(target, relay, which)
-        if found == "rows":
+        found = _committed_at(target, relay, which)
+        ddls = [start_ts for start_ts, kind in found.items() if kind == "ddl"]
+        if found and not ddls:
             raise OperateError(
                 f"at commit_ts {which} there is no DDL but a transaction: `sluice txn skip {which}`"
             )
-        return which, found
+        if len(ddls) > 1:
+            raise OperateError(f"several DDL were committed at {which}: name one by its job id")
+        return which, "ddl" if ddls else "", ddls[0] if len(found) > 1 else 0
     checkpoint = newest_checkpoint(target, relay)
     first = relay.first()
     if first is not None:
@@ -416,7 +450,8 @@ def _find_ddl(target: Target, relay: RelayLog, which: int) -> tuple[int, str]:
         ):
             for ddl in RecordedSchema.from_window(window).ddls:
                 if ddl.job_id == which:
-                    return ddl.commit_ts, _landed_kind(target, relay, ddl.commit_ts)
+                    found = _committed_at(target, relay, ddl.commit_ts)
+                    return ddl.commit_ts, "ddl", ddl.start_ts if len(found) > 1 else 0
     raise OperateError(
         f"no DDL of job {which} is landed and not applied; give its commit_ts if it is still to"
         " come"

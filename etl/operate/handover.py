@@ -357,6 +357,7 @@ def _release(
         target = max(
             found.flight.until if found.flight else 0,
             found.pending.commit_ts if found.pending else 0,
+            found.shared.ts if found.shared else 0,
             found.safe_until,
         )
         if not target and found.consistent:

@@ -132,8 +132,7 @@ def list_decisions(settings: Settings) -> list[dict[str, Any]]:
     decisions = settings.open_relay().decisions
     used = decisions.used_ms()
     return [
-        decision.to_dict() | {"used_ms": used.get(decision.commit_ts)}
-        for decision in decisions.list()
+        decision.to_dict() | {"used_ms": used.get(decision.named)} for decision in decisions.list()
     ]
 
 

@@ -75,6 +75,20 @@ def commits(relay: RelayLog, window: WindowRecord) -> set[int]:
     return found | {int(entry["commit_ts"]) for entry in window.skipped}
 
 
+def committed_at(relay: RelayLog, window: WindowRecord, commit_ts: int) -> dict[int, str]:
+    """Return by start_ts whether it is ``rows`` or ``ddl``, for all that was committed at once."""
+    changes = relay.read([window])
+    mine = changes.filter(pa.array(changes["commit_ts"].to_numpy() == commit_ts))
+    found = dict.fromkeys(mine["start_ts"].unique().to_pylist(), "rows")
+    found |= {
+        int(entry["start_ts"]): "rows"
+        for entry in window.skipped
+        if int(entry["commit_ts"]) == commit_ts
+    }
+    ddls = RecordedSchema.from_window(window).ddls
+    return found | {ddl.start_ts: "ddl" for ddl in ddls if ddl.commit_ts == commit_ts}
+
+
 def describe(relay: RelayLog, window: WindowRecord) -> dict[str, Any]:
     """A window as JSON values: bounds and their times, parts, DDL, and changes by table and kind."""
     return {
@@ -101,7 +115,9 @@ def _count_tables(relay: RelayLog, window: WindowRecord) -> list[dict[str, Any]]
     changes = relay.read([window])
     tables = SchemaTimeline.from_window(window)
     counts: dict[str, dict[str, Any]] = {}
-    ids, kinds, commit_ts = (changes[name].to_numpy() for name in ("table_id", "kind", "commit_ts"))
+    ids, kinds, commit_ts, start_ts = (
+        changes[name].to_numpy() for name in ("table_id", "kind", "commit_ts", "start_ts")
+    )
     for table_id in np.unique(ids).tolist():
         mine = np.flatnonzero(ids == table_id)
         table = tables.reads(table_id, int(commit_ts[mine[-1]]))
@@ -109,7 +125,9 @@ def _count_tables(relay: RelayLog, window: WindowRecord) -> list[dict[str, Any]]
         entry = counts.setdefault(
             name, {"table": name, "transactions": 0, **dict.fromkeys(KINDS.values(), 0)}
         )
-        entry["transactions"] += len(np.unique(commit_ts[mine]))
+        entry["transactions"] += len(
+            np.unique(np.stack((commit_ts[mine], start_ts[mine])), axis=1).T
+        )
         for kind, word in KINDS.items():
             entry[word] += int(np.count_nonzero(kinds[mine] == kind))
     return sorted(counts.values(), key=lambda entry: str(entry["table"]))

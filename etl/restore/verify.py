@@ -87,7 +87,7 @@ def _expected_fingerprints(
             f"not compared with what Spark computes: operators decided about the DDL at {decided}"
         )
         return {}
-    ignored = [one.commit_ts for one in decisions if one.action == SKIP]
+    ignored = [one.named for one in decisions if one.action == SKIP]
 
     def computed(tables: Sequence[Table]) -> dict[str, Fingerprint]:
         names = [exactly(table.full_name) for table in tables]

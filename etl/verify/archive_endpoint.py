@@ -125,7 +125,7 @@ class ArchiveEndpoint:
 
     def _ignored(self) -> Collection[int]:
         """What isn't downstream as operators, or the settings, said."""
-        skipped = {one.commit_ts for one in self._overridden_commits() if one.action == SKIP}
+        skipped = {one.named for one in self._overridden_commits() if one.action == SKIP}
         return skipped | self._settings.ignored_ts
 
     def _overridden_tables(self) -> dict[int, int]:

@@ -23,22 +23,18 @@ def sync_overrides(relay: Overrides, archive: Overrides) -> int:
     It may be repeated, and broken off anywhere. Raises RelayCorruptError, OSError.
     """
     used_there, used = archive.used_ms(), relay.used_ms()
-    there = {decision.commit_ts: decision for decision in archive.list()}
-    decided = {decision.commit_ts: decision for decision in relay.list()}
+    there = {decision.named: decision for decision in archive.list()}
+    decided = {decision.named: decision for decision in relay.list()}
     changed = 0
-    for commit_ts in there:
-        if commit_ts not in used_there and there[commit_ts] != decided.get(commit_ts):
-            archive.remove(commit_ts)
+    for name, decision in there.items():
+        if name not in used_there and decision != decided.get(name):
+            archive.remove(*decision.key)
             changed += 1
-    for commit_ts, decision in decided.items():
-        if commit_ts not in used_there and there.get(commit_ts) != decision:
+    for name, decision in decided.items():
+        if name not in used_there and there.get(name) != decision:
             with contextlib.suppress(OverrideExistsError):  # another process carries them over, too
                 archive.add(decision)
                 changed += 1
-    archive.mark_used(
-        [
-            decided[commit_ts]
-            for commit_ts in sorted(decided.keys() & used.keys() - used_there.keys())
-        ]
-    )
+    newly_used = sorted(decided.keys() & used.keys() - used_there.keys())
+    archive.mark_used([decided[name] for name in newly_used])
     return changed

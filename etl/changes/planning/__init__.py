@@ -11,6 +11,7 @@ from sluice.etl.changes.planning._payloads import (
     InFlightPayload,
     PrepareOptions,
     RecountRange,
+    SharedPayload,
     WindowPayload,
 )
 from sluice.etl.changes.planning._windows import prepare, prepare_steps
@@ -23,6 +24,7 @@ __all__ = [
     "PartitionMove",
     "PrepareOptions",
     "RecountRange",
+    "SharedPayload",
     "WindowPayload",
     "move_of",
     "partition_ids",

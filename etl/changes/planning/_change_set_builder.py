@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,8 @@ class ChangeSetBuilder:
         self._excluded: list[int] = []
         self._warnings: list[str] = []
         self._counts: dict[str, tuple[int, int, int]] = {}
+        self._uncommitted = (0, 0)
+        """Rows and changes of steps that no commit step followed yet."""
 
     def add(self, changes: pa.Table) -> None:
         if changes.num_rows and len(self._ignored):
@@ -70,14 +72,20 @@ class ChangeSetBuilder:
         self._warnings.append(text)
 
     def _without_ignored(self, changes: pa.Table) -> pa.Table:
-        commit_ts = changes["commit_ts"].to_numpy()
-        ignored = np.isin(commit_ts, self._ignored)
-        for ts, rows in zip(*np.unique(commit_ts[ignored], return_counts=True), strict=True):
+        ignored = _named(changes, self._ignored)
+        left_out = changes.filter(pa.array(ignored))
+        for ts, rows in zip(
+            *np.unique(left_out["commit_ts"].to_numpy(), return_counts=True), strict=True
+        ):
             self.warn(
                 f"ignored as asked: the transaction at commit_ts {ts} with {rows} row changes"
             )
-            self._excluded.append(int(ts))
-        written = np.isin(commit_ts, self._written)
+        pairs = zip(
+            *(left_out[name].to_pylist() for name in ("commit_ts", "start_ts")), strict=True
+        )
+        whole = set(self._ignored.tolist())
+        self._excluded += [ts if ts in whole else -start for ts, start in dict.fromkeys(pairs)]
+        written = _named(changes, self._written)
         if written.any():
             self._reverted.append(changes.filter(pa.array(written)))
         return changes.filter(pa.array(~ignored)) if ignored.any() else changes
@@ -102,7 +110,7 @@ class ChangeSetBuilder:
                 way_out=f"`sluice ddl replace {ddl.commit_ts}`",
             ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
-        kept = kept.filter(pa.array(~np.isin(kept["commit_ts"].to_numpy(), self._ignored)))
+        kept = kept.filter(pa.array(~_named(kept, self._ignored)))
         if not kept.num_rows or found is None:
             return ddl
         if not self.loads_rows:
@@ -140,6 +148,32 @@ class ChangeSetBuilder:
         yield from self._steps(last, after_ts, commit_ts, schema_version)
         self._loose = set()
 
+    def flush_shared(self, commit_ts: int) -> Iterator[Step]:
+        """Yield the steps of what was added, which was committed at the commit_ts of the next DDL.
+
+        The checkpoint stays in front of that. Sinks that write records commit these with the DDL:
+        nothing in a record tells on which side of it they are.
+        """
+        if not self._pieces and not self._reverted:
+            return
+        table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
+        self._pieces = []
+        if self.loads_rows:  # one session, in one transaction with the checkpoint
+            planner, self._planner = self._planner, planner_for("net")
+            yield from self._steps(table, commit_ts - 1, commit_ts, None, rows_through=commit_ts)
+            self._planner = planner
+        else:
+            *steps, commit = self._steps(table, commit_ts - 1, commit_ts, None)
+            yield from steps
+            detail = commit.detail_of(CommitDetail)
+            self._uncommitted = (
+                self._uncommitted[0] + commit.rows,
+                self._uncommitted[1] + commit.changes,
+            )
+            self._counts = _added(detail.counts, self._counts)
+            self._warnings = [*detail.warnings, *self._warnings]
+        self._loose = set()
+
     def _split(self) -> list[pa.Table]:
         """Return what was added, in one piece, or in several that are to be committed one by one."""
         table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
@@ -155,20 +189,31 @@ class ChangeSetBuilder:
         ]
 
     def _steps(
-        self, table: pa.Table, after_ts: int, commit_ts: int, schema_version: int | None
+        self,
+        table: pa.Table,
+        after_ts: int,
+        commit_ts: int,
+        schema_version: int | None,
+        *,
+        rows_through: int = 0,
     ) -> Iterator[Step]:
-        changes = rows = 0
+        rows, changes = self._uncommitted
+        self._uncommitted = (0, 0)
         if table.num_rows or self._reverted:
             segment = self._change_set(table, after_ts, commit_ts)
-            changes = sum(len(places) for _, places in segment.tables)
+            changes += sum(len(places) for _, places in segment.tables)
             for step in self._planner(segment, self._timings, self._workers):
                 rows += step.rows
                 yield step
         detail = CommitDetail(
-            schema_version, self._timings.to_ms(), tuple(self._warnings), self._counts
+            schema_version,
+            self._timings.to_ms(),
+            tuple(self._warnings),
+            self._counts,
+            rows_through=rows_through,
         )
         self._warnings, self._counts = [], {}
-        yield Step(detail, commit_ts, rows=rows, changes=changes)
+        yield Step(detail, commit_ts - 1 if rows_through else commit_ts, rows=rows, changes=changes)
         self._timings.clear()
 
     def _change_set(self, table: pa.Table, after: int, through: int) -> ChangeSet:
@@ -255,6 +300,23 @@ class ChangeSetBuilder:
             ):
                 found[table_id] = own
         return found
+
+
+def _named(changes: pa.Table, names: np.ndarray) -> np.ndarray:
+    """Return of which changes the transaction is among names (`Override.named`)."""
+    commits, starts = (changes[name].to_numpy() for name in ("commit_ts", "start_ts"))
+    return np.isin(commits, names) | np.isin(-starts, names)
+
+
+def _added(
+    one: Mapping[str, tuple[int, int, int]], other: Mapping[str, tuple[int, int, int]]
+) -> dict[str, tuple[int, int, int]]:
+    """Return the sums of counts by table."""
+    found = dict(one)
+    for name, counts in other.items():
+        known = found.get(name, (0, 0, 0))
+        found[name] = (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
+    return found
 
 
 def _places_by_table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.changes.rules import Filter, Routes
@@ -123,6 +123,22 @@ class InFlightPayload:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedPayload:
+    """All rows committed at `ts` (TSO), and the DDL of `jobs` there, are downstream already."""
+
+    ts: int
+    jobs: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ts": self.ts, "jobs": list(self.jobs)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what `to_json` has written."""
+        return cls(document["ts"], tuple(document["jobs"]))
+
+
+@dataclass(frozen=True, slots=True)
 class RecountRange:
     """What was applied behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO).
 
@@ -156,9 +172,9 @@ class BatchPayload:
     flight: InFlightPayload | None = None
     """An in-flight batch that was interrupted and is written again."""
     skipped: frozenset[int] = frozenset()
-    """Commit timestamps that operators skip, beside PrepareOptions.ignored_ts."""
+    """What operators skip, beside PrepareOptions.ignored_ts, named as there."""
     replaced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Statements that operators have executed in place of a DDL, by its commit_ts."""
+    """Statements that operators have executed in place of a DDL, by its name (`Override.named`)."""
     behind: Mapping[int, tuple[Parts, ...]] = field(default_factory=dict)
     """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first
     one since it began, see `WindowPayload.ddl_started_before`.
@@ -169,6 +185,8 @@ class BatchPayload:
     """Ids of tables of which rows may be missing downstream, until a job has brought them."""
     rows: int | None = None
     """The number of changes of the last window to prepare, from the first on; None: all."""
+    begun: SharedPayload | None = None
+    """What of the timestamp behind `after_ts` is downstream already."""
     cut_tables: int | None = None
     """The number of tables in one downstream transaction, where changes are spread over very many;
     None: no limit.
@@ -214,14 +232,8 @@ class BatchPayload:
         """With what operators decided."""
         return replace(
             self,
-            skipped=frozenset(
-                decision.commit_ts for decision in decisions if decision.action == SKIP
-            ),
-            replaced={
-                decision.commit_ts: tuple(decision.sql)
-                for decision in decisions
-                if decision.action == REPLACE
-            },
+            skipped=frozenset(one.named for one in decisions if one.action == SKIP),
+            replaced={one.named: tuple(one.sql) for one in decisions if one.action == REPLACE},
         )
 
     def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
@@ -246,6 +258,7 @@ class BatchPayload:
             "counted_before": [counted.to_json() for counted in self.counted_before],
             "mended": sorted(self.mended),
             "rows": self.rows,
+            "begun": self.begun.to_json() if self.begun is not None else None,
             "cut_tables": self.cut_tables,
         }
 
@@ -285,6 +298,7 @@ class BatchPayload:
             tuple(RecountRange.from_json(counted) for counted in document["counted_before"]),
             frozenset(document["mended"]),
             document["rows"],
+            SharedPayload.from_json(document["begun"]) if document["begun"] is not None else None,
             document["cut_tables"],
         )
 

@@ -22,7 +22,7 @@ from sluice.etl.changes.planning._schema_cursor import SchemaCursor
 from sluice.etl.changes.rules import ScopeError, ScopeResult
 from sluice.etl.changes.steps import ScopedDdl, Step, to_batches
 from sluice.etl.changes.write_plans import StageTimings
-from sluice.relay import read_parts
+from sluice.relay import is_named, read_parts
 from sluice.tidb.ddl_job import DdlJob
 
 
@@ -63,11 +63,12 @@ class _WindowPreparation:
 
     def _window(self, number: int) -> Iterator[Step]:
         window = self._batch.windows[number]
-        self._done = window.after_ts
+        begun = self._batch.begun if number == 0 else None
+        self._done = max(window.after_ts, begun.ts if begun is not None else 0)
         changes = self._read(number)
         if window.schema.relaxed and self._builder.loads_rows:
             # The changes before this window rely on the keys that are still enforced there.
-            yield from self._builder.flush(self._done, barrier=0)
+            yield from self._builder.flush(window.after_ts, barrier=0)
         self._schemas.enter_window(window.schema)
         for counted in self._batch.counted_before if number == 0 else ():
             before = _changes_between(
@@ -75,15 +76,19 @@ class _WindowPreparation:
             )
             self._schemas.count(counted.job_id, before)
         if self._builder.loads_rows:
-            yield from self._schemas.relaxed_steps(self._done)
-        for ddl in window.schema.ddls:
-            if ddl.commit_ts > window.after_ts:
-                yield from self._apply_ddl(ddl, changes)
-            else:
+            yield from self._schemas.relaxed_steps(window.after_ts)
+        ddls = window.schema.ddls
+        for ddl, following in itertools.zip_longest(ddls, ddls[1:]):
+            if ddl.commit_ts <= window.after_ts:
                 self._schemas.apply_ddl(ddl)
                 self._schemas.count(
                     ddl.job_id, _changes_between(changes, ddl.commit_ts, window.after_ts)
                 )
+            elif begun is not None and ddl.commit_ts == begun.ts and ddl.job_id in begun.jobs:
+                self._schemas.apply_ddl(ddl)
+            else:
+                has_companions = following is not None and following.commit_ts == ddl.commit_ts
+                yield from self._apply_ddl(ddl, changes, has_companions=has_companions)
         self._add(changes, window.hi)
 
     def _read(self, number: int) -> pa.Table:
@@ -94,39 +99,54 @@ class _WindowPreparation:
         return changes.slice(0, self._batch.rows) if is_last else changes
 
     def _add(self, changes: pa.Table, through: int) -> None:
-        self._builder.add(self._schemas.relocate(_changes_between(changes, self._done, through)))
+        if through > self._done:
+            self._builder.add(
+                self._schemas.relocate(_changes_between(changes, self._done, through))
+            )
+            self._done = through
 
-    def _apply_ddl(self, ddl: DdlJob, changes: pa.Table) -> Iterator[Step]:
-        """Yield the steps before a DDL, and that of the DDL if it is a barrier."""
+    def _apply_ddl(self, ddl: DdlJob, changes: pa.Table, *, has_companions: bool) -> Iterator[Step]:
+        """Yield the steps before a DDL, and that of the DDL if it is a barrier.
+
+        Rows that were committed at its own commit_ts come before it. `has_companions`: the next DDL
+        was committed then, too.
+        """
         try:
             scoped = self._scope(ddl)
         except ScopeError:
-            self._add(changes, ddl.commit_ts)
-            yield from self._builder.flush(ddl.commit_ts - 1)
+            yield from self._flush_before(ddl, changes)
             raise
         if scoped is None:
             self._schemas.apply_ddl(ddl)
             return
-        self._add(changes, ddl.commit_ts)
-        yield from self._builder.flush(ddl.commit_ts - 1)
+        yield from self._flush_before(ddl, changes)
         move = self._schemas.apply_ddl(ddl)
-        if ddl.commit_ts in self._ignored:
+        if is_named(self._ignored, ddl.commit_ts, ddl.start_ts):
             self._builder.warn(
                 f"ignored as asked: the DDL at commit_ts {ddl.commit_ts}: {ddl.query[:500]}"
             )
         elif scoped.ddl is not None:
-            yield self._with_surviving_rows(scoped.ddl, move, changes)
+            shared = (
+                replace(scoped.ddl, has_companions=has_companions) if has_companions else scoped.ddl
+            )
+            yield self._with_surviving_rows(shared, move, changes)
             if self._builder.loads_rows:
                 yield from self._schemas.relaxed_steps(ddl.commit_ts, ddl.effect.tables)
         for warning in scoped.warnings:
             self._builder.warn(warning)
-        self._done = ddl.commit_ts
+
+    def _flush_before(self, ddl: DdlJob, changes: pa.Table) -> Iterator[Step]:
+        self._add(changes, ddl.commit_ts - 1)
+        yield from self._builder.flush(ddl.commit_ts - 1)
+        self._add(changes, ddl.commit_ts)
+        yield from self._builder.flush_shared(ddl.commit_ts)
 
     def _scope(self, ddl: DdlJob) -> ScopeResult | None:
         """Return the part of a DDL that is a barrier and is executed; see `SchemaCursor.scope`."""
-        if ddl.commit_ts in self._ignored:  # nothing about it can be wrong
+        if is_named(self._ignored, ddl.commit_ts, ddl.start_ts):  # nothing about it can be wrong
             return ScopeResult(None, touches=True)
-        replaced_by = self._batch.replaced.get(ddl.commit_ts)
+        replaced = self._batch.replaced
+        replaced_by = replaced.get(ddl.commit_ts, replaced.get(-ddl.start_ts))
         if replaced_by is not None:  # an operator's statements override filters and routes
             return ScopeResult(ScopedDdl.from_job(ddl, replaced_by=replaced_by), touches=True)
         return self._schemas.scope(ddl)

@@ -257,6 +257,9 @@ class CommitDetail(StepDetail):
     counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     """The row changes it completes by table, under its name upstream: (inserts, updates, deletes).
     """
+    rows_through: int = 0
+    """The timestamp behind the step's own, if all rows committed at it are downstream now: DDL of
+    the same timestamp follows."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -308,6 +311,8 @@ class ScopedDdl(DdlJob, StepDetail):
     replaced_by: tuple[str, ...] | None = None
     """Statements that an operator has executed in its place."""
     kept: tuple[SurvivingRows, ...] = ()
+    has_companions: bool = False
+    """DDL of the same commit_ts follows."""
 
     @classmethod
     def from_job(cls, job: DdlJob, **more: Any) -> Self:
@@ -325,6 +330,8 @@ class ScopedDdl(DdlJob, StepDetail):
             document["needs_schemas"] = list(self.needs_schemas)
         if self.replaced_by is not None:
             document["replaced_by"] = list(self.replaced_by)
+        if self.has_companions:
+            document["has_companions"] = True
         if self.kept:
             document["kept"] = [rows.to_json() for rows in self.kept]
         return document
@@ -340,6 +347,7 @@ class ScopedDdl(DdlJob, StepDetail):
             needs_schemas=tuple(document.get("needs_schemas") or ()),
             replaced_by=None if statements is None else tuple(map(str, statements)),
             kept=tuple(SurvivingRows.from_json(rows) for rows in document.get("kept") or ()),
+            has_companions=bool(document.get("has_companions")),
         )
 
 

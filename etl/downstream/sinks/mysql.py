@@ -187,7 +187,7 @@ class MySQLSink:
         at = self._row.reached()
         if at.commit_ts != appointment.at_ts:
             return f"the checkpoint is at {at.commit_ts}"
-        if not at.consistent or at.pending is not None:
+        if not at.consistent or at.pending is not None or at.shared is not None:
             return f"what was committed after {at.commit_ts} may be on {self.address} in part"
         try:
             self._results.create(self._session)
@@ -347,15 +347,20 @@ class MySQLSink:
 
     def _checkpoint_after(self, commit: Step) -> Checkpoint:
         """The checkpoint that a commit step takes the row to."""
-        return self._row.reached().at(
-            commit.commit_ts, commit.detail_of(CommitDetail).schema_version
-        )
+        detail = commit.detail_of(CommitDetail)
+        after = self._row.reached().at(commit.commit_ts, detail.schema_version)
+        return after.before_rest_of(detail.rows_through) if detail.rows_through else after
 
     def _run_ddl(self, step: Step, written: SinkResult) -> None:
         started = time.perf_counter()
         ddl = step.detail_of(ScopedDdl)
         confirm = functools.partial(self._confirm, step)
-        after = self._row.reached().at(step.commit_ts)
+        before = self._row.reached()
+        after = (
+            before.before_rest_of(step.commit_ts, ddl.job_id)
+            if ddl.has_companions
+            else before.at(step.commit_ts)
+        )
         if ddl.replaced_by is not None:
             self._idempotent_ddl.run_replaced(step, confirm)
             written.ddls += 1

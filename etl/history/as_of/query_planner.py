@@ -115,7 +115,10 @@ class _QueryPlanner:
         if base is not None:
             history.brings = base.source.brings
         wanted = {moment: history.find(moment, names) for moment in self._moments}
-        missing = {*history.skipped, *(ts for ts in self._ignored if start_ts < ts <= until_ts)}
+        missing = {
+            *history.skipped,
+            *(ts for ts in self._ignored if ts < 0 or start_ts < ts <= until_ts),
+        }
         found, refused = table_groups(history, wanted, is_whole=not missing)
         if found:
             ids = {table_id for family in found for table_id in family.ids}

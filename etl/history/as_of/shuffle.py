@@ -214,7 +214,11 @@ class _TaskPieces:
         ):
             wanted = batch.filter(pc.is_in(batch["table_id"], ids))
             if len(self._ignored):
-                wanted = wanted.filter(pc.invert(pc.is_in(wanted["commit_ts"], self._ignored)))
+                is_ignored = pc.or_(
+                    pc.is_in(wanted["commit_ts"], self._ignored),
+                    pc.is_in(pc.negate(wanted["start_ts"]), self._ignored),
+                )
+                wanted = wanted.filter(pc.invert(is_ignored))
             if not wanted.num_rows:
                 continue
             held.append(wanted)

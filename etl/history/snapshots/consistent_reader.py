@@ -273,6 +273,8 @@ def _inconsistency_reason(found: Checkpoint) -> str | None:
         return f"changes through {found.flight.until} are in flight"
     if found.pending is not None:
         return f"the DDL committed at {found.pending.commit_ts} is being executed"
+    if found.shared is not None:
+        return f"of what was committed at {found.shared.ts} the rows are there, and not all DDL"
     if not found.consistent:
         return "a Drainer left changes beyond it, which are written in safe mode"
     return None

@@ -212,7 +212,7 @@ class PipelineContext:
         finally:
             session.close()
         reached = (
-            max(now.commit_ts, now.pending.commit_ts if now.pending else 0)
+            max(now.rows_through, now.pending.commit_ts if now.pending else 0)
             if now is not None
             else ts
         )

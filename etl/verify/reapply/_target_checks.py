@@ -60,7 +60,7 @@ def why_not_at(found: Checkpoint, since: int) -> str:
             f"by its checkpoint the database is as of {tso.text(found.commit_ts)}, not as of"
             f" --since {tso.text(since)}: bring it there, or begin where it is"
         )
-    if not found.consistent or found.pending is not None:
+    if not found.consistent or found.pending is not None or found.shared is not None:
         return f"by its checkpoint changes after {found.commit_ts} are in the database in part"
     return ""
 
