@@ -62,7 +62,10 @@ class MaintenanceTasks:
 
     def start(self) -> None:
         """Start the threads."""
-        for name, target in (("pump-fakes", self._write_fakes), ("pump-gc", self._watch_drainers)):
+        targets = [("pump-gc", self._watch_drainers)]
+        if not self._store.is_captured:
+            targets.append(("pump-fakes", self._write_fakes))
+        for name, target in targets:
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -82,9 +85,20 @@ class MaintenanceTasks:
     def write_fake(self) -> int:
         """Write a fake binlog, wait until it is durable, and return its TSO.
 
-        Raises TimeoutError, and the errors of PD and of the store.
+        In a captured store only the capture may write one: there this returns a fresh TSO, which
+        the capture reaches by itself. Raises TimeoutError, and the errors of PD and of the store.
         """
         ts = self._clock.fresh()
+        return ts if self._store.is_captured else self._write_fake_at(ts)
+
+    def write_first(self, capture_from_ts: int = 0) -> int:
+        """Write the first record of an empty store, a fake binlog; return its TSO.
+
+        A capture goes on from there: from `capture_from_ts`, or from now on if that is 0.
+        """
+        return self._write_fake_at(capture_from_ts or self._clock.fresh())
+
+    def _write_fake_at(self, ts: int) -> int:
         durable = threading.Event()
         verdict: list[BaseException | None] = []
 

@@ -24,6 +24,7 @@ from sluice.pump_service.histogram import Histogram, doubling_bounds
 from sluice.tidb import tso
 
 if TYPE_CHECKING:
+    from sluice.pump_service.capture import CaptureStatus
     from sluice.pump_service.store import Store
     from sluice.pump_service.store.records import StoreStats
 
@@ -249,6 +250,60 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(_STORE + name, text, value=float(value))
 
 
+class _CaptureCollector:
+    def __init__(self, status: Callable[[], CaptureStatus]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._status()
+        prefix = "binlog_pump_capture_"
+        yield GaugeMetricFamily(
+            prefix + "frontier_ts", "physical part (ms) of the commit ts through which all changes are stored",
+            value=float(tso.physical_ms(status.frontier_ts)),
+        )  # fmt: skip
+        regions = GaugeMetricFamily(
+            prefix + "regions", "pieces of the key space by state", labels=["state"]
+        )
+        for state, number in status.regions.items():
+            regions.add_metric([state], number)
+        yield regions
+        for name, text, value in (
+            (
+                "unmatched_prewrites",
+                "prewrites in memory without an outcome",
+                status.unmatched_prewrites,
+            ),
+            ("memory_bytes", "bytes of changes in memory", status.memory_bytes),
+            (
+                "failed",
+                "1 after an error that ended the capture, see the log",
+                int(bool(status.failure)),
+            ),
+            (
+                "held_back",
+                "1 while a lock or a region holds the frontier back",
+                int(bool(status.held_back_by)),
+            ),
+        ):
+            yield GaugeMetricFamily(prefix + name, text, value=float(value))
+        yield _counter(
+            prefix + "received_bytes_total", "bytes that TiKV sent", status.received_bytes
+        )
+        yield _counter(
+            prefix + "spilled_changes_total",
+            "committed changes that went through a file",
+            status.spilled_changes,
+        )
+        yield _counter(
+            prefix + "restarts_total",
+            "times the capture began again after an error",
+            status.restarts,
+        )
+        yield _counter(
+            prefix + "events_total", "rows, resolved timestamps and errors of TiKV", status.events
+        )
+
+
 class PumpMetrics:
     """Hold all metrics of a pump in its own registry."""
 
@@ -272,6 +327,10 @@ class PumpMetrics:
     def watch_store(self, store: Store) -> None:
         """Add the store's metrics, which are read at each scrape."""
         self.registry.register(_StoreCollector(store, lambda: self.write_errors))
+
+    def watch_capture(self, status: Callable[[], CaptureStatus]) -> None:
+        """Add the capture's metrics, which are read at each scrape."""
+        self.registry.register(_CaptureCollector(status))
 
     def collect(self) -> Iterator[Metric]:
         """Implement prometheus_client's collector protocol for counters other than calls."""

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sluice.errors import SluiceError
 from sluice.pump_service.calls import PullBinlogsCalls, RpcRouter, WindowCalls, WindowService
+from sluice.pump_service.capture import Capture, CaptureCluster, CaptureSink, make_sink
 from sluice.pump_service.cluster import (
     CLOSING,
     OFFLINE,
@@ -49,6 +51,8 @@ from sluice.tidb.tikv import TiKVClient, TiKVError
 _log = logging.getLogger(__name__)
 
 _MAX_PD_ATTEMPTS = 3
+_CAPTURING = "capturing"
+"""State that TiDB is given if it sends binlogs to a pump that reads TiKV's changes."""
 _ETCD_TIMEOUT_S = 2.0
 _PD_TIMEOUT_S = 3.0
 _DRAIN_TIMEOUT_S = 3.0
@@ -192,7 +196,7 @@ class PumpServer:
         self._closers.callback(etcd.close)
         beats = EtcdClient(self._etcd_urls, tls=tls, timeout_s=_ETCD_TIMEOUT_S, retries=False)
         self._closers.callback(beats.close)
-        tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
+        self._tikv = tikv = self._closers.enter_context(TiKVClient(pd, tls=tls))
         self._registry = Registry(etcd)
         self._clock = PdClock(pd.tso)
         time_limit = FutureTsLimit(self._clock)
@@ -202,7 +206,9 @@ class PumpServer:
         resolver = TiKVResolver(
             tikv, pd, max_txn_time_s=config.prewrite_timeout, is_gone=origins.is_gone
         )
-        self._store = Store.open(data_dir, config.storage, resolver)
+        is_captured = config.capture.enabled
+        storage = replace(config.storage, is_captured=is_captured)
+        self._store = Store.open(data_dir, storage, None if is_captured else resolver)
         self._closers.callback(self._store.close)
         # Closed before the store, so that a query to TiKV doesn't delay the store's close.
         self._closers.callback(tikv.close)
@@ -226,8 +232,19 @@ class PumpServer:
         heartbeat = Heartbeat(Registry(beats), config.heartbeat_interval)
         self._node = Node(membership, lambda: self._store.max_commit_ts, heartbeat, tls)
         self._maintenance = MaintenanceTasks(config, membership, self._store, ingest, self.metrics)
+        capture: Capture | None = None
+        if is_captured:
+            cluster = CaptureCluster(pd, tikv, tls)
+            capture = Capture(
+                cluster, self._begin_capture, data_dir / "capture", config.capture.memory
+            )
+            self.metrics.watch_capture(capture.status)
         self._versions = ServiceSafePoint(
-            pd, self._node.id, self._store.decided_through, config.gc_safepoint_ttl
+            pd,
+            self._node.id,
+            self._store.decided_through,
+            config.gc_safepoint_ttl,
+            None if capture is None else capture.fail,
         )
         _warm_up(self._clock)
         time_limit.start()
@@ -236,7 +253,10 @@ class PumpServer:
         self._closers.callback(origins.stop)
         # Drainers must know of the pump before it takes its first binlog.
         try:
-            self._node.join(self._maintenance.write_fake if self._store.is_empty else None)
+            first = partial(
+                self._maintenance.write_first, config.capture.start_ts if is_captured else 0
+            )
+            self._node.join(first if self._store.is_empty else None)
         except NodeError:
             if is_new:
                 (data_dir / ".node").unlink(missing_ok=True)  # the next start sees a new directory
@@ -246,7 +266,16 @@ class PumpServer:
         self._closers.callback(self._maintenance.stop)
         self._versions.start()
         self._closers.callback(self._versions.stop)
+        if capture is not None:
+            capture.start()
+            self._closers.callback(capture.stop)
         _log.info("pump %s serves cluster %d at %s", self._node.id, cluster_id, self.address)
+
+    def _begin_capture(self) -> tuple[int, CaptureSink]:
+        """Claim TiKV's history behind the store's last record; return that timestamp and a sink."""
+        from_ts = self._store.max_commit_ts
+        self._versions.claim(from_ts)
+        return from_ts, make_sink(self._store, self._pd, self._tikv, from_ts)
 
     def _advertised(self) -> str:
         """Return the address for others; its port is the bound one if the settings name none."""
@@ -328,7 +357,8 @@ class PumpServer:
             self._maintenance.stop()
             with contextlib.suppress(TimeoutError):
                 drained.result(_DRAIN_TIMEOUT_S + 2)
-            self._versions.stop(give_up=state == OFFLINE or self._store.all_matched())
+            is_settled = self._store.all_matched() and not self._store.is_captured
+            self._versions.stop(give_up=state == OFFLINE or is_settled)
             self._node.wait_left()
             self._closers.close()
             _log.info("pump %s has left, %s", self._node.id, state)
@@ -338,7 +368,9 @@ class PumpServer:
             self._left.set()
 
     def _state_for_writers(self) -> str:
-        """Return the state that decides which binlogs are accepted."""
+        """Return the state that decides which binlogs are accepted; with [capture] none is."""
+        if self._store.is_captured:
+            return _CAPTURING
         state = self._node.state
         return ONLINE if state in (PAUSING, CLOSING) and not self._noticed.is_set() else state
 

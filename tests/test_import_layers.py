@@ -113,9 +113,10 @@ PUMP_SERVICE = {
     "log": set(),
     "maintenance": {"cluster", "config", "ingest", "metrics", "store"},
     "malloc": set(),
-    "metrics": {"histogram", "store"},
+    "metrics": {"capture", "histogram", "store"},
     "server": {
         "calls",
+        "capture",
         "cluster",
         "config",
         "grpc_fastpath",

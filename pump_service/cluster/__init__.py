@@ -2,7 +2,7 @@
 
 from sluice.pump_service.cluster.client_liveness import ClientConnection, ClientLiveness
 from sluice.pump_service.cluster.clock import FutureTsLimit, PdClock
-from sluice.pump_service.cluster.gc_safepoint import ServiceSafePoint
+from sluice.pump_service.cluster.gc_safepoint import HistoryLostError, ServiceSafePoint
 from sluice.pump_service.cluster.heartbeat import Heartbeat
 from sluice.pump_service.cluster.node import (
     CLOSING,
@@ -28,6 +28,7 @@ __all__ = [
     "ClientLiveness",
     "FutureTsLimit",
     "Heartbeat",
+    "HistoryLostError",
     "Membership",
     "Node",
     "NodeError",

@@ -15,11 +15,22 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from sluice.errors import SluiceError
+
 _log = logging.getLogger(__name__)
 
 _UPDATE_INTERVAL_S = 30.0
 _STOP_TIMEOUT_S = 2.0
 _REPORT_INTERVAL_S = 600.0
+
+
+class HistoryLostError(SluiceError):
+    """Report that TiKV may have dropped versions that a capture still needs."""
+
+    way_out = (
+        "replicate anew from the present: start the pump with an empty data-dir, then `sluice bootstrap`;"
+        " a longer gc-safepoint-ttl keeps the history through a longer outage"
+    )
 
 
 class SafePointPD(Protocol):
@@ -43,7 +54,10 @@ class ServiceSafePoint:
         node_id: str,
         decided_through: Callable[[int], int | None],
         ttl_s: int,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
+        """Create it; `on_lost(why)` is called when PD no longer keeps what this pump needs."""
+        self._on_lost = on_lost
         self._pd, self._decided_through, self._ttl_s = pd, decided_through, ttl_s
         self._service = f"sluice-pump-{node_id}"
         self._reported = -_REPORT_INTERVAL_S
@@ -84,6 +98,17 @@ class ServiceSafePoint:
                 "TiKV isn't told to keep what unfinished transactions need, trying again: %s", error
             )
 
+    def claim(self, ts: int) -> None:
+        """Register a position before anything is read from it.
+
+        Raises HistoryLostError if TiKV may have dropped versions behind `ts`, PDError.
+        """
+        least = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, ts)
+        if least > ts:
+            raise HistoryLostError(
+                f"changes after commit ts {ts} can't be captured: PD lets TiKV drop versions through {least}"
+            )
+
     def give_up(self) -> None:
         """Remove the registration: the pump leaves for good, or with nothing unfinished."""
         try:
@@ -94,7 +119,11 @@ class ServiceSafePoint:
 
     def _register(self, ts: int) -> None:
         least = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, ts)
-        if least > ts:
+        if least > ts and self._on_lost is not None:
+            self._on_lost(
+                f"PD lets TiKV drop versions through {least}, and the capture has come to {ts} only"
+            )
+        elif least > ts:
             self._report(
                 "TiKV has given up versions through %d already, a transaction that began at %d is"
                 " unfinished",

@@ -9,7 +9,14 @@ from typing import Any
 
 from sluice.pump_service.config.flags import CN_FLAGS, FILE_KEYS, IGNORED, SECURITY_FLAGS
 from sluice.pump_service.config.settings import ConfigError
-from sluice.pump_service.config.values import names_of, storage_value, table_of, text_of, value_of
+from sluice.pump_service.config.values import (
+    capture_of,
+    names_of,
+    storage_value,
+    table_of,
+    text_of,
+    value_of,
+)
 from sluice.pump_service.store.options import MAX_QUEUED, IndexOptions, StoreOptions
 
 _STORAGE_KEYS = {
@@ -64,6 +71,8 @@ def from_file(
                     security[name.replace("-", "_")] = (
                         names_of(item, inner) if name in CN_FLAGS else text_of(item, inner)
                     )
+        elif key == "capture":
+            merged["capture"] = capture_of(table_of(value, where), where)
         elif key == "storage":
             for name, item in table_of(value, where).items():
                 inner = f"{path}: key storage.{name}"

@@ -25,8 +25,9 @@ FLAGS = {
     "metrics-addr": "metrics_addr",
     "metrics-interval": "metrics_interval",
     "max-message-size": "max_message_size",
+    "capture": "capture",
 }
-FLAG_ONLY = {"max-message-size", "fake-binlog-interval"}
+FLAG_ONLY = {"capture", "max-message-size", "fake-binlog-interval"}
 FILE_KEYS = {key: name for key, name in FLAGS.items() if key not in FLAG_ONLY} | {
     "gen-binlog-interval": "gen_binlog_interval"
 }
@@ -45,7 +46,7 @@ IGNORED = {
     "log-rotate": "rotate the log file with logrotate",
     "enable-debug": "the debug pages are always on",
 }
-_BARE_FLAGS = {"enable-binlog-slice", "enable-debug"}
+_BARE_FLAGS = {"capture", "enable-binlog-slice", "enable-debug"}
 USAGE = """usage: pump [flags]
 
   -addr host:port                address to listen on (default <local ip>:8250)
@@ -65,6 +66,7 @@ USAGE = """usage: pump [flags]
   -metrics-addr host:port        Prometheus push gateway (default: none)
   -metrics-interval seconds      (default 15)
   -max-message-size bytes        largest WriteBinlog request (default 2147483647)
+  -capture                       read changes from TiKV itself, instead of taking TiDB's binlogs; [capture] in the file
   -ssl-ca, -ssl-cert, -ssl-key path, -cert-allowed-cn names
   -write-allowed-cn, -read-allowed-cn, -operate-allowed-cn, -scrape-allowed-cn names
   -config path                   pump.toml

@@ -55,7 +55,12 @@ def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
             elif key in SECURITY_FLAGS:
                 security[key.replace("-", "_")] = names_of(text, where) if key in CN_FLAGS else text
             elif key != "config":
-                merged[FLAGS[key]] = value_of(FLAGS[key], text, where)
+                value = value_of(FLAGS[key], text, where)
+                if (
+                    key == "capture" and "capture" in merged
+                ):  # the flag switches, the file has the rest
+                    value = replace(merged["capture"], enabled=value.enabled)
+                merged[FLAGS[key]] = value
     config = Config(**merged, security=Security(**security), storage=storage)
     return _completed(replace(config, warnings=tuple(warnings)))
 
@@ -91,6 +96,10 @@ def _completed(config: Config) -> Config:
     if config.security.names_clients and not config.security.ssl_ca:
         raise ConfigError(
             "security: cert-allowed-cn needs ssl-ca, or no client is asked for a certificate"
+        )
+    if config.capture.enabled and not config.gc_safepoint_ttl:
+        raise ConfigError(
+            "gc-safepoint-ttl: with [capture] it can't be 0, or TiKV drops changes before they are read"
         )
     if not config.pd_urls.strip():
         raise ConfigError("pd-urls: no address given")

@@ -67,6 +67,17 @@ class Security:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """`[capture]`: whether the pump reads changes from TiKV itself, instead of taking TiDB's binlogs."""
+
+    enabled: bool = False
+    start_ts: int = 0
+    """Commit timestamp after which an empty data directory begins; 0: now."""
+    memory: int = 512 << 20
+    """Bytes of changes in memory, open and committed; beyond, they are in temporary files."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything a pump is told."""
 
@@ -88,4 +99,5 @@ class Config:
     max_message_size: int = 2**31 - 1  # bytes
     security: Security = field(default_factory=Security)
     storage: StoreOptions = field(default_factory=StoreOptions)
+    capture: CaptureOptions = field(default_factory=CaptureOptions)
     warnings: tuple[str, ...] = ()

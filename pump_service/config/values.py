@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from sluice.pump_service.config.settings import DAY_S, ConfigError
+from sluice.pump_service.config.settings import DAY_S, CaptureOptions, ConfigError
 from sluice.pump_service.store.options import StoreOptions
 
 _LEVELS = ("debug", "info", "warn", "error", "fatal")
@@ -92,6 +92,34 @@ def storage_value(name: str, item: Any, where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def capture_of(table: dict[str, Any], where: str) -> CaptureOptions:
+    """Return `[capture]` of the file, which switches it on unless it says `enabled = false`."""
+    given: dict[str, Any] = {"enabled": True}
+    for key, item in table.items():
+        at = f"{where}.{key}"
+        try:
+            if key == "enabled" and isinstance(item, bool):
+                given["enabled"] = item
+            elif (
+                key == "start-ts"
+                and isinstance(item, int)
+                and not isinstance(item, bool)
+                and item >= 0
+            ):
+                given["start_ts"] = item
+            elif key == "memory":
+                given["memory"] = max(parse_size(item), 16 << 20)
+            elif key in ("enabled", "start-ts"):
+                raise ConfigError(
+                    f"{at}: {item!r} is no {'timestamp' if key == 'start-ts' else 'true or false'}"
+                )
+            else:
+                raise ConfigError(f"{where}: unknown key {key}")
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{at}: {error}") from None
+    return CaptureOptions(**given)
+
+
 def value_of(name: str, given: Any, where: str) -> Any:
     try:
         if name == "gc_s":
@@ -112,6 +140,10 @@ def value_of(name: str, given: Any, where: str) -> Any:
             return int(given)
         if name == "max_message_size":
             return max(1, min(int(given), 2**31 - 1))
+        if name == "capture":
+            if given not in ("true", "false"):
+                raise ValueError(f"expected true or false, found {given!r}")
+            return CaptureOptions(enabled=given == "true")
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from None
     given = text_of(given, where)

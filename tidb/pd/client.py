@@ -83,6 +83,31 @@ class PDClient:
                 f"PD sent region {response.region.id} with a damaged key: {error}"
             ) from error
 
+    def scan_regions(self, start: bytes, end: bytes, limit: int) -> list[Region]:
+        """Return regions of the raw keys [start, end), from the first on, in order and without a hole; at most `limit`.
+
+        An empty `end` is unbounded. The list is empty while PD doesn't know the region of `start`.
+        """
+        request = pb.pd.ScanRegionsRequest(
+            start_key=encode_bytes(start) if start else b"",
+            end_key=encode_bytes(end) if end else b"",
+            limit=limit,
+        )
+        response = self._call("ScanRegions", request, pb.pd.ScanRegionsResponse)
+        pairs = [(each.region, each.leader) for each in response.regions] or list(
+            zip(response.region_metas, response.leaders, strict=False)
+        )
+        found: list[Region] = []
+        for meta, leader in pairs:
+            try:
+                region = region_from_pb(meta, leader)
+            except CodecError as error:
+                raise PDError(f"PD sent region {meta.id} with a damaged key: {error}") from error
+            if not (region.start_key == found[-1].end_key if found else region.covers(start)):
+                break
+            found.append(region)
+        return found
+
     def get_store(self, store_id: int) -> Store:
         """The TiKV node with that id."""
         request = pb.pd.GetStoreRequest(store_id=store_id)

@@ -1,0 +1,215 @@
+"""A capture, with its threads and streams, from the stand-in's stores: every accident, and every schedule."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from sluice.errors import SluiceError
+from sluice.pump_service.capture import Capture, CaptureCluster
+from sluice.tidb.pd import PDClient
+from sluice.tidb.tikv import TiKVClient
+from tests.devstack.tidb.change_world import Schedule, World, effective
+
+ROW = b"t" + bytes(8) + b"_r"
+KEYS = [b"m1", b"m2", *(ROW + bytes([letter]) for letter in b"adgmt")]
+LONG = b"x" * 300
+TIMEOUT_S = 60
+
+
+class Sink:
+    """Keep what it is given; fail once where `failures` says."""
+
+    def __init__(self, from_ts):
+        self.from_ts = self.resolved_ts = from_ts
+        self.taken = {}
+        self.failures = []
+
+    def advance(self, transactions, resolved_ts):
+        assert resolved_ts > self.resolved_ts
+        found = {}
+        for each in transactions:
+            identity = (each.commit_ts, each.start_ts)
+            assert self.resolved_ts < each.commit_ts <= resolved_ts
+            assert identity > max(found, default=(0, 0))
+            found[identity] = {
+                change.key: (None if change.is_delete else change.value, change.old_value)
+                for change in each.changes
+            }
+        if self.failures:
+            raise self.failures.pop()
+        self.taken |= found
+        self.resolved_ts = resolved_ts
+
+
+class PassingError(SluiceError):
+    transient = True
+    way_out = "none"
+
+
+class Captured:
+    """A world on a loop in its own thread, and a capture of it."""
+
+    def __init__(self, folder, memory_bytes=1 << 20):
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.world = self.on_loop(self._made())
+        self.pd = PDClient(self.world.pd_url)
+        self.tikv = TiKVClient(self.pd)
+        self.sink = Sink(self.world.tso())
+        self.begun = 0
+        self.capture = Capture(
+            CaptureCluster(self.pd, self.tikv), self._begin, folder / "runs", memory_bytes
+        )
+        self.capture.start()
+
+    async def _made(self):
+        made = World(2, [ROW + b"d", ROW + b"m"])
+        await made.start()
+        return made
+
+    def _begin(self):
+        self.begun += 1
+        return self.sink.resolved_ts, self.sink
+
+    def on_loop(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT_S)
+
+    def do(self, call, *arguments, **more):
+        """Call something of the world on its loop."""
+
+        async def called():
+            return call(*arguments, **more)
+
+        return self.on_loop(called())
+
+    def until(self, condition):
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, self.capture.status()
+            self.do(self.world.tick)
+            time.sleep(0.01)
+
+    def catch_up(self):
+        """Wait until the capture has all that is committed by now, and compare."""
+        ts = self.do(self.world.tso)
+        self.until(lambda: self.sink.resolved_ts >= ts)
+        self.compare()
+
+    def compare(self):
+        through = self.sink.resolved_ts
+        found = {key: effective(rows) for key, rows in self.sink.taken.items() if key[0] <= through}
+        assert {key: rows for key, rows in found.items() if rows} == self.world.expected(
+            self.sink.from_ts, through
+        )
+
+    def close(self):
+        self.capture.stop()
+        self.tikv.close()
+        self.pd.close()
+        self.on_loop(self.world.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+@pytest.fixture
+def captured(tmp_path):
+    made = Captured(tmp_path)
+    yield made
+    made.close()
+
+
+def test_every_transaction_arrives_whole_through_splits_merges_lost_streams_and_restarts(captured):
+    world, changes = captured.world, captured.world.changes
+    captured.do(world.one_phase, dict.fromkeys(KEYS, LONG))
+    captured.catch_up()
+    open_one = captured.do(world.begin, {KEYS[0]: b"open", KEYS[3]: LONG, KEYS[6]: None})
+    captured.do(world.prewrite, open_one)
+    captured.do(changes.split, ROW + b"b")
+    captured.do(world.one_phase, {KEYS[2]: b"split", KEYS[4]: b"split"})
+    captured.do(changes.break_streams)
+    captured.do(world.commit, open_one)
+    captured.do(changes.merge, world.regions.at(b"").id)
+    while captured.do(world.commit_secondary, open_one):
+        captured.do(world.tick)
+    captured.catch_up()
+    captured.sink.failures.append(PassingError("the sink failed"))
+    captured.do(world.one_phase, {KEYS[1]: b"again", KEYS[5]: None})
+    captured.until(lambda: captured.begun == 2)
+    captured.catch_up()
+    assert captured.capture.status().restarts == 1
+    assert captured.capture.status().regions["live"] >= 3
+
+
+def test_transactions_beyond_the_memory_limit_arrive_whole(captured):
+    world = captured.world
+    rows = {ROW + b"%05d" % number: b"%d" % number * 60 for number in range(4000)}
+    large = captured.do(world.begin, rows)
+    captured.do(world.prewrite, large)
+    captured.until(
+        lambda: (
+            captured.capture.status().unmatched_prewrites < len(rows) and captured.sink.resolved_ts
+        )
+    )
+    captured.do(world.commit_all, large)
+    captured.do(world.commit_all, captured.do(world.begin, dict(rows)))
+    captured.catch_up()
+    assert {len(changes) for changes in captured.sink.taken.values()} == {len(rows)}
+    assert captured.capture.status().spilled_changes > 0
+
+
+def test_an_error_that_does_not_pass_ends_the_capture_and_is_shown(captured):
+    captured.sink.failures.append(ValueError("a defect"))
+    captured.until(lambda: captured.capture.status().failure)
+    assert "a defect" in captured.capture.status().failure
+    assert captured.begun == 1
+
+
+KINDS = (
+    *(
+        "begin",
+        "begin",
+        "one phase",
+        "prewrite",
+        "prewrite",
+        "commit",
+        "commit",
+        "calculated",
+        "secondary",
+        "rollback",
+    ),
+    *(
+        "tick",
+        "tick",
+        "run",
+        "run",
+        "split",
+        "merge",
+        "congest",
+        "to 1",
+        "to 2",
+        "break",
+        "busy",
+        "repeat",
+        "shake",
+    ),
+    *("hold", "release"),
+)
+
+
+def test_random_schedules_lose_and_double_nothing(captured):
+    for seed in range(6):
+        chosen = random.Random(seed)
+        play = Schedule(captured.world, seed)
+        for _ in range(60):
+            kind = chosen.choice(KINDS)
+            what = chosen.choice(KEYS)
+            if kind in ("begin", "one phase"):
+                keys = chosen.sample(KEYS, chosen.randint(1, 4))
+                what = {key: chosen.choice([b"1", b"22", LONG, None]) for key in keys}
+            elif kind in ("prewrite", "commit", "calculated", "secondary", "rollback"):
+                what = chosen.randrange(4)
+            captured.on_loop(play.take(kind, what))
+        captured.do(play.finish)
+        captured.catch_up()
