@@ -607,6 +607,48 @@ def pump_command(
     return 1 if failed else 0
 
 
+@command.command("capture")
+@click.option(
+    "--rows", type=click.IntRange(min=1), help="How many row changes [400,000].", metavar="N"
+)
+@click.option(
+    "--changes",
+    type=click.IntRange(min=1),
+    help="Row changes of each transaction [4].",
+    metavar="N",
+)
+@_JSON
+@click.pass_context
+def capture_command(
+    ctx: click.Context, *, rows: int | None, changes: int | None, as_json: bool
+) -> int:
+    """Row changes/s of capturing TiKV's change data into a pump's store."""
+    from sluice.bench.capture import CHANGES, ROWS, measure
+
+    with signals_as_interrupt():
+        result = measure(rows or ROWS, changes or CHANGES, _say)
+    if _keep(ctx, result.as_dict(), as_json=as_json):
+        return 0
+    click.echo()
+    cost = sum(result.cpu_us.values())
+    mb_per_s = result.message_bytes / result.seconds / 1e6
+    _print_table(
+        {
+            "captured": (
+                f"{result.rows_per_s:,.0f} row changes/s, {mb_per_s:,.0f} MB/s of messages"
+                f" ({result.rows:,} in {result.seconds:.2f} s)"
+            ),
+            "transactions": f"{result.transactions:,} of {result.changes_per_transaction} changes",
+            "CPU": f"{cost:.2f} us a row change",
+            "code": "compiled" if result.is_compiled else "Python",
+        }
+    )
+    for name, us in result.cpu_us.items():
+        click.echo(f"  {name:<18}{us:.2f} us")
+    _print_machine()
+    return 0
+
+
 @command.command("soak")
 @click.option(
     "--mode",
