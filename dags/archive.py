@@ -1,11 +1,11 @@
-"""DAG ``archive``: what is landed goes into the archive, beside the DAG `replicate`.
+"""Define the DAG ``archive``: move what is landed into the archive, beside `replicate`.
 
 It runs continuously, one run at a time. `archive` makes a pass every `[archive] every` until the
-run's time is up: landed windows become volumes, for restoring and as typed columns. Then `compact`
-makes few large files of many small ones, and `retain` removes what the settings let go. Killed
-tasks are started again and continue where the archive ends. When one can't go on before somebody
-acts, the last line of its log says what to do, and the DAG pauses; nothing is lost meanwhile, for
-the relay log keeps what isn't archived.
+run's time is up: landed windows become archive segments, for restoring and as typed columns. Then
+`compact` merges many small files into few large ones, and `retain` removes what the settings no
+longer keep. Killed tasks are started again and continue where the archive ends. When a task needs
+an operator, the last line of its log has the hint, and the DAG pauses. Nothing is lost meanwhile,
+for the relay log keeps what isn't archived.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
 
     @task(task_id="archive")
     def pass_after_pass(
@@ -67,5 +67,5 @@ def wire(pipeline: NamedPipeline) -> None:
 
 dag_per_pipeline(
     "archive", __doc__, wire, params=PARAMS, schedule="@continuous",
-    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
+    max_consecutive_failed_dag_runs=1,  # an operator has to act first: the DAG pauses
 )  # fmt: skip

@@ -1,10 +1,9 @@
-"""DAG ``backfill``: tables, or rows of them, copied again from TiDB while the DAG `replicate` goes
-on.
+"""Define the DAG ``backfill``: copy tables, or rows of them, again beside `replicate`.
 
-Trigger it with the tables. `plan` says what will be done and what hinders it; `work` reads chunk
-after chunk, each as of one timestamp, and `replicate` writes each when the downstream is exactly
-there. It is a job: killed, or triggered again with the same values, it goes on with what is left;
-`sluice jobs` shows how far it is, pauses it, and gives it up.
+Trigger it with the tables. `plan` reports what will be done and what prevents it; `work` reads
+chunk after chunk from TiDB, each as of one timestamp, and `replicate` writes each when the
+downstream is exactly there. It is a job: killed, or triggered again with the same values, it
+continues with what is left; `sluice jobs` shows how far it is, pauses it, and cancels it.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
     job_task(
         pipeline,
         "sluice.etl.tasks.backfill",

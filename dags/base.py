@@ -1,9 +1,9 @@
-"""DAG ``base``: all tables as of one moment, put into the archive; a restore begins there.
+"""Define the DAG ``base``: put a snapshot of all tables into the archive; restores begin there.
 
-It looks once an hour, and makes a base when the youngest one is older than `[archive] bases-every`
-says. Triggered with a form, it makes one at once: `plan` says what will be done and what hinders
-it; `work` is a job: killed, or triggered again with the same values, it goes on with what is left;
-`sluice jobs` shows how far it is, pauses it, and gives it up.
+It checks once an hour, and makes a snapshot when the youngest one is older than `[archive]
+bases-every`. Triggered with a form, it makes one at once: `plan` reports what will be done and what
+prevents it. `work` is a job: killed, or triggered again with the same values, it continues with
+what is left; `sluice jobs` shows how far it is, pauses it, and cancels it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
     job_task(
         pipeline,
         "sluice.etl.tasks.snapshot",

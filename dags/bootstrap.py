@@ -1,10 +1,10 @@
-"""DAG ``bootstrap``: an empty database becomes a replica.
+"""Define the DAG ``bootstrap``: make an empty database a replica.
 
-Trigger it with where rows come from. `plan` says what will be done and what hinders it, `prepare`
-makes the tables, `copy` brings the rows, in several tasks side by side, `finish` adds indexes,
-counts, and writes the checkpoint: the DAG `replicate` goes on from there by itself. It is a job:
-killed, or triggered again with the same values, it goes on with what is left; `sluice jobs` shows
-how far it is, pauses it, and gives it up.
+Trigger it with the source of the rows. `plan` reports what will be done and what prevents it,
+`prepare` makes the tables, `copy` brings the rows, in several tasks side by side, `finish` adds
+indexes, counts, and writes the checkpoint: the DAG `replicate` goes on from there by itself. It is
+a job: killed, or triggered again with the same values, it continues with what is left; `sluice
+jobs` shows how far it is, pauses it, and cancels it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
 
     @task
     def prepare(

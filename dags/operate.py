@@ -1,6 +1,6 @@
-"""DAG ``operate``: what operators do to replication, for those who work in Airflow's UI.
+"""Define the DAG ``operate``: operators' actions on replication, for people in Airflow's UI.
 
-Trigger it with an action. It does what the command `sluice` does: orders and decisions are kept
+Trigger it with an action. It does what the command `sluice` does: orders and overrides are kept
 beside the relay log, and the tasks of ``replicate`` notice them while they run. What was done or
 found is in the task's log, and its return value.
 """
@@ -70,7 +70,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
 
     @task
     def act(params: dict[str, Any] | None = None, run_id: str | None = None) -> str:

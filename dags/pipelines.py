@@ -1,6 +1,7 @@
-"""No DAG of its own: what Airflow shows as an import error of this file says what is wrong with the
-settings of which pipeline. The DAGs of the others are there all the same; those of a pipeline whose
-file can't be read are too, and their tasks say so.
+"""Report wrong settings as this file's import error in Airflow; there is no DAG in it.
+
+The error names the pipeline and what is wrong. The DAGs of all other pipelines are there all the
+same. So are those of a pipeline whose file can't be read: their tasks fail with the same error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""DAG ``quality``: is the data what it should be?
+"""Define the DAG ``quality``: check whether the data meets its expectations.
 
-Looks at the suites that `sluice quality init` has proposed and people have edited, by Great
+It checks the suites that `sluice quality init` has proposed and people have edited, by Great
 Expectations: on the downstream at its checkpoint while replication goes on, on the lake as of a
-moment, or on a copy, and on the replication itself. What is found is in the Data Docs. Looks by
-itself as often, and at the hours, as `[quality]` says; an expectation's severity says whether it
+moment, or on a copy, and on the replication itself. The results are in the Data Docs. It runs by
+itself at the interval and the hours of `[quality]`. An expectation's severity decides whether it
 warns, fails the run, or pauses applying as well.
 """
 
@@ -45,7 +45,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
     check_task(pipeline, "sluice.expectations.tasks", "quality", task_id="look")
 
 

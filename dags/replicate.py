@@ -1,12 +1,12 @@
-"""DAG ``replicate``: land windows in the relay log and apply them downstream, continuously.
+"""Define the DAG ``replicate``: land windows in the relay log and apply them, continuously.
 
 One run at a time. In a run `land` and `apply` work side by side, joined only by the relay log, and
 both drain windows until the run's time is up, counted from when the run began; then the next run
-begins. The work is done by processes that go on while runs change, and the next run's tasks take
-them up (`sluice.etl.tasks.worker`). Tasks and processes that are killed are started again at once:
-they continue from what is durable. A task that can't go on before somebody acts says in the last
-line of its log what to do. It waits 20 s for `sluice resume`, then it fails, the other one ends
-within ten more, and the DAG pauses; unpause it, or `sluice resume`, when that is done.
+begins. The work is done by worker processes that outlive the run, and the next run's tasks reattach
+to them (`sluice.etl.tasks.worker`). Tasks and processes that are killed are started again at once:
+they continue from what is durable. A task that needs an operator has the hint in the last line of
+its log. It waits 20 s for `sluice resume`, then it fails, the other one ends within ten more, and
+the DAG pauses; unpause it, or `sluice resume`, when that is done.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
 
     @task
     def land(params: dict[str, Any] | None = None, dag_run: Any = None) -> dict[str, Any]:
@@ -84,5 +84,5 @@ def wire(pipeline: NamedPipeline) -> None:
 
 dag_per_pipeline(
     "replicate", __doc__, wire, params=PARAMS, schedule="@continuous",
-    max_consecutive_failed_dag_runs=1,  # somebody has to act first: the DAG pauses
+    max_consecutive_failed_dag_runs=1,  # an operator has to act first: the DAG pauses
 )  # fmt: skip

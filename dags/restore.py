@@ -1,10 +1,10 @@
-"""DAG ``restore``: tables as they were at a moment, from the archive, beside what is there now.
+"""Define the DAG ``restore``: restore tables as of a moment, beside the existing ones.
 
-Trigger it with the moment. `plan` says what will be done and what hinders it; `work` loads the
-nearest base, applies what was committed after it, and compares the result with what Spark computes
-by itself. It is a job: killed, or triggered again with the same values, it goes on with what is
-left; `sluice jobs` shows how far it is, pauses it, and gives it up: then nothing of it stays. With
-a folder, tables become files there.
+Trigger it with the moment. `plan` reports what will be done and what prevents it; `work` loads the
+nearest snapshot from the archive, applies what was committed after it, and compares the result with
+what Spark computes by itself. It is a job: killed, or triggered again with the same values, it
+continues with what is left; `sluice jobs` shows how far it is, pauses it, and cancels it: then
+nothing of it stays. With a folder, tables become files there.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
     job_task(
         pipeline,
         "sluice.etl.tasks.restore",

@@ -1,9 +1,9 @@
-"""DAG ``restore_drill``: restoring is tried before it is needed.
+"""Define the DAG ``restore_drill``: try a restore before it is needed.
 
-Looks every hour whether a drill is due (`[archive] drills-every`, weekly unless it says otherwise).
-A drill restores some tables as of a moment, both chosen at random, into databases of their own,
-verifies them, drops them, and keeps how long it took. One that fails fails the run: so would a
-restore. Triggered by hand it tries at once.
+It checks every hour whether a drill is due (`[archive] drills-every`, weekly by default). A drill
+restores some tables as of a moment, both chosen at random, into databases of their own, verifies
+them, drops them, and records how long it took. One that fails fails the run: so would a restore.
+Triggered by hand it runs at once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from sluice.etl.tasks.dag_factory import check_task, dag_per_pipeline
 
 PARAMS = {
     "tables": Param(
-        5, type="integer", minimum=1, description="At most so many tables, chosen at random."
+        5, type="integer", minimum=1, description="Maximum number of tables, chosen at random."
     ),
     "max_mb": Param(
         10_000,
         type="integer",
         minimum=1,
         description=(
-            "Tables that have at most about so many MB of rows together; one is taken whatever it"
-            " has."
+            "Maximum MB of rows in these tables together, roughly; one table is restored whatever"
+            " its size."
         ),
     ),
     "at": Param(
@@ -38,7 +38,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
     check_task(pipeline, "sluice.etl.tasks.drill", "drill", task_id="drill")
 
 

@@ -1,11 +1,10 @@
-"""DAG ``verify``: whether both sides are equal, proved at a live checkpoint, beside replication and
-without a pause.
+"""Define the DAG ``verify``: compare both sides at a live checkpoint, beside replication.
 
-It looks once an hour, and compares all tables when the last time is as long ago as `[verify] every`
-says. Triggered with a form, it compares what the form says at once. `plan` writes the job down,
-`compare` does it: killed, or triggered again with the same values, it goes on with the tables that
-are left; `sluice jobs` shows how far it is, pauses it, and gives it up. Rows that differ fail the
-run, which names them.
+Replication does not pause. The DAG checks once an hour, and compares all tables when the last
+verification is `[verify] every` ago. Triggered with a form, it compares the tables of the form at
+once. `plan` records the job, `compare` does it: killed, or triggered again with the same values, it
+continues with the tables that are left; `sluice jobs` shows how far it is, pauses it, and cancels
+it. Rows that differ fail the run, which names them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PARAMS = {
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
     job_task(
         pipeline,
         "sluice.etl.tasks.verify",

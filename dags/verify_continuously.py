@@ -1,10 +1,9 @@
-"""DAG ``verify_continuously``: what was changed is compared again a while later, and every row once
-in some days.
+"""Define the DAG ``verify_continuously``: compare changed rows later, and every row in some days.
 
-Slowly, beside everything else: `[verify]` says how many rows and megabytes a second, and in how
-many days. A run lasts nine minutes, the next one goes on where it was. Rows that differ at two
-checkpoints fail the run, and every run until they are right. Switch it on where TiDB can be read
-(`[upstream] sql-host`); elsewhere it does nothing.
+It runs slowly, beside everything else: `[verify]` sets how many rows and megabytes a second it
+reads, and in how many days it compares every row. A run lasts nine minutes, the next one continues
+where it ended. Rows that differ at two checkpoints fail the run, and every run until they are
+right. Switch it on where TiDB can be read (`[upstream] sql-host`); elsewhere it does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sluice.etl.tasks.dag_factory import dag_per_pipeline
 
 
 def wire(pipeline: NamedPipeline) -> None:
-    """The tasks of one pipeline's DAG."""
+    """Build the tasks of one pipeline's DAG."""
 
     @task
     def watch(dag_run: Any = None) -> dict[str, Any]:

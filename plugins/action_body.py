@@ -1,7 +1,7 @@
-"""What changes something comes as one JSON object, from a page of this very site.
+"""Parse a request that changes something: one JSON object, from a page of this very site.
 
-A form or a link on another site can neither send this content type, nor the header, nor this
-origin, without the browser asking first; and whoever is asked says no.
+A form or a link on another site can send neither this content type, nor the header, nor this
+origin, unless the browser asks first in a CORS preflight; no preflight is granted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sluice.plugins.auth import Viewer
 __all__ = ["CSRF_HEADER", "ActionBody", "parse_action"]
 
 CSRF_HEADER = "x-sluice"
-"""The pages send it with every order; its value says nothing."""
+"""The pages send it with every action; its value has no meaning."""
 _MAX_BODY_BYTES = 64 * 1024
 
 
 async def parse_action(request: Request, user: Viewer) -> dict[str, Any]:
-    """The order that a page sent.
+    """Return the action that a page sent.
 
-    The person is known before anything of it is read. Raises HTTPException.
+    The user is authenticated before any of the body is read. Raises HTTPException.
     """
     _check_origin(request)
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
@@ -67,6 +67,6 @@ def _check_origin(request: Request) -> None:
 
 
 def _our_names(request: Request) -> set[str]:
-    """Host and port of Airflow, as its configuration says and as this request came."""
+    """Return host and port of Airflow, by its configuration and by this request's Host header."""
     named = urlsplit(conf.get("api", "base_url", fallback="") or "").netloc
     return {name.lower() for name in (named, request.headers.get("host", "")) if name}

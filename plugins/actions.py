@@ -1,5 +1,7 @@
-"""What a person orders: allowed by Airflow, kept with the name before it is done, and what came of
-it after.
+"""Run user actions and keep their audit entries.
+
+An action needs Airflow's permission. Its audit entry, with the user's name, is written before the
+action runs, and its outcome is recorded after.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ __all__ = ["ActionRequest", "audit_name", "perform", "recent_actions"]
 
 @dataclass(frozen=True, slots=True)
 class ActionRequest:
-    """Who orders what of what.
+    """A user's request to act on an object of a pipeline.
 
-    `dag` is the kind of the DAG that one must be allowed to trigger for it.
+    `dag` is the kind of the DAG that the user must be allowed to trigger for it.
     """
 
     user: Any
@@ -34,12 +36,12 @@ class ActionRequest:
 
 
 def audit_name(user: Any) -> str:
-    """As whom the person is written down with jobs and decisions."""
+    """Return the user name recorded in jobs and overrides."""
     return f"airflow {username(user)}"
 
 
 def perform(wish: ActionRequest, work: Callable[[], str]) -> Response:
-    """Do what is wished for; what `work` returns is said.
+    """Run `work` as the action `wish`; respond with the text that `work` returns.
 
     Not for the event loop. Raises HTTPException 403.
     """
@@ -65,6 +67,6 @@ def perform(wish: ActionRequest, work: Callable[[], str]) -> Response:
 
 
 def recent_actions(pipeline: NamedPipeline, most: int) -> list[dict[str, Any]]:
-    """What was ordered of the pipeline lately, newest first. Raises RelayCorruptError, OSError."""
+    """Return the last `most` actions, newest first. Raises RelayCorruptError, OSError."""
     audit = AuditLog(pipeline.settings.open_relay().place)
     return [deed.to_json() for deed in audit.newest(most)]

@@ -1,4 +1,4 @@
-"""The application put together: every route asks first who comes, also those that are not there."""
+"""Put the application together: every route authenticates first, unknown paths too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 
 
 def create_app() -> FastAPI:
-    """The pages as Airflow mounts them."""
+    """Create the application that Airflow mounts."""
     app = FastAPI(
         title="Sluice",
         docs_url=None,
@@ -64,7 +64,7 @@ async def _redirect_home() -> Response:
 
 
 def _static(name: str, request: Request) -> Response:
-    """A file of the pages; there are no folders, so a name with a slash never comes here."""
+    """Serve a file of the pages; there are no folders, so a name with a slash never comes here."""
     path = _STATIC / name
     if name.startswith(".") or not path.is_file():
         raise HTTPException(404)
@@ -92,7 +92,7 @@ async def _on_pending(request: Request, error: Exception) -> Response:
 
 
 async def _on_forbidden(request: Request, error: Exception) -> Response:
-    """Refusals as a page for who follows a link, as JSON for scripts."""
+    """Render 401 and 403 as a page for people who follow a link, as JSON for scripts."""
     assert isinstance(error, StarletteHTTPException)
     if error.status_code not in (401, 403) or "text/html" not in request.headers.get("accept", ""):
         return await http_exception_handler(request, error)

@@ -1,6 +1,6 @@
-"""Who may see and who may do what: Airflow's auth manager says so.
+"""Ask Airflow's auth manager which users may view and act.
 
-Airflow's own dependencies find the person, from the cookie of a login or from a bearer token; the
+Airflow's own dependencies identify the user, from the cookie of a login or from a bearer token. The
 roles are the deployment's (Simple, FAB, Keycloak …), and nothing of them is known here.
 """
 
@@ -38,9 +38,9 @@ ROW_VALUES = "Sluice row values"
 
 
 async def require_viewer(user: Annotated[Any, Depends(get_user)]) -> Any:
-    """The person who asks, who may see plugins.
+    """Return the user, if plugins may be viewed.
 
-    Raises HTTPException: 401 for nobody, 403 for somebody who may not.
+    Raises HTTPException: 401 without a login, 403 without the permission.
     """
     from starlette.concurrency import run_in_threadpool
 
@@ -77,9 +77,7 @@ def require_read(user: Any, dag_id: str) -> None:
 
 
 def may_read_rows(user: Any) -> bool:
-    """Return whether the user may see what rows hold, in whatever pipeline's pages are open to that
-    user.
-    """
+    """Return whether the user may see row values, in the pages of every pipeline they may open."""
     return bool(
         get_auth_manager().is_authorized_custom_view(
             method="GET", resource_name=ROW_VALUES, user=user
@@ -121,7 +119,7 @@ def may_trigger(user: Any, dag_id: str) -> bool:
 
 
 def require_trigger(user: Any, dag_id: str) -> None:
-    """Raises HTTPException 403 for who may not trigger that DAG."""
+    """Raise HTTPException 403 if the user may not trigger that DAG."""
     if not may_trigger(user, dag_id):
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
@@ -130,5 +128,5 @@ def require_trigger(user: Any, dag_id: str) -> None:
 
 
 def username(user: Any) -> str:
-    """What the person is called, for what is kept of actions."""
+    """Return the user's name for the audit log."""
     return str(user.get_name())

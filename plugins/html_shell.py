@@ -26,16 +26,19 @@ _DOCUMENT = """<!doctype html>
 </header>
 <main id="page" aria-busy="true"><p class="quiet waiting">Looking …</p></main>
 <div id="notes" role="status" aria-live="polite"></div>
-<noscript><p class="quiet">These pages are drawn by JavaScript, which is switched off.</p></noscript>
+<noscript>
+<p class="quiet">These pages are drawn by JavaScript, which is switched off.</p>
+</noscript>
 </body>
 </html>
 """
 
 
 def page_html(page: Page) -> str:
-    """The page's HTML."""
+    """Render the page's HTML."""
     links = "".join(
-        f'<a href="{escape(each.name)}"{" aria-current=page" if each == page else ""}>{escape(each.title)}</a>'
+        f'<a href="{escape(each.name)}"{" aria-current=page" if each == page else ""}>'
+        f"{escape(each.title)}</a>"
         for each in PAGES
     )
     return _DOCUMENT.format(title=escape(page.title), name=escape(page.name), links=links)
@@ -58,5 +61,5 @@ _LOGGED_OUT = """<!doctype html>
 
 
 def logged_out_html(title: str, said: str, login: str) -> str:
-    """What somebody sees who may not see anything."""
+    """Render the page for a user who may not see anything."""
     return _LOGGED_OUT.format(title=escape(title), said=escape(said), login=escape(login))

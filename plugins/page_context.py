@@ -1,6 +1,4 @@
-"""What every page shows around itself: the pipelines there are, who looks, and what that person may
-do.
-"""
+"""Serve what every page shows around itself: the pipelines, the user and the user's permissions."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ KINDS = (
 
 @router.get("/context")
 def page_context(user: Viewer, chosen: PipelineParam) -> dict[str, Any]:
-    """Not kept for others: it is another one for everybody."""
+    """Return the frame's document; it is not cached, since it differs between users."""
     return {
         "user": username(user),
         "pipeline": chosen.name,
@@ -50,9 +48,7 @@ def page_context(user: Viewer, chosen: PipelineParam) -> dict[str, Any]:
 
 
 def _dags(user: Any, pipeline: NamedPipeline) -> dict[str, dict[str, Any]]:
-    """By kind: the DAG's id, whether Airflow has it, whether it is paused, and whether the person
-    may trigger it.
-    """
+    """Return each kind's DAG: its id, its presence, its pause, and the user's permission."""
     ids = {kind: pipeline.dag_id(kind) for kind in KINDS}
     query = select(DagModel.dag_id, DagModel.is_paused).where(
         DagModel.dag_id.in_(ids.values()), ~DagModel.is_stale

@@ -29,7 +29,7 @@ def pipeline_for(user: Any, name: str) -> NamedPipeline:
         require_read(user, found[name].dag_id("replicate"))
         return found[name]
     mine = readable(user)
-    if name and len(mine) < len(found):  # which names there are is for those who may see them
+    if name and len(mine) < len(found):  # names are shown only to users with access
         raise HTTPException(
             status.HTTP_403_FORBIDDEN, f"Your role in Airflow can't see a pipeline {name!r}."
         )
@@ -55,6 +55,5 @@ def _settings(pipeline: PipelineParam) -> Settings:
 
 
 SettingsParam = Annotated[Settings, Depends(_settings)]
-"""A route's parameter: the settings of the pipeline. What is wrong with them is said instead of the
-page.
+"""A route's parameter: the settings of the pipeline. An error in them is shown instead of the page.
 """

@@ -1,8 +1,9 @@
-"""What pages ask for again and again: worked out once for all who look, in threads of its own.
+"""Cache what pages poll: computed once for all users, in threads of its own.
 
-Twenty browsers cost no more than one: an answer counts for a moment, the longer the more work it
-was, and who asks while it is being worked out waits for the same one. If that takes long, the one
-before is given, with its age; if there is none, 202 says so, and the page asks again.
+Twenty browsers cost no more than one. An answer stays valid for a time that grows with the time it
+took to compute, and callers that come while it is being computed wait for the same one. If that
+takes long, they get the previous answer with its age; if there is none, they get a 202, and the
+page asks again.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ __all__ = [
 
 CACHE_TTL_S = 1.5
 _WAIT_TIMEOUT_S = 0.5
-"""So long one waits for a new answer where there is an old one."""
+"""How long a caller waits for a new answer where there is an old one."""
 _FIRST_WAIT_TIMEOUT_S = 0.8
-"""So long where there is none."""
+"""How long a caller waits where there is no old answer."""
 _WORTH = 10
-"""So many times as long as it took to work it out, an answer counts at least."""
+"""An answer stays valid for at least this many times its computing time."""
 _STALE_TTL_S = 300.0
 """Older ones are not given any more."""
 _MAX_EXACT_INTEGER = 2**53
@@ -54,7 +55,7 @@ class ResponseCache:
     """Answers by what was asked. Safe for threads and event loops."""
 
     def __init__(self, threads: int = 6) -> None:
-        """`threads`: so many for each pipeline: what doesn't answer to one keeps no other waiting."""
+        """Keep at most `threads` threads a pipeline: an unresponsive one delays no other."""
         self._max_threads = threads
         self._threads: dict[Hashable, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
@@ -85,7 +86,7 @@ class ResponseCache:
                 0.0,
             )
         except TimeoutError:
-            if future.done():  # it was the work that said so, or it was done just then
+            if future.done():  # the work itself timed out, or it ended just now
                 return future.result(), 0.0
             if not is_shown:
                 raise StillComputing from None
@@ -121,9 +122,9 @@ async def answer(
     *,
     keep: bool = True,
 ) -> Response:
-    """The document that `work` makes, as JSON with an ETag.
+    """Return the document that `work` makes, as JSON with an ETag.
 
-    304 if the browser has it; 503 that says what doesn't answer and what helps. `keep`: whether the
+    304 if the browser has it; 503 with what does not answer, and a hint. `keep`: whether the
     browser may keep it on disk.
     """
     try:
@@ -145,7 +146,7 @@ async def answer(
 
 
 def _for_browsers(value: Any) -> Any:
-    """The same with whole numbers that a browser would round, such as a TSO, as texts."""
+    """Turn whole numbers that a browser would round, such as a TSO, into texts."""
     if isinstance(value, dict):
         return {key: _for_browsers(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -156,12 +157,12 @@ def _for_browsers(value: Any) -> Any:
 
 
 def accepted() -> JSONResponse:
-    """It takes longer than a page should wait for: the page asks again."""
+    """Return 202: it takes longer than a page should wait for, and the page asks again."""
     return JSONResponse({"looking": True}, 202)
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """An error for people: what happened, and the way out."""
+    """Render an error for people: what happened, and the hint."""
     reason: SluiceError = ours(error)
     message = str(reason.args[0]) if reason.args else type(reason).__name__
     document = {"error": message, "way_out": reason.way_out, "transient": reason.transient}

@@ -22,7 +22,7 @@ class NoRunError(RequestError):
 
 
 def run_id_from_requester(by: str) -> str | None:
-    """The id of the run that asked for a job, from how the job says who asked.
+    """Return the id of the run that requested a job, from the job's `by` text.
 
     None if no run did.
     """
@@ -30,7 +30,7 @@ def run_id_from_requester(by: str) -> str | None:
 
 
 def run_conf(dag_id: str, run_id: str) -> dict[str, Any] | None:
-    """The values that a run was triggered with, None if Airflow has it no longer."""
+    """Return the values that a run was triggered with, None if Airflow has it no longer."""
     with create_session() as session:
         found = session.scalars(
             select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)

@@ -1,5 +1,6 @@
-"""What every answer says to browsers: nothing is loaded from elsewhere, no script stands in a page,
-and only Airflow's own pages may frame it.
+"""Add security headers: nothing is loaded from elsewhere, and no script stands in a page.
+
+Only Airflow's own pages may frame it.
 """
 
 from __future__ import annotations

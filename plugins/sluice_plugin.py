@@ -12,7 +12,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/sluice"
-"""Where the pages are, below Airflow's own address."""
+"""The pages' path, below Airflow's own address."""
 
 
 class SluicePlugin(AirflowPlugin):  # type: ignore[misc] # Airflow is untyped

@@ -397,4 +397,4 @@ def test_no_module_of_the_tests_is_called_as_a_package() -> None:
 
 def test_dag_files_wire_and_do_not_think():
     for path in (ROOT / "dags").glob("*.py"):
-        assert len(path.read_text().splitlines()) < 100, f"{path.name} is too long for a DAG file"
+        assert len(path.read_text().splitlines()) < 150, f"{path.name} is too long for a DAG file"

@@ -45,7 +45,7 @@ _MAX_THREADS = 8
 
 
 def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
-    """The newest jobs, newest first, those that aren't over before the others.
+    """Return the newest jobs, newest first, unfinished ones before the others.
 
     `more`: how many aren't shown.
     """
@@ -105,7 +105,7 @@ def _status(jobs: Jobs, url: str, name: str) -> JobStatus | None:
 
 
 def _forget(url: str, there: set[str]) -> None:
-    """A job that was forgotten may come back as another one of its name."""
+    """Drop finished jobs that no longer exist: a new job may get the name of a removed one."""
     with _finished_cache_lock:
         for key in [key for key in _finished_cache if key[0] == url and key[1] not in there]:
             del _finished_cache[key]
@@ -134,7 +134,7 @@ def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, An
 
 
 def _unfinished_rank(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int:
-    """Of a table of which nobody knows how much there is, only the end of the job tells."""
+    """Count finished tables; a table of unknown size counts only once the job has ended."""
     return sum(
         table["percent"] >= 100 and bool(is_done or table["bytes_in_all"] or table["chunks_in_all"])
         for table in tables.values()
@@ -142,7 +142,7 @@ def _unfinished_rank(tables: dict[str, dict[str, Any]], *, is_done: bool) -> int
 
 
 def allowed_orders(status: JobStatus, *, by_dag: bool) -> list[str]:
-    """What a person may want of a job that stands so."""
+    """Return the actions that a job in this state allows."""
     if status.state in FINAL_STATES:
         return []
     wanted = ["cancel"]

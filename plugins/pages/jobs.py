@@ -1,4 +1,4 @@
-"""The page Jobs: what takes long, how far it is, and orders for who runs it."""
+"""Serve the page Jobs: long-running jobs, their progress, and actions for their runners."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ JobName = Annotated[str, Path(max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 
 @router.get("/jobs")
 async def jobs(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
-    """The newest jobs, and what was ordered lately."""
-    del settings  # what is wrong with them is said before anything is asked
+    """Return the newest jobs, and the newest actions."""
+    del settings  # read first, so that an error in them is the answer
 
     def work() -> dict[str, Any]:
         return jobs_document(pipeline) | {"deeds": recent_actions(pipeline, 20)}
@@ -57,7 +57,7 @@ async def post_job_action(
     user: Viewer,
     order: ActionBody,
 ) -> Response:
-    """Order something of whoever runs a job, or of the DAG that does."""
+    """Ask the process that runs a job, or the DAG, to pause, resume or cancel it."""
     del order  # nothing is in it, but it must have come from a page
     wish = ActionRequest(user, pipeline, "operate", f"{what}-job", name)
     work = {"pause": _pause, "resume": _resume, "cancel": _cancel}[what]

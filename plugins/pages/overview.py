@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 
 @router.get("/overview")
 async def overview(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
-    """How replication stands. Who doesn't answer soon is named in it."""
+    """Return the state of replication. A source that does not answer in time is named in it."""
     return await answer(
         request, ("overview", pipeline), lambda: look(settings, _POLL_TIMEOUT_S).to_json()
     )

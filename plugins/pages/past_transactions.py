@@ -34,7 +34,7 @@ class TooLargeError(RequestError):
 
 
 def found_document(pipeline: NamedPipeline, query: SearchQuery, *, keys: bool) -> dict[str, Any]:
-    """What a look back has found, the newest first; `last`: through where (TSO) the past goes now.
+    """Return the transactions found, newest first; `last`: the TSO that the history reaches now.
 
     `keys`: with the rows' keys.
     """
@@ -80,7 +80,7 @@ def _large(one: SkippedWindow) -> dict[str, Any]:
 def transaction_document(
     pipeline: NamedPipeline, commit_ts: int, table: str, offset: int
 ) -> dict[str, Any]:
-    """What was committed at a TSO, and some of its rows.
+    """Return the transaction committed at a TSO, and some of its rows.
 
     Raises NoTransactionError, relay errors.
     """
@@ -115,7 +115,7 @@ def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
 
 
 def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
-    """The SQL that takes a transaction back, and what stands in its way in the replica now.
+    """Return the SQL that takes a transaction back, and what prevents it in the replica now.
 
     Nothing is written. Raises UndoError, TooLargeError, relay errors.
     """
@@ -148,6 +148,6 @@ def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
 
 
 def _with_short_timeouts(settings: Settings) -> Settings:
-    """Somebody waits: who doesn't let one in within seconds isn't waited for."""
+    """Shorten the connect timeout to seconds: a person is waiting for the page."""
     connect_s = min(_CONNECT_TIMEOUT_S, settings.downstream.connect_timeout_s)
     return replace(settings, downstream=replace(settings.downstream, connect_timeout_s=connect_s))

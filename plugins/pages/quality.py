@@ -31,7 +31,8 @@ _POLICY = "; ".join(
         "frame-ancestors 'self'",
     )
 )
-"""Of the Data Docs: examples of rows are in them, and nothing that a row holds runs as a script."""
+"""The Data Docs' policy: they hold examples of rows, and nothing that a row holds runs as a script.
+"""
 
 
 def _sees_rows(user: Viewer) -> bool:
@@ -44,7 +45,7 @@ Rows = Annotated[bool, Depends(_sees_rows)]
 
 @router.get("/quality")
 async def quality(request: Request, pipeline: PipelineParam, rows: Rows) -> Response:
-    """The newest run suite by suite, and the runs before it."""
+    """Return the newest run suite by suite, and the runs before it."""
     return await answer(
         request,
         ("quality", pipeline, rows),
@@ -92,8 +93,10 @@ def _run(name: str, suites: list[QualityRun]) -> dict[str, Any]:
 
 @router.get("/quality/docs/{name}/{path:path}", dependencies=ROW_READER)
 def docs(name: str, path: str, user: Viewer) -> Response:
-    """A file of the Data Docs of a pipeline, which is in the path, as links lead from one file to
-    the other; "-": the first one.
+    """Serve a file of a pipeline's Data Docs; an empty `path` is the first one.
+
+    The pipeline is in the path, as links lead from one file to the other; "-" is the one without a
+    name.
     """
     pipeline = pipeline_for(user, "" if name == "-" else name)
     path = path or "index.html"

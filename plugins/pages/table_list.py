@@ -1,6 +1,4 @@
-"""Tables as the page shows them: a list that is searched, sorted and cut here, and one of them with
-its past.
-"""
+"""List tables as the page shows them: searched, sorted and cut here, or one with its history."""
 
 from __future__ import annotations
 
@@ -34,11 +32,11 @@ PAGE_SIZE = 50
 _REPLICA_WAIT_S = 0.4
 _replicas = DownstreamTablesCache()
 _indexes = SegmentIndexCache(16)
-"""Of archives; they never change."""
+"""Indexes of archive segments; they never change."""
 
 
 def history_log_of(pipeline: NamedPipeline) -> HistoryLog:
-    """What there is of the past. Raises FindError, relay errors."""
+    """Open the pipeline's history log. Raises FindError, relay errors."""
     return HistoryLog.open(pipeline.settings, _indexes)
 
 
@@ -57,7 +55,7 @@ def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, Dow
 def tables_document(
     found: TableCatalog, replica: DownstreamTables, wanted: TableSelection
 ) -> dict[str, Any]:
-    """A page of them, and how many there are of each kind."""
+    """Return a page of the tables, and how many there are of each kind."""
     page, count = found.select(wanted)
     return {
         "tables": [_table_document(table) for table in page],
@@ -81,7 +79,7 @@ def table_document(found: TableCatalog, replica: DownstreamTables, name: str) ->
 
 
 def history_document(pipeline: NamedPipeline, name: str, until: str) -> dict[str, Any]:
-    """What DDL made of a table, a step back in time from `until` (TSO, "" for now)."""
+    """Return a table's schema changes, one step back in time from `until` (TSO, "" for now)."""
     past = history_log_of(pipeline)
     found = table_schema_history(past, name, int(until or past.last))
     return {

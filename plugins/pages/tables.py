@@ -50,7 +50,7 @@ async def tables(
     pipeline: PipelineParam,
     wanted: Annotated[TableSelection, Depends(_selection)],
 ) -> Response:
-    """A page of the tables."""
+    """Return a page of the tables."""
     try:
         (found, replica), _ = await response_cache.get(
             ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S
@@ -84,7 +84,7 @@ async def table(request: Request, pipeline: PipelineParam, name: Name) -> Respon
 async def history(
     request: Request, pipeline: PipelineParam, name: Name, until: Ts = ""
 ) -> Response:
-    """What DDL made of it, a step back in time."""
+    """Return a table's schema changes, one step back in time."""
     key = ("table history", pipeline, name, until)
     return await answer(
         request, key, lambda: history_document(pipeline, name, until), 30.0 if until else 5.0

@@ -1,6 +1,4 @@
-"""The page Time: from when to when one can restore, where that has holes, and a restore from a
-chosen moment.
-"""
+"""Serve the page Time: the restorable range, its holes, and a restore from a chosen moment."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ async def time(
     settings: SettingsParam,
     find: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """What can be restored; the tables whose names hold `find`."""
+    """Return what can be restored; only the tables whose names hold `find`."""
 
     def look() -> tuple[ArchiveStatus, list[dict[str, Any]]]:
         return archive_status(settings), _drills(statuses(pipeline))
@@ -115,7 +113,7 @@ async def restore(pipeline: PipelineParam, user: Viewer, order: ActionBody) -> R
     dag_id = pipeline.dag_id("restore")
 
     def work() -> str:
-        restore_request_from_form(conf)  # what can't be is said here, not by a run that fails
+        restore_request_from_form(conf)  # an impossible request fails here, not in a DAG run
         what = "planned" if conf["plan_only"] else "restored"
         return (
             f"It is {what} in the run {trigger(dag_id, conf, username(user))} of the DAG {dag_id}"

@@ -59,7 +59,10 @@ def _query(
 
 
 def _sees_rows(user: Viewer, query: Annotated[find.SearchQuery, Depends(_query)]) -> bool:
-    """Raises HTTPException 403 for a search by values, whose answer tells them."""
+    """Return whether the user may see rows; for a search by values they must.
+
+    The answer to such a search reveals values. Raises HTTPException 403.
+    """
     if query.where or query.key:
         require_rows(user)
     return may_read_rows(user)
@@ -76,7 +79,7 @@ async def transactions(
     query: Annotated[find.SearchQuery, Depends(_query)],
     rows: Rows,
 ) -> Response:
-    """A step back in time: what fits, the newest first, and from where to go on."""
+    """Return matching transactions, newest first, one step back in time, and where to continue."""
     key = ("transactions", pipeline, query, rows)
     return await answer(
         request, key, lambda: found_document(pipeline, query, keys=rows), keep=not rows
@@ -115,7 +118,7 @@ async def state(
 
 @router.get("/transactions/{commit_ts}/undo", dependencies=ROW_READER)
 async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> Response:
-    """The SQL that takes it back, tried on the replica."""
+    """Return the SQL that takes a transaction back, tried on the replica."""
     key = ("undo", pipeline, commit_ts)
     return await answer(
         request, key, lambda: undo_document(pipeline, int(commit_ts)), 5.0, keep=False
@@ -130,7 +133,7 @@ def value(
     column: Annotated[str, Query(max_length=200)],
     side: Literal["old", "new"],
 ) -> Response:
-    """A value whole, as a file: nothing in it is taken for a page."""
+    """Return a whole value as a file: nothing in it is taken for a page."""
     found = find.load_value(
         history_log_of(pipeline), int(commit_ts), position, column, old=side == "old"
     )
