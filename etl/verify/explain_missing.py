@@ -67,9 +67,9 @@ class _LostTransactionSearch:
     until: int
     writes: dict[int, MvccWrite] = field(default_factory=dict)
     """Of lost transactions, by handle."""
-    lost: dict[int, MvccWrite] = field(default_factory=dict)
-    """By commit_ts."""
-    landed: set[int] = field(default_factory=set)
+    lost: dict[tuple[int, int], MvccWrite] = field(default_factory=dict)
+    """By commit_ts and start_ts."""
+    landed: set[tuple[int, int]] = field(default_factory=set)
     asked: int = 0
     in_all: int = 0
 
@@ -98,23 +98,24 @@ class _LostTransactionSearch:
                     yield write
 
     def _is_lost(self, write: MvccWrite, past: HistoryLog) -> bool:
-        if write.commit_ts in self.lost:
+        key = write.commit_ts, write.start_ts
+        if key in self.lost:
             return True
-        if write.commit_ts <= past.first or write.commit_ts in self.landed:
+        if write.commit_ts <= past.first or key in self.landed:
             return False
         try:
-            load_transaction(past, write.commit_ts)
+            load_transaction(past, write.commit_ts, start_ts=write.start_ts)
         except NoTransactionError:
-            self.lost[write.commit_ts] = write
+            self.lost[key] = write
             return True
-        self.landed.add(write.commit_ts)
+        self.landed.add(key)
         return False
 
     def notes(self) -> Iterator[str]:
         """What people are told."""
         if self.asked < self.in_all:
             yield f"TiKV was asked about {self.asked:,} of {self.in_all:,} rows that differ"
-        found = [self.lost[ts] for ts in sorted(self.lost)]
+        found = [self.lost[key] for key in sorted(self.lost)]
         yield f"{len(found)} transactions wrote rows upstream {_WHY}"
         yield from (f"lost: {_text(write)}" for write in found[:_MAX_NAMED])
         if len(found) > _MAX_NAMED:
