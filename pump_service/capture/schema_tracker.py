@@ -23,7 +23,12 @@ from sluice.errors import SluiceError
 from sluice.tidb.history import SYSTEM_SCHEMAS
 from sluice.tidb.schema import MAX_USER_TABLE_ID, Schema, Table, parse_object
 from sluice.tidb.stored_rows import StoredRowConverter
-from sluice.tidb.tikv.meta import read_definitions, read_schema_version, split_key
+from sluice.tidb.tikv.meta import (
+    read_definitions,
+    read_schema_diff,
+    read_schema_version,
+    split_key,
+)
 
 if TYPE_CHECKING:
     from sluice.tidb.tikv import TiKVClient
@@ -98,7 +103,7 @@ class SchemaTracker:
     @classmethod
     def read(cls, tikv: TiKVClient, ts: int) -> Self:
         """Read the definitions as of a TSO. Raises TiKVError, SchemaError."""
-        return cls(read_definitions(tikv, ts), read_schema_version(tikv, ts))
+        return cls(read_definitions(tikv, ts), _known_version(tikv, ts))
 
     def __len__(self) -> int:
         return len(self._tables)
@@ -193,6 +198,15 @@ class SchemaTracker:
             if self._logical.get(physical_id, table_id) == table_id:
                 self._logical.pop(physical_id, None)
                 self._ignored.add(physical_id)
+
+
+def _known_version(tikv: TiKVClient, ts: int) -> int:
+    """Return the last schema version of which TiKV says at a TSO what it changed.
+
+    TiDB commits the number in a transaction of its own, before the change.
+    """
+    version = read_schema_version(tikv, ts)
+    return version - 1 if version and read_schema_diff(tikv, version, ts) is None else version
 
 
 def meta_change(key: bytes, value: bytes) -> MetaChange | None:

@@ -20,11 +20,11 @@ from sluice.pump_service.capture.schema_tracker import SchemaTracker, UnknownTab
 from sluice.pump_service.capture.transactions import CapturedTransaction, KeyChange
 from sluice.pump_service.store import NoSpaceError, Record, StoreFailedError
 from sluice.tidb import pb
-from sluice.tidb.codec.memcomparable import encode_int
+from sluice.tidb.codec.memcomparable import encode_bytes, encode_int
 from sluice.tidb.record_keys import record_key
-from sluice.tidb.tikv.meta import hash_field_key, string_key, table_key
+from sluice.tidb.tikv.meta import hash_field_key, history_job_key, string_key, table_key
 from tests.pump_service.storekit import MemoryStore
-from tests.tidb.test_stored_rows import pairs_of, version_1, zigzag
+from tests.tidb.test_stored_rows import pairs_of, version_1, version_2, zigzag
 
 USER, SYSTEM = 2, 1
 PLAIN, PARTED, BOOTSTRAP = 50, 60, 20
@@ -237,6 +237,52 @@ def test_a_job_that_is_written_twice_in_one_state_has_one_binlog() -> None:
     store = MemoryStore()
     BinlogWriter(store, tracker()).advance(iter([ddl(10, 20), ddl(21, 22)]), 30)  # type: ignore[arg-type]
     assert [each[:3] for each in written(store)] == [(0, 10, 20), (2, 30, 30)]
+
+
+JOB_VERSION_2 = {
+    "id": 120, "version": 2, "type": 3, "state": 4, "schema_state": 5, "schema_id": USER, "table_id": PLAIN,
+    "query": "create table t50(a int)", "raw_args": {"table_info": {"id": PLAIN}, "fk_check": True},
+    "binlog": {"SchemaVersion": 8, "DBInfo": None, "TableInfo": None, "FinishedTS": 0},
+    "session_vars": {"sql_mode": "x"}, "local_mode": False, "bdr_role": "", "sql_mode": 1436549152,
+}  # fmt: skip
+"""As TiDB 8.4 and newer write them."""
+
+
+@pytest.mark.parametrize("state", range(8))
+def test_a_job_has_a_binlog_when_it_is_done_or_rolled_back(state: int) -> None:
+    text = json.dumps(JOB_VERSION_2 | {"state": state}, separators=(",", ":")).encode()
+    row = version_2({1: value(120), 3: b"\x02\x02" + b"2", 5: b"\x02" + zigzag(len(text)) + text})
+    key = record_key(DDL_JOB_TABLE_ID, encode_int(120))
+    store = MemoryStore()
+    step = transaction(10, 20, KeyChange(key, row, b"x", False))
+    BinlogWriter(store, tracker()).advance(iter([step]), 20)  # type: ignore[arg-type]
+    found = [(m.ddl_job_id, m.ddl_query.decode()) for tp, _, _, m in written(store) if tp == 0]
+    assert found == ([(120, "create table t50(a int)")] if state in (3, 4) else [])
+
+
+def test_a_job_of_the_list_that_tidb_had_before_6_2_has_a_binlog() -> None:
+    text = json.dumps(JOB_VERSION_2 | {"version": 1, "raw_args": None}).encode()
+    key = b"m" + encode_bytes(b"DDLJobList") + ord("l").to_bytes(8, "big") + encode_int(0)
+    store = MemoryStore()
+    step = transaction(10, 20, KeyChange(key, text, b"x", False))
+    BinlogWriter(store, tracker()).advance(iter([step]), 20)  # type: ignore[arg-type]
+    assert [m.ddl_job_id for tp, _, _, m in written(store) if tp == 0] == [120]
+
+
+@pytest.mark.parametrize("has_row", [False, True])
+def test_a_table_that_is_created_without_a_running_job_has_one_binlog(has_row: bool) -> None:
+    """As TiDB 8.0 to 8.2 may do: table and history in one transaction."""
+    job = JOB_VERSION_2 | {"state": 6}
+    history = KeyChange(history_job_key(120), json.dumps(job).encode(), b"", False)
+    table = KeyChange(table_key(USER, PLAIN), table_info(PLAIN), b"", False)
+    store = MemoryStore()
+    steps = [transaction(30, 40, history, table)]
+    if has_row:  # the usual way: the table comes with the job's last step, then the history
+        steps = [ddl(10, 20, table_info(PLAIN), job_id=120), transaction(30, 40, history)]
+    BinlogWriter(store, tracker()).advance(iter(steps), 40)  # type: ignore[arg-type]
+    assert [(m.ddl_job_id, c) for tp, _, c, m in written(store) if tp == 0] == [
+        (120, 20 if has_row else 40)
+    ]
 
 
 def test_a_row_that_moves_to_another_partition_is_deleted_before_it_is_inserted() -> None:

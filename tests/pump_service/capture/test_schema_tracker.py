@@ -18,6 +18,7 @@ from sluice.tidb.partitions import partition_ids
 from sluice.tidb.pd import PDClient
 from sluice.tidb.schema import MAX_USER_TABLE_ID
 from sluice.tidb.tikv import TiKVClient
+from sluice.tidb.tikv.meta import string_key
 from tests.pump_service.capture.test_binlog_writer import (
     COMING,
     PARTED,
@@ -73,6 +74,19 @@ def test_the_definitions_in_tikv_are_those_that_all_ddl_jobs_have_made(tikv: TiK
     for table in history.tables.values():
         if table.schema_name in SYSTEM_SCHEMAS:
             assert schema.is_system(table.id) and schema.converter(table.id, 1) is None
+
+
+@pytest.mark.parametrize(("is_there", "known"), [(True, 9), (False, 8)])
+def test_a_version_counts_once_tikv_has_what_it_changed(is_there: bool, known: int) -> None:
+    cluster = Cluster()
+    cluster.data = {string_key("SchemaVersionKey"): b"9"}
+    if is_there:
+        cluster.data[string_key("Diff:9")] = b'{"version": 9}'
+    try:
+        with PDClient(cluster.urls, timeout_s=30) as pd, TiKVClient(pd, timeout_s=60) as client:
+            assert SchemaTracker.read(client, TS).schema_version == known
+    finally:
+        cluster.stop()
 
 
 def define(table_id: int, info: bytes, schema_id: int = USER) -> MetaChange:
