@@ -1,8 +1,6 @@
 """A capture, with its threads and streams, from the stand-in's stores: every accident, and every schedule."""
 
-import asyncio
 import random
-import threading
 import time
 
 import pytest
@@ -11,7 +9,8 @@ from sluice.errors import SluiceError
 from sluice.pump_service.capture import Capture, CaptureCluster
 from sluice.tidb.pd import PDClient
 from sluice.tidb.tikv import TiKVClient
-from tests.devstack.tidb.change_world import Schedule, World, effective
+from tests.devstack.tidb.change_world import Schedule, effective
+from tests.pump_service.capture.looped_world import LoopedWorld
 
 ROW = b"t" + bytes(8) + b"_r"
 KEYS = [b"m1", b"m2", *(ROW + bytes([letter]) for letter in b"adgmt")]
@@ -49,13 +48,11 @@ class PassingError(SluiceError):
     way_out = "none"
 
 
-class Captured:
-    """A world on a loop in its own thread, and a capture of it."""
+class Captured(LoopedWorld):
+    """A world and a capture of it."""
 
     def __init__(self, folder, memory_bytes=1 << 20):
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.world = self.on_loop(self._made())
+        super().__init__([ROW + b"d", ROW + b"m"])
         self.pd = PDClient(self.world.pd_url)
         self.tikv = TiKVClient(self.pd)
         self.sink = Sink(self.world.tso())
@@ -65,25 +62,9 @@ class Captured:
         )
         self.capture.start()
 
-    async def _made(self):
-        made = World(2, [ROW + b"d", ROW + b"m"])
-        await made.start()
-        return made
-
     def _begin(self):
         self.begun += 1
         return self.sink.resolved_ts, self.sink
-
-    def on_loop(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT_S)
-
-    def do(self, call, *arguments, **more):
-        """Call something of the world on its loop."""
-
-        async def called():
-            return call(*arguments, **more)
-
-        return self.on_loop(called())
 
     def until(self, condition):
         deadline = time.monotonic() + TIMEOUT_S
@@ -109,8 +90,7 @@ class Captured:
         self.capture.stop()
         self.tikv.close()
         self.pd.close()
-        self.on_loop(self.world.stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        super().close()
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluice.pump_service.cluster import ServiceSafePoint
+import pytest
+
+from sluice.pump_service.cluster import HistoryLostError, ServiceSafePoint
 from sluice.pump_service.store import Store
 from tests.pump_service.storekit import BASE, OPTIONS, commit, prewrite, settle, write
 
@@ -16,6 +18,7 @@ class PD:
         self.now = BASE + 1000
         self.registered: dict[str, tuple[int, int]] = {}
         self.away = False
+        self.given_up = 0
 
     def tso(self) -> int:
         if self.away:
@@ -24,7 +27,7 @@ class PD:
 
     def update_service_gc_safe_point(self, service_id: str, ttl_s: int, safe_point: int) -> int:
         self.registered[service_id] = (ttl_s, safe_point)
-        return safe_point
+        return max(safe_point, self.given_up)
 
 
 def test_what_is_kept_begins_with_the_oldest_unfinished_transaction(tmp_path: Path) -> None:
@@ -60,3 +63,24 @@ def test_nothing_is_registered_where_that_is_not_wanted() -> None:
     kept.advance()
     kept.give_up()
     assert pd.registered == {}
+
+
+def test_a_capture_does_not_begin_where_tikv_has_dropped_versions() -> None:
+    pd = PD()
+    kept = ServiceSafePoint(pd, "one", lambda ts: ts, 77)
+    kept.claim(BASE)
+    assert pd.registered == {"sluice-pump-one": (77, BASE)}
+    pd.given_up = BASE + 1
+    with pytest.raises(HistoryLostError, match=f"after commit ts {BASE} .*through {BASE + 1}"):
+        kept.claim(BASE)
+    kept.claim(BASE + 1)
+
+
+def test_a_capture_learns_that_pd_no_longer_keeps_its_history() -> None:
+    pd, lost = PD(), list[str]()
+    kept = ServiceSafePoint(pd, "one", lambda ts: BASE, 77, lost.append)
+    kept.advance()
+    assert lost == []
+    pd.given_up = BASE + 5
+    kept.advance()
+    assert str(BASE + 5) in lost[0]

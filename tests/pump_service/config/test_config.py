@@ -117,6 +117,12 @@ def test_an_unknown_key_is_an_error_that_names_it(tmp_path, text, key):
         ("gc = '-3h'", "key gc"),
         ("pd-urls = ' '", "pd-urls"),
         ("metrics-interval = 'often'", "key metrics-interval"),
+        ("capture = 1", "key capture"),
+        ("[capture]\nenabled = 'yes'", "capture.enabled"),
+        ("[capture]\nstart-ts = -1", "capture.start-ts"),
+        ("[capture]\nmemory = 'much'", "capture.memory"),
+        ("[capture]\nmemroy = 1", "unknown key memroy"),
+        ("gc-safepoint-ttl = 0\n[capture]", "gc-safepoint-ttl"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_the_setting(tmp_path, text, named):
@@ -389,3 +395,17 @@ def test_zero_and_below_mean_the_default(tmp_path, key):
     plain = load([], {})
     for value in (0, -1):
         assert _load(tmp_path, f"[storage]\n{key} = {value}").storage == plain.storage
+
+
+def test_capture_is_switched_by_its_table_or_by_a_flag(tmp_path):
+    assert not load([], {}).capture.enabled
+    assert load(["-capture"], {}).capture.enabled
+    assert load([], {"PUMP_CAPTURE": "true"}).capture.enabled
+    text = "[capture]\nstart-ts = 470740408549507073\nmemory = '1 gib'"
+    found = _load(tmp_path, text).capture
+    assert (found.enabled, found.start_ts, found.memory) == (True, 470740408549507073, 1 << 30)
+    assert not _load(tmp_path, "[capture]\nenabled = false").capture.enabled
+    off = _load(tmp_path, text, "-capture=false").capture
+    assert (off.enabled, off.memory) == (False, 1 << 30)
+    with pytest.raises(ConfigError, match="capture"):
+        load(["-capture=maybe"], {})
