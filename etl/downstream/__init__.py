@@ -1,10 +1,10 @@
-"""Talk to the downstream: sessions, the checkpoint, DDL, sinks, and who may write.
+"""Talk to the downstream: sessions, the checkpoint, DDL, sinks, and exclusivity.
 
 Main types: `MySQLSession` (one connection), `Checkpoint` and `CheckpointTable` (how far the
 downstream is), `Sink` in `sinks` (takes steps; one module for each kind of downstream). `ddl`
 executes schema changes, `ownership` keeps other writers out. Every write checks the checkpoint row
-first; docs/explanation/exactly-once.md has why changes arrive exactly once.
-May import: changes, settings, relay, tidb, errors.
+first; docs/explanation/exactly-once.md has why changes arrive exactly once. May import: changes,
+settings, relay, tidb, errors.
 """
 
 from sluice.etl.downstream.checkpoint import (

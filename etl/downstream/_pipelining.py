@@ -1,14 +1,13 @@
-"""Statements that are sent before those in front of them are answered: all of them take one round
-trip.
+"""Send statements before those in front of them are answered, all in one round trip.
 
 A server answers commands in the order in which they come, and reads one when it is done with the
-one before. The rows of a LOAD DATA LOCAL are sent behind it unasked, with the sequence numbers that
-they have behind the server's request for them (MySQL's client/server protocol, "LOCAL INFILE
+one before. The rows of a LOAD DATA LOCAL are sent behind it unasked, with the sequence numbers
+that they have behind the server's request for them (MySQL's client/server protocol, "LOCAL INFILE
 request"). A server that refuses the statement before it asks takes them for a command with a wrong
 number, and ends the connection.
 
-Answers are read as the bytes that they are: an object for each packet would cost more than all that
-is sent.
+Answers are read as the bytes that they are: an object for each packet would cost more than all
+that is sent.
 
 Nothing of the rows may ever be executed, not by a proxy that looks at no numbers either. So they
 are one packet, and begin with a line that the LOAD passes over: its first byte is no command's.
@@ -32,11 +31,11 @@ MIN_PACKET_BYTES = 128 * 2**10
 """A file has to fit into one packet. Bytes."""
 _MAX_PACKET_BYTES = 0xFFFFFF
 _FIRST_ROW_NUMBER = 2
-"""Their sequence number: the statement has 0, the server's request 1."""
+"""Sequence number of a load's rows: the statement has 0, the server's request 1."""
 AFTER_ROWS = _FIRST_ROW_NUMBER + 2
-"""What the server says when it has them, and the empty packet at their end."""
+"""Sequence number of the server's answer to the rows and the empty packet at their end."""
 _LENGTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""How many bytes an integer has behind one of these."""
+"""Bytes of the integer behind each of these prefixes (MySQL's length-encoded integer)."""
 _OK, _FILE, _ERROR = 0, 0xFB, 0xFF
 _MAX_SHORT_INTEGER_BYTES = 7
 """Bytes of an OK whose two integers are small, before its message."""
@@ -58,10 +57,7 @@ class PipelinedStatement:
 
 
 class StatementResult(NamedTuple):
-    """What the server said: affected rows and warnings, its message, rows of a result.
-
-    Or its error.
-    """
+    """A statement's answer: affected rows, warnings, message, and a result's rows; or its error."""
 
     affected: int = 0
     warnings: int = 0
@@ -71,24 +67,26 @@ class StatementResult(NamedTuple):
 
 
 class LoadRejected(Signal):
-    """The server refused to load rows that were on their way, by the error `said`: the connection
-    is closed.
+    """The server refused to load rows that were on their way, by `error`.
+
+    The connection is closed.
     """
 
-    def __init__(self, said: pymysql.err.MySQLError) -> None:
-        super().__init__(str(said))
-        self.said = said
+    def __init__(self, error: pymysql.err.MySQLError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def execute_pipelined(
     connection: Any, orders: Sequence[PipelinedStatement]
 ) -> list[StatementResult]:
-    """One answer an order.
+    """Execute statements in order and return one answer for each.
 
     What is sent has to fit into what the server and the network between hold: some hundred KiB,
-    some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost, NotAsked;
-    of refused statements it is the answer that tells. Whatever else goes wrong closes the
-    connection: an answer that nobody has read would be taken for that to the next statement.
+    some dozens of orders. Raises PyMySQL's errors and OSError if the connection is lost,
+    LoadRejected if the server refused a load before its rows; the error of any other refused
+    statement is in its answer. Any other error closes the connection: an answer that was not read
+    would be taken for that to the next statement.
     """
     if not connection.open:
         raise pymysql.err.InterfaceError(0, "the connection is closed")
@@ -108,7 +106,7 @@ def execute_pipelined(
 
 
 def _packets_of(order: PipelinedStatement) -> tuple[bytes, ...]:
-    """Its packets."""
+    """Return the packets of one statement."""
     statement = order.statement
     command = _header(0, len(statement) + 1) + _QUERY
     if not order.name:
@@ -132,7 +130,7 @@ def _header(number: int, size: int) -> bytes:
 
 
 def _read_rows(connection: Any) -> StatementResult:
-    """The answer to a statement that asks."""
+    """Read the answer to a statement that returns rows."""
     connection._next_seq_id = 1
     try:
         connection._read_query_result()
@@ -144,7 +142,7 @@ def _read_rows(connection: Any) -> StatementResult:
 
 
 def _read_result(connection: Any, name: bytes) -> StatementResult:
-    """The answer to another one; `name`: of the file that was sent with it."""
+    """Read the answer to a statement without rows; `name`: of the file that was sent with it."""
     data = _read_packet(connection, 1)
     if (
         len(data) >= _MAX_SHORT_INTEGER_BYTES
@@ -173,7 +171,7 @@ def _read_result(connection: Any, name: bytes) -> StatementResult:
 
 
 def _read_load_result(connection: Any, wanted: bytes, name: bytes) -> bytes:
-    """What the server says when it has the rows, which are on their way."""
+    """Return the server's answer to the rows, which are on their way."""
     data = _read_packet(connection, AFTER_ROWS if name else 2)
     if wanted != name or not name:
         raise _connection_lost(connection, "the server asked for a file that was not offered to it")
@@ -181,7 +179,7 @@ def _read_load_result(connection: Any, wanted: bytes, name: bytes) -> bytes:
 
 
 def _read_packet(connection: Any, number: int) -> bytes:
-    """Raises OSError, too."""
+    """Read one packet. Raises PyMySQL's errors and OSError."""
     read = connection._rfile.read
     head: bytes = read(4)
     if len(head) < 4 or head[3] != number:
@@ -196,7 +194,7 @@ def _read_packet(connection: Any, number: int) -> bytes:
 
 
 def _read_integer(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and the place behind it. Raises IndexError."""
+    """Return a length-encoded integer and the place behind it. Raises IndexError."""
     first = data[at]
     if first < _FILE:
         return first, at + 1

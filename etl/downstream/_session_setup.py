@@ -1,8 +1,7 @@
-"""What the writing relies on in a session: each variable is set, and looked at afterwards.
+"""Set the session variables that writing relies on, and check them afterwards.
 
-What can't be had is named.
-
-docs/reference/servers.md, is this list for people.
+An error names what the server does not grant. docs/reference/servers.md has this list for
+operators.
 """
 
 from __future__ import annotations
@@ -53,7 +52,9 @@ VARIABLES = (
     ),
     SessionVariable("character_set_results", "utf8mb4", "text would be read as other characters"),
     SessionVariable("autocommit", "OFF", "parts of a transaction would be committed by themselves"),
-    SessionVariable("completion_type", "NO_CHAIN", "COMMIT would begin or end more than it says"),
+    SessionVariable(
+        "completion_type", "NO_CHAIN", "COMMIT would begin or end more than its name has"
+    ),
     SessionVariable("sql_safe_updates", "OFF", "rows without a key could not be removed"),
     SessionVariable("sql_auto_is_null", "OFF", _WRONG_ROWS),
     SessionVariable("sql_big_selects", "ON"),
@@ -131,8 +132,10 @@ _IDLE_TIMEOUT_S, _ROW_LOCK_TIMEOUT_S = 900, 50
 
 
 def timeout_variables(read_timeout_s: int) -> tuple[SessionVariable, ...]:
-    """What ends a session whose client stands still or is cut off: its locks must not stay for the
-    server's eight hours. The server gives up waiting for a lock no later than the client does.
+    """Return the variables that end a session whose client stands still or is cut off.
+
+    Its locks must not stay for the server's eight hours. The server gives up waiting for a lock no
+    later than the client does.
     """
     idle_s = str(max(_IDLE_TIMEOUT_S, 3 * read_timeout_s))
     return (
@@ -145,7 +148,7 @@ def timeout_variables(read_timeout_s: int) -> tuple[SessionVariable, ...]:
 
 
 ALL_ROWS = "SET SESSION sql_select_limit = 18446744073709551615"
-"""Comes first: it limits what SHOW VARIABLES says, too."""
+"""Executed first: sql_select_limit cuts off the rows of SHOW VARIABLES, too."""
 ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _ISOLATION_VARIABLES = ("transaction_isolation", "tx_isolation")
 _SERVER_DEFINED = (
@@ -166,10 +169,10 @@ SHOW = f"SHOW SESSION VARIABLES WHERE Variable_name IN ({', '.join(map(repr, _CH
 
 
 def assignments(actual: Mapping[str, str], read_timeout_s: int) -> list[str]:
-    """Assignments, as in SET SESSION, for what isn't yet as it has to be.
+    """Return assignments, as in SET SESSION, for variables that differ from what is needed.
 
-    `actual`: what SHOW SESSION VARIABLES says, names in lower case; a variable that isn't there is
-    none of this server's.
+    `actual`: the rows of SHOW SESSION VARIABLES, names in lower case; this server does not have a
+    variable that is missing there.
     """
     return [
         f"{v.name}={_literal(v.value)}"
@@ -179,7 +182,7 @@ def assignments(actual: Mapping[str, str], read_timeout_s: int) -> list[str]:
 
 
 def problems(actual: Mapping[str, str]) -> Iterator[str]:
-    """What about the variables, after setting them, forbids to write; each names the variable."""
+    """Yield what about the variables, after setting them, forbids to write, with their names."""
     for variable in VARIABLES:
         if variable.why and variable.name in actual and not _same(variable, actual[variable.name]):
             yield (

@@ -1,14 +1,14 @@
-"""Who writes downstream holds a lock there by name, for as long as its session is connected.
+"""Hold a lock by name downstream for as long as the writing session is connected.
 
-Who takes over waits until that session has ended, and ends it if need be.
+A process that takes over waits until that session has ended, and ends it if need be.
 
 So when a process goes on from the checkpoint, no statement of the one before is running in that
-session, waiting in the server (for a lock, for the rest of a LOAD) or still to come: a process that
-was stopped for a while wakes up to a dead connection. A DDL statement that runs is waited for,
-since nobody can tell how far it has come; whatever else the session does is rolled back with it.
+session, waiting in the server (for a lock, for the rest of a LOAD) or still to come: a process
+that was stopped for a while wakes up to a dead connection. A DDL statement that runs is waited
+for, since its progress can't be known; whatever else the session does is rolled back with it.
 
-Sessions that write beside the first one (mode `parallel`) hold locks of their own, with numbers, so
-that they are found too.
+Sessions that write beside the first one (mode `parallel`) hold locks of their own, with numbers,
+so that they are found too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sluice.etl.downstream.mysql import DownstreamError, MySQLSession
 log = logging.getLogger("sluice.apply")
 
 _SESSION_END_WAIT_S = 5
-"""So long the server may take to notice that a session of this process was closed."""
+"""How long the server may take to notice that a session of this process was closed."""
 _MAX_HELPERS = 64
-"""So many numbers are looked at together."""
+"""Numbers of locks that are looked up in one query."""
 _ROLLED_BACK = {
     "",
     "SELECT",
@@ -46,9 +46,7 @@ _ROLLED_BACK = {
     "SHOW",
     "WITH",
 }
-"""What a session may be cut off from: either nothing is written by it, or all of it goes when the
-session ends.
-"""
+"""Statements from which a session may be cut off: they write nothing, or all goes with it."""
 
 
 class WriterLock:
@@ -82,9 +80,9 @@ class WriterLock:
         return self._try_get(session, 0)
 
     def hold(self, session: MySQLSession, number: int) -> None:
-        """Have `session` found by who takes over.
+        """Take the lock of `number`, by which a process that takes over finds `session`.
 
-        Raises DownstreamError, transient, if another one has this number.
+        Raises DownstreamError, transient, if another session has this number.
         """
         if not self._get_lock(session, f"{self.name}-{number}", _SESSION_END_WAIT_S):
             raise DownstreamError(
@@ -93,9 +91,9 @@ class WriterLock:
             )
 
     def holder(self, session: MySQLSession) -> tuple[int, str] | None:
-        """The connection id that holds the lock, and the statement that it executes ("" if none).
+        """Return the id of the session that holds the lock, and its statement ("" if none).
 
-        None if nobody holds it.
+        None if the lock is free.
         """
         found = self._holder(session)
         return None if found is None else (found, _running(session, found))

@@ -30,7 +30,7 @@ from sluice.etl.downstream.mysql import MySQLSession
 from sluice.etl.settings import Downstream
 
 FORMAT = 1
-"""Of what Sluice keeps beside a checkpoint, which says `"format": 2` if it is a newer one."""
+"""Format of what Sluice keeps beside a checkpoint; a newer one has `"format": 2`."""
 
 ROW_FORMAT = 2
 """The newest format of the row: `"sluice": {"format": 2, ...}` while it names a shared timestamp.
@@ -46,8 +46,9 @@ class CheckpointError(SluiceError):
 
 
 class NewerCheckpointError(CheckpointError):
-    """A newer version of Sluice wrote the checkpoint: going on from it here could lose or repeat
-    changes.
+    """A newer version of Sluice wrote the checkpoint.
+
+    Going on from it here could lose or repeat changes.
     """
 
     way_out = "install the version of Sluice that wrote it, or a newer one; nothing was changed"
@@ -56,7 +57,9 @@ class NewerCheckpointError(CheckpointError):
 class CheckpointMovedError(SluiceError):
     """The checkpoint isn't where this process left it: another process writes there."""
 
-    way_out = "find who else writes to this downstream, and end it; then let the task go on"
+    way_out = (
+        "find the other process that writes to this downstream and end it, then let the task go on"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +158,26 @@ class Checkpoint:
     flight: InFlight | None = None
     shared: SharedTimestamp | None = None
     safe_until: int = 0
-    """When a Drainer left it inconsistent: nothing committed after this TSO is downstream. 0: it
-    isn't known yet.
+    """Set when a Drainer left it inconsistent: nothing committed after this TSO is downstream.
+
+    0: it isn't known yet.
     """
     copied: tuple[str, ...] = ()
-    """Tables without a key (``schema.table``) that an operator has made what they were at
-    `commit_ts`: nothing beyond it is in them.
+    """Tables without a key (``schema.table``) that an operator made what they were at `commit_ts`.
+
+    Nothing beyond it is in them.
     """
     owner: str = field(default="", compare=False)
     """The pipeline that wrote it, see `relay.Ownership`; empty: a Drainer, or people."""
     process: str = field(default="", compare=False)
-    """The process that wrote the row last; "" if it was a Drainer. Rows that differ in it only say
-    the same.
+    """The process that wrote the row last; "" if it was a Drainer.
+
+    Rows that differ only in it are equal.
     """
 
     @classmethod
     def parse(cls, text: str, cluster_id: int) -> Self:
-        """From the row's JSON. Raises CheckpointError."""
+        """Return the checkpoint from the row's JSON. Raises CheckpointError."""
         try:
             document = json.loads(text)
             sluice = document.get("sluice") or {}
@@ -202,7 +208,7 @@ class Checkpoint:
             ) from error
 
     def to_text(self) -> str:
-        """The row's JSON, keys in Drainer's order."""
+        """Return the row's JSON, keys in Drainer's order."""
         document: dict[str, Any] = {
             "consistent": self.consistent,
             "commitTS": self.commit_ts,
@@ -270,12 +276,12 @@ class Checkpoint:
 
     @property
     def rows_through(self) -> int:
-        """The commit ts through which all rows are downstream; DDL through `commit_ts`."""
+        """Return the commit ts through which all rows are downstream; DDL: `commit_ts`."""
         return self.commit_ts if self.shared is None else self.shared.ts
 
     @property
     def needs_safe_mode(self) -> bool:
-        """Whether changes after it may be downstream, left there by a Drainer."""
+        """Return whether changes after it may be downstream, left there by a Drainer."""
         return not self.consistent and self.flight is None
 
 
@@ -313,19 +319,19 @@ class CheckpointTable:
         self._place = schema, table
         self._table = f"{quote_name(schema)}.{quote_name(table)}"
         self._known: tuple[Checkpoint, str] | None = None
-        """A checkpoint, and the row's text that says it."""
+        """A checkpoint, and the text of its row."""
 
     @classmethod
     def from_settings(cls, session: MySQLSession, settings: Downstream, cluster_id: int) -> Self:
-        """The row that the settings name."""
+        """Return the table of the row that the settings name."""
         return cls(session, cluster_id, settings.checkpoint_schema, settings.checkpoint_table)
 
     def writer_lock(self) -> WriterLock:
-        """The lock of who writes where this row says how far it is."""
+        """Return the lock of the process that writes where this row is the checkpoint."""
         return WriterLock(self.cluster_id, *self._place)
 
     def exists(self) -> bool:
-        """Whether there is such a table."""
+        """Return whether there is such a table."""
         try:
             self._session.query(f"SELECT 1 FROM {self._table} LIMIT 1")
             return True
@@ -358,7 +364,7 @@ class CheckpointTable:
         self._session.query("COMMIT")
 
     def load(self, *, wait: bool = False) -> Checkpoint | None:
-        """The checkpoint, None when there is no row.
+        """Return the checkpoint, None when there is no row.
 
         `wait`: wait for a transaction that is changing it, such as one whose connection is gone
         while it is committed; the row is locked until the caller's transaction ends.
@@ -374,13 +380,13 @@ class CheckpointTable:
         self.expect(expected, self._session.query(self.lock_statement(shared=shared)))
 
     def lock_statement(self, *, shared: bool = False) -> str:
-        """The question by which `lock` locks the row."""
+        """Return the query by which `lock` locks the row."""
         return self._selection(
             f" {self._session.dialect.shared_lock_clause if shared else 'FOR UPDATE'}"
         )
 
     def expect(self, expected: Checkpoint | None, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Whether the row is `expected`; `rows`: the answer to `lock_statement`.
+        """Check that the row is `expected`; `rows`: the answer to `lock_statement`.
 
         Raises CheckpointMovedError.
         """
@@ -395,7 +401,7 @@ class CheckpointTable:
             raise self.moved(found, expected)
 
     def moved(self, found: Checkpoint | None, expected: Checkpoint | None) -> CheckpointMovedError:
-        """What to say when the row is `found` in place of `expected`."""
+        """Return the error for a row that is `found` in place of `expected`."""
         return CheckpointMovedError(
             f"the checkpoint of cluster {self.cluster_id} in {self._table} on"
             f" {self._session.address} is at {found.commit_ts if found else 'no row'},"
@@ -425,13 +431,14 @@ class CheckpointTable:
             raise
 
     def save_statement(self, checkpoint: Checkpoint) -> str:
-        """By which `save` writes the row where there is one."""
+        """Return the statement by which `save` writes the row where there is one."""
         text = literal(self._text_of(checkpoint))
         return f"UPDATE {self._table} SET checkPoint = {text} WHERE clusterID = {self.cluster_id}"
 
     def swap_statement(self, expected: Checkpoint, checkpoint: Checkpoint) -> str:
-        """By which the row is locked, and written where it says `expected` to the letter: then it
-        affects one row, else none, also where what is written is what was there.
+        """Return the statement that locks the row, and writes it if its text is `expected`'s.
+
+        It affects one row then, else none, also where the written text equals the row's.
         """
         # before `checkpoint`, whose text is the one that is wanted again
         before = literal(self._text_of(expected))

@@ -1,9 +1,10 @@
-"""What became of appointments (`sluice.relay.aligned_chunks`), in the downstream itself:
+"""Keep the results of aligned chunks (`sluice.relay.aligned_chunks`) in the downstream itself.
 
-    tidb_binlog.sluice_chunks(job VARCHAR(64), at_ts BIGINT UNSIGNED, result MEDIUMTEXT, PRIMARY KEY (job, at_ts))
+    tidb_binlog.sluice_chunks(
+        job VARCHAR(64), at_ts BIGINT UNSIGNED, result MEDIUMTEXT, PRIMARY KEY (job, at_ts))
 
-A note is written in the transaction that writes the chunk's rows: either both are there or none.
-What is declined is noted too.
+A result is written in the transaction that writes the chunk's rows: either both are there or none.
+The result of a chunk that was declined is written too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sluice.etl.downstream.mysql import MySQLSession
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What was done, in rows.
+    """The outcome of a chunk, in rows.
 
     Where nothing was to be written (`compare`), what `replace` would have done.
 
@@ -41,22 +42,22 @@ class ChunkResult:
     declined: str = ""
     """Why nothing was done; "" if it was."""
     is_passing: bool = False
-    """Whether it may be taken if the rows are read again."""
+    """True if the chunk may fit when its rows are read again."""
     write_ms: float = field(default=0.0, compare=False)
-    """How long it took: the job makes the next chunks larger or smaller by it."""
+    """Duration of the write; the job makes the next chunks larger or smaller by it."""
 
     @property
     def differing(self) -> int:
-        """How many rows were not as upstream, on either side."""
+        """Return the number of rows that differed from the upstream's, on either side."""
         return self.inserted + self.replaced + self.deleted + self.kept
 
     def to_text(self) -> str:
-        """As in the table."""
+        """Return the text that the table holds."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of `to_text`."""
+        """Return the result from its text, the inverse of `to_text`."""
         raw = json.loads(text)
         refuse_newer("a note in sluice_chunks", raw)
         return cls(**raw | {"examples": tuple(raw["examples"])})
@@ -69,12 +70,12 @@ class ChunkResults:
     """
 
     def __init__(self, schema: str) -> None:
-        """`schema`: the checkpoint's."""
+        """Name the table in `schema`, the checkpoint's."""
         self._place = schema, "sluice_chunks"
         self._table = f"{quote_name(schema)}.`sluice_chunks`"
 
     def exists(self, session: MySQLSession) -> bool:
-        """Whether there is such a table."""
+        """Return whether there is such a table."""
         return bool(
             session.query(
                 "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
@@ -96,21 +97,21 @@ class ChunkResults:
             )
 
     def find(self, session: MySQLSession, job: str, at_ts: int) -> ChunkResult | None:
-        """The note of one appointment; the table is there."""
+        """Return the result of one aligned chunk; the table must exist."""
         found = session.query(
             f"SELECT result FROM {self._table} WHERE job = %s AND at_ts = %s", (job, at_ts)
         )
         return ChunkResult.parse(str(found[0][0])) if found else None
 
     def of_job(self, session: MySQLSession, job: str) -> dict[int, ChunkResult]:
-        """The notes of a job by `at_ts`; none without the table."""
+        """Return the results of a job by `at_ts`; none without the table."""
         if not self.exists(session):
             return {}
         found = session.query(f"SELECT at_ts, result FROM {self._table} WHERE job = %s", (job,))
         return {int(at_ts): ChunkResult.parse(str(text)) for at_ts, text in found}
 
     def jobs(self, session: MySQLSession) -> list[str]:
-        """The jobs of which there are notes; none without the table."""
+        """Return the jobs with results; none without the table."""
         if not self.exists(session):
             return []
         return [str(job) for (job,) in session.query(f"SELECT DISTINCT job FROM {self._table}")]

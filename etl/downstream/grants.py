@@ -1,4 +1,4 @@
-"""The rights that writing needs, and which of them a user lacks, told from SHOW GRANTS."""
+"""Name the rights that writing needs, and find those that a user lacks by SHOW GRANTS."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ TABLE_RIGHTS = (
     "CREATE VIEW",
     "SHOW VIEW",
 )
-"""On every database that is replicated, and on the one for dropped tables; on the checkpoint's the
-first four of them, and CREATE unless it is there.
+"""Rights on every replicated database, and on the one for dropped tables.
+
+On the checkpoint's the first four of them, and CREATE unless it is there.
 """
 PROCESS_RIGHT = "PROCESS"
-"""On ``*.*``: tells which table is which after names were swapped. Not in TiDB."""
+"""A right on ``*.*``: it shows which table is which after names were swapped. Not in TiDB."""
 _CHECKPOINT_RIGHTS = ("SELECT", "INSERT", "UPDATE")
 _GRANT = re.compile(
     r"GRANT (?P<rights>.+?) ON (?:TABLE"
@@ -39,15 +40,15 @@ _ALL_RIGHTS = "ALL PRIVILEGES"
 class _Grant:
     rights: frozenset[str]
     pattern: str
-    """Of databases, as LIKE; "%" for all of them, and for what is the server's."""
+    """A LIKE pattern of databases; "%" for all of them, and for what is the server's."""
     everywhere: bool
 
 
 def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool) -> list[str]:
-    """What of the needed rights none of the lines of SHOW GRANTS gives, as ``RIGHT on place``.
+    """Return the needed rights that no line of SHOW GRANTS gives, as ``RIGHT on place``.
 
     A right on the replicated databases counts as given if it is given anywhere: which databases
-    there will be nobody knows. `process`: whether PROCESS is needed. `own`: the schemas of the
+    there will be is unknown. `process`: whether PROCESS is needed. `own`: the schemas of the
     checkpoint and of dropped tables.
     """
     found = [grant for line in grants if (grant := _parse(line)) is not None]
@@ -72,11 +73,11 @@ def missing_rights(grants: Iterable[str], own: tuple[str, str], *, process: bool
 def grant_statements(
     user: str, schemas: Iterable[str], own: tuple[str, str], *, process: bool
 ) -> list[str]:
-    """Return the statements that give `user` (``'name'@'host'``) what is needed on these databases,
-    and no more.
+    """Return the statements that give `user` exactly the rights it needs on these databases.
 
-    `own`: the schemas of the checkpoint and of dropped tables. `process`: whether PROCESS is
-    needed. A grant ON *.* would reach the server's own tables of accounts.
+    `user`: as ``'name'@'host'``. `own`: the schemas of the checkpoint and of dropped tables.
+    `process`: whether PROCESS is needed. A grant ON *.* would reach the server's own tables of
+    accounts.
     """
     checkpoint, recycle = own
     rights: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(schemas), TABLE_RIGHTS)
@@ -89,15 +90,13 @@ def grant_statements(
 
 
 def _pattern(schema: str) -> str:
-    """A database's name as GRANT takes it: `%` and `_` stand for themselves there only behind a
-    backslash.
-    """
+    """Return a database's name for GRANT: a backslash makes `%` and `_` ordinary characters."""
     escaped = re.sub(r"([%_\\])", r"\\\1", schema)
     return "`" + escaped.replace("`", "``") + "`"
 
 
 def has_roles(grants: Iterable[str]) -> bool:
-    """Whether one of the lines grants a role, whose rights are in other lines."""
+    """Return whether one of the lines grants a role, whose rights are in other lines."""
     return any(" ON " not in line.upper() for line in grants)
 
 

@@ -82,12 +82,11 @@ _ADVICE = {
 MAX_PIPELINED = 128
 """Statements at most that are sent ahead: all their answers fit into what the network holds."""
 _MAX_INLINE_LOAD_BYTES = 16 * 2**10
-"""Bytes of rows that are sent ahead as one statement with their values; more are the rows of a LOAD
-DATA.
-"""
+"""Size of rows that are sent as one statement with their values; more go as a LOAD DATA."""
 _PIPELINING_PAUSE_S, _PIPELINING_TRUST_S = (10.0, 600.0), 60.0
-"""After a connection was lost nothing is sent ahead for so long, at least and at most; where it
-held for so long behind that, the next loss counts as the first.
+"""Pause of pipelining after a lost connection (least, most), and the time that ends the backoff.
+
+A connection that held for the second value after the pause makes the next loss count as the first.
 """
 _NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
 _OPEN_SESSIONS: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
@@ -114,7 +113,7 @@ class DownstreamError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What the server says of a load: lines read, rows removed by REPLACE, lines skipped, warnings.
+    """The server's report of a load: lines read, rows REPLACE removed, lines skipped, warnings.
 
     `records` -1: `deleted` is the sum of rows written and rows removed.
     """
@@ -156,7 +155,7 @@ class _Connection(LoginConnection):
 
     @property
     def packet_bytes(self) -> int:
-        """How much of a file makes a packet."""
+        """Return how much of a file makes a packet."""
         return min(_PACKET_BYTES, self.max_allowed_packet)
 
     def _read_query_result(self, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 as pymysql has it
@@ -190,35 +189,31 @@ class Query:
 
 
 StatementOutcome: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | DownstreamError
-"""What became of something that was sent ahead: affected rows, a load's outcome, rows, or its
-error.
-"""
+"""Outcome of a pipelined statement: affected rows, a load's outcome, rows, or its error."""
 
 
 @dataclass(slots=True)
 class PipeliningState:
-    """Whether statements are sent ahead to a server.
+    """Decides whether statements are pipelined to a server, for all sessions that share it.
 
-    What one session finds out, all that share this know.
-
-    A server that loses the connection may have been started anew, or it, or a proxy, hangs up at
-    each try: that is found out ever more seldom.
+    A server that loses the connection may have been restarted, or it, or a proxy, hangs up at each
+    try: each loss doubles the pause before the next try.
     """
 
     is_refused: bool = False
-    """For good."""
+    """True once the server has refused a pipelined load; final."""
     pause_s: float = 0.0
-    """Since the last loss."""
+    """How long nothing is pipelined after the last loss."""
     lost_at: float = -math.inf
-    """By the monotonic clock."""
+    """Time of the last loss, by the monotonic clock."""
 
     @property
     def allowed(self) -> bool:
-        """Whether they are now."""
+        """Return whether statements may be pipelined now."""
         return not self.is_refused and time.monotonic() >= self.lost_at + self.pause_s
 
     def lost(self) -> None:
-        """A connection has gone while answers were to come."""
+        """Record that a connection was lost while answers were outstanding."""
         least, most = _PIPELINING_PAUSE_S
         self.lost_at, self.pause_s = time.monotonic(), min(max(least, 2 * self.pause_s), most)
 
@@ -229,9 +224,7 @@ class PipeliningState:
 
 
 def own_session_ids() -> set[int]:
-    """Return the servers' numbers of the sessions that this process has open, whichever server they
-    are on.
-    """
+    """Return the servers' numbers of the sessions that this process has open, on any server."""
     return {session.number for session in tuple(_OPEN_SESSIONS) if session.is_connected}
 
 
@@ -243,8 +236,9 @@ class MySQLSession:
     """
 
     before_write: Callable[[], None] | None = None
-    """Called before every `execute` and `load`; raises if nothing may be written. See
-    `sluice.etl.downstream.sinks.mysql`.
+    """Called before every `execute` and `load`; raises if nothing may be written.
+
+    See `sluice.etl.downstream.sinks.mysql`.
     """
 
     def __init__(
@@ -263,22 +257,22 @@ class MySQLSession:
         self.number = 0
         """The server's number of the session that was connected last."""
         self.round_trip_s = 0.0
-        """How long the statement took that this session was answered fastest; 0 before the first.
-        """
+        """Duration of this session's fastest answer to a statement; 0 before the first."""
 
     @property
     def address(self) -> str:
         """`user@host:port`, for messages."""
-        return f"{self._settings.user}@{self._unix_socket or f'{self._settings.host}:{self._settings.port}'}"
+        settings = self._settings
+        return f"{settings.user}@{self._unix_socket or f'{settings.host}:{settings.port}'}"
 
     @property
     def recycle_schema(self) -> str:
-        """Where dropped tables are kept."""
+        """Return the database that keeps dropped tables."""
         return self._settings.recycle_schema
 
     @property
     def dialect(self) -> Dialect:
-        """What the server that was connected to last can do.
+        """Return the capabilities of the server that was connected to last.
 
         Raises DownstreamError before the first connect.
         """
@@ -288,21 +282,23 @@ class MySQLSession:
 
     @property
     def connection(self) -> pymysql.connections.Connection:
-        """For libraries that speak DB-API, to read only; what they raise is PyMySQL's.
+        """Return the connection for libraries that use DB-API, to read only.
 
-        Raises DownstreamError if the session isn't connected.
+        They raise PyMySQL's errors. Raises DownstreamError if the session isn't connected.
         """
         return self._open()
 
     @property
     def is_connected(self) -> bool:
-        """Whether a session was started and not closed; the server may have ended it meanwhile."""
+        """Return whether a session was started and not closed; the server may have ended it."""
         return self._connection is not None
 
     def connect(self) -> None:
-        """Close what is open and start a session: UTC, strict, zero dates and zero ids allowed,
-        foreign keys unchecked, and all else as `sluice.etl.downstream._session_setup` says. Raises
-        DownstreamError, also if the server or the user's rights aren't what writing needs.
+        """Close what is open and start a session.
+
+        It has UTC, strict mode, zero dates and zero ids allowed, foreign keys unchecked, and all
+        else of `sluice.etl.downstream._session_setup`. Raises DownstreamError, also if the server
+        or the user's rights don't suffice for writing.
         """
         self.close()
         settings = self._settings
@@ -382,8 +378,9 @@ class MySQLSession:
         return variables
 
     def _check_session(self, token: str) -> None:
-        """What was set in this session must still be there: locks and transactions are lost in the
-        same way.
+        """Check that a variable which was set in this session is still there.
+
+        If it isn't, locks and transactions are lost in the same way.
         """
         ((found, number),) = self.query("SELECT @sluice_session, CONNECTION_ID()")
         self.number = int(number)
@@ -418,10 +415,11 @@ class MySQLSession:
                 return
             raise
         if missing:
+            needed = grant_statements("…", ["<each replicated database>"], own, process=process)
             raise DownstreamError(
                 server_errors.LACKS_PRIVILEGE,
                 f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
-                f" {' '.join(grant_statements('…', ['<each replicated database>'], own, process=process))}",
+                f" {' '.join(needed)}",
                 "`sluice grants` prints these statements for the databases that the pipeline"
                 " replicates",
             )
@@ -434,7 +432,7 @@ class MySQLSession:
             self._connection = None
             if connection._sock is not None:
                 with contextlib.suppress(OSError):
-                    # Who reads would hold the stream's lock until the server answers, and closing
+                    # A reader would hold the stream's lock until the server answers, and closing
                     # it would wait for that. Not by the method of a socket with TLS, which ends
                     # that before the connection.
                     socket.socket.shutdown(connection._sock, socket.SHUT_RDWR)
@@ -445,7 +443,7 @@ class MySQLSession:
         self.query("START TRANSACTION")
 
     def commit(self) -> None:
-        """Commit. After an error the outcome is unknown: only the checkpoint row tells."""
+        """Commit. After an error the outcome is unknown: only the checkpoint row shows it."""
         self.query("COMMIT")
 
     def rollback(self) -> None:
@@ -459,9 +457,9 @@ class MySQLSession:
         return self._run(statement, args)[1]
 
     def blocks(self, statement: str) -> Iterator[RowBlock]:
-        """The rows of a large result as they come, values as the server prints them.
+        """Yield the rows of a large result as they come, values as the server prints them.
 
-        Who doesn't read to its end closes the session.
+        A caller that doesn't read to the end closes the session.
         """
         connection = self._open()
         with self._translating(connection):
@@ -481,8 +479,9 @@ class MySQLSession:
         ]
 
     def engines_without_transactions(self, tables: Sequence[tuple[str, str]]) -> list[str]:
-        """The storage engine of each of these (schema, table) if it has no transactions, else "",
-        also if there is no such table.
+        """Return the storage engine of each (schema, table) if it has no transactions, else "".
+
+        "" also if there is no such table.
         """
         found: list[str] = []
         for first in range(0, len(tables), MAX_PIPELINED):
@@ -534,7 +533,7 @@ class MySQLSession:
 
     @property
     def is_pipelining(self) -> bool:
-        """Whether `execute_pipelined` may be used."""
+        """Return whether `execute_pipelined` may be used."""
         return (
             self.ahead.allowed
             and self.dialect.supports_pipelining
@@ -544,11 +543,12 @@ class MySQLSession:
     def execute_pipelined(
         self, orders: Sequence[bytes | LoadData | Query]
     ) -> list[StatementOutcome]:
-        """Execute statements, and load rows, in order, without waiting for the answer of one before
-        the next is sent: at most AHEAD of them, of 64 KiB each and some hundred KiB in all. What
-        each of them did, or its error; those behind one that was refused are executed all the same.
-        Raises DownstreamError if the connection is lost; then nothing is sent ahead for a while,
-        see Ahead.
+        """Execute statements and loads in order, sending each before the one before is answered.
+
+        At most MAX_PIPELINED of them, of 64 KiB each and some hundred KiB in all. Returns what
+        each of them did, or its error; those behind one that was refused are executed all the
+        same. Raises DownstreamError if the connection is lost; then nothing is pipelined for a
+        while, see PipeliningState.
         """
         if self.before_write is not None:
             self.before_write()
@@ -562,7 +562,7 @@ class MySQLSession:
     def query_pipelined(
         self, statement: str, several: Sequence[Sequence[object]]
     ) -> list[list[tuple[Any, ...]] | DownstreamError]:
-        """The rows of `query` with each of several `args`, in the same way; or the error."""
+        """Return the rows of `query` for each of several `args`, pipelined; or the error."""
         answers = self._execute_pipelined(
             [_as_query(fill_placeholders(statement, args)) for args in several]
         )
@@ -578,9 +578,9 @@ class MySQLSession:
                 answers = execute_pipelined(connection, orders)
         except LoadRejected as refused:
             self.ahead.is_refused = True
-            told = self._error(refused.said)
+            rejection = self._error(refused.error)
             raise DownstreamError(
-                0, f"{told}; connecting anew, to do it statement by statement"
+                0, f"{rejection}; connecting again, to send statement by statement"
             ) from refused
         except DownstreamError:
             if self._connection is connection:  # else another thread has closed it
@@ -608,13 +608,13 @@ class MySQLSession:
             return LoadOutcome(*(int(group) for group in match.groups()))
         raise DownstreamError(
             server_errors.UNFIT,
-            f"{self.address}: LOAD DATA reported {message!r}, which doesn't tell what it did",
+            f"{self.address}: LOAD DATA reported {message!r}, which doesn't show what it did",
         )
 
     def _replace(
         self, connection: _Connection, target: str, layout: LoadLayout, payload: Any
     ) -> LoadOutcome:
-        """As statements; they don't tell rows written from rows removed, only both together."""
+        """Write rows as REPLACE statements, which report rows written and removed only together."""
         if connection.server_status & _NO_ESCAPES:
             raise DownstreamError(
                 server_errors.UNFIT,
@@ -662,9 +662,7 @@ class MySQLSession:
 
     @contextlib.contextmanager
     def _translating(self, connection: _Connection) -> Iterator[None]:
-        """Raise PyMySQL's errors as DownstreamError, and any error of a connection that another
-        thread closed.
-        """
+        """Raise PyMySQL's errors, and those of a session that was closed, as DownstreamError."""
         try:
             yield
         except (pymysql.err.MySQLError, OSError) as error:

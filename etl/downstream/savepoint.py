@@ -1,4 +1,4 @@
-"""The checkpoint of downstreams that have no table for it: the original's savepoint file.
+"""Keep the checkpoint of downstreams that have no table for it: the original's savepoint file.
 
     consistent = true
     commitTS = 470614800453074946
@@ -11,9 +11,9 @@
     job = "reapply-1"
 
 A Drainer reads the first three keys and no others, so it can go on from here, and Sluice from a
-Drainer's file. What is under [sluice] says up to where the downstream is known to be durable: a
-file and a byte in it, or a Kafka topic and an offset. `job` is there if a job writes past windows
-there, and no pipeline: what it wrote is no place to go on from for anybody else.
+Drainer's file. [sluice] has up to where the downstream is known to be durable: a file and a byte
+in it, or a Kafka topic and an offset. `job` is there if a job writes past windows there, and no
+pipeline: no other process may go on from what it wrote.
 """
 
 from __future__ import annotations

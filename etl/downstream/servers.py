@@ -15,7 +15,7 @@ __all__ = ["is_same_server", "open_session"]
 
 @contextmanager
 def open_session(downstream: Downstream) -> Iterator[MySQLSession]:
-    """A session there. Raises DownstreamError."""
+    """Open a session there. Raises DownstreamError."""
     session = MySQLSession(downstream)
     session.connect()
     with contextlib.closing(session):
@@ -23,8 +23,9 @@ def open_session(downstream: Downstream) -> Iterator[MySQLSession]:
 
 
 def is_same_server(session: MySQLSession, other: Downstream) -> bool:
-    """Whether the session's server is that of `other`, under whatever name: a lock that is taken
-    there is seen here. Raises DownstreamError.
+    """Return whether the session's server is that of `other`, under whatever name.
+
+    It is if a lock that is taken there is seen here. Raises DownstreamError.
     """
     with open_session(other) as beside:
         if not (beside.dialect.has_user_locks and session.dialect.supports_is_used_lock):

@@ -1,6 +1,6 @@
-"""ALTER TABLE made from what a table was and what it is to be.
+"""Build ALTER TABLE from the table before a DDL job and the table after it.
 
-What a statement says depends on the session it was written in: its database, ANSI_QUOTES,
+What a statement means depends on the session it was written in: its database, ANSI_QUOTES,
 backslashes. What it did doesn't: TiDB keeps the whole table as each DDL job leaves it. So the
 difference is executed, against what the downstream has; what it holds in another form
 (`sluice.etl.changes.formats.table_fallbacks`) stays in that form.
@@ -133,7 +133,7 @@ class _Alteration:
         )
 
     def _is_partitioned_as_wanted(self) -> bool:
-        """Whether an interruption came behind the change of partitions."""
+        """Return whether the partitions are changed already, by an interrupted run."""
         wanted = [
             folded(plain_name(d["name"]))
             for d in (self._table.partition or {}).get("definitions") or ()
@@ -145,7 +145,7 @@ class _Alteration:
         return wanted != old and self._partition_names == wanted
 
     def _where(self, column: Column) -> ActualColumn | None:
-        """The downstream's column that is to become (or is) `column`."""
+        """Return the downstream's column that is to become (or is) `column`."""
         was = self._pairs.get(column.id)
         named = [column.name] if was is None else [was.name, column.name]
         if (
@@ -159,9 +159,7 @@ class _Alteration:
         )
 
     def _held(self, column: Column, bound: set[str]) -> Column:
-        """`column` in the form in which the downstream has held it so far, if that form is good for
-        it still.
-        """
+        """Return `column` in the form in which the downstream holds it, if that form still fits."""
         actual, was = self._where(column), self._pairs.get(column.id)
         if actual is None or was is None:
             return column
@@ -222,9 +220,7 @@ class _Alteration:
                 yield f"DROP COLUMN {quote_name(gone.name)}"
 
     def _as_before(self, was: Column, column: Column, actual: ActualColumn) -> str:
-        """The definition that the downstream's column has been given so far, under its present
-        name.
-        """
+        """Return the present definition of the downstream's column, under its present name."""
         if was.tp in LONG and actual.data_type in _BOUNDED_TYPES:
             return ""  # only now it is to be made longer
         return column_definition(
@@ -235,8 +231,9 @@ class _Alteration:
         )
 
     def _in_place(self, wanted: Sequence[Column]) -> set[int]:
-        """Ids of columns that are, one behind the other, where they belong: the rest is moved, or
-        added, behind its neighbour. New columns at the end belong there.
+        """Return the ids of columns that already follow each other in the wanted order.
+
+        The rest is moved, or added, behind its neighbour. New columns at the end belong there.
         """
         order = {name: n for n, name in enumerate(self._actual)}
         places = [
@@ -341,8 +338,10 @@ class _Alteration:
 
 
 def _split_clauses(clauses: list[str], *, together: bool) -> list[list[str]]:
-    """The clauses of each statement: in one, which runs as a whole or not at all, unless new
-    columns have to be there before an index on them.
+    """Group the clauses into statements.
+
+    All go into one, which runs as a whole or not at all, unless new columns have to be there
+    before an index on them.
     """
     names = {clause: name[0] for clause in clauses if (name := _NEW_COLUMN.match(clause))}
     keys = " ".join(

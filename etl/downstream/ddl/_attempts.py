@@ -21,7 +21,7 @@ _STRICT_MODE = (
 )
 
 Plan = Callable[[Fallback], tuple[list[str], list[str]]]
-"""From a form to statements, and warnings about what they leave out."""
+"""Builds, for one form, the statements and the warnings about what they leave out."""
 
 
 def execute_first_accepted(

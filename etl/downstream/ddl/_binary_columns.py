@@ -24,8 +24,10 @@ _BLOBS = {
 
 
 def hold_as_bytes(session: MySQLSession, step: Step) -> list[str]:
-    """Make the columns that a `bytes` step names columns of bytes, unless they are already, or the
-    server's text holds any byte; warnings. Commits what is open. Raises DownstreamError.
+    """Make the columns that a `bytes` step names columns of bytes; return warnings.
+
+    Columns that hold bytes already, or text in which the server allows any byte, stay. Commits
+    what is open. Raises DownstreamError.
     """
     if session.dialect.is_tidb:
         return []

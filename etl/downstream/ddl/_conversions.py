@@ -1,5 +1,4 @@
-"""Which columns of a DDL hold other values afterwards, how their present values are read, and what
-they become.
+"""Compute the new values of columns that a DDL converts: which, how they are read, the result.
 
 TiDB rewrites a column whose type changes in a way that touches rows (a reorganisation; the column
 gets a new id) by rules of its own, and none of it is in the binlog. No server has the same rules,
@@ -69,7 +68,7 @@ class Conversion:
 
 
 def conversions(ddl: DdlJob) -> list[Conversion]:
-    """The columns of a DDL whose values have to be computed."""
+    """Return the columns of a DDL whose values have to be computed."""
     job_id = ddl.job_id
     return [
         Conversion(change, job_id)
@@ -87,8 +86,9 @@ def _computed(old: Column, new: Column) -> bool:
 
 
 def _served(old: Column, new: Column) -> bool:
-    """Whether any server's own conversion is exact for every value: integers, which are cut off at
-    the bounds, and longer text.
+    """Return whether any server's own conversion is exact for every value.
+
+    It is for integers, which are cut off at the bounds, and for longer text.
     """
     if old.kind == new.kind == "int":
         return True
@@ -106,7 +106,7 @@ def _served(old: Column, new: Column) -> bool:
 
 
 def value_expression(column: Column, reference: str) -> str:
-    """SQL whose text identifies a column's value to the byte, and from which `parse_value` gets it.
+    """Return SQL whose text identifies a column's value to the byte, for `parse_value`.
 
     `reference`: the column in SQL. Of FLOAT(M,D) and DOUBLE(M,D) it is what they show: MariaDB
     keeps -0.010000000000000009 for the -0.01 that it shows and the upstream has.
@@ -125,7 +125,7 @@ def value_expression(column: Column, reference: str) -> str:
 
 
 def parse_value(column: Column, raw: bytes) -> Any:
-    """A value from what `value_expression` gave."""
+    """Return the value from the text of `value_expression`."""
     match column.kind:
         case "text" | "binary":
             return raw
@@ -143,7 +143,7 @@ def parse_value(column: Column, raw: bytes) -> Any:
 def computed(
     conversion: Conversion, raw: Sequence[bytes], session: ConversionSession
 ) -> tuple[pa.Array, set[str]]:
-    """(the new values, texts of old ones that were taken for what they look like).
+    """Return the new values, and the texts of old ones that were taken for what they look like.
 
     Raises UnconvertibleError.
     """
@@ -163,9 +163,11 @@ def computed(
 def _accept_float_prefixes(
     values: Sequence[float], old: Column, new: Column, session: ConversionSession
 ) -> Iterator[str]:
-    """FLOATs of which TiDB shows, and the downstream holds, six digits at most: several numbers
-    look the same. Where they don't all become the same, one with six digits raises ConversionError;
-    one with fewer is what it looks like, if anything is.
+    """Yield the shown texts of FLOATs that are taken for what they look like.
+
+    TiDB shows, and the downstream holds, six digits at most: several numbers look the same. Where
+    they don't all become the same, one with six digits raises ConversionError; one with fewer is
+    what it looks like, if anything is.
     """
     for value in values:
         if value == 0 or _SMALL_FLOAT <= abs(value) < _LARGE_FLOAT:
@@ -193,7 +195,7 @@ def _accept_float_prefixes(
 
 
 def _float_bounds(value: float, shown: str) -> Iterator[float]:
-    """The least and the greatest FLOAT that are shown as `shown`."""
+    """Yield the least and the greatest FLOAT that are shown as `shown`."""
     for end in (np.float32(-np.inf), np.float32(np.inf)):
         number = np.float32(value)
         while np.isfinite(step := np.nextafter(number, end)) and format_float(step) == shown:

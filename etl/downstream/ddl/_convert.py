@@ -1,16 +1,19 @@
-"""Columns that are given another type: their new values are computed, put into a column of the new
-type, and that takes the old one's place. The statement itself then finds the type as it is to be.
+"""Convert columns that are given another type: compute their values, then exchange the column.
+
+The new values are put into a column of the new type, which takes the old one's place. The
+statement itself then finds the type as it is to be.
 
 For each column two tables in the recycle schema, and a third for the DDL:
 
-    old_<job>_<column>   k: SHA-256 of a value, v: the value   every distinct value of the column, by the server itself
-    new_<job>_<column>   k, v: what it becomes                 loaded; the rows find it by the hash of their value
-    swapped_<job>        c: a column's id                      written before the new column takes the old one's place
+    old_<job>_<column>   k: SHA-256 of a value, v: the value; every distinct value, by the server
+    new_<job>_<column>   k, v: what it becomes; loaded, rows find it by the hash of their value
+    swapped_<job>        c: a column's id; written before the new column takes the old one's place
 
-Nothing but these is touched before every value has been computed. A crash anywhere is told by what
-is there: with the new column beside the old one, all is done again from the old values; without it,
-and with the column's id in `swapped`, that column is done. `swapped` goes last, when the whole DDL
-has been executed. No key of the table is needed, and memory is bounded by a page of values.
+Nothing but these is touched before every value has been computed. After a crash the tables show
+how far it was: with the new column beside the old one, all is done again from the old values;
+without it, and with the column's id in `swapped`, that column is done. `swapped` goes last, when
+the whole DDL has been executed. No key of the table is needed, and memory is bounded by a page of
+values.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ class ColumnConverter:
         self._places = _ConversionTables(session.recycle_schema)
 
     def interrupted(self, ddl: DdlJob) -> bool:
-        """Whether a DDL was begun and not finished."""
+        """Return whether a conversion by this DDL was begun and not finished."""
         return (
             bool(conversions(ddl))
             and not self._session.dialect.is_tidb
@@ -110,7 +113,7 @@ class ColumnConverter:
         ]
 
     def finish(self, ddl: DdlJob) -> None:
-        """The whole DDL has been executed: forget how far it was."""
+        """Drop the working tables; the whole DDL must have been executed."""
         wanted = conversions(ddl)
         if wanted and not self._session.dialect.is_tidb:
             self._session.execute(
@@ -135,8 +138,8 @@ class ColumnConverter:
             f"SELECT 1 FROM {table} WHERE {name} IS NULL LIMIT 1"
         ):
             raise CannotConvert(
-                f"{conversion.title}: the value NULL, for which TiDB put in what its clock or its"
-                " mode said"
+                f"{conversion.title}: the value NULL, for which TiDB put in a value of its"
+                " clock or its mode"
             )
         results = self._places.tables(conversion)[1]
         with ddl_session(self._session):
@@ -177,29 +180,29 @@ class ColumnConverter:
                     these,
                 ) from error
             if outcome.warnings != chunk.warnings:
-                said = str(self._session.warnings()[:3])
+                warning = str(self._session.warnings()[:3])
                 raise self._refused(
-                    conversion, "new values are changed by the downstream", said, these
+                    conversion, "new values are changed by the downstream", warning, these
                 )
             at += chunk.rows
         self._session.commit()
 
     def _refused(
-        self, conversion: Conversion, what: str, said: str, raw: list[bytes]
+        self, conversion: Conversion, what: str, warning: str, raw: list[bytes]
     ) -> CannotConvert:
         """`raw`: the old values of which the server speaks by their numbers."""
-        number = re.search(r"at row (\d+)", said)
+        number = re.search(r"at row (\d+)", warning)
         if number is None or not 1 <= int(number[1]) <= len(raw):
-            return CannotConvert(f"{conversion.title}: {what}: {said}")
+            return CannotConvert(f"{conversion.title}: {what}: {warning}")
         value = raw[int(number[1]) - 1]
         return CannotConvert(
             f"{conversion.title}: the value {shown(value)}: {what}:"
-            f" {said}{self._row_with(conversion, value)}",
+            f" {warning}{self._row_with(conversion, value)}",
             value,
         )
 
     def _row_with(self, conversion: Conversion, raw: bytes | None) -> str:
-        """Where such a value is, for messages."""
+        """Return, for messages, the key of a row with such a value."""
         table, old = conversion.change.before, conversion.change.old
         if raw is None or not table.primary_key:
             return ""
@@ -211,15 +214,13 @@ class ColumnConverter:
         found = self._session.query(
             f"SELECT {keys} FROM {quote_table(table)} WHERE {match} LIMIT 1"
         )
-        return (
-            " (in the row"
-            f" {', '.join(f'{name}={value!r}' for name, value in zip(table.primary_key, found[0], strict=True))})"
-            if found
-            else ""
-        )
+        if not found:
+            return ""
+        key = zip(table.primary_key, found[0], strict=True)
+        return f" (in the row {', '.join(f'{name}={value!r}' for name, value in key)})"
 
     def _expression(self, conversion: Conversion, reference: str) -> str:
-        """As `value_expression`, for the form in which the downstream has the column."""
+        """Return `value_expression` for the form in which the downstream has the column."""
         old = conversion.change.old
         actual = next(
             c
@@ -330,7 +331,7 @@ class ColumnConverter:
                 self._session.query("SET SESSION sql_mode = %s", (mode,))
 
     def _undo(self, conversion: Conversion, ddl: DdlJob) -> None:
-        """The server refused: leave the table as it was."""
+        """Restore the table after the server refused the new column."""
         with contextlib.suppress(DownstreamError):
             self._session.rollback()
             if NewColumn(self._session, conversion).exists():
@@ -348,24 +349,24 @@ class ColumnConverter:
 
 
 class _ConversionTables:
-    """Where the tables of conversions are."""
+    """The names of the tables that conversions use."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
 
     def names(self, of: Sequence[Conversion]) -> str:
-        """The tables of these, for a statement."""
+        """Return the names of these conversions' tables, for a statement."""
         return ", ".join(
             quote_table(table) for conversion in of for table in self.tables(conversion)
         )
 
     def swapped(self, ddl: DdlJob) -> str:
-        """The table that says which columns are done."""
+        """Return the name of the table that lists the columns which are done."""
         name = f"swapped_{ddl.job_id}"
         return f"{quote_name(self._schema)}.{quote_name(name)}"
 
     def tables(self, conversion: Conversion) -> tuple[Table, Table]:
-        """The table of old values and that of new ones."""
+        """Return the table of old values and that of new ones."""
         number = f"{conversion.job_id}_{conversion.change.new.id}"
         value = replace(bare_column(conversion.change.new, "v"), offset=1)
         text = Column(2, "v", 1, column_types.LONGTEXT, charset="binary", collate="binary")

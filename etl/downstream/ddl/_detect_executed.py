@@ -1,6 +1,4 @@
-"""Which DDL has run downstream already, told from what is there: for going on where a Drainer broke
-off.
-"""
+"""Infer from the downstream's tables which DDL ran already, where a Drainer broke off."""
 
 from __future__ import annotations
 
@@ -34,31 +32,32 @@ _PARTITIONS = (
 
 
 def was_executed(session: MySQLSession, ddl: DdlJob) -> bool | None:
-    """True or False if the tables that the DDL affects look as after or as before it.
+    """Return whether the tables that the DDL affects look as after it (True) or before it (False).
 
     None if both look the same, or neither.
     """
     if ddl.type == Action.TRUNCATE_TABLE:
         return None
     after = ddl.effect.tables
-    told = {
+    states = {
         _matching_state(session, _keeps_rows(ddl.before.get(i)), _keeps_rows(table))
         for i, table in after.items()
     } - {None}
-    return told.pop() if len(told) == 1 else None
+    return states.pop() if len(states) == 1 else None
 
 
 Fact = tuple[str, str, str, str]
-"""A kind (table, column, index, partition), the schema, the table, as they are written, and the
-name of what is there, in lower case; of the kind type the column's name and the upstream's type.
+"""A kind (table, column, index, partition), the schema and table as written, the object's name.
+
+The name is in lower case; of the kind type it is the column's name and the upstream's type.
 """
 
 
 def executed_prefix(session: MySQLSession, ddls: Sequence[DdlJob]) -> tuple[int, int]:
-    """Of DDL that runs in this order, how many have run: at least and at most.
+    """Return how many of the DDL statements, in this order, have run: at least and at most.
 
-    Each alone may look as if it had run, or hadn't, for what a later one has done; so it is asked
-    after which of them things are as they are, all together.
+    Each alone may look as if it had run, or hadn't, because of a later one. So all are compared
+    together: after which of them are things as they are downstream?
     """
     states, columns = _states(ddls), _columns_by_type(ddls)
     telling = set().union(*states) - set(states[0]).intersection(*states)
@@ -75,8 +74,9 @@ def executed_prefix(session: MySQLSession, ddls: Sequence[DdlJob]) -> tuple[int,
 def first_already_converted(
     session: MySQLSession, ddls: Iterable[DdlJob]
 ) -> tuple[DdlJob, str] | None:
-    """Return the first DDL that would convert a column's values again, as the column has its new
-    type already, with the column and both types; None if there is none.
+    """Return the first DDL that would convert a column's values a second time, if there is one.
+
+    The column has its new type already. The text names the column and both types.
     """
     seen = set[tuple[int, str]]()
     for ddl in ddls:
@@ -101,8 +101,9 @@ def _has_new_type(session: MySQLSession, table: Table, old: Column, new: Column)
 
 
 def first_not_replayable(ddls: Iterable[DdlJob]) -> DdlJob | None:
-    """The first DDL, if one is, before which changes can't be written on the tables as the DDL
-    leaves them.
+    """Return the first DDL that earlier changes can't be replayed across, if there is one.
+
+    Those changes can't be written on the tables as the DDL leaves them.
     """
     for ddl in ddls:
         if not all(
@@ -114,9 +115,7 @@ def first_not_replayable(ddls: Iterable[DdlJob]) -> DdlJob | None:
 
 
 def _same_rows(before: Table | None, after: Table | None) -> bool:
-    """Whether rows of before a DDL can be written on the table that it leaves, without another row
-    giving way.
-    """
+    """Return whether rows from before a DDL fit its table without displacing another row."""
     if before is None:
         return True
     if after is None or (before.schema_name, before.name) != (after.schema_name, after.name):
@@ -141,7 +140,7 @@ def _same_rows(before: Table | None, after: Table | None) -> bool:
 
 
 def _states(ddls: Sequence[DdlJob]) -> list[set[Fact]]:
-    """What is there before the first and after each."""
+    """Return what is there before the first DDL and after each."""
     tables: dict[int, Table | None] = {}
     for ddl in ddls:
         for table_id in ddl.effect.tables:
@@ -200,7 +199,7 @@ def _existing_types(
         by_column["column", fact[1], fact[2], folded(column.name)].append(fact)
     there, known = set[Fact](), set[Fact]()
     for (kind, schema, table, name), facts in by_column.items():
-        if len(facts) < 2 or (kind, schema, table, name) not in names:  # its name tells
+        if len(facts) < 2 or (kind, schema, table, name) not in names:  # its name alone shows it
             continue
         actual = shown_columns(session, f"{quote_name(schema)}.{quote_name(table)}")[name]
         fitting = [fact for fact in facts if is_of_type(session, schema, columns[fact], actual)]
@@ -239,14 +238,14 @@ def _matching_state(
         there = bool(actual_columns(session, before)), bool(actual_columns(session, after))
         return {(True, False): False, (False, True): True}.get(there)
     columns = {folded(column.name) for column in actual_columns(session, after)}
-    told = {
+    states = {
         _compare(_columns(before), _columns(after), columns),
         _compare(_indexes(before), _indexes(after), _select_names(session, _INDEXES, after)),
         _compare(
             _partitions(before), _partitions(after), _select_names(session, _PARTITIONS, after)
         ),
     } - {None}
-    return told.pop() if len(told) == 1 else None
+    return states.pop() if len(states) == 1 else None
 
 
 def _compare(before: set[str], after: set[str], actual: set[str]) -> bool | None:

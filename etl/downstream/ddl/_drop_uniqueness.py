@@ -1,6 +1,4 @@
-"""Unique keys that the upstream has given up already, though the DDL that drops them is still to
-come.
-"""
+"""Relax unique keys that the upstream has given up, ahead of the DDL that drops them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""SQL from a table's description: definitions of columns, indexes and foreign keys, and the
-statements that create tables, views and sequences.
+"""Build SQL from a table's description: definitions of its parts, and CREATE statements.
 
-TiDB's own text isn't executed: what it means depends on the session it was written in. These are
-for a session with NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
+The parts are columns, indexes and foreign keys; CREATE is for tables, views and sequences. TiDB's
+own text isn't executed: what it means depends on the session it was written in. These are for a
+session with NO_BACKSLASH_ESCAPES: in strings only the quote is doubled.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _VIEW_ALGORITHMS = {0: "UNDEFINED", 1: "MERGE", 2: "TEMPTABLE"}
 
 
 def column_type(column: Column) -> str:
-    """The SQL type, without character set."""
+    """Return the SQL type, without character set."""
     tp, flen, decimal = column.tp, column.flen, column.decimal
     sign = (" UNSIGNED" if column.unsigned else "") + (
         " ZEROFILL" if column.flag & column_types.FLAG_ZEROFILL else ""
@@ -142,7 +142,7 @@ def _default_clause(column: Column) -> str:
 
 
 def table_options(table: Table, dialect: Dialect) -> str:
-    """``DEFAULT CHARACTER SET ... COLLATE ...``"""
+    """Return ``DEFAULT CHARACTER SET ... COLLATE ...``."""
     if not table.charset:
         return ""
     return (
@@ -200,7 +200,10 @@ def index_definition(table: Table, index: Index, dialect: Dialect) -> tuple[list
 
 
 def _index_definitions(table: Table, dialect: Dialect, room: int) -> tuple[list[str], list[str]]:
-    """Those of all indexes in the table's order, unique ones first where there is no room for all."""
+    """Return the definitions of all indexes in the table's order.
+
+    Unique ones come first where there is no room for all.
+    """
     made: dict[int, list[str]] = {}
     warnings = []
     public = [index for index in table.indexes if index.state == STATE_PUBLIC]

@@ -1,4 +1,4 @@
-"""Indexes and comments made short enough for a server: they hold no rows, so they may not stop any."""
+"""Shorten indexes and comments to a server's limits: they hold no rows, so may not stop any."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_INDEXES = 64
 MAX_COLUMN_COMMENT_CHARS, MAX_INDEX_COMMENT_CHARS, MAX_TABLE_COMMENT_CHARS = 1024, 1024, 2048
 _BYTES_PER_CHAR = {"binary": 1, "utf8": 3, "utf8mb3": 3, "gbk": 2}
 _RESERVED_INDEX_NAME = "GEN_CLUST_INDEX"
-"""What InnoDB calls its own index of rows without a key."""
+"""The name of InnoDB's own index of rows without a key."""
 _FIXED_BYTES = {
     column_types.TINYINT: 1,
     column_types.SMALLINT: 2,
@@ -53,16 +53,15 @@ def comment_warning(what: str, text: str, longest: int) -> list[str]:
 
 
 def is_unnameable(name: str) -> bool:
-    """Return whether no MariaDB or MySQL holds the name: MariaDB refuses it, MySQL writes ? for
-    some of it.
+    """Return whether no MariaDB or MySQL holds the name.
+
+    MariaDB refuses it, MySQL writes ? for some of it.
     """
     return any(ord(char) > 0xFFFF for char in name)
 
 
 def unnameable_names(ddl: DdlJob) -> list[str]:
-    """Return the names of databases, base tables and changed columns in a DDL job that no server
-    holds.
-    """
+    """Return names of databases, base tables and changed columns in a DDL that no server holds."""
     tables = [
         table for table in ddl.effect.tables.values() if table is not None and table.is_base_table
     ]
@@ -84,7 +83,7 @@ def unnameable_names(ddl: DdlJob) -> list[str]:
 
 
 def unfit_name(index: Index) -> bool:
-    """Whether servers refuse the name of a secondary index."""
+    """Return whether servers refuse the name of a secondary index."""
     return not index.primary and (
         index.name.upper() == _RESERVED_INDEX_NAME or is_unnameable(index.name)
     )
@@ -107,9 +106,7 @@ def fit_index(table: Table, index: Index, dialect: Dialect) -> Index | None:
 
 
 def shortened_columns(table: Table, index: Index) -> tuple[tuple[str, int, int], ...]:
-    """Return the columns of an index that is too long with equal shares of a key for those that are
-    longest.
-    """
+    """Return the columns of an index that is too long, equal shares of a key for the longest."""
     columns = {column.name: column for column in table.columns}
     sizes = [_key_bytes(columns[name], length) for name, _, length in index.columns]
     left, share = MAX_KEY_BYTES, 0

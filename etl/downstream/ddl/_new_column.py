@@ -1,4 +1,4 @@
-"""A column of another type beside the one that it replaces: added, and put into the other's place."""
+"""Add a column of another type beside the one that it replaces, and exchange the two."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NewColumn:
         self._conversion = conversion
 
     def exists(self) -> bool:
-        """Whether the new column is there beside the old one."""
+        """Return whether the new column is there beside the old one."""
         return folded(self._conversion.scratch) in {
             folded(c.name) for c in actual_columns(self._session, self._conversion.change.before)
         }
@@ -54,8 +54,9 @@ class NewColumn:
             raise refused
 
     def replace_old(self) -> list[str]:
-        """One statement: the old column goes, the new one gets its name, place, definition and
-        indexes.
+        """Replace the old column by the new one in one statement.
+
+        The new column gets its name, place, definition and indexes.
         """
         change = self._conversion.change
         names = [column.name for column in actual_columns(self._session, change.before)]
@@ -91,7 +92,7 @@ class NewColumn:
         raise refused
 
     def _forms(self) -> list[Column]:
-        """The new column, and as what a table too wide for it holds it."""
+        """Return the new column, and the form that a table too wide for it holds."""
         new = self._conversion.change.new
         wide = next(
             c for c in widened_strings(self._conversion.change.after).columns if c.id == new.id
@@ -99,9 +100,9 @@ class NewColumn:
         return [new] if wide == new else [new, wide]
 
     def _definitions(self) -> list[Column]:
-        """The new column under the old name as it is to be.
+        """Return definitions of the new column under its final name, the fullest one first.
 
-        Without what servers may refuse; with nothing but its type.
+        The later ones lack what servers may refuse; the last has nothing but its type.
         """
         change = self._conversion.change
         forms = [replace(column, name=change.old.name) for column in self._forms()]
@@ -137,7 +138,7 @@ class NewColumn:
 
 
 def bare_column(column: Column, name: str) -> Column:
-    """Nothing but the type, NULL allowed."""
+    """Return a column of the same type, NULL allowed, and nothing else."""
     flag = column.flag & ~(
         column_types.FLAG_NOT_NULL
         | column_types.FLAG_ON_UPDATE_NOW
@@ -155,9 +156,9 @@ def _drop_clause(name: str) -> str:
 def _add_index_clause(
     session: MySQLSession, conversion: Conversion, name: str, parts: Sequence[tuple[Any, ...]]
 ) -> str:
-    """The index as it was, but for the column's part of it, which is as long as after the DDL.
+    """Return the clause that restores an index, with the column's part as long as after the DDL.
 
-    Nothing if it is gone then.
+    "" if the index is gone then.
     """
     change = conversion.change
     after = next(

@@ -1,5 +1,4 @@
-"""What must hold downstream after a DDL job, made true whatever the statement did: columns,
-collations, the values of existing rows.
+"""Make columns, collations and existing rows' values right after a DDL, whatever it did.
 
 Everything here may be repeated after a crash, as long as no later change has been applied.
 """
@@ -84,11 +83,8 @@ def _reconcile_table(
     if wrong:
         held = {folded(column.name): column for column in actual}
         found = [(c, held[folded(c.name)]) for c in table.columns if c.name in wrong]
-        changes = ", ".join(
-            "MODIFY COLUMN"
-            f" {column_definition(as_stored_downstream(c, a.data_type, generated=a.generated), dialect)}"
-            for c, a in found
-        )
+        stored = (as_stored_downstream(c, a.data_type, generated=a.generated) for c, a in found)
+        changes = ", ".join(f"MODIFY COLUMN {column_definition(c, dialect)}" for c in stored)
         session.execute(
             f"ALTER TABLE {quote_table(table)} {changes}, {table_options(table, dialect)}"
         )
@@ -116,8 +112,10 @@ def _columns_added(old: Table, table: Table, ddl: DdlJob) -> list[Column]:
 
 
 def _refuse_unknown_zone(session: MySQLSession, table: Table, columns: list[Column]) -> None:
-    """TiDB before 2.1 kept what existing rows have in a new TIMESTAMP by its server's clock (the
-    column's version is 0), since then in UTC. Raises UnsettledError.
+    """Raise UnsettledError for a new TIMESTAMP whose rows' value is in an unknown time zone.
+
+    TiDB before 2.1 kept that value by its server's clock (the column's version is 0), since then
+    in UTC.
     """
     zero = (None, "", "0", "0000-00-00 00:00:00")
     doubtful = [

@@ -1,8 +1,8 @@
-"""DROP TABLE, DROP DATABASE and TRUNCATE TABLE keep the rows for a while, so that RECOVER and
-FLASHBACK can bring them back: they are in no binlog.
+"""Keep the rows of dropped and truncated tables for a while, for RECOVER and FLASHBACK.
 
-A dropped table is renamed to `t<table id>_<unix seconds of the drop>` in the session's recycle
-schema, and removed for good once the checkpoint is `keep_s` past it.
+These statements bring back rows that are in no binlog. A dropped table is renamed to `t<table
+id>_<unix seconds of the drop>` in the session's recycle schema, and removed for good once the
+checkpoint is `keep_s` past it.
 """
 
 from __future__ import annotations

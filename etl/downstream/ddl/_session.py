@@ -1,5 +1,6 @@
-"""The session a DDL statement runs in: strings without backslash escapes, and the clock it had
-upstream, on which CURRENT_TIMESTAMP as the value of existing rows depends.
+"""Set the session up for a DDL statement: no backslash escapes, and the upstream's clock.
+
+CURRENT_TIMESTAMP as the value of existing rows depends on that clock.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _CURRENT_TIME = "CURRENT_TIMESTAMP"
 def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[None]:
     """Set the session up for one DDL job, or for statements of our own around one, and back."""
     mode = str(session.query("SELECT @@SESSION.sql_mode")[0][0])
-    # TiDB rounds what a change of type cuts off a time; MariaDB does so only if told to.
+    # TiDB rounds what a change of type cuts off a time; MariaDB does so only if its mode asks for it.
     rounding = ",TIME_ROUND_FRACTIONAL" if session.dialect.rounds_time_by_mode else ""
     session.query(
         f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')"
@@ -44,8 +45,9 @@ def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[No
 
 
 def _current_timestamp(ddl: DdlJob) -> str:
-    """The value that CURRENT_TIMESTAMP had for existing rows when a column was added, as TiDB noted
-    it; "" if it didn't.
+    """Return the value that CURRENT_TIMESTAMP had for existing rows when a column was added.
+
+    It is as TiDB noted it; "" if it didn't.
     """
     for _, column in added_columns(ddl):
         if _is_current_time(column) and re.match(r"\d{4}-\d\d-\d\d ", str(column.origin_default)):

@@ -1,5 +1,6 @@
-"""DDL of a table that several sources share downstream: each of them brings the statement, the
-first one executes it.
+"""Handle DDL of a table that several sources share downstream: the first source executes it.
+
+Each of the others brings the same statement later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CREATE_ACTIONS = {Action.CREATE_TABLE, Action.CREATE_TABLES}
 
 
 def already_executed(session: MySQLSession, ddl: ScopedDdl) -> bool:
-    """Whether the table that sources share is already as the statement leaves it."""
+    """Return whether the table that sources share is already as the statement leaves it."""
     kind = ddl.type
     if kind in _CREATE_ACTIONS:
         return False
@@ -34,7 +35,7 @@ def already_executed(session: MySQLSession, ddl: ScopedDdl) -> bool:
             for table in ddl.effect.tables.values()
             if table
         )
-    if conversions(ddl):  # names don't tell
+    if conversions(ddl):  # names don't show it
         return all(
             not structure_differences(session, table)
             for table in ddl.effect.tables.values()
@@ -44,9 +45,9 @@ def already_executed(session: MySQLSession, ddl: ScopedDdl) -> bool:
 
 
 def structure_differences(session: MySQLSession, table: Table) -> list[str]:
-    """What of columns and unique keys is other than in the table that is there downstream.
+    """Describe how the table's columns and unique keys differ from the existing downstream table.
 
-    [] if its rows fit and are told apart in the same way.
+    [] if its rows fit and are identified in the same way.
     """
     statement, _ = create_table(
         without_foreign_keys(without_partitions(with_server_computed(table))), session.dialect

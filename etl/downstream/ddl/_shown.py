@@ -1,5 +1,6 @@
-"""Columns as the server shows them: how a definition looks there is asked of the server, by a
-temporary table.
+"""Read columns as the server shows them, and compare with a temporary table's.
+
+How a definition looks there is asked of the server, by that table.
 """
 
 from __future__ import annotations
@@ -60,9 +61,7 @@ def temporary_table(session: MySQLSession, schema: str, name: str, columns: str)
 
 
 def is_of_type(session: MySQLSession, schema: str, column: Column, actual: ShownColumn) -> bool:
-    """Return whether a column there has the type of `column`, perhaps in another form that holds
-    the same.
-    """
+    """Return whether a column there has the type of `column`, or another that holds the same."""
     held = as_stored_downstream(column, actual.data_type, generated=False)
     definition = column_definition(bare_column(held, column.name), session.dialect)
     with (

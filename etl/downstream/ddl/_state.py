@@ -1,4 +1,4 @@
-"""What the downstream has: fingerprints of the objects a DDL affects, and columns as they are."""
+"""Inspect the downstream: fingerprints of the objects a DDL affects, and columns as they are."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ActualColumn:
 
 
 IndexShape = tuple[bool, tuple[tuple[str, int], ...]]
-"""Whether it is unique, and its (column in lower case, prefix length or 0)."""
+"""True if it is unique, and its (column in lower case, prefix length or 0)."""
 
 
 def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:
@@ -77,10 +77,10 @@ def affected_names(ddl: DdlJob) -> tuple[set[str], set[str]]:
 
 
 def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
-    """A hash over the definitions of everything the DDL affects.
+    """Return a hash over the definitions of everything the DDL affects.
 
-    With `swaps` also over which table is which. Not over AUTO_INCREMENT: rows move it, and MySQL
-    tells one that is a day old.
+    With `swaps` also over which table is which. Not over AUTO_INCREMENT: rows move it, and MySQL's
+    value may be a day old.
     """
     schemas, tables = affected_names(ddl)
     # elsewhere nothing has such a name, and comparing with one is an error (1267)
@@ -101,7 +101,7 @@ def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
             continue
         digest.update(repr(session.query(statement.format(**where), args)).encode())
     if swaps and schemas:
-        # Swaps leave every definition as it was; the server's own ids tell who is who. Needs the
+        # Swaps leave every definition as it was; the server's own ids show which is which. Needs the
         # PROCESS privilege.
         prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
         args = [_like_pattern(schema) + "/%" for schema in sorted(schemas)]
@@ -112,8 +112,9 @@ def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
 
 
 def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
-    """Where a statement goes on after the session it was sent in, nothing tells whether it has run
-    until it has. Raises DownstreamError, transient, until then.
+    """Raise DownstreamError, transient, while a DDL statement runs in one of the schemas.
+
+    Where a statement goes on after its session has ended, only its end shows whether it has run.
     """
     query = session.dialect.running_ddl
     wanted = {folded(schema) for schema in schemas}
@@ -128,7 +129,7 @@ def _check_nothing_runs(session: MySQLSession, schemas: Iterable[str]) -> None:
 
 
 def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
-    """The downstream table's columns, [] if there is no such table."""
+    """Return the downstream table's columns, [] if there is no such table."""
     rows = session.query(
         "SELECT COLUMN_NAME, COALESCE(COLLATION_NAME, ''), DATA_TYPE,"
         " COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS WHERE"
@@ -142,9 +143,10 @@ def actual_columns(session: MySQLSession, table: Table) -> list[ActualColumn]:
 
 
 def moving_columns(session: MySQLSession, table: Table) -> list[str]:
-    """Quoted names of the downstream's columns that move with the clock at every UPDATE which
-    doesn't set them: the upstream's, and those that a server without
-    explicit_defaults_for_timestamp has made so by itself.
+    """Return quoted names of downstream columns that every UPDATE sets to the clock.
+
+    An UPDATE that sets them itself doesn't. They are the upstream's, and those that a server
+    without explicit_defaults_for_timestamp has made so by itself.
     """
     rows = session.query(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME"
@@ -155,7 +157,7 @@ def moving_columns(session: MySQLSession, table: Table) -> list[str]:
 
 
 def actual_indexes(session: MySQLSession, table: Table) -> dict[str, IndexShape]:
-    """The downstream table's indexes by their names in lower case."""
+    """Return the downstream table's indexes by their names in lower case."""
     rows = session.query(
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COALESCE(SUB_PART, 0) FROM"
         " information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY"
@@ -186,7 +188,7 @@ def actual_partitions(session: MySQLSession, table: Table) -> list[str]:
 
 
 def has_foreign_key(session: MySQLSession, table: Table, name: str) -> bool:
-    """Whether the downstream's table has a foreign key of this name."""
+    """Return whether the downstream's table has a foreign key of this name."""
     return bool(
         session.query(
             "SELECT 1 FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s"
@@ -197,9 +199,10 @@ def has_foreign_key(session: MySQLSession, table: Table, name: str) -> bool:
 
 
 def wrong_collations(table: Table, actual: Iterable[ActualColumn], dialect: Dialect) -> list[str]:
-    """Names of text columns whose collation isn't the upstream's: their keys would take other
-    values for equal. Where an operator has put bytes in the place of text, since text can't hold
-    what the upstream has, nothing is compared wrongly.
+    """Return names of text columns whose collation isn't the upstream's.
+
+    Their keys would take other values for equal. Where an operator has put bytes in the place of
+    text, since text can't hold what the upstream has, nothing is compared wrongly.
     """
     found = {column.name.lower(): column.collation for column in actual if column.collation}
     wrong = []
@@ -234,7 +237,7 @@ def _placeholders(values: Iterable[str]) -> str:
 
 
 def _like_pattern(name: str) -> str:
-    """A schema name as InnoDB's dictionary spells it, as a LIKE pattern.
+    """Return a LIKE pattern for a schema name as InnoDB's dictionary spells it.
 
     Characters it encodes match anything.
     """

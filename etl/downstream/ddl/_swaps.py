@@ -15,9 +15,9 @@ _NO_SUCH_TABLE = {server_errors.UNKNOWN_TABLE, server_errors.NO_SUCH_TABLE}
 
 
 def exchange_partition(session: MySQLSession, ddl: DdlJob) -> None:
-    """EXCHANGE PARTITION by the server.
+    """Exchange a partition by the server's EXCHANGE PARTITION.
 
-    Raises ValueError if nothing tells which partition it is, DownstreamError.
+    Raises ValueError if the partition is unknown, DownstreamError.
     """
     partitioned, ordinary, place = _exchange_parts(ddl)
     session.execute(
@@ -27,8 +27,10 @@ def exchange_partition(session: MySQLSession, ddl: DdlJob) -> None:
 
 
 def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
-    """The same row by row, in a transaction: MariaDB's EXCHANGE PARTITION (10.11.19) never ends
-    when the ordinary table holds rows. Raises as `exchange_partition`.
+    """Exchange a partition row by row, in a transaction.
+
+    MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows. Raises
+    as `exchange_partition`.
     """
     partitioned, ordinary, place = _exchange_parts(ddl)
     computed_here = {
@@ -51,7 +53,7 @@ def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
 
 
 def _exchange_parts(ddl: DdlJob) -> tuple[Table, Table, str]:
-    """The partitioned table, the ordinary one, the partition."""
+    """Return the partitioned table, the ordinary one, the partition."""
     tables = [table for table in ddl.effect.tables.values() if table is not None]
     partitioned, ordinary = (
         next(t for t in tables if bool(t.partition) is want) for want in (True, False)
@@ -61,22 +63,22 @@ def _exchange_parts(ddl: DdlJob) -> tuple[Table, Table, str]:
 
 
 def rename_tables(session: MySQLSession, ddl: DdlJob) -> list[str]:
-    """RENAME TABLE with one pair of names or several; warnings.
+    """Rename one table or several in one statement; return warnings.
 
-    Raises ValueError if nothing tells what a table was, DownstreamError.
+    Raises ValueError if a table's earlier name is unknown, DownstreamError.
     """
     before, after = ddl.before, ddl.effect.tables
     pairs = [(before.get(i), table) for i, table in after.items() if table is not None]
     if not pairs or any(old is None for old, _ in pairs):
-        raise ValueError("it renames a table of which the relay log doesn't say what it was")
+        raise ValueError("it renames a table of which the relay log doesn't have the former name")
     moves = [
         (quote_table(old), quote_table(new), new)
         for old, new in pairs
         if old and quote_table(old) != quote_table(new)
     ]
     if {source for source, _, _ in moves} & {goal for _, goal, _ in moves}:
-        # Names are handed on in a ring: everything steps aside first. One statement, so nobody sees
-        # the middle.
+        # Names are handed on in a ring: everything steps aside first. One statement, so no reader
+        # sees the middle.
         aside = [
             f"{quote_name(new.schema_name)}.{quote_name(f'sluice_rename_{new.id}')}"
             for _, _, new in moves

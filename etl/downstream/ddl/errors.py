@@ -1,16 +1,17 @@
-"""What is told of a DDL statement: that it can't be executed, or that it need not be."""
+"""Messages for DDL statements that fail or are unnecessary."""
 
 from __future__ import annotations
 
 from sluice.errors import SluiceError
 
 ALREADY_EXISTS = "is there already: taken as done"
-"""How a warning ends when a table that was to be created is there, and is the one."""
+"""The end of a warning when a table that was to be created exists and is the same."""
 
 
 class DdlError(SluiceError):
-    """A DDL statement that can't be executed downstream: names statement, job id, commit_ts, the
-    server's error, ways out.
+    """A DDL statement that can't be executed downstream.
+
+    It names the statement, job id, commit_ts, the server's error and ways out.
     """
 
     way_out = (

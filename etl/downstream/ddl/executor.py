@@ -52,7 +52,7 @@ _HINT = (
 _ROW_IDS_DIFFER_REASON = (
     "while it ran, TiDB wrote rows into the old partition under one hidden row id and into the new"
     " one under another. Many versions of TiDB (its issue 59680) then keep such rows twice or lose"
-    " them, and no binlog says so"
+    " them, and no binlog shows it"
 )
 _COPY_AGAIN_HINT = (
     "execute the statement: `sluice ddl replace {0} --sql '...'`; then compare the table with the"
@@ -404,14 +404,17 @@ class DdlExecutor:
         return rename_tables(self._session, ddl)
 
     def _optional(self, ddl: ScopedDdl) -> list[str]:
-        """Create views or sequences, except those that the downstream rejects: they hold no rows."""
+        """Create views or sequences, except those that the downstream rejects.
+
+        They hold no rows.
+        """
         warnings = []
         for made in ddl.effect.tables.values():
             if made is None:
                 continue
             if not (made.view or made.sequence):
                 warnings.append(
-                    f"left out: {made.full_name}: the relay log was written before it said what"
+                    f"left out: {made.full_name}: the relay log was written before it recorded what"
                     " views and sequences are"
                 )
                 continue

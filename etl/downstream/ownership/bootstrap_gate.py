@@ -1,5 +1,7 @@
-"""While a job makes a downstream a replica, nothing is replicated to it: landing would begin now,
-after what the copy has, and applying would write beside it. Both wait for the job's checkpoint.
+"""Keep landing and applying waiting while a job makes the downstream a replica.
+
+Landing would begin now, after what the copy has, and applying would write beside it. Both wait for
+the job's checkpoint.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ class BootstrapPending(SluiceError):
 def require_bootstrap_done(
     relay: RelayLog, downstream: str, has_checkpoint: Callable[[], bool]
 ) -> None:
-    """Raises CopyAwaitedError while a job that touches all of `downstream`, a `downstream_name`,
-    isn't over and there is no checkpoint yet; `has_checkpoint` is asked only then. Raises what it
-    raises, RelayError, OSError.
+    """Raise CopyAwaitedError while a job that touches all of `downstream` has no checkpoint.
+
+    `downstream`: a `downstream_name`. `has_checkpoint` is called only if there is such a job.
+    Raises what it raises, RelayError, OSError.
     """
     whole = WriteScope(downstream)
     found = [

@@ -1,11 +1,11 @@
-"""Sees to it that this pipeline is the only one that writes to its downstream.
+"""Ensure that this pipeline is the only one that writes to its downstream.
 
-Two that write to the same tables end with different rows, and none of them notices: what one
-replaces, the other has replaced already. Two things tell of another writer. The checkpoint row:
-every row of ours names its pipeline, so one that doesn't was written by somebody else. And the
-registry: a Drainer is `online` there before it writes its first row. The registry doesn't say where
-a Drainer writes to, so every one counts, unless the settings name it among the unrelated ones;
-other pipelines say where.
+Two that write to the same tables end with different rows, and neither notices: what one replaces,
+the other has replaced already. Two things reveal another writer. The checkpoint row: every row of
+ours names its pipeline, so one that doesn't was written by another program. And the registry: a
+Drainer is `online` there before it writes its first row. The registry doesn't show where a Drainer
+writes to, so every one counts, unless the settings name it among the unrelated ones; other
+pipelines' entries name their downstream.
 
 What was seen while this pipeline was at work is kept beside the relay log, and only `sluice
 takeover` lets it go on.
@@ -45,7 +45,7 @@ _WRITING_STATES = ("online", "pausing", "closing")
 
 
 class OtherWriterError(SluiceError):
-    """Somebody else writes to the downstream, or has; names who, and the ways out."""
+    """Another process writes to the downstream, or has; names it, and the ways out."""
 
     way_out = "stop the other one, then `sluice takeover`"
 
@@ -60,9 +60,9 @@ class RegistryUnknownError(SluiceError, OSError):
 def other_writers(
     pipeline: PipelineIdentity, unrelated: Collection[str], drainers: Iterable[NodeStatus]
 ) -> list[NodeStatus]:
-    """The drainers that may be writing to the pipeline's downstream at this moment.
+    """Return the drainers that may be writing to the pipeline's downstream at this moment.
 
-    `unrelated`: the node ids of those that don't, as operators say.
+    `unrelated`: the node ids of those that operators have declared harmless.
     """
     return [
         drainer
@@ -75,7 +75,7 @@ def other_writers(
 
 
 def describe_drainer(drainer: NodeStatus) -> str:
-    """A drainer as the registry shows it, in words."""
+    """Describe a drainer as the registry shows it."""
     return (
         f"drainer {drainer.node_id} at {drainer.host} is {drainer.state} in the registry (last"
         f" heartbeat {to_datetime(drainer.update_ts):%Y-%m-%d %H:%M:%S} UTC)"
@@ -83,9 +83,7 @@ def describe_drainer(drainer: NodeStatus) -> str:
 
 
 class WriterExclusivity:
-    """Looks at the registry and at the relay log's stop every second, from a thread of its own,
-    until closed.
-    """
+    """A thread that checks the registry and the relay log's stop every second, until closed."""
 
     def __init__(self, pipeline: PipelineIdentity, upstream: Upstream, relay: RelayLog) -> None:
         self._identity = pipeline
@@ -99,7 +97,7 @@ class WriterExclusivity:
         owned = relay.ownership()
         self._has_begun = owned is not None and owned.begun
         self.pipeline = owned.pipeline if owned else f"{pipeline.id}/{secrets.token_hex(4)}"
-        """What this pipeline's checkpoints name as their owner."""
+        """The owner that this pipeline's checkpoints name."""
         self._etcd = EtcdClient(
             upstream.pd_urls, tls=upstream.tls(), timeout_s=_ETCD_TIMEOUT_S, retries=False
         )
@@ -115,9 +113,7 @@ class WriterExclusivity:
         self._thread.join(_ETCD_TIMEOUT_S)
 
     def check(self) -> None:
-        """Raises NotSoleWriterError if somebody else may be writing, or was, and no operator has
-        said yet what to do.
-        """
+        """Raise OtherWriterError if another process writes or wrote and no operator agreed."""
         if self._stop is not None:
             raise OtherWriterError(self._stop.why)
         if self._other_writers:
@@ -142,7 +138,7 @@ class WriterExclusivity:
             raise OtherWriterError(why)
 
     def set_position(self, commit_ts: int, *, wrote: bool) -> None:
-        """The checkpoint is at a TSO; `wrote`: it was this pipeline that took it there."""
+        """Record that the checkpoint is at a TSO; `wrote`: this pipeline took it there."""
         self._checkpoint = commit_ts
         if wrote and not self._has_begun:
             owned = self._relay.own(Ownership(self.pipeline, self._where))
@@ -150,10 +146,10 @@ class WriterExclusivity:
             self._has_begun = True
 
     def check_checkpoint(self, found: Checkpoint | None) -> None:
-        """Whether to go on from a checkpoint as it was found, None if there is no row.
+        """Check that this pipeline may go on from a checkpoint; None if there is no row.
 
-        One that nobody of ours wrote is taken over when this pipeline has written nothing yet.
-        Raises NotSoleWriterError and RegistryUnknownError.
+        One that another program wrote is taken over when this pipeline has written nothing yet.
+        Raises OtherWriterError and RegistryUnknownError.
         """
         self.check()
         owned = self._relay.ownership()
@@ -219,7 +215,7 @@ class WriterExclusivity:
             self._check_registry()
 
     def _check_registry(self) -> None:
-        with contextlib.suppress(RelayError, OSError):  # whoever reads windows says so
+        with contextlib.suppress(RelayError, OSError):  # the reader of windows raises it
             self._stop = self._relay.stopped()
         try:
             self._other_writers = other_writers(
@@ -229,10 +225,10 @@ class WriterExclusivity:
                 log.info("the registry answers again: whether a Drainer runs is known")
             self._unknown = ""
         except (EtcdError, RegistryError, OSError) as error:
-            if not self._unknown and not self._stopped.is_set():  # said once, not every second
+            if not self._unknown and not self._stopped.is_set():  # logged once, not every second
                 log.warning(
-                    "whether a Drainer runs can't be asked of the registry; until it answers only"
-                    " the checkpoint tells of another writer: %s",
+                    "the registry does not answer whether a Drainer runs; until it does, only the"
+                    " checkpoint shows another writer: %s",
                     error,
                 )
             self._unknown = str(error) or type(error).__name__

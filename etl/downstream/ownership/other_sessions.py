@@ -30,7 +30,7 @@ _MAX_SHOWN_CHARS = 120
 class OtherSession:
     """A session that isn't this process's.
 
-    `text` names it and its statement; `user`, `address` as the server says.
+    `text` names it and its statement; `user`, `address` as the server reports them.
     """
 
     number: int
@@ -40,15 +40,14 @@ class OtherSession:
 
     @property
     def text(self) -> str:
-        """For messages."""
+        """Describe the session, for messages."""
         return f"session {self.number} of {self.user} from {self.address} runs: {self.statement}"
 
 
 def sessions_writing(
     session: MySQLSession, is_replicated: Callable[[str], bool]
 ) -> Iterator[OtherSession]:
-    """Yield the sessions of other processes that run a statement which writes to a replicated
-    database.
+    """Yield other processes' sessions whose statement writes to a replicated database.
 
     `is_replicated`: asked with a database's name downstream. What a user without the right PROCESS
     can't see of other users isn't found. Raises DownstreamError.

@@ -1,4 +1,4 @@
-"""Which pipeline this is: in the registry among the drainers, and to its downstream."""
+"""Identify this pipeline: in the registry among the drainers, and to its downstream."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from sluice.etl.settings import Settings
 from sluice.tidb import NodeStatus
 
 OWNER_LABEL = "sluice"
-"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL. Beside
-it `downstream`.
+"""The label that a pipeline's entry has, and no Drainer's; its value is the relay log's URL.
+
+Beside it stands `downstream`.
 """
 
 
@@ -21,8 +22,9 @@ def default_node_id(relay_url: str) -> str:
 
 
 def writes_elsewhere(drainer: NodeStatus, downstream: str) -> bool:
-    """Whether an entry of the registry is of a pipeline that says it writes to another downstream
-    than `downstream`, a `downstream_name`. No Drainer says where it writes to.
+    """Return whether a registry entry names a pipeline with another downstream than `downstream`.
+
+    `downstream`: a `downstream_name`. No Drainer's entry names where it writes to.
     """
     label = drainer.label or {}
     return OWNER_LABEL in label and label.get("downstream") != downstream
@@ -33,14 +35,14 @@ class PipelineIdentity:
     """A pipeline's identity."""
 
     id: str
-    """Its id among the drainers in the registry."""
+    """The pipeline's id among the drainers in the registry."""
     relay_url: str
     downstream: str
     """The name of what it writes to, see `downstream_name`."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """The pipeline that the settings are of."""
+        """Return the pipeline of the settings."""
         relay_url = settings.relay.url
         return cls(
             settings.upstream.node_id or default_node_id(relay_url),
@@ -50,5 +52,5 @@ class PipelineIdentity:
 
     @property
     def label(self) -> dict[str, str]:
-        """What its entry in the registry tells beside its id."""
+        """Return what its entry in the registry has beside its id."""
         return {OWNER_LABEL: self.relay_url, "downstream": self.downstream}

@@ -1,5 +1,6 @@
-"""The pipeline's entry among the drainers in the registry: how far it has landed, for pumps and
-operators to see.
+"""Keep the pipeline's entry among the drainers in the registry: how far it has landed.
+
+Pumps and operators read it.
 
 Pumps remove nothing silently that a drainer still needs to know of, and one that goes offline for
 good waits until every drainer is past what it holds: to them this is a drainer at the commit
@@ -64,15 +65,15 @@ class RegistryHeartbeat:
         self._thread.start()
 
     def landed(self, ts: int) -> None:
-        """Everything through `ts` (TSO) is in the relay log; told with the next heartbeat."""
+        """Set the TSO through which the relay log is complete; the next heartbeat reports it."""
         self._landed_ts = ts
 
     def set_working(self, *, working: bool) -> None:
-        """Whether landing goes on, or operators have it wait."""
+        """Set whether landing goes on, or operators have it wait."""
         self._working = working
 
     def close(self) -> None:
-        """Tell the last position and end. Takes as long as a time-out of etcd at most."""
+        """Write the last position and end. Takes as long as a time-out of etcd at most."""
         self._stopped.set()
         self._thread.join(10)
 
@@ -95,7 +96,9 @@ class RegistryHeartbeat:
         except (EtcdError, RegistryError, PDError, OSError) as error:
             if time.monotonic() - self._failed_at >= _REPORT_INTERVAL_S:
                 self._failed_at = time.monotonic()
-                log.warning("the registry can't be told how far landing is, it goes on: %s", error)
+                log.warning(
+                    "can't write to the registry how far landing is; landing goes on: %s", error
+                )
 
 
 class _NotifyDelegate:
@@ -108,9 +111,9 @@ class _NotifyDelegate:
         self._due = 0.0
 
     def host(self) -> str | None:
-        """Its address, None if there is none; looked for now and then.
+        """Return the address of a pump that answers in its place, None if there is none.
 
-        Raises EtcdError, RegistryError.
+        It is looked for again at intervals. Raises EtcdError, RegistryError.
         """
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _DELEGATE_SEARCH_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Which DDL statements go to sinks that keep statements as text, and as which text."""
+"""Choose the DDL statements, and their texts, for sinks that keep statements as text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TIDB_ONLY_ACTIONS = FOR_TIDB_ALONE.keys() - {Action.REPAIR_TABLE}
 
 
 def with_recorded_statement(ddl: ScopedDdl) -> ScopedDdl | None:
-    """A ddl step's detail with the statement to be written as its query; None if nothing is."""
+    """Return a ddl step's detail with the statement to be written as its query; None for none."""
     if ddl.replaced_by is not None:
         statements = [statement.rstrip().rstrip(";") for statement in ddl.replaced_by]
         return replace(ddl, query="; ".join(statements)) if statements else None
-    told = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
-    return ddl if skip_reason(told, _PASS_ALL) is None else None
+    plain = replace(ddl, type=0) if ddl.type in _TIDB_ONLY_ACTIONS else ddl
+    return ddl if skip_reason(plain, _PASS_ALL) is None else None

@@ -1,4 +1,4 @@
-"""What sinks have in common that write down each transaction as the original Drainer's record."""
+"""Share what sinks have in common that write each transaction as the original Drainer's record."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BinlogSink(ABC):
 
     @abstractmethod
     def _write_ddl(self, ddl: ScopedDdl) -> None:
-        """A statement, from a ddl step's detail."""
+        """Write a statement, from a ddl step's detail."""
 
     @abstractmethod
     def _make_durable(self, step: Step) -> None:

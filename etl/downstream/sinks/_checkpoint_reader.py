@@ -17,7 +17,7 @@ from sluice.etl.settings import Downstream, File, Kafka, Target
 
 
 def read_checkpoint(target: Target, cluster_id: int) -> Checkpoint | None:
-    """Through where the downstream is complete at least; None if nobody has replicated to it yet.
+    """Return the TSO through which the downstream is complete; None before the first write.
 
     Raises CheckpointError, DownstreamError and OSError when that can't be known.
     """
@@ -74,9 +74,9 @@ def _from_file(file: SavepointFile) -> Checkpoint | None:
 
 
 def read_writer(downstream: Downstream, cluster_id: int) -> str | None:
-    """What the session that writes to a database executes now: "" for nothing.
+    """Return the statement that the writing session of a database executes now: "" for nothing.
 
-    None if there is no such session, or the server can't tell. Raises DownstreamError.
+    None if there is no such session, or the server can't show it. Raises DownstreamError.
     """
     with _open_session(downstream) as session:
         found = (

@@ -1,5 +1,7 @@
-"""The columns of a downstream table as a chunk of rows meets them: which are written, how values
-are compared exactly, and the definition of a scratch table that takes the same values.
+"""Describe a downstream table's columns for a chunk of rows.
+
+This is which columns are written, how values are compared exactly, and the definition of a scratch
+table that takes the same values.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _MAX_INDEX_COLUMNS = 8
 
 
 class ChunkDoesNotFit(Signal):
-    """The downstream's table can't take the chunk; the text says why."""
+    """The downstream's table can't take the chunk; the text names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,13 @@ class ChunkColumn:
 
     @property
     def definition(self) -> str:
-        """For a table that takes the same values, NULL among them."""
+        """Return the definition for a table that takes the same values, NULL among them."""
         text = f" CHARACTER SET {self.charset} COLLATE {self.collation}" if self.charset else ""
         return f"{self.quoted} {self.column_type}{text} NULL"
 
     @property
     def indexed(self) -> str:
-        """As part of an index that finds its values."""
+        """Return the column as part of an index that finds its values."""
         return (
             f"{self.quoted}({_MAX_INDEX_CHARS})"
             if self.data_type in _LONG_TYPES or self.length > _MAX_INDEX_CHARS
@@ -69,7 +71,7 @@ class ChunkColumn:
         )
 
     def exact(self, table: str) -> str:
-        """An expression that is equal for equal values only, whatever the collation says.
+        """Return an expression that is equal for equal values only, whatever the collation.
 
         `table`: quoted.
         """
@@ -79,15 +81,16 @@ class ChunkColumn:
         return f"CAST({name} AS BINARY)" if self.charset else name
 
     def hashed(self, table: str) -> str:
-        """An expression whose text is the same for exactly equal values."""
+        """Return an expression whose text is the same for exactly equal values."""
         name = f"{table}.{self.quoted}"
         if self.data_type in ("float", "double"):
             return f"({name}+0e0)"  # of -0.0 it makes 0.0
         return f"CAST({name} AS CHAR)" if self.data_type == "json" else self.exact(table)
 
     def grouped(self, table: str) -> str:
-        """An expression by which exactly equal values are grouped: long ones are cut off by the
-        server.
+        """Return an expression by which exactly equal values are grouped.
+
+        The server cuts off long ones, so they are hashed.
         """
         if self.data_type == "json":
             return f"SHA2(CAST({table}.{self.quoted} AS CHAR), 256)"
@@ -100,7 +103,7 @@ class ChunkColumn:
 
 
 def downstream_columns(session: MySQLSession, schema: str, table: str) -> list[ChunkColumn]:
-    """The columns of a table downstream, in its order; [] if there is no such table."""
+    """Return the columns of a table downstream, in its order; [] if there is no such table."""
     return [
         ChunkColumn(
             str(name),
@@ -119,9 +122,10 @@ def downstream_columns(session: MySQLSession, schema: str, table: str) -> list[C
 
 @dataclass(frozen=True, slots=True)
 class ChunkColumns:
-    """`written`: the columns that the chunk brings.
+    """The columns of a chunk and of its table.
 
-    `key`: those of them that tell rows apart, () if only all do.
+    `written`: the columns that the chunk brings. `key`: those of them that identify a row, () if
+    only all do.
     """
 
     written: tuple[ChunkColumn, ...]
@@ -131,8 +135,10 @@ class ChunkColumns:
 
     @classmethod
     def load(cls, session: MySQLSession, table: Table, brought: Sequence[str]) -> ChunkColumns:
-        """What a chunk of `table` (the upstream's, under its name downstream) with the columns
-        `brought` meets. Raises UnfitChunkError, which names what doesn't fit.
+        """Return the table's columns for a chunk with the columns `brought`.
+
+        `table`: the upstream's, under its name downstream. Raises ChunkDoesNotFit, which names
+        what doesn't fit.
         """
         found = downstream_columns(session, table.schema_name, table.name)
         if not found:
@@ -176,13 +182,11 @@ class ChunkColumns:
         return cls(written, key, frozenset(computed))
 
     def left_out(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of the columns that the server computes."""
+        """Return those of the columns that the server computes."""
         return tuple(name for name in names if folded(name) in self.computed)
 
     def check_order(self, session: MySQLSession, table: Table, names: Sequence[str]) -> None:
-        """Raises UnfitChunkError unless conditions on these columns mean the same rows here as
-        upstream.
-        """
+        """Raise ChunkDoesNotFit unless conditions on these columns select the upstream's rows."""
         found = {folded(column.name): column for column in self.key}
         upstream = {folded(column.name): column for column in table.columns}
         for name in names:
@@ -200,22 +204,25 @@ class ChunkColumns:
                 )
 
     def same(self, one: str, other: str) -> str:
-        """The condition that two rows are exactly equal, found by the key where there is one."""
+        """Return the condition that two rows are exactly equal, found by the key if any."""
         exact = [f"{column.exact(one)} <=> {column.exact(other)}" for column in self.written]
         return " AND ".join([self.keys_equal(one, other), *exact] if self.key else exact)
 
     def keys_equal(self, one: str, other: str) -> str:
-        """The condition that two rows have the key that the server holds to be the same."""
+        """Return the condition that two rows have the key that the server holds to be the same."""
         return " AND ".join(
             f"{one}.{column.quoted} = {other}.{column.quoted}" for column in self.key
         )
 
     def names(self) -> str:
-        """The written columns, separated by commas."""
+        """Return the written columns, separated by commas."""
         return ", ".join(column.quoted for column in self.written)
 
     def scratch(self, name: str, state: str) -> str:
-        """The statement that makes a temporary table for such rows, with a number `state` for each."""
+        """Return the statement that creates a temporary table for such rows.
+
+        It has a number `state` for each row.
+        """
         parts = [column.definition for column in self.written] + [
             f"{state} TINYINT NOT NULL DEFAULT 0"
         ]

@@ -1,4 +1,4 @@
-"""Which DDL a Drainer that broke off has run, and how far the checkpoint moves for it."""
+"""Find the DDL that ran before a Drainer broke off, and move the checkpoint past it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def advance_past_ddl(
     ddls: Sequence[ScopedDdl],
     missing: Callable[[MySQLSession, int], str],
 ) -> Checkpoint:
-    """The checkpoint after `before`, see `TakesOver.look_ahead`.
+    """Return the checkpoint after `before`, see `TakesOver.look_ahead`.
 
     What has run gets the definitions that it is to leave. Raises DdlError and DownstreamError.
     """
     least, most = executed_prefix(session, ddls)
     if before.pending is not None:
-        least = 0  # one that was begun here: its marker tells
+        least = 0  # one that was begun here: its marker shows whether it ran
     if least and (wrong := missing(session, ddls[least - 1].commit_ts)):
         if (ddl := first_not_replayable(ddls[:least])) is not None:
             raise DdlError(
                 f"{ddl.title}: {ddl.query[:500]}: the tables on {session.address} look as if it had"
-                f" run, but not all that was committed before it is there: {wrong}. Did somebody"
-                " else make this change there? Then undo it, and let the task go on. If it was the"
+                f" run, but not all that was committed before it is there: {wrong}. If another"
+                " program made this change there, undo it, then let the task go on. If it was the"
                 ' Drainer, and the rows are right as they are, set "commitTS" in the checkpoint to'
                 " this commit_ts"
             )
@@ -70,7 +70,7 @@ def advance_past_ddl(
 
 
 def _check_repeatable(ddl: ScopedDdl) -> None:
-    """Raises DdlError for a DDL that must not run again if it has run."""
+    """Raise DdlError for a DDL that must not run again if it has run."""
     if ddl.type == Action.EXCHANGE_PARTITION or _is_swap(ddl):
         raise _not_repeatable_error(ddl, "undo it")
 
@@ -87,7 +87,7 @@ def _not_repeatable_error(ddl: DdlJob, again: str) -> DdlError:
 
 
 def _is_swap(ddl: ScopedDdl) -> bool:
-    """Whether a DDL gives a table the name that another one had before it."""
+    """Return whether a DDL gives a table the name that another one had before it."""
     before = {i: (table.schema_name, table.name) for i, table in ddl.before.items() if table}
     after = {i: (table.schema_name, table.name) for i, table in ddl.effect.tables.items() if table}
     return any(

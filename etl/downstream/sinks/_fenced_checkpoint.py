@@ -1,9 +1,8 @@
-"""The checkpoint row as the one process that writes downstream holds it, and the transaction that
-it is moved in.
+"""Hold the checkpoint row for the one process that writes, and the transaction that moves it.
 
 Every commit moves the row from the place it was locked at, so whatever happened to a connection or
-a process, the row tells what is done. A token of this process is in it: who takes over puts another
-one there, and shuts this one out.
+a process, the row shows what is done. A token of this process is in it: a process that takes over
+puts another one there, and shuts this one out.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from sluice.etl.downstream.sinks.sink import CheckpointGuard
 
 @dataclass(frozen=True, slots=True)
 class PipelinedCommit:
-    """A transaction that is to be committed, or rolled back: the row as it is written there, what
-    each order did.
+    """A transaction that is to be committed, or rolled back.
+
+    It has the row as it is written there, and what each statement did.
     """
 
     checkpoint: Checkpoint
@@ -46,9 +46,7 @@ class FencedCheckpoint:
         self._lock = table.writer_lock()
         self._process = ""
         self._accepted: frozenset[str | None] | None = None
-        """The processes that the row may name when this one looks again; None before it has looked
-        the first time.
-        """
+        """The processes that the row may name when it is read again; None before the first time."""
         self._is_locked = False
         self.guard: CheckpointGuard | None = None
         self.value: Checkpoint | None = None
@@ -56,13 +54,14 @@ class FencedCheckpoint:
         self.in_transaction = False
 
     def reached(self) -> Checkpoint:
-        """The row, or where nothing is applied."""
+        """Return the row, or a checkpoint at 0 where nothing is applied."""
         return self.value or Checkpoint(0)
 
     def take(self, wait_s: float) -> Checkpoint | None:
-        """Connect, and become the one who writes: what the process before has left, None for
-        nothing. A DDL statement of that one that still runs is waited for, at most `wait_s`. Raises
-        the keeper's errors, too.
+        """Connect, become the writing process, and return what the one before left.
+
+        None for nothing. A DDL statement of that process that still runs is waited for, at most
+        `wait_s`. Raises the guard's errors, too.
         """
         self._forget_transaction()
         self._session.connect()
@@ -105,14 +104,15 @@ class FencedCheckpoint:
 
     @property
     def can_pipeline(self) -> bool:
-        """Whether `attempt` may be used now."""
+        """Return whether `try_commit` may be used now."""
         return self.value is not None and not self.in_transaction and self._session.is_pipelining
 
     def try_commit(
         self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint
     ) -> PipelinedCommit:
-        """A transaction with the row locked, found where it was left and written anew, and with
-        `orders` in it, in one round trip: nothing of it is committed. None may be open.
+        """Run `orders` in a transaction that swaps the row, in one round trip, without committing.
+
+        The row is locked, found where it was left and written anew. No transaction may be open.
         """
         assert self.value is not None
         checkpoint = self._owned(checkpoint)
@@ -130,7 +130,7 @@ class FencedCheckpoint:
     def _attempt_reading(
         self, orders: Sequence[bytes | LoadData], checkpoint: Checkpoint
     ) -> list[StatementOutcome]:
-        """The answers to `orders`, behind a look at the row."""
+        """Return the answers to `orders`, after reading the row."""
         save = self._table.save_statement(checkpoint).encode("utf-8", "surrogateescape")
         found, *answers, saved = self._pipelined(
             [Query(self._table.lock_statement()), *orders, save]
@@ -147,7 +147,7 @@ class FencedCheckpoint:
         return answers
 
     def _pipelined(self, orders: Sequence[bytes | LoadData | Query]) -> list[StatementOutcome]:
-        """The answers to `orders` in a transaction of theirs."""
+        """Return the answers to `orders`, in a transaction of theirs."""
         self.in_transaction = True
         begun, *answers = self._session.execute_pipelined([b"START TRANSACTION", *orders])
         if isinstance(begun, DownstreamError):
@@ -195,10 +195,10 @@ class FencedCheckpoint:
         self._forget_transaction()
 
     def _claim(self) -> None:
-        """Read the row and put a new token into it, so that nobody else commits any more.
+        """Read the row and put a new token into it, so that no other process commits any more.
 
-        Raises CheckpointMovedError if somebody else has claimed it since this process did: who was
-        taken over doesn't take over again.
+        Raises CheckpointMovedError if another process has claimed it since this one did: a process
+        that was taken over doesn't take over again.
         """
         found = self._table.load(wait=True)
         process = self._check_mine(found)
@@ -214,7 +214,7 @@ class FencedCheckpoint:
             self.save(found)
 
     def _check_mine(self, found: Checkpoint | None) -> str | None:
-        """The process that the row names.
+        """Return the process that the row names.
 
         Raises CheckpointMovedError if another one has claimed it since this one did.
         """

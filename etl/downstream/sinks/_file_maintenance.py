@@ -1,4 +1,4 @@
-"""What is done to finished binlog files beside the writing: compressing them, removing old ones."""
+"""Maintain finished binlog files beside the writing: compress them, remove old ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _TEMPORARY_SUFFIX = ".tmp"
 class FileMaintenance:
     """Works in a thread of its own, on files that are no longer written: never on the newest.
 
-    Trouble is logged and left for the next time. At most one thread a folder: who uses it holds the
-    folder's lock.
+    Errors are logged and the work is retried the next time. At most one thread a folder: the
+    process that uses it holds the folder's lock.
     """
 
     def __init__(self, folder: Path, *, compress: bool, retention_days: int) -> None:
@@ -41,8 +41,9 @@ class FileMaintenance:
         self._thread: threading.Thread | None = None
 
     def clean_up(self) -> None:
-        """Remove what an interrupted upkeep left: unfinished copies, and files whose copy is
-        finished. Raises OSError.
+        """Remove what an interrupted maintenance left. Raises OSError.
+
+        This is unfinished copies, and files whose copy is finished.
         """
         for path in self._folder.glob("binlog-*"):
             if (

@@ -1,6 +1,4 @@
-"""Finds where a folder of binlog files ends, after whatever happened to the process that wrote
-them.
-"""
+"""Find where a folder of binlog files ends, whatever happened to the process that wrote them."""
 
 from __future__ import annotations
 
@@ -33,8 +31,9 @@ _MAGIC = MAGIC.to_bytes(4, "little")
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """The newest file (None: there is none), the bytes in it, and the last commit timestamp that
-    was found (TSO, 0 if none was looked at).
+    """The newest file (None: there is none), the bytes in it, and its last commit timestamp.
+
+    The timestamp is a TSO, 0 if no record was read.
     """
 
     path: Path | None = None
@@ -43,10 +42,10 @@ class LogTail:
 
 
 def find_tail(folder: Path, savepoint: Savepoint | None) -> LogTail:
-    """Where the files end that are durable.
+    """Find where the durable part of the files ends, and cut off the rest.
 
     What was written after the savepoint is cut off, and written again. Nothing less is safe: after
-    a write that failed, the page cache still holds what the disk doesn't, and tells nobody. Raises
+    a write that failed, the page cache still holds what the disk doesn't, without an error. Raises
     BinlogFileError when files aren't as they were left, and OSError.
     """
     files = list_files(folder)
@@ -58,8 +57,8 @@ def find_tail(folder: Path, savepoint: Savepoint | None) -> LogTail:
         indexes = [_index(path) for path in files]
         if place is None or place.index not in indexes:
             raise BinlogFileError(
-                f"{folder / savepoint.place} is not there, the file that the savepoint says was"
-                " written last: bring the files back, or, to begin a new folder of files at the"
+                f"{folder / savepoint.place} is not there, which the savepoint names as the file that"
+                " was written last: bring the files back, or, to begin a new folder of files at the"
                 " savepoint's commitTS, remove the [sluice] part from the savepoint file"
             )
         at = indexes.index(place.index)
@@ -82,7 +81,7 @@ def _truncate(path: Path, offset: int) -> None:
     if size < offset:
         raise BinlogFileError(
             f"{path} has {size} bytes, but {offset} were durable when the savepoint was written:"
-            " somebody cut it, or the disk lost data. Bring the file back, or begin at an earlier"
+            " another program cut it, or the disk lost data. Bring the file back, or begin at an earlier"
             " commitTS in a new folder"
         )
     if size > offset:
@@ -97,7 +96,7 @@ def _truncate(path: Path, offset: int) -> None:
 
 
 def _tail_of_unknown(files: list[Path]) -> LogTail:
-    """For files that a Drainer left: nothing is known of them but what is in them."""
+    """Find the tail of files that a Drainer left, from their contents alone."""
     newest: LogTail | None = None
     for path in reversed(files):
         end = _read_to_end(path, may_cut=newest is None)

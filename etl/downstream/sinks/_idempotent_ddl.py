@@ -51,10 +51,7 @@ class IdempotentDdl:
         return self._executed(ddl)
 
     def _has_run(self, step: Step, confirm: Callable[[], None]) -> bool:
-        """Whether the statement has run already.
-
-        If not, leaves the marker that tells so next time.
-        """
+        """Return whether the statement has run already; if not, leave the marker that shows it."""
         ddl = step.detail_of(ScopedDdl)
         commit_ts = step.commit_ts
         fingerprint = self._executor.fingerprint(ddl)
@@ -93,9 +90,10 @@ class IdempotentDdl:
             raise
 
     def run_replaced(self, step: Step, confirm: Callable[[], None]) -> None:
-        """Execute the operator's statements in place of a DDL, each once: the marker says which are
-        done. A statement that doesn't commit by itself shares its transaction with the marker that
-        is behind it. Raises as `run`.
+        """Execute the operator's statements in place of a DDL, each once.
+
+        The marker shows which are done. A statement that doesn't commit by itself shares its
+        transaction with the marker that is behind it. Raises as `run`.
         """
         ddl = step.detail_of(ScopedDdl)
         commit_ts = step.commit_ts
@@ -134,7 +132,7 @@ class IdempotentDdl:
             )
 
     def _replaced_so_far(self, step: Step, mark: str, statements: list[str]) -> int:
-        """How many of the statements that replace a DDL were executed before an interruption."""
+        """Return how many statements that replace a DDL were executed before an interruption."""
         pending = self._row.reached().pending
         if (
             pending is None

@@ -1,6 +1,4 @@
-"""librdkafka as the Kafka sink needs it: its options, the errors that matter, and the last message
-of a topic.
-"""
+"""Use librdkafka as the Kafka sink needs it: options, errors, and a topic's last message."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Kafka, SettingsError
 
 PARTITION = 0
-_TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless told otherwise
+_TRANSACTION_TIMEOUT_S = 600  # brokers allow 900 unless set otherwise
 _HEADROOM_BYTES = 1 << 20
 _MAX_RECEIVE_BYTES = 2**31 - 1
 _FENCED_ERRORS = {
@@ -62,10 +60,10 @@ class TopicTail:
 
 
 class KafkaClient:
-    """Producer and consumer options of one cluster, and how their errors are told."""
+    """Producer and consumer options of one cluster, and the translation of their errors."""
 
     def __init__(self, options: Kafka, topic: str, transactional_id: str) -> None:
-        """Nothing is connected yet."""
+        """Keep the options; nothing is connected yet."""
         self._options = options
         self.topic = topic
         self._transactional_id = transactional_id
@@ -73,12 +71,13 @@ class KafkaClient:
 
     @property
     def address(self) -> str:
-        """For messages."""
+        """Return the topic and its brokers, for messages."""
         return f"topic {self.topic} on {self._options.brokers}"
 
     def producer(self) -> Producer:
-        """A producer that has shut out every earlier one of the same cluster and topic, whose
-        transactions are settled then. Raises as `told` says.
+        """Return a producer that has fenced every earlier one of the same cluster and topic.
+
+        Their open transactions are settled then. Raises what `translated` returns.
         """
         common = self._common()
         try:
@@ -92,25 +91,28 @@ class KafkaClient:
                 "acks": "all",
             })  # fmt: skip
         except (KafkaException, ValueError) as error:
-            raise self.told(error, "connecting") from error
+            raise self.translated(error, "connecting") from error
         try:
             producer.init_transactions(self._options.timeout_s)
         except KafkaException as error:
             with contextlib.suppress(KafkaException, SystemError):
                 producer.poll(0)  # for what the client noted meanwhile
-            raise self.told(error, "connecting") from error
+            raise self.translated(error, "connecting") from error
         return producer
 
     def brokers_id(self) -> str:
-        """The id by which these brokers know each other. Raises as `told` says."""
+        """Return the cluster id that these brokers share. Raises as `translated`."""
         try:
             producer = Producer(self._common())
             return str(producer.list_topics(timeout=self._options.timeout_s).cluster_id)
         except KafkaException as error:
-            raise self.told(error, "asking the brokers who they are") from error
+            raise self.translated(error, "asking the brokers for their cluster id") from error
 
     def tail(self) -> TopicTail:
-        """Where the partition ends, as of its last committed message. Raises as `told` says."""
+        """Return where the partition ends, as of its last committed message.
+
+        Raises as `translated`.
+        """
         consumer = Consumer(
             {
                 **self._common(),
@@ -134,7 +136,7 @@ class KafkaClient:
                 behind *= 8
             return TopicTail(high, last)
         except KafkaException as error:
-            raise self.told(error, "reading the last message") from error
+            raise self.translated(error, "reading the last message") from error
         finally:
             consumer.close()
 
@@ -180,9 +182,11 @@ class KafkaClient:
             f" s{self._last_trouble}"
         )
 
-    def told(self, error: BaseException, doing: str) -> Exception:
-        """What to raise for an error of the client: CheckpointMovedError when another process has
-        taken over, ApplyError when trying again can't help, KafkaUnavailableError otherwise.
+    def translated(self, error: BaseException, doing: str) -> Exception:
+        """Return the exception to raise for an error of the client.
+
+        CheckpointMovedError when another process has taken over, ApplyError when trying again
+        can't help, KafkaUnavailableError otherwise.
         """
         if isinstance(error, KafkaUnavailableError):
             return KafkaUnavailableError(f"{self.address}, {doing}: {error}{self._last_trouble}")
@@ -223,14 +227,16 @@ class KafkaClient:
         self._last_trouble = f" (last trouble: {error.str()})"
 
     def clear_trouble(self) -> None:
-        """What went wrong is over."""
+        """Forget the last trouble, as it is over."""
         self._last_trouble = ""
 
 
 def error_reason(producer: Producer, error: BaseException) -> BaseException:
-    """What is behind an error that only says that something is wrong: a message thrown away, or,
-    when the producer is broken for good while the client calls back, a SystemError of Python's. A
-    broken producer names the reason at the next call.
+    """Return the cause of an error that only reports that something is wrong.
+
+    Such an error is a message thrown away, or, when the producer is broken for good while the
+    client calls back, a SystemError of Python's. A broken producer names the reason at the next
+    call.
     """
     code = error.args[0].code() if isinstance(error, KafkaException) else None
     if code not in (

@@ -1,12 +1,12 @@
-"""Removes many rows of a table without a key at once, and exactly as many of each as it should.
+"""Remove many rows of a table without a key at once, and exactly as many of each as it should.
 
 The rows are loaded into a temporary table with columns as the target has them, and found by a hash
 of their values and then by the values themselves, exactly. Of which as many are there as have to
-go, all go in one DELETE. Nothing tells equal rows apart, so of those that are there more often all
+go, all go in one DELETE. Equal rows can't be told apart, so of those that are there more often all
 go, too, and as many as are to stay come back, where that makes the same rows. What is left, or
-seems to be missing, gets a statement with a LIMIT for each row that differs: what that doesn't find
-is missing. Two statements read the table once each, however many rows go. A table that is much
-larger than what goes, and has an index, is left to those statements, too.
+seems to be missing, gets a statement with a LIMIT for each row that differs: what that doesn't
+find is missing. Two statements read the table once each, however many rows go. A table that is
+much larger than what goes, and has an index, is left to those statements, too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from sluice.tidb.folded import folded
 
 _HASH = quote_name("sluice_hash")
 _MAX_SIZE_RATIO = 1000
-"""Of a table with so many rows for each that goes, and an index, nothing is read from end to end.
-"""
+"""Rows of a table with an index for each row that goes, from which on no full scan is made."""
 _MAX_COPIES = 500
-"""Of a row that come back at once."""
+"""Copies of one row at most that come back at once."""
 _TABLE = (
     "SELECT TABLE_TYPE, TABLE_ROWS, EXISTS (SELECT 1 FROM information_schema.STATISTICS i WHERE"
     " i.TABLE_SCHEMA = t.TABLE_SCHEMA AND i.TABLE_NAME = t.TABLE_NAME) FROM"
@@ -37,11 +36,11 @@ _TABLE = (
 
 
 class _CannotDeleteTogether(Signal):
-    """These rows can't be looked for at once."""
+    """The rows can't be looked for at once."""
 
 
 def statements_of(step: Step) -> list[bytes]:
-    """The statements of a delete step, one or more."""
+    """Return the statements of a delete step, one or more."""
     payload, listed = bytes(step.payload), step.detail_of(DeleteDetail).listed
     if listed is None:
         return [payload]
@@ -104,7 +103,7 @@ class KeylessDelete:
         return affected + sum(self._session.execute(statements[row]) for row in alone)
 
     def _delete_together(self) -> tuple[int | None, Sequence[int]]:
-        """How many rows went, and the numbers of those that are left to a statement each."""
+        """Delete rows together; return how many, and numbers of those left to a statement each."""
         columns = self._columns()
         brought = columns.brought
         try:
@@ -170,7 +169,7 @@ class KeylessDelete:
             raise _CannotDeleteTogether
 
     def _count(self, columns: _ListedColumns) -> _RowCounts:
-        """What is to be done with the rows.
+        """Count what is to be done with the rows.
 
         Where each is there, and few too often, the tables are joined only once: that costs as much
         as to remove the rows.
@@ -242,10 +241,10 @@ class KeylessDelete:
         )
 
     def _joined(self, columns: Sequence[ChunkColumn]) -> str:
-        """The target, read from end to end, with the rows `n` that are equal.
+        """Return the join of the target, read from end to end, with the rows `n` that are equal.
 
-        An index of its own wouldn't help: what it has many of, such as NULL, would be compared with
-        as many.
+        An index of its own wouldn't help: what it has many of, such as NULL, would be compared
+        with as many.
         """
         target = self._target  # by its whole name: an alias in a DELETE wants a default database
         same = [f"{column.exact(target)} <=> {column.exact('n')}" for column in columns]
@@ -254,8 +253,9 @@ class KeylessDelete:
 
 
 def _may_differ_condition(columns: _ListedColumns) -> str:
-    """Whether rows that equal one of `n` may not be like it: 0.0 equals -0.0, of JSON 1.0 equals 1,
-    and other columns hold what they like.
+    """Return the condition that rows which equal one of `n` may differ from it.
+
+    0.0 equals -0.0, of JSON 1.0 equals 1, and other columns hold any value.
     """
     if not columns.are_all or any(column.data_type == "json" for column in columns.brought):
         return "1"
@@ -268,7 +268,7 @@ def _may_differ_condition(columns: _ListedColumns) -> str:
 
 
 def _parse_numbers(text: object) -> list[int]:
-    """Those of a list, of which the last may be cut off."""
+    """Return the numbers of a list, of which the last may be cut off."""
     text = text.decode() if isinstance(text, bytes) else str(text or "")
     return [int(each) for each in text.split(",") if each]
 

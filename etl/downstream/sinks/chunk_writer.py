@@ -1,9 +1,8 @@
-"""Writes a chunk of upstream rows (`sluice.relay.aligned_chunks`) into a table downstream, in the
-transaction that is open.
+"""Write a chunk of upstream rows (`sluice.relay.aligned_chunks`) in the open transaction.
 
 The rows are loaded into a temporary table of the session, then compared with what is there and
-written by statements over sets. What each statement changes is counted, and in the end every row of
-the chunk is looked for, value by value, and nothing else may be in its range.
+written by statements over sets. What each statement changes is counted, and in the end every row
+of the chunk is looked for, value by value, and nothing else may be in its range.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ _NEVER = "1 = 0"
 
 @dataclass(frozen=True, slots=True)
 class ChunkLoad:
-    """Rows of a chunk: the text of one LOAD DATA statement, as
+    """Rows of a chunk: the text of one LOAD DATA statement.
+
     `sluice.etl.changes.formats.load_data` makes it.
     """
 
@@ -44,13 +44,13 @@ class ChunkLoad:
 
 @dataclass(frozen=True, slots=True)
 class AlignedChunkRows:
-    """What an appointment asks for: `table` as it was read, under the name that it has downstream."""
+    """The rows of an aligned chunk: `table` as it was read, under its name downstream."""
 
     aligned_chunk: AlignedChunk
     table: Table
     loads: Iterable[ChunkLoad]
     columns: tuple[str, ...]
-    """What the loads bring, by name."""
+    """Names of the columns that the loads bring."""
     hex_columns: frozenset[str] = frozenset()
     """Columns of which some load brings bytes in place of text."""
 
@@ -58,7 +58,7 @@ class AlignedChunkRows:
 class ChunkWriter:
     """One chunk: `prepare` before the transaction, `write` in it, `close` afterwards.
 
-    Raises UnfitChunkError and DownstreamError.
+    Raises ChunkDoesNotFit and DownstreamError.
     """
 
     def __init__(self, session: MySQLSession, chunk: AlignedChunkRows) -> None:
@@ -66,7 +66,8 @@ class ChunkWriter:
         self._chunk = chunk
         self._asked = chunk.aligned_chunk
         self._target = quote_table(chunk.table)
-        self._scratch = f"{quote_name(chunk.table.schema_name)}.{quote_name('sluice_chunk_' + secrets.token_hex(4))}"
+        scratch = quote_name(f"sluice_chunk_{secrets.token_hex(4)}")
+        self._scratch = f"{quote_name(chunk.table.schema_name)}.{scratch}"
         self._columns: ChunkColumns | None = None
         self._rows = 0
 
@@ -120,7 +121,7 @@ class ChunkWriter:
             )
         elif asked.how == MISSING:
             raise ChunkDoesNotFit(
-                f"{table.full_name} has no key that tells which rows are missing: replace them"
+                f"{table.full_name} has no key that shows which rows are missing: replace them"
             )
 
     def _load(self, load: ChunkLoad, columns: ChunkColumns) -> None:
@@ -130,13 +131,13 @@ class ChunkWriter:
         if outcome.records < 0:
             expected = replace(expected, records=-1, deleted=load.rows)
         if outcome != expected:
-            told = (
+            warnings = (
                 "; ".join(message for _, _, message in self._session.warnings()[:3])
                 if outcome.warnings
                 else ""
             )
             raise ChunkDoesNotFit(
-                f"{self._chunk.table.full_name}: {outcome}, {expected} expected {told}".rstrip()
+                f"{self._chunk.table.full_name}: {outcome}, {expected} expected {warnings}".rstrip()
             )
         self._rows += load.rows
 
@@ -171,7 +172,7 @@ class ChunkWriter:
         return replace(result, displaced=displaced)
 
     def _check_range(self) -> None:
-        """What was read in a range upstream must be in the same range by the downstream's order."""
+        """Check that rows read in an upstream range are in it by the downstream's order, too."""
         if self._asked.condition and not self._asked.listed:
             inside = self._count(self._scratch, self._inside)
             if inside != self._rows:
@@ -191,14 +192,14 @@ class ChunkWriter:
             )
 
     def _extra(self, columns: ChunkColumns) -> str:
-        """The condition of the rows that are there and not upstream."""
+        """Return the condition of the rows that are there and not upstream."""
         if self._asked.listed:
             return _NEVER
         key = columns.keys_equal(self._scratch, self._target)
         return f"{self._inside} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE {key})"
 
     def _delete(self, columns: ChunkColumns, expected: int) -> None:
-        """What isn't upstream, and what is there with other values."""
+        """Delete rows that aren't upstream, and rows that are there with other values."""
         deleted = 0
         if not self._asked.listed:
             deleted += self._session.execute(
@@ -293,7 +294,7 @@ class ChunkWriter:
             )
 
     def _examples(self, columns: ChunkColumns, extra: int) -> tuple[str, ...]:
-        """Some of the rows that differ, by key."""
+        """Return the keys of some of the rows that differ."""
         kept = "kept, differs" if self._asked.how == MISSING else "differs"
         found: list[str] = []
         for what, table, condition in (

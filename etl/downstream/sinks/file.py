@@ -1,11 +1,10 @@
-"""Writes transactions to binlog files in the original Drainer's format
-(`sluice.etl.changes.formats.binlog_file`), exactly once.
+"""Write transactions to binlog files in the original Drainer's format, exactly once.
 
-Data is synced before the savepoint moves, and the savepoint says up to which byte the files are
-durable. Whatever went wrong, a run begins with cutting off what lies behind that byte: a write that
-failed can't be told from one that is still in the page cache. If the files have become shorter than
-that, data was lost and nothing is written. A Drainer's files have no such savepoint: they are read
-to the last whole record.
+The format is `sluice.etl.changes.formats.binlog_file`. Data is synced before the savepoint moves,
+and the savepoint has up to which byte the files are durable. Whatever went wrong, a run begins
+with cutting off what lies behind that byte: a write that failed can't be told from one that is
+still in the page cache. If the files have become shorter than that, data was lost and nothing is
+written. A Drainer's files have no such savepoint: they are read to the last whole record.
 """
 
 from __future__ import annotations
@@ -78,9 +77,7 @@ class FileSink(BinlogSink):
         self._file = self._lock = None
 
     def recover(self) -> Checkpoint | None:
-        """Lock the folder, cut off what was not finished, and find the last transaction that is
-        there.
-        """
+        """Lock the folder, cut off what was not finished, and find the last transaction in it."""
         self.close()
         self._within = False
         try:
@@ -182,13 +179,13 @@ class FileSink(BinlogSink):
     def _open_newest(self) -> None:
         """Go on in the newest file if it is neither full nor compressed.
 
-        A full one is made durable, if nobody did.
+        A full one is made durable, as its writer may have ended before.
         """
         path = self._end.path
         if path is None or path.name.endswith(COMPRESSED_SUFFIX):
             return
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        sync_folder(self._folder)  # who made the file may have ended before it did
+        sync_folder(self._folder)  # the process that made the file may have ended before it did
         if self._end.offset >= self._limit:
             self._finish()
 
@@ -207,13 +204,13 @@ class FileSink(BinlogSink):
 
 
 def savepoint_file(options: File, cluster_id: int, job: str = "") -> SavepointFile:
-    """Where the checkpoint of a folder of binlog files is kept."""
+    """Return the file that keeps the checkpoint of a folder of binlog files."""
     return SavepointFile(
         Path(options.savepoint or Path(options.dir) / "savepoint").absolute(), cluster_id, job
     )
 
 
 def is_unused(options: File) -> bool:
-    """Whether nobody has written binlog files to the folder. Raises OSError."""
+    """Return whether the folder has no binlog files. Raises OSError."""
     folder = Path(options.dir)
     return not folder.exists() or not list_files(folder)

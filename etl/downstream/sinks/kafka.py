@@ -1,10 +1,10 @@
-"""Sends transactions to a Kafka topic in the original Drainer's format, one message each, exactly
-once.
+"""Send transactions to a Kafka topic in the original Drainer's format, one message each.
 
-Messages go out in Kafka transactions, one for what lies between two commit steps. Beginning anew
-shuts out the process that wrote before and settles what it left open; after that the last committed
-message of the topic tells where to go on. The savepoint file remembers what no message tells: how
-far an upstream without changes was followed, and how far the topic had come.
+Each is sent exactly once. Messages go out in Kafka transactions, one for what lies between two
+commit steps. A new producer fences the process that wrote before and settles what it left open;
+after that the last committed message of the topic shows where to go on. The savepoint file has
+what no message has: how far an upstream without changes was followed, and how far the topic had
+come.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class KafkaSink(BinlogSink):
         self._producer = None
 
     def recover(self) -> Checkpoint | None:
-        """Shut out whoever wrote before, and find the last transaction that is in the topic."""
+        """Fence earlier writers, and find the last transaction that is in the topic."""
         self.close()
         self._in_transaction, self._pieces, self._rejected, self._offset = False, [], None, -1
         try:
@@ -129,7 +129,7 @@ class KafkaSink(BinlogSink):
                     producer.poll(0.05)
             producer.poll(0)
         except (KafkaException, SystemError) as error:
-            raise self._client.told(error_reason(producer, error), doing) from error
+            raise self._client.translated(error_reason(producer, error), doing) from error
         self._check_refused(doing)
 
     def _make_durable(self, step: Step) -> None:
@@ -147,7 +147,7 @@ class KafkaSink(BinlogSink):
                 producer.commit_transaction(self._options.timeout_s)
             except (KafkaException, SystemError) as error:
                 self._check_refused(doing)
-                raise self._client.told(error_reason(producer, error), doing) from error
+                raise self._client.translated(error_reason(producer, error), doing) from error
             self._in_transaction = False
 
     def _save(self, checkpoint: Checkpoint) -> None:
@@ -163,7 +163,7 @@ class KafkaSink(BinlogSink):
 
     def _check_refused(self, doing: str) -> None:
         if self._rejected is not None:
-            raise self._client.told(
+            raise self._client.translated(
                 error_reason(self._connected(), KafkaException(self._rejected)), doing
             )
 
@@ -177,7 +177,7 @@ class KafkaSink(BinlogSink):
             return commit_ts_of(message)
         except ValueError as error:
             raise ApplyError(
-                f"{self.address}: the message at offset {offset} is {error}: somebody else writes"
+                f"{self.address}: the message at offset {offset} is {error}: another program writes"
                 " to this topic; give Sluice one of its own"
             ) from error
 
@@ -196,7 +196,7 @@ class KafkaSink(BinlogSink):
 
 
 def savepoint_file(options: Kafka, cluster_id: int, job: str = "") -> SavepointFile:
-    """Where the checkpoint of a topic is kept."""
+    """Return the file that keeps the checkpoint of a topic."""
     return SavepointFile(Path(options.savepoint).absolute(), cluster_id, job)
 
 
@@ -206,7 +206,7 @@ def _client(options: Kafka, cluster_id: int) -> KafkaClient:
 
 
 def sent_through(options: Kafka, cluster_id: int) -> int:
-    """The commit timestamp of the topic's last message, 0 if there is none.
+    """Return the commit timestamp of the topic's last message, 0 if there is none.
 
     Raises as `is_unused`.
     """
@@ -215,7 +215,7 @@ def sent_through(options: Kafka, cluster_id: int) -> int:
 
 
 def is_unused(options: Kafka, cluster_id: int) -> bool:
-    """Whether no message is in the topic; shuts nobody out.
+    """Return whether no message is in the topic; fences no writer.
 
     Raises KafkaUnavailableError, ApplyError.
     """
@@ -223,7 +223,7 @@ def is_unused(options: Kafka, cluster_id: int) -> bool:
 
 
 def is_same_topic(one: Kafka, other: Kafka, cluster_id: int) -> bool:
-    """Whether two sections mean one topic, whatever names the brokers have.
+    """Return whether two sections mean one topic, whatever names the brokers have.
 
     Raises as `is_unused`.
     """

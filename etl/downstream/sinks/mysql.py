@@ -1,10 +1,9 @@
-"""Executes prepared steps downstream: changes and checkpoint in one transaction, DDL behind a
-marker.
+"""Execute steps downstream: changes and checkpoint in one transaction, DDL behind a marker.
 
 One process at a time: `recover` ends the sessions of the one before
 (`sluice.etl.downstream._writer_lock`) and puts a token of its own into the checkpoint row
-(`_checkpoint_row`), which every transaction locks and compares before it commits, and every other
-statement before it runs. A DDL statement commits by itself: `_marked_ddl`.
+(`_fenced_checkpoint`), which every transaction locks and compares before it commits, and every
+other statement before it runs. A DDL statement commits by itself: `_idempotent_ddl`.
 """
 
 from __future__ import annotations
@@ -58,21 +57,22 @@ _MAX_BLOCKED_CHARS = 4000  # characters of a refusal that are kept
 
 @dataclass(frozen=True, slots=True)
 class ChangeOrigin:
-    """Where the changes that a sink writes come from."""
+    """The origin of the changes that a sink writes."""
 
     upstream: Upstream
     rules: str
-    """Which rules they are prepared by, see `sluice.etl.changes.rules.rules_digest`."""
+    """Digest of the rules of their preparation, see `sluice.etl.changes.rules.rules_digest`."""
 
     @classmethod
     def from_upstream(cls, upstream: Upstream, rules: ReplicationRules) -> Self:
-        """An upstream of which changes go downstream by these rules."""
+        """Return the origin of changes from an upstream by these rules."""
         return cls(upstream, rules_digest(rules.filters, rules.routes))
 
 
 class MySQLSink:
-    """A database that speaks the MySQL protocol, written by one session: what lies between two
-    commit steps is one transaction.
+    """A database that speaks the MySQL protocol, written by one session.
+
+    What lies between two commit steps is one transaction.
     """
 
     shape = "net"
@@ -99,7 +99,7 @@ class MySQLSink:
 
     @classmethod
     def open(cls, downstream: Downstream, origin: ChangeOrigin, cluster_id: int) -> MySQLSink:
-        """The database that the settings name; nothing is connected yet."""
+        """Return the sink of the database that the settings name; nothing is connected yet."""
         session = MySQLSession(downstream)
         table = CheckpointTable.from_settings(session, downstream, cluster_id)
         return cls(session, table, Filter(), origin=origin)
@@ -124,7 +124,7 @@ class MySQLSink:
         return self._row.value
 
     def _check_rules(self, found: Checkpoint, flight: InFlight) -> None:
-        """What is in part downstream can only be written again under the same rules.
+        """Check that changes which are in part downstream are written again under the same rules.
 
         Raises ApplyError.
         """
@@ -147,9 +147,7 @@ class MySQLSink:
             )
 
     def _fresh_ts(self) -> int:
-        """No commit that a Drainer has applied, now that it is gone, is newer than a timestamp
-        taken now.
-        """
+        """Return a timestamp taken now: no commit of a Drainer that is gone is newer."""
         if self._origin is None:
             raise ApplyError(
                 f"the checkpoint on {self.address} was left inconsistent; going on from there needs"
@@ -169,9 +167,10 @@ class MySQLSink:
         return written
 
     def remember_blocked(self, refusal: str, decided: Sequence[int]) -> None:
-        """Note in the checkpoint row that a flight was refused, so that nobody writes it again
-        before operators have decided. Without a flight nothing of what was refused is downstream,
-        and the next attempt checks it as this one did.
+        """Note in the checkpoint row that an in-flight batch was blocked, until operators decide.
+
+        No process writes it again before that. Without an in-flight batch nothing of what was
+        refused is downstream, and the next attempt checks it as this one did.
         """
         before = self._row.value
         if before is None or before.flight is None:
@@ -235,7 +234,7 @@ class MySQLSink:
     def _record_result(
         self, appointment: AlignedChunk, do: Callable[[], ChunkResult]
     ) -> ChunkResult:
-        """What was done before; else what `do` does, with a note. The row is locked."""
+        """Return the recorded result, or do the chunk and record its result; the row is locked."""
         found = self._results.find(self._session, appointment.job, appointment.at_ts)
         if found is not None:
             self._row.roll_back()
@@ -246,7 +245,7 @@ class MySQLSink:
         return result
 
     def _execute_all(self, steps: Sequence[Step], written: SinkResult) -> None:
-        """As `coalesce_small_steps` makes them."""
+        """Execute a group of steps, as `coalesce_small_steps` makes them."""
         rows, commit = (
             (steps[:-1], steps[-1])
             if len(steps) > 1 and steps[-1].kind == "commit"
@@ -263,10 +262,10 @@ class MySQLSink:
             self._execute(commit, written)
 
     def _is_executed_whole(self, rows: Sequence[Step], commit: Step, written: SinkResult) -> bool:
-        """Have a small transaction executed in two round trips, one of them for the COMMIT.
+        """Execute a small transaction in two round trips, one of them for the COMMIT.
 
-        False, with nothing of it done, if it can't be so: then it goes step by step, which tells
-        what is wrong.
+        Return False, with nothing of it done, if that fails: then it goes step by step, which
+        shows what is wrong.
         """
         if not self._row.can_pipeline:
             return False
@@ -346,7 +345,7 @@ class MySQLSink:
         written.warn(detail.warnings)
 
     def _checkpoint_after(self, commit: Step) -> Checkpoint:
-        """The checkpoint that a commit step takes the row to."""
+        """Return the checkpoint that a commit step takes the row to."""
         detail = commit.detail_of(CommitDetail)
         after = self._row.reached().at(commit.commit_ts, detail.schema_version)
         return after.before_rest_of(detail.rows_through) if detail.rows_through else after
@@ -389,9 +388,9 @@ class MySQLSink:
         written.ddl_s += time.perf_counter() - started
 
     def _drop_uniqueness(self, step: Step, written: SinkResult) -> None:
-        """Nothing is open: it comes behind a commit.
+        """Relax unique keys; no transaction is open, as the step comes behind a commit.
 
-        Whoever else does the same at the same time does no harm.
+        Another process that does the same at the same time does no harm.
         """
         names = drop_uniqueness(
             self._session, step.schema, step.table, step.detail_of(DropUniqueness).indexes

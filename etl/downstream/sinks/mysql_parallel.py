@@ -1,13 +1,13 @@
-"""Several sessions write side by side what doesn't conflict; mode `parallel`.
+"""Write changes that don't conflict through several sessions side by side; mode `parallel`.
 
-While changes are in flight the checkpoint row says so: `consistent` is false, and it names the end
-of the flight and the owner, a token of this process. Every session locks the row (shared, where the
-server can), and finds that token, before it commits anything. So a process that takes over changes
-the token first, and shuts out whatever of the one before still runs. Then the same changes, through
-the same end, are written again in one transaction with the checkpoint: every image of their rows
-goes by key, and what they are in the end comes (`Segment.replayed`), so it makes no difference in
-which mode, or with which decisions, they were begun. What only its values identify is in the
-checkpoint's own transaction in the first place, and is never written twice.
+While changes are in flight the checkpoint row shows it: `consistent` is false, and it names the
+end of the in-flight batch and the owner, a token of this process. Every session locks the row
+(shared, where the server can), and finds that token, before it commits anything. So a process that
+takes over changes the token first, and shuts out whatever of the one before still runs. Then the
+same changes, through the same end, are written again in one transaction with the checkpoint: every
+image of their rows goes by key, and what they are in the end comes (`Segment.replayed`), so it
+makes no difference in which mode, or with which overrides, they were begun. What only its values
+identify is in the checkpoint's own transaction in the first place, and is never written twice.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _END = object()
 class _WriterThread:
     """A session with a thread.
 
-    The steps that wait for it are one transaction: near by that is mostly one step, so nobody waits
-    long for its locks; far away it is all that has come during the round trips of those before. The
+    The steps that wait for it are one transaction: near by that is mostly one step, so its locks
+    are held briefly; far away it is all that has come during the round trips of those before. The
     first error is kept; what comes after it is dropped.
     """
 
@@ -76,7 +76,7 @@ class _WriterThread:
         self._put((steps, checkpoint))
 
     def begin_flush(self) -> None:
-        """Ask to be told when everything is committed."""
+        """Request a signal when everything is committed."""
         self._flushed.clear()
         self._put(_FLUSH)
 
@@ -115,21 +115,21 @@ class _WriterThread:
                     self._execute(steps, checkpoint)
             except BaseException as error:
                 self._error = self._error or error
-                self._session.close()  # rolls back, so that nobody waits for its locks
+                self._session.close()  # rolls back, so that no session waits for its locks
             order = order or self._orders.get()
 
     def _waiting(self) -> Any:
-        """The next order if there is one, else None."""
+        """Return the next order if there is one, else None."""
         try:
             return self._orders.get_nowait()
         except queue.Empty:
             return None
 
     def _execute(self, steps: Sequence[Step], checkpoint: Checkpoint) -> None:
-        """All of them or none.
+        """Execute all of the steps or none.
 
-        One by one if the downstream's rows aren't those that one of them expects, so that the error
-        tells of it alone.
+        One by one if the downstream's rows aren't those that one of them expects, so that the
+        error is about that one alone.
         """
         self._connect()
         try:
@@ -168,7 +168,7 @@ class _WriterThread:
                 self._last_used = time.monotonic()
                 return
             except DownstreamError as error:
-                # The server has rolled it back, or is told to: neighbours in an index may collide
+                # The server has rolled it back, or is asked to below: neighbours in an index may collide
                 # though no row is shared.
                 if error.code not in _COLLISION_ERRORS or pause_s is None:
                     raise
@@ -198,7 +198,7 @@ class _WriterThread:
 class ParallelMySQLSink(MySQLSink):
     """A database that speaks the MySQL protocol, written by several sessions.
 
-    Complete and consistent where the checkpoint says.
+    It is complete and consistent at its checkpoint.
     """
 
     shape = "groups"
@@ -217,7 +217,7 @@ class ParallelMySQLSink(MySQLSink):
     def open(
         cls, downstream: Downstream, origin: ChangeOrigin, cluster_id: int
     ) -> ParallelMySQLSink:
-        """The database that the settings name; nothing is connected yet."""
+        """Return the sink of the database that the settings name; nothing is connected yet."""
         return cls(downstream, origin, cluster_id)
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class ParallelMySQLSink(MySQLSink):
         self._dispatch(waiting, written)
 
     def _dispatch(self, waiting: dict[int, list[Step]], written: SinkResult) -> None:
-        """To each session its steps."""
+        """Hand each session its steps."""
         checkpoint = self._row.value
         for worker, steps in waiting.items():
             assert checkpoint is not None
@@ -277,7 +277,7 @@ class ParallelMySQLSink(MySQLSink):
 
     @staticmethod
     def _worker_of(step: Step) -> int | None:
-        """Which of the sessions beside the checkpoint's executes a delete or load step.
+        """Return which session beside the checkpoint's executes a delete or load step.
 
         None: the checkpoint's own.
         """
@@ -285,7 +285,7 @@ class ParallelMySQLSink(MySQLSink):
         return None if worker == CHECKPOINT_SESSION else worker
 
     def _begin_in_flight(self, step: Step) -> None:
-        """Say in the checkpoint row what is in flight, before anything of it is written."""
+        """Write the in-flight batch to the checkpoint row, before anything of it is written."""
         detail = step.detail_of(InFlightDetail)
         before = self._row.value or Checkpoint(detail.after_ts)
         if before.flight is not None:

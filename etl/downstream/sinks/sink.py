@@ -90,7 +90,7 @@ class DrainerTakeover(Protocol):
     """A sink whose downstream a Drainer may have written before."""
 
     def set_guard(self, keeper: CheckpointGuard) -> None:
-        """Check each checkpoint by `keeper` before any write, and write as the keeper's pipeline."""
+        """Check each checkpoint by `keeper` before any write, and write as its pipeline."""
 
     def advance_past_ddl(
         self, ddls: Sequence[ScopedDdl], missing: Callable[[Any, int], str]
@@ -156,7 +156,7 @@ class Sink(Protocol):
         """The downstream's address, for messages; without secrets."""
 
     def recover(self) -> Checkpoint | None:
-        """Connect again, undo or finish what was begun, and return the checkpoint if there is one."""
+        """Connect again, undo or finish what was begun, and return the checkpoint, if any."""
 
     def run(self, steps: Iterable[Step], confirm: BeforeCommit = always_confirm) -> SinkResult:
         """Execute steps in order; call `confirm` before anything irreversible becomes durable.

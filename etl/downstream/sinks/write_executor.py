@@ -1,6 +1,4 @@
-"""Executes delete and load steps in a session, and checks that they did exactly what the changes
-say.
-"""
+"""Execute delete and load steps, and check that they did exactly what the changes require."""
 
 from __future__ import annotations
 
@@ -44,13 +42,13 @@ class WriteExecutor:
     def __init__(
         self, session: MySQLSession, afterwards: str = "Nothing of this batch was committed"
     ) -> None:
-        """`afterwards`: what an error says of the rest of the batch."""
+        """Keep the session; `afterwards`: an error's statement about the rest of the batch."""
         self._session = session
         self._hint = afterwards
         self._checkpoint = Checkpoint(0)
 
     def follow(self, checkpoint: Checkpoint | None) -> None:
-        """What is written from now on comes after this checkpoint."""
+        """Set the checkpoint after which the next writes come."""
         self._checkpoint = checkpoint or Checkpoint(0)
 
     def write(self, step: Step, *, safe: bool = False) -> None:
@@ -94,13 +92,13 @@ class WriteExecutor:
             raise mark
         if self.did(steps, answers, safe=safe):
             return
-        # One by one, the one that is refused is told of as ever.
+        # One by one, the one that is refused raises its usual error.
         self._session.query(f"ROLLBACK TO SAVEPOINT {_BEFORE_TABLE}")
         for step in steps:
             self.write(step, safe=safe)
 
     def orders(self, steps: Sequence[Step], *, safe: bool) -> list[bytes | LoadData]:
-        """What is to be sent ahead for steps that are small together, one behind the other.
+        """Return what is to be pipelined for steps that are small together, in order.
 
         Raises DownstreamError.
         """
@@ -110,7 +108,7 @@ class WriteExecutor:
     def did(
         self, steps: Sequence[Step], answers: Sequence[StatementOutcome], *, safe: bool
     ) -> bool:
-        """Whether each of the orders did what its step says.
+        """Return whether each of the orders did what its step requires.
 
         Raises DownstreamError for one behind which the server may have rolled back what came
         before, or that may do when it is tried again.
@@ -131,7 +129,7 @@ class WriteExecutor:
         return LoadData(_target(step), detail.layout, step.payload, may_replace)
 
     def _is_safe(self, step: Step, *, safe: bool) -> bool:
-        """Whether rows may be missing or there already."""
+        """Return whether rows may be missing or there already."""
         return step.detail_of(RowsDetail).safe or (
             safe and step.full_name not in self._checkpoint.copied
         )
@@ -146,14 +144,14 @@ class WriteExecutor:
             return False
         if safe:
             return True
-        if done.records < 0:  # the server tells the sum only
+        if done.records < 0:  # the server reports only the sum
             return done.deleted == step.rows + detail.replaces and not done.skipped
         return (done.records, done.deleted, done.skipped) == (step.rows, detail.replaces, 0)
 
     def _check_engines(self, steps: Sequence[Step]) -> None:
-        """A table whose engine has no transactions would keep what is rolled back.
+        """Check that the tables' engines have transactions: others keep what is rolled back.
 
-        Looked at once in a session.
+        Each table is looked up once in a session.
         """
         new = {
             step.full_name: step
@@ -218,7 +216,7 @@ class WriteExecutor:
             raise self._mismatch(step, found, self._unexpected(step, replaces=bool(replaces)))
 
     def _layout(self, step: Step) -> LoadLayout:
-        """The step's layout without the columns that the server computes.
+        """Return the step's layout without the columns that the server computes.
 
         Raises ApplyError where it may compute something else.
         """
@@ -267,8 +265,9 @@ class WriteExecutor:
         )
 
     def _check_absent(self, step: Step) -> None:
-        """A table without a key, and changes that may be there already: if a row to be written or
-        removed is there, is it the one or its twin?
+        """Check a table without a key whose changes may be there already.
+
+        If a row to be written or removed is there, it may be the one or its twin.
         """
         try:
             there = (
@@ -279,7 +278,7 @@ class WriteExecutor:
         except DownstreamError as error:
             raise self._refused(step, error) from error
         if there:
-            told = (
+            state, reason = (
                 (
                     "removed",
                     (
@@ -295,15 +294,17 @@ class WriteExecutor:
             )
             first_ts = step.detail_of(RowsDetail).first_ts
             raise ApplyError(
-                f"table {step.full_name} has no key, and {there} of its rows {told[0]} between"
+                f"table {step.full_name} has no key, and {there} of its rows {state} between"
                 f" commit_ts {first_ts} and {step.commit_ts} are on {self._session.address}"
-                f" {told[1]}; nothing tells which. Nothing of this batch was committed."
+                f" {reason}; which ones is unknown. Nothing of this batch was committed."
                 f" {self._way_out(step, _target(step), self._columns(step))}"
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
-        """An empty temporary table for the step's rows, without keys: of rows that followed one
-        another in a place that a unique key keeps for one, all are looked for.
+        """Create an empty temporary table for the step's rows, without keys.
+
+        Of rows that followed one another in a place that a unique key keeps for one, all are
+        looked for.
         """
         names = ", ".join(map(quote_name, self._layout(step).written))
         self._session.execute(
@@ -373,7 +374,7 @@ class WriteExecutor:
         return ApplyError(
             f"table {step.full_name}, {step.kind} of {step.rows} rows changed between commit_ts"
             f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}:"
-            f" {found}{f' ({keys})' if keys else ''}. {self._hint}. Somebody else wrote to"
+            f" {found}{f' ({keys})' if keys else ''}. {self._hint}. Another program wrote to"
             f" {self._session.address}, or it did not begin as a copy of the upstream at its"
             " checkpoint.",
             f"{found}{f' ({keys})' if keys else ''}",
@@ -383,7 +384,7 @@ class WriteExecutor:
         )
 
     def _missing(self, step: Step) -> str:
-        """Which keys of a DELETE aren't there; for the error message, so it never fails."""
+        """Return the keys of a DELETE that aren't there, for the error message; never fails."""
         try:
             self._session.rollback()
             missing = []
@@ -396,10 +397,10 @@ class WriteExecutor:
                         break
             return "missing: " + "; ".join(missing) if missing else ""
         except DownstreamError as error:
-            return f"which ones can't be told: {error}"
+            return f"which ones is unknown: {error}"
 
     def _unexpected(self, step: Step, *, replaces: bool) -> str:
-        """Which rows of a LOAD were there though they should not be, or the other way round.
+        """Return which rows of a LOAD were there though they should not be, or the other way round.
 
         Never fails.
         """
@@ -422,7 +423,7 @@ class WriteExecutor:
             rows = self._session.query(f"SELECT {columns} FROM {check} n {join} LIMIT {_MAX_SHOWN}")
             self._session.execute(f"DROP TEMPORARY TABLE {check}")
         except DownstreamError as error:
-            return f"which ones can't be told: {error}"
+            return f"which ones is unknown: {error}"
         what = "missing" if replaces else "there already"
         return f"{what}: {'; '.join(str(row) for row in rows)}" if rows else ""
 
@@ -432,7 +433,7 @@ def _target(step: Step) -> str:
 
 
 def _temporary_name(step: Step) -> str:
-    """The name of a temporary table to be made beside it."""
+    """Return the name of a temporary table to be made beside it."""
     return _quoted(step.schema, "sluice_check_" + secrets.token_hex(4))
 
 
@@ -442,8 +443,9 @@ def _quoted(schema: str, table: str) -> str:
 
 
 def coalesce_small_steps(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """The steps in their order: small deletes and loads that follow each other together, with the
-    commit that comes right behind them; any other one alone.
+    """Group small deletes and loads that follow each other, with the commit right behind them.
+
+    The order stays; any other step is a group of its own.
     """
     group: list[Step] = []
     size = 0
@@ -471,7 +473,7 @@ def coalesce_small_steps(steps: Iterable[Step]) -> Iterator[list[Step]]:
 
 
 def are_coalesced(steps: Sequence[Step]) -> bool:
-    """Whether all of the steps are one of the groups of `coalesce_small_steps`."""
+    """Return whether all of the steps are one of the groups of `coalesce_small_steps`."""
     size = sum(len(step.payload) for step in steps)
     return (
         len(steps) <= _MAX_GROUP_STEPS and size <= _MAX_GROUP_BYTES and all(map(_is_small, steps))
@@ -479,7 +481,7 @@ def are_coalesced(steps: Sequence[Step]) -> bool:
 
 
 def _is_small(step: Step) -> bool:
-    """Whether a step is one statement, and nothing has to be asked or set before it."""
+    """Return whether a step is one statement, and nothing has to be asked or set before it."""
     detail = step.detail
     if (
         not isinstance(detail, RowsDetail)

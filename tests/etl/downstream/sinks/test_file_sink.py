@@ -373,11 +373,12 @@ def test_files_shorter_than_what_was_durable_are_an_error(tmp_path: Path) -> Non
     sink.close()
     (path,) = list_files(tmp_path)
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(ApplyError, match="somebody cut it, or the disk lost data"):
+    with pytest.raises(ApplyError, match="another program cut it, or the disk lost data"):
         sink.recover()
     path.unlink()
     with pytest.raises(
-        ApplyError, match="is not there, the file that the savepoint says was written last"
+        ApplyError,
+        match="is not there, which the savepoint names as the file that was written last",
     ):
         sink.recover()
     sink.close()

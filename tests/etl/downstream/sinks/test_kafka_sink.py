@@ -294,7 +294,7 @@ def test_a_topic_with_somebody_elses_messages_is_refused(options: Kafka) -> None
     producer.produce(options.topic, b"hello", partition=0)
     assert producer.flush(10) == 0
     sink = sink_for(options)
-    with pytest.raises(ApplyError, match=r"offset 0 is .*somebody else writes to this topic"):
+    with pytest.raises(ApplyError, match=r"offset 0 is .*another program writes to this topic"):
         sink.recover()
     sink.close()
 
