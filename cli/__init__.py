@@ -60,7 +60,7 @@ _COMMANDS = {
 
 
 class _Group(click.Group):
-    """Load a command's module on first use: `--help` and `status` don't wait for others' imports."""
+    """Load a command's module on first use: `--help` and `status` don't wait for other imports."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -82,10 +82,10 @@ _TRANSIENT = 3
 _EXIT_CODES = """\b
 Exit codes:
   0    done
-  1    the request can't be done, or a difference was found; the text says which
+  1    the request can't be done, or a difference was found; see the message
   2    wrong usage
   3    a transient error: try again
-  4    replication has stopped until you act; the hint says what to do
+  4    replication has stopped until you act; the hint names the command
   130  interrupted
 """
 
@@ -108,7 +108,7 @@ def group(ctx: click.Context, *, home: str | None, debug: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` [the process's] and exit the process as `_EXIT_CODES` says."""
+    """Run the command line `argv` [the process's], and exit with one of `_EXIT_CODES`."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
         status = group.main(arguments, prog_name="sluice", standalone_mode=False)
@@ -119,13 +119,13 @@ def main(argv: list[str] | None = None) -> int:
         click.echo("sluice: interrupted", err=True)
         sys.exit(130)
     except Exception as error:
-        told = ours(error)
-        if isinstance(told, DefectError) or "--debug" in arguments:
+        failure = ours(error)
+        if isinstance(failure, DefectError) or "--debug" in arguments:
             traceback.print_exception(error)
-        click.echo(f"sluice: {told}", err=True)
-        if not isinstance(told, RequestError) and told.way_out not in str(told):
-            click.echo(f"hint: {told.way_out}", err=True)
-        sys.exit(_TRANSIENT if told.transient else told.exit_code)
+        click.echo(f"sluice: {failure}", err=True)
+        if not isinstance(failure, RequestError) and failure.way_out not in str(failure):
+            click.echo(f"hint: {failure.way_out}", err=True)
+        sys.exit(_TRANSIENT if failure.transient else failure.exit_code)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -1,6 +1,4 @@
-"""What `sluice archive files` and `sluice archive export` do: the lake's files of a table, and
-these in a catalog.
-"""
+"""Implement `sluice archive files` and `sluice archive export`: lake files, and their catalog."""
 
 from __future__ import annotations
 
@@ -17,8 +15,10 @@ if TYPE_CHECKING:
 def lake_files(
     settings: Settings, table: str, since: str | None, until: str | None
 ) -> list[LakeFile]:
-    """The files of a table (``schema.table``) that the archive names, as far as they may hold what
-    was committed after `since` through `until`. Raises RequestError, relay errors.
+    """Return the files of a table (``schema.table``) that the archive names.
+
+    Only those that may hold what was committed after `since` through `until`. Raises RequestError,
+    relay errors.
     """
     from sluice.relay.archive import Archive
     from sluice.tidb import tso
@@ -37,7 +37,7 @@ def lake_files(
 def export(
     settings: Settings, table: str, name: str | None, catalog: tuple[str, Sequence[str]]
 ) -> None:
-    """Bring the table of a catalog (its name, properties as ``key=value``) up to date, and say so."""
+    """Update a table in a catalog (its name, properties as ``key=value``); print the result."""
     from sluice.etl.history.lake.iceberg import export_iceberg, open_catalog
     from sluice.relay.storage import open_storage
     from sluice.tidb.table_name import TableName

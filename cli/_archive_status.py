@@ -1,4 +1,4 @@
-"""What `sluice archive status` prints, for somebody who sees it for the first time."""
+"""Print `sluice archive status`, for readers who see it for the first time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRODUCTS = {"relay": "relay log", "log": "archive", "lake": "lake", "bases": "b
 
 
 def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
-    """The answer, the most wanted first."""
+    """Return the answer's lines, the most wanted first."""
     yield from _range(status)
     yield from (f"HOLE        {_between(hole.lo, hole.hi)}: {hole.why}" for hole in status.holes)
     yield from (f"DAMAGED     {fault}" for fault in status.faults)
@@ -59,7 +59,7 @@ def _range(status: ArchiveStatus) -> Iterator[str]:
 def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     apart = [table for table in status.tables if every_table or _is_special(status, table)]
     if not every_table and len(status.tables) > len(apart):
-        yield f"tables      {len(status.tables) - len(apart):,} as said above; --tables lists them"
+        yield f"tables      {len(status.tables) - len(apart):,} as above; --tables lists them"
     for table in apart[: None if every_table else _MAX_SHOWN]:
         since = f"since the base {table.base}" if table.base else "since it was created"
         until = (

@@ -18,7 +18,7 @@ _DIFFERS = 1
 
 
 def run_job(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
-    """Run a backfill, or go on with it, and say what it did; the exit code."""
+    """Run a backfill, or continue it, and print its summary; return the exit code."""
     from sluice.cli._this_process import local_runner, pause_on_signals
     from sluice.etl.copy.backfill import run_backfill
 

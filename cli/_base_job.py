@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run_job(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
-    """Make a base, or go on with it, and say what it is; the exit code."""
+    """Make a snapshot, or continue it, and print its summary; return the exit code."""
     from sluice.cli._this_process import local_runner, pause_on_signals
     from sluice.etl.history.snapshots import run_snapshot
 

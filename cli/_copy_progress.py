@@ -81,7 +81,7 @@ def show_job_progress(job: Job) -> Iterator[None]:
     with CopyProgress() as display:
 
         def show() -> bool:
-            with contextlib.suppress(SluiceError, OSError):  # the job itself tells what is wrong
+            with contextlib.suppress(SluiceError, OSError):  # the job itself reports what is wrong
                 display.show_job(job.status().progress)
             return False
 
@@ -116,7 +116,7 @@ def _read(done: int, in_all: int, *, is_all: bool) -> str:
 
 
 def _extent(progress: CopyProgressCounts) -> tuple[int, int]:
-    """How much is done, and of how much: bytes, or chunks if nothing tells of bytes."""
+    """Return how much is done, and of how much: bytes, or chunks if the bytes are unknown."""
     if progress.bytes_in_all:
         return min(progress.planned_bytes, progress.bytes_in_all), progress.bytes_in_all
     return progress.chunks, progress.chunks_in_all

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_job(settings: Settings, job: Job, command: str) -> int:
-    """Do it, or go on with it, and say what was tried; the exit code."""
+    """Run a restore drill, or continue it, and print what was tried; return the exit code."""
     from sluice.etl.restore.drill import run_drill
     from sluice.relay.jobs import CANCELLED, PAUSED
     from sluice.tidb import tso

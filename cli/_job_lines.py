@@ -1,4 +1,4 @@
-"""A job in a few lines, from what `sluice.relay.jobs.JobStatus.to_json` says."""
+"""Print a job in a few lines, from the document of `sluice.relay.jobs.JobStatus.to_json`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def job_lines(job: dict[str, Any]) -> list[str]:
 
 
 def done(progress: dict[str, Any]) -> str:
-    """How much is done of what there is, of a job's progress or of a table's.
+    """Return how much of a job, or of a table, is done, from its progress.
 
-    What nothing tells is left out.
+    What is unknown is left out.
     """
     size_in_all, chunks_in_all = progress["bytes_in_all"], progress["chunks_in_all"]
     percent = f"{progress['percent']} %" if size_in_all or chunks_in_all else ""

@@ -1,4 +1,4 @@
-"""Progress of a replay on standard error: bars on a terminal, a line every few seconds elsewhere."""
+"""Show a replay's progress on standard error: bars on a terminal, else a line every 2 s."""
 
 from __future__ import annotations
 

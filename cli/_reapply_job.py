@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_job(settings: Settings, job: Job, command: str) -> int:
-    """Do it, or go on with it, and say what was done; the exit code."""
+    """Run a reapply, or continue it, and print what was done; return the exit code."""
     from sluice.etl.copy import CopyProgressCounts
     from sluice.etl.verify.reapply import run_reapply
     from sluice.relay.jobs import Runner
@@ -82,7 +82,7 @@ def _print_summary(summary: ReplaySummary) -> int:
     if summary.is_done:
         return 0
     click.echo(
-        f"it was to go through {tso.text(summary.until)}; `sluice jobs show {summary.job}` tells"
+        f"it was to go through {tso.text(summary.until)}; `sluice jobs show {summary.job}` shows"
         " who stopped it"
     )
     return 1

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_job(settings: Settings, job: Job, command: str) -> int:
-    """Do it, or go on with it, and say what was done; the exit code."""
+    """Run a restore into files, or continue it, and print its summary; return the exit code."""
     from sluice.etl.restore import run_files
 
     click.echo(f"job      {job.id}", err=True)

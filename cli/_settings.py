@@ -63,7 +63,7 @@ def _path_of(name: str) -> Path:
     from sluice.etl.settings.pipelines import pipelines
 
     named = pipelines().named(name)
-    _ = named.settings  # says what is wrong with it
+    _ = named.settings  # raises what is wrong with it
     if named.path is None:
         raise click.UsageError(
             "the pipeline without a name is that of $SLUICE_CONFIG, which isn't set"
@@ -129,25 +129,28 @@ def settings_for_write(ctx: click.Context, config: str | None) -> Settings:
     possible = {} if config or _NAME in ctx.meta else _possible(ctx)
     if len(possible) > 1:
         found = "\n".join(f"  {_option(path)}   ({why})" for path, why in possible.items())
-        raise click.UsageError(f"which pipeline? There is more than one; say which:\n{found}", ctx)
+        raise click.UsageError(
+            f"which pipeline? There is more than one; choose with --config:\n{found}", ctx
+        )
     settings = settings_of(ctx, config)
     path = config or config_path(ctx, config) or str(stack_of(ctx).home / "sluice.toml")
     click.echo(
         f"{describe_pipeline(settings)}"
-        f" ({path}{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})",
+        f" ({path}"
+        f"{'' if config or not os.environ.get(CONFIG_VARIABLE) else f', from {CONFIG_VARIABLE}'})",
         err=True,
     )
     return settings
 
 
 def _possible(ctx: click.Context) -> dict[Path, str]:
-    """Return the settings files that a command without --config could mean, each with the reason."""
+    """Return the settings files that a command without --config could mean, with reasons."""
     from sluice.etl.settings import CONFIG_VARIABLE
     from sluice.etl.settings.pipelines import pipelines
 
     if ctx.find_root().get_parameter_source("home") == ParameterSource.COMMANDLINE:
         return {}
-    if os.environ.get(CONFIG_VARIABLE):  # set by hand; the line behind says which it is
+    if os.environ.get(CONFIG_VARIABLE):  # set by hand; the printed line names it
         return {}
     places = [
         (stack_of(ctx).home / "sluice.toml", "the one-machine stack"),

@@ -6,7 +6,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def format_size(count: float) -> str:
-    """A number of bytes: ``0 B``, ``4.2 kB``, ``1,234.5 TB``."""
+    """Format a number of bytes: ``0 B``, ``4.2 kB``, ``1,234.5 TB``."""
     power = 0
     while count >= 999.95 and power < len(_UNITS) - 1:
         count, power = count / 1000, power + 1
@@ -14,7 +14,7 @@ def format_size(count: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A time: ``0 s``, ``59 s``, ``2 min 5 s``, ``3 h 20 min``."""
+    """Format a duration: ``0 s``, ``59 s``, ``2 min 5 s``, ``3 h 20 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -17,7 +17,7 @@ Command = Callable[..., Any]
 
 
 def stack_of(ctx: click.Context) -> Stack:
-    """The stack in the folder that `--home` or SLUICE_HOME names, else the repository's."""
+    """Return the stack in the folder of `--home` or SLUICE_HOME, else the repository's."""
     from sluice.devstack import Stack
 
     home: str | None = ctx.obj
@@ -48,7 +48,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 
 def recording_option(what: str) -> Callable[[Command], Command]:
-    """The option `--recording`: the folder of a recording, as the argument `directory`.
+    """Add the option `--recording`: the folder of a recording, as the argument `directory`.
 
     `what` it is for, and the default.
     """

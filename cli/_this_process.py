@@ -1,4 +1,4 @@
-"""This process as the one that runs a job."""
+"""Run jobs in this process: its name as a runner, and signals that pause the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def local_runner(command: str) -> Runner:
-    """This process as the one that runs a job."""
+    """Return this process as the runner of a job."""
     from sluice.relay.jobs import Runner
 
     return Runner(f"`{command}` of {operator_name()}")
@@ -26,7 +26,7 @@ def local_runner(command: str) -> Runner:
 
 @contextmanager
 def pause_on_signals(settings: Settings, kind: str) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP pause the job that is run inside, and say how to go on."""
+    """Pause the job that is run inside on Ctrl-C, SIGTERM and SIGHUP; print how to continue it."""
     from sluice.relay.jobs import PAUSED, Jobs
 
     try:
@@ -50,6 +50,6 @@ def pause_on_signals(settings: Settings, kind: str) -> Iterator[None]:
 
 
 def print_paused() -> int:
-    """Says that somebody ordered the job to pause, and how to go on; the exit code."""
+    """Print that an operator paused the job, and how to continue it; return the exit code."""
     click.echo("paused, as was ordered: `sluice jobs resume`, or the same command, goes on with it")
     return 1

@@ -155,7 +155,7 @@ def _as_of(seen: Overview, party: str) -> str:
 
 
 def _hour(points: Sequence[LagPoint], width: int) -> Text:
-    """The lag of the last hour as bars, from left to right."""
+    """Draw the lag of the last hour as bars, from left to right."""
     lags = [point.lag_ms for point in points if point.lag_ms is not None]
     if not lags:
         return Text("lag of the last hour: nothing is known yet", style="dim")

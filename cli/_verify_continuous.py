@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from sluice.etl.verify.continuous import ContinuousSummary
 
 _LINE_INTERVAL_S = 10.0
-"""How often the counts are printed: often enough to see that it goes on, in a log of days not too
-often.
+"""How often the counts are printed: often enough to see progress, rarely enough for a log of days.
 """
 
 
 def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool) -> int:
-    """Verify until somebody ends it, and say what came of it.
+    """Verify until the process is stopped, and print a summary.
 
-    The exit code: 0 if no row is known to differ.
+    Return the exit code: 0 if no row is known to differ.
     """
     from sluice.etl.verify.continuous import run_continuous
 
@@ -44,9 +43,7 @@ def run_continuously(settings: Settings, seconds: float | None, *, as_json: bool
 
 
 class _Lines:
-    """Prints on standard error what was compared, every few seconds, and each difference when it is
-    found.
-    """
+    """Print to standard error: what was compared, every 10 s, and each difference at once."""
 
     def __init__(self) -> None:
         self._printed_s = -_LINE_INTERVAL_S
@@ -62,9 +59,9 @@ class _Lines:
 
 
 def _text(summary: ContinuousSummary) -> str:
-    told = [_difference(one) for one in summary.differences]
-    told += [f"note     {note}" for note in summary.notes]
-    return "\n".join([*told, _total(summary)])
+    lines = [_difference(one) for one in summary.differences]
+    lines += [f"note     {note}" for note in summary.notes]
+    return "\n".join([*lines, _total(summary)])
 
 
 def _difference(one: Difference) -> str:

@@ -21,9 +21,9 @@ _MAX_VALUE_CHARS = 100
 
 
 def run_job(settings: Settings, job: Job, command: str, *, as_json: bool = False) -> int:
-    """Compare both sides, or go on with it, and say what was found.
+    """Compare both sides, or continue to, and print the differences.
 
-    The exit code: 0 if all is equal.
+    Return the exit code: 0 if all is equal.
     """
     summary = compare_tables(settings, job, command)
     click.echo(report(summary, as_json=as_json))
@@ -55,7 +55,7 @@ def cancel_job(settings: Settings, job: Job) -> int:
 
 
 def lines(summary: VerifySummary) -> Iterator[str]:
-    """What was found, for people."""
+    """Return the differences as lines for people."""
     if summary.state != "done":
         yield (
             f"{summary.state}: `sluice jobs resume {summary.job}` goes on"

@@ -102,7 +102,7 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         return
     click.echo(
         f"{_count(done.volumes, 'volume')} became {done.into}, {format_size(done.bytes)} were"
-        f" written; {_count(done.removed, 'file')} removed that nobody needs"
+        f" written; {_count(done.removed, 'file')} removed as no longer needed"
     )
 
 

@@ -77,8 +77,7 @@ def command(
     plan_only: bool,
     as_json: bool,
 ) -> int:
-    """Copy tables again from TiDB while replication continues: repair damaged rows, add missing
-    rows, or compare.
+    """Copy tables again from TiDB beside replication: repair, add or compare rows.
 
     Each chunk is read as of one timestamp and written when the downstream is at exactly that
     timestamp. So no chunk makes a table differ more from the upstream than before. This is a job:
@@ -131,4 +130,5 @@ def _extent(table: BackfillTablePlan) -> str:
         f"from {', '.join(table.low)}" if table.low else "",
         f"before {', '.join(table.high)}" if table.high else "",
     ]
-    return f", in ranges of ({', '.join(table.key)}) {' '.join(limit for limit in limits if limit)}".rstrip()
+    ends = " ".join(limit for limit in limits if limit)
+    return f", in ranges of ({', '.join(table.key)}) {ends}".rstrip()

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 @click.group("base")
 def command() -> None:
-    """Manage snapshots of all tables in the archive, from which restores start (called bases on the
-    command line).
-    """
+    """Manage snapshots of all tables in the archive, from which restores start."""
 
 
 @command.command("make")

@@ -30,8 +30,8 @@ _JSON = click.option(
 def command() -> None:
     """Measure on this machine.
 
-    Each benchmark starts a stack of its own on empty data and stops it; docs/how-to/measure.md says
-    what is measured and how to compare.
+    Each benchmark starts a stack of its own on empty data and stops it; docs/how-to/measure.md
+    explains what is measured and how to compare.
     """
 
 
@@ -126,7 +126,8 @@ def _apply_shapes(
     if _keep(ctx, {"shapes": [asdict(result) for result in results]}, as_json=as_json):
         return 1 if wrong else 0
     click.echo(
-        f"\n{'shape':<14}{'changes/s':>10}{'changes':>9}{'client us':>11}{'MariaDB us':>12}{'wrong':>7}"
+        f"\n{'shape':<14}{'changes/s':>10}{'changes':>9}{'client us':>11}{'MariaDB us':>12}"
+        f"{'wrong':>7}"
     )
     for each in results:
         client, server = each.cpu_us["client"], each.cpu_us["MariaDB"]
@@ -142,7 +143,7 @@ def _apply_shapes(
 
 
 @command.command("land")
-@recording_option("Whose changes to land again and again [the recording `sysbench`].")
+@recording_option("Recording with the changes to land again and again [the recording `sysbench`].")
 @click.option(
     "--changes",
     "sizes",
@@ -155,7 +156,7 @@ def _apply_shapes(
 def land_command(
     ctx: click.Context, *, directory: Path | None, sizes: tuple[int, ...], as_json: bool
 ) -> int:
-    """Row changes/s of landing a backlog, how it grows with the backlog, and the memory it takes."""
+    """Measure row changes/s of landing a backlog, how it grows with the backlog, and its memory."""
     from sluice.bench.apply import RECORDING
     from sluice.bench.land import SIZES, measure
 
@@ -190,7 +191,9 @@ def land_command(
 
 
 @command.command("archive")
-@recording_option("Whose changes to archive again and again [the recording `sysbench`].")
+@recording_option(
+    "Recording with the changes to archive again and again [the recording `sysbench`]."
+)
 @click.option(
     "--changes", type=click.IntRange(min=1), help="Row changes of the backlog [2,000,000]."
 )
@@ -238,7 +241,9 @@ def archive_command(
 
 
 @command.command("restore")
-@recording_option("Whose changes to restore again and again [the recording `sysbench`].")
+@recording_option(
+    "Recording with the changes to restore again and again [the recording `sysbench`]."
+)
 @click.option(
     "--rows", type=click.IntRange(min=1), help="Rows of the base, in ten tables [1,000,000]."
 )
@@ -378,9 +383,7 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
 @_JSON
 @click.pass_context
 def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
-    """MB/s of making a base from a dump and from the downstream, and of loading one into a
-    database.
-    """
+    """Measure MB/s of a snapshot from a dump or the downstream, and of its load into a database."""
     from sluice.bench.bases import ROWS, measure
 
     with signals_as_interrupt():
@@ -439,9 +442,9 @@ def lag_command(
     archive_every_s: float | None,
     as_json: bool,
 ) -> int:
-    """Commit upstream until visible downstream.
+    """Measure the time from commit upstream until visible downstream.
 
-    SLUICE_PUMPS in the environment says how many pumps there are [2].
+    SLUICE_PUMPS in the environment sets the number of pumps [2].
     """
     from sluice.bench.lag import (
         Course,
@@ -589,14 +592,14 @@ def pump_command(
     if _keep(ctx, {"cases": results}, as_json=as_json):
         return 1 if failed else 0
     click.echo(
-        f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}{'RSS MiB':>9}"
-        "  limit"
+        f"\n{'case':<10}{'records/s':>11}{'p50 ms':>9}{'p99 ms':>9}{'pump CPU':>10}{'load CPU':>10}"
+        f"{'RSS MiB':>9}  limit"
     )
     for each in results:
         click.echo(
             f"{each['case']:<10}{each['records_per_s']:>11,.0f}{each['p50_ms']:>9.2f}{each['p99_ms']:>9.2f}"
-            f"{each.get('pump_cpu', '-'):>10}{each['load_cpu']:>10.2f}{each.get('pump_rss_mib', '-'):>9}"
-            f"  {each['limit']}"
+            f"{each.get('pump_cpu', '-'):>10}{each['load_cpu']:>10.2f}"
+            f"{each.get('pump_rss_mib', '-'):>9}  {each['limit']}"
             + (
                 f"  {each['errors']} errors, the first: {each['first_error']}"
                 if each["errors"]
@@ -725,7 +728,7 @@ def _say(line: str) -> None:
 
 
 def _keep(ctx: click.Context, found: dict[str, Any], *, as_json: bool) -> bool:
-    """Keeps what was found as a file, and prints it if that is wanted; whether it was."""
+    """Save the results as a file; with `as_json`, print them, too. Return `as_json`."""
     from sluice.bench.results import document, keep
 
     whole = document(str(ctx.info_name), found)

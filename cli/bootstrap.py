@@ -64,8 +64,10 @@ def command(
     plan_only: bool,
     **dump: str | bool | None,
 ) -> int:
-    """Make an empty database a replica: create its tables, copy their rows from a dump or from
-    TiDB, and write the rows' timestamp as the checkpoint. Replication continues from there.
+    """Make an empty database a replica, from a dump or from TiDB.
+
+    Create its tables, copy their rows, and write the rows' timestamp as the checkpoint. Replication
+    continues from there.
 
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. Ctrl-C
     pauses it. After a kill or an error, run the same command again to continue.

@@ -32,7 +32,7 @@ def command(file: Path, relay_url: str) -> None:
 
 
 def sluice_toml(file: Path, relay_url: str) -> str:
-    """The text of a sluice.toml. Raises DrainerSettingsError."""
+    """Return the text of a sluice.toml. Raises DrainerSettingsError."""
     drainer = read_drainer(file)
     lines = [f"# {warning}" for warning in drainer.warnings]
     document: dict[str, Any] = {"upstream": {}, "relay": {"url": relay_url}} | drainer.document
@@ -43,7 +43,7 @@ def sluice_toml(file: Path, relay_url: str) -> str:
         lines += ["", f"[{name}]"]
         if section.pop("password-drainer-config", None):
             lines += [
-                "# The password is not copied. Say where it is with one of:",
+                "# The password is not copied. Name its place with one of:",
                 '# password-env = "SLUICE_DOWNSTREAM_PASSWORD"    an environment variable',
                 '# password-file = "/etc/sluice/password"         the first line of a file',
                 '# password-connection = "downstream"             an Airflow connection',
@@ -71,7 +71,7 @@ def _key(text: str) -> str:
 
 
 def _value(value: object) -> str:
-    """A value in TOML; JSON's strings, numbers, true and false are TOML's."""
+    """Write a value as TOML; JSON's strings, numbers, true and false are TOML's."""
     if isinstance(value, Mapping):
         return (
             "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"

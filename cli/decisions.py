@@ -13,8 +13,9 @@ from sluice.tidb import tso
 
 @click.group("decisions")
 def command() -> None:
-    """List and remove overrides: transactions and DDL statements that operators skipped or replaced
-    with `sluice txn` and `sluice ddl`.
+    """List and remove overrides: transactions and DDL that operators skipped or replaced.
+
+    `sluice txn` and `sluice ddl` make them.
     """
 
 
@@ -44,7 +45,7 @@ def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> No
 @config_option
 @click.pass_context
 def remove(ctx: click.Context, commit_ts: int, start_ts: int, config: str | None) -> None:
-    """Remove the override for COMMIT_TS, unless it was used: what was skipped or replaced stays so."""
+    """Remove the override for COMMIT_TS, unless it was used: its effect stays."""
     from sluice.etl import operate
 
     click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts, start_ts))

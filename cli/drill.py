@@ -31,9 +31,10 @@ from sluice.cli._settings import config_option, operator_name, settings_for_writ
 def command(
     ctx: click.Context, *, tables: int, max_mb: int, moment: str | None, config: str | None
 ) -> int:
-    """Restore some tables as of some moment into temporary databases (sluice_drill_…), verify them,
-    drop them, and record the duration: the real recovery time. The DAG `restore_drill` does so
-    automatically, as often as [archive] drills-every says.
+    """Restore some tables into temporary databases (sluice_drill_…), verify and drop them.
+
+    The recorded duration is the real recovery time. The moment is random unless you give one. The
+    DAG `restore_drill` does the same automatically, at the interval [archive] drills-every.
 
     This is a job: `sluice jobs` shows it, and `sluice archive status` shows the last one.
     """

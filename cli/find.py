@@ -96,8 +96,7 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """List past transactions and DDL: when they were committed, and which rows of which tables they
-    changed.
+    """List past transactions and DDL: their commit times, and the rows and tables they changed.
 
     It searches the archive and the relay log, and needs neither TiDB nor the downstream. Use the
     commit timestamp it prints to show the transaction (`sluice relay show`), to take it back

@@ -42,7 +42,7 @@ def command(ctx: click.Context, *, user: str | None, tidb: bool, config: str | N
 
 
 def _targets(settings: Settings, found: SourceSchema) -> set[str]:
-    """The databases in which tables arrive."""
+    """Return the databases in which tables arrive."""
     rules, routes = settings.filters, settings.routes
     schemas = {
         routes.target_schema(each.name) for each in found.schemas if rules.wants_schema(each.name)

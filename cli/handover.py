@@ -31,14 +31,16 @@ from sluice.tidb import tso
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, to_drainer: bool, wait_s: float, config: str | None) -> None:
-    """Hand the downstream over to a Drainer: wait until this pipeline no longer writes there, leave
-    a checkpoint from which the Drainer continues, and print what to do next. Afterwards this
-    pipeline refuses to write, until `sluice takeover`.
+    """Hand the downstream over to a Drainer.
+
+    Wait until this pipeline no longer writes there, leave a checkpoint from which the Drainer
+    continues, and print what to do next. Afterwards this pipeline refuses to write, until `sluice
+    takeover`.
     """
     from sluice.etl.operate import handover
 
     if not to_drainer:
-        raise click.UsageError("to whom? `sluice handover --to-drainer`")
+        raise click.UsageError("--to-drainer is missing: `sluice handover --to-drainer`")
     done = handover.hand_over(
         settings_for_write(ctx, config), partial(click.echo, err=True), wait_s
     )

@@ -104,10 +104,10 @@ def pause(ctx: click.Context, name: str, config: str | None) -> None:
     entry = _jobs(settings_for_write(ctx, config)).get(name).order(PAUSE, operator_name())
     if entry.state == PAUSING:
         click.echo(
-            f"{name} pauses, after what is under way: `sluice jobs show {name}` tells when it has"
+            f"{name} pauses, after what is under way: `sluice jobs show {name}` shows when it has"
         )
     else:
-        click.echo(f"{name} is {entry.state}: nobody runs it")
+        click.echo(f"{name} is {entry.state}: no process runs it")
 
 
 @command.command("resume")
@@ -125,7 +125,7 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
         click.echo(f"{name} goes on where it runs")
         return 0
     if job.status().state != INTERRUPTED:
-        job.order(RESUME, operator_name())  # says so if it is over, or is to be cancelled
+        job.order(RESUME, operator_name())  # raises if it is over, or is to be cancelled
     return _kind(job).run_job(settings, job, "sluice jobs resume")
 
 
@@ -143,7 +143,7 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
     status = job.status()
     if status.state == CANCELLING and status.entry.runner is not None:
         click.echo(
-            f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` tells"
+            f"{name} is being cancelled by {status.entry.runner}: `sluice jobs show {name}` shows"
             " what stays"
         )
         return 0
@@ -164,7 +164,7 @@ def forget(
 ) -> None:
     """Remove the records of finished jobs."""
     if bool(names) == bool(older_than):
-        raise click.UsageError("say which jobs: their ids, or --older-than", ctx)
+        raise click.UsageError("which jobs? Give their ids, or --older-than", ctx)
     jobs = _jobs(settings_for_write(ctx, config))
     for name in names or _older(jobs, older_than or ""):
         jobs.forget(name)

@@ -19,10 +19,10 @@ _MAX_THREADS = 16
 @click.command("pipelines")
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON object.")
 def command(*, as_json: bool) -> int:
-    """List the pipelines of $SLUICE_PIPELINES and $SLUICE_CONFIG with state, lag, downstream, and
-    the pipeline that lands for them.
+    """List all pipelines with state, lag, downstream, and the pipeline that lands for them.
 
-    Exit code 4 if a settings file is wrong or a pipeline needs an operator.
+    They come from $SLUICE_PIPELINES and $SLUICE_CONFIG. Exit code 4 if a settings file is wrong or
+    a pipeline needs an operator.
     """
     from sluice.etl.settings.pipelines import pipelines
 
@@ -42,7 +42,7 @@ def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
     """Return a pipeline's state as JSON values; ``needs``: whether an operator has to act."""
     from sluice.etl import operate
 
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "name": pipeline.name,
         "file": str(pipeline.path),
         "dag": pipeline.dag_id("replicate"),
@@ -56,13 +56,13 @@ def _pipeline_status(pipeline: NamedPipeline) -> dict[str, Any]:
     }
     try:
         settings = pipeline.settings
-        told |= {"relay": settings.relay.url, "downstream": settings.downstream_name}
+        row |= {"relay": settings.relay.url, "downstream": settings.downstream_name}
         status = operate.status(settings)
-        told["lands"] = settings.open_relay().claimant("land")
+        row["lands"] = settings.open_relay().claimant("land")
     except (SluiceError, OSError) as error:
-        return told | {"state": f"can't be told: {error}", "needs": True}
+        return row | {"state": f"unknown: {error}", "needs": True}
     state, needs = _state(status)
-    return told | {
+    return row | {
         "state": state,
         "needs": needs,
         "lag_ms": status["lag_ms"],

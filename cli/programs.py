@@ -18,8 +18,7 @@ import click
     ),
 )
 def command(*, wanted: bool) -> int:
-    """List the programs that the one-machine stack needs, their paths, and how to install missing
-    ones.
+    """List the programs that the one-machine stack needs, their paths, and how to install them.
 
     Pumps don't need them, nor do tasks in your own Airflow and Spark. Exit code 1 if one is
     missing.

@@ -19,10 +19,10 @@ _STATES = {"passed": "green", "warned": "yellow"}
 
 @click.group("quality")
 def command() -> None:
-    """Check whether the data meets expectations: rules for tables, kept as files, checked by Great
-    Expectations.
+    """Check whether the data meets expectations: rules for tables, checked by Great Expectations.
 
-    `init` proposes expectations, `run` checks them, `docs` shows where the reports are.
+    They are kept as files. `init` proposes expectations, `run` checks them, `docs` shows where the
+    reports are.
     """
 
 
@@ -32,12 +32,12 @@ def command() -> None:
 @config_option
 @click.pass_context
 def init(ctx: click.Context, *, tables: tuple[str, ...], force: bool, config: str | None) -> None:
-    """Propose expectations for TABLES (schema.table downstream, also with * and ?) [all, and
-    replication itself].
+    """Propose expectations for TABLES [all, and replication itself].
 
-    They come from the schema and from a profile of the rows that the server computes at the
-    checkpoint. Each table gets a file in the folder [quality] suites: edit the files, and keep them
-    in git. Edited files are not overwritten.
+    TABLES are names (schema.table) downstream, also with * and ?. The expectations come from the
+    schema and from a profile of the rows that the server computes at the checkpoint. Each table
+    gets a file in the folder [quality] suites: edit the files, and keep them in git. Edited files
+    are not overwritten.
     """
     from sluice.expectations.suite_files import WriteResult
     from sluice.expectations.write_suites import propose_suites
@@ -88,11 +88,10 @@ def run(
     copy_file: str | None,
     config: str | None,
 ) -> int:
-    """Check whether the expectations of SUITES (schema.table or replication, also with * and ?)
-    [all] are met.
+    """Check whether the expectations of SUITES [all] are met.
 
-    Exit code 1 if an expectation that fails the run isn't met, 4 if applying was paused because of
-    one; warnings leave it 0.
+    SUITES are schema.table or replication, also with * and ?. Exit code 1 if an expectation that
+    fails the run isn't met, 4 if applying was paused because of one; warnings leave it 0.
     """
     from sluice.etl.settings import read_target
     from sluice.expectations.run import QualityRequest, run_quality

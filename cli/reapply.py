@@ -55,9 +55,10 @@ def command(
     *,
     plan_only: bool,
 ) -> int:
-    """Apply past windows of the relay log again, to another downstream: a folder of binlog files, a
-    Kafka topic or a database. It gets what was committed in a range of time, each transaction once,
-    while the pipeline continues.
+    """Apply past windows of the relay log again: to another downstream, or to repair rows.
+
+    With --to, a folder of binlog files, a Kafka topic or a database gets what was committed in a
+    range of time, each transaction once, while the pipeline continues.
 
     Without --to, repair rows of the pipeline's own database. Rows of the tables in --table that
     were changed in the range become what they are upstream, from the relay log alone, while

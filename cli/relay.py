@@ -131,7 +131,7 @@ def _change_text(change: RowChange) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value for a terminal: control characters escaped, long ones cut."""
+    """Format a value for a terminal: control characters escaped, long ones cut."""
     text = (
         "NULL"
         if value is None

@@ -62,9 +62,10 @@ def command(
     *,
     paused: bool,
 ) -> None:
-    """Replay the recording DIR into a fresh upstream and downstream of the running stack (`sluice
-    up`), and wait until all of it is applied. The state of an earlier replay is removed. The stack
-    keeps running afterwards.
+    """Replay the recording DIR through the running stack (`sluice up`); wait until it is applied.
+
+    Upstream and downstream begin fresh: the state of an earlier replay is removed. The stack keeps
+    running afterwards.
     """
     if speed != "max":
         try:

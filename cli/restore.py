@@ -90,8 +90,9 @@ def command(
     beside: bool,
     **said: Any,
 ) -> int:
-    """Restore tables as of a moment from the archive: into new databases on the same server, into
-    another server, or with --files into files.
+    """Restore tables as of a moment from the archive.
+
+    They go into new databases on the same server, into another server, or with --files into files.
 
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine; a
     cancelled restore leaves nothing behind. After a kill or an error, run the same command again to

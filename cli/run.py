@@ -32,9 +32,11 @@ from sluice.devstack.stack import DEFAULT_RECORDING
 )  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, directory: Path | None, speed: str, *, bootstrap: bool) -> int:
-    """Run the whole demo on one machine: start the stack on empty data, replay recorded TiDB
-    traffic, and bootstrap the downstream in the middle of it. Then compare the downstream with the
-    recording's snapshots, and stop everything. Exit code 0 only if there is no difference.
+    """Run the whole demo on one machine, and compare the result with the recording.
+
+    Start the stack on empty data, replay recorded TiDB traffic, and bootstrap the downstream in the
+    middle of it. Then compare the downstream with the recording's snapshots, and stop everything.
+    Exit code 0 only if there is no difference.
     """
     directory = (directory or recording_folder(DEFAULT_RECORDING)).absolute()
     recording = Recording(directory)

@@ -22,11 +22,10 @@ _POLL_INTERVAL_S = 0.5
 @config_option
 @click.pass_context
 def command(ctx: click.Context, *, moment: str, follow: bool, config: str | None) -> None:
-    """Apply up to exactly a commit timestamp, in the middle of a window if necessary, and wait
-    there until `sluice resume`.
+    """Apply up to exactly a commit timestamp, and wait there until `sluice resume`.
 
-    TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00 or '2026-11-21 12:00:00' (UTC
-    without a zone). Everything committed until then is included.
+    It may be in the middle of a window. TIME is an ISO date-time, such as 2026-11-21T12:00:00+00:00
+    or '2026-11-21 12:00:00' (UTC without a zone). Everything committed until then is included.
     """
     from sluice.etl import operate
 
@@ -59,6 +58,6 @@ def _follow(settings: Settings, ts: int) -> None:
             return
         if now["apply_paused"] or now["apply_until_ts"] != ts:
             raise click.ClickException(
-                "somebody gave another order meanwhile; `sluice status` shows it"
+                "another order replaced this one meanwhile; `sluice status` shows it"
             )
         time.sleep(_POLL_INTERVAL_S)

@@ -47,8 +47,7 @@ _PASSES = 3
 
 
 def _exit_code(status: dict[str, Any]) -> int:
-    """Return 4 if replication has stopped and needs an operator, 3 if it waits for a server or a
-    pump.
+    """Return 4 if replication needs an operator, 3 if it waits for a server or a pump.
 
     Landing waits for a pump that is away, so a paused pump counts.
     """
@@ -184,7 +183,7 @@ _AFTERWARDS = {
     "compact": "`airflow dags unpause archive`",
     "retain": "the next run of the DAG archive tries again",
 }
-"""What to run after the hint was followed; for all others `sluice resume`."""
+"""The command to run after following the hint; for all other tasks it is `sluice resume`."""
 
 
 def _order_lines(orders: dict[str, Any]) -> list[str]:

@@ -74,7 +74,7 @@ def command(
 
 
 def _of_drainer(file: Path) -> Settings:
-    """The settings that a drainer.toml stands for; what has no meaning here is printed."""
+    """Return the settings that a drainer.toml stands for; what has no meaning here is printed."""
     from sluice.etl.settings import parse_settings, read_drainer
 
     drainer = read_drainer(file)

@@ -29,7 +29,7 @@ _WIDTH, _HEIGHT = 80, 200
 _HOUR_MS = 3_600_000
 _ONCE_TIMEOUT_S, _POLL_TIMEOUT_S = 15.0, 0.8
 _OVERVIEW_TIME_SHARE = 0.7
-"""What of the patience the overview has for those it asks."""
+"""The share of the timeout that the overview may spend waiting for its sources."""
 
 
 @click.command("top")
@@ -74,7 +74,7 @@ def _width() -> int:
 
 
 class _Poller:
-    """Looks at pipelines; who doesn't answer soon is shown as he was seen last."""
+    """Poll pipelines; one that does not respond in time is shown from its last sample."""
 
     def __init__(self, pipelines: Pipelines, patience_s: float) -> None:
         """`patience_s`: how long a look takes at most."""

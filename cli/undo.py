@@ -47,8 +47,9 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Print the SQL that takes back the transaction committed at COMMIT_TS, from its old values in
-    the binlog. `sluice find` finds the timestamp.
+    """Print the SQL that takes back the transaction committed at COMMIT_TS.
+
+    It comes from the old values in the binlog. `sluice find` finds the timestamp.
 
     Run the SQL in TiDB, the upstream; Sluice writes nothing. Replication brings the result
     downstream; in the downstream alone the SQL would make the replica differ from TiDB. Each

@@ -1,6 +1,6 @@
-"""Is the data what it should be? Expectations of tables and of the replication itself, kept as
-files, looked at by Great Expectations, with its Data Docs for people.
+"""Check whether the data meets its expectations, of tables and of the replication itself.
 
+Expectations are kept as files and checked by Great Expectations, with its Data Docs for people.
 Great Expectations takes seconds to import: only `sluice.expectations.gx` does so, inside of tasks
 and commands.
 """

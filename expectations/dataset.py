@@ -29,9 +29,7 @@ class ColumnShape:
 
     name: str
     type: str
-    """In small letters, without what doesn't count (display widths): ``bigint unsigned``,
-    ``decimal(12,2)``.
-    """
+    """The type in small letters, without display widths: ``bigint unsigned``, ``decimal(12,2)``."""
     nullable: bool = True
     default: str = ""
     extra: str = ""
@@ -39,9 +37,7 @@ class ColumnShape:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A foreign key: these columns, and the table (``schema.table``) and columns that they name a
-    row of.
-    """
+    """A foreign key: `columns` name a row of `parent` (``schema.table``) by `parent_columns`."""
 
     columns: tuple[str, ...]
     parent: str
@@ -74,19 +70,19 @@ class Dataset(Protocol):
     """The same as Unix ms: what is fresh is measured by it."""
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT; its tables as `table` names them, names in backquotes.
+        """Return the rows of a SELECT; its tables as `table` names them, names in backquotes.
 
         Raises SluiceError.
         """
 
     def table(self, name: str) -> str:
-        """A table (``schema.table``), for a statement. Raises QualityError if it isn't there."""
+        """Return how a statement names a table (``schema.table``). Raises QualityError."""
 
     def shape(self, name: str) -> TableShape:
-        """What a table is. Raises QualityError if it isn't there."""
+        """Return a table's shape. Raises QualityError if the table is missing."""
 
     def tables(self) -> Sequence[str]:
-        """What there is."""
+        """Return the names of all tables."""
 
 
 _CURRENT_DATASET: ContextVar[Dataset] = ContextVar("place")
@@ -95,7 +91,7 @@ _CURRENT_SETTINGS: ContextVar[Settings] = ContextVar("settings")
 
 @contextmanager
 def using(place: Dataset, settings: Settings) -> Iterator[None]:
-    """Expectations that are looked at meanwhile ask there, of that pipeline."""
+    """Make `place` and `settings` current for expectations that are checked meanwhile."""
     token, of_settings = _CURRENT_DATASET.set(place), _CURRENT_SETTINGS.set(settings)
     try:
         yield
@@ -105,7 +101,10 @@ def using(place: Dataset, settings: Settings) -> Iterator[None]:
 
 
 def pipeline() -> Settings:
-    """Whose expectation is being looked at. Raises DefectError outside of `using`."""
+    """Return the settings of the pipeline that is being checked.
+
+    Raises DefectError outside of `using`.
+    """
     try:
         return _CURRENT_SETTINGS.get()
     except LookupError:
@@ -121,5 +120,5 @@ def current() -> Dataset:
 
 
 def quoted(name: str) -> str:
-    """A column's name in a statement."""
+    """Quote a column's name for a statement."""
     return "`" + name.replace("`", "``") + "`"

@@ -30,11 +30,11 @@ class DataDocs:
 
     @staticmethod
     def page(run: str, suite: str) -> str:
-        """The path of a suite's page, below the folder."""
+        """Return the path of a suite's page, below the folder."""
         return f"{_RUNS}/{run}/{quote(suite, safe='_-')}.html"
 
     def read(self, path: str) -> bytes | None:
-        """A file by its path below the folder.
+        """Read a file by its path below the folder.
 
         None if there is none, or the path leads elsewhere.
         """
@@ -47,12 +47,12 @@ class DataDocs:
             return None
 
     def write(self, run: QualityRun, lines: Sequence[ExpectationLine], result: str) -> None:
-        """A suite's page, and its result beside it."""
+        """Write a suite's page, and its result beside it."""
         self._replace(run.page.removesuffix("html") + "json", result)
         self._replace(run.page, suite_page(run, lines))
 
     def index(self, runs: Sequence[QualityRun], kept: Iterable[str]) -> None:
-        """The index anew, and the pages of runs that aren't kept any more go."""
+        """Write the index again, and remove the pages of runs that are no longer kept."""
         stay = set(kept)
         for name in self._storage.names(_RUNS):
             if _RUN.match(name) and name not in stay:

@@ -22,25 +22,35 @@ __all__ = ["STYLE", "ExpectationLine", "index_page", "suite_page"]
 STYLE = """\
 :root { color-scheme: light dark; --line: #d5d9df; --soft: #f4f6f8; --text: #1b2430; --dim: #5d6878;
   --good: #1a7f4b; --warn: #9a6400; --bad: #c22f2f; }
-@media (prefers-color-scheme: dark) { :root { --line: #38404c; --soft: #1d232c; --text: #e4e8ee; --dim: #97a3b4;
+@media (prefers-color-scheme: dark) { :root { --line: #38404c; --soft: #1d232c; --text: #e4e8ee;
+  --dim: #97a3b4;
   --good: #4cc38a; --warn: #e2a93b; --bad: #ff7b72; } body { background: #12161c; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); margin: 0 auto; padding: 1.2rem; max-width: 70rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .2rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); margin: 0 auto; padding: 1.2rem;
+  max-width: 70rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 p { margin: .3rem 0; } a { color: inherit; } .dim, .dim a { color: var(--dim); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; color: var(--dim); white-space: nowrap; } td.number { text-align: right; white-space: nowrap; }
-.badge { display: inline-block; padding: 0 .55rem; border-radius: 1rem; border: 1px solid; font-size: .85rem;
-  font-weight: 600; white-space: nowrap; }
-.passed { color: var(--good); } .warned { color: var(--warn); } .failed, .paused, .error { color: var(--bad); }
-.card { border: 1px solid var(--line); border-left-width: 4px; border-radius: 6px; padding: .7rem 1rem;
-  margin: .7rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .4rem .6rem;
+  border-bottom: 1px solid var(--line); }
+th { font-weight: 600; color: var(--dim); white-space: nowrap; }
+td.number { text-align: right; white-space: nowrap; }
+.badge { display: inline-block; padding: 0 .55rem; border-radius: 1rem; border: 1px solid;
+  font-size: .85rem; font-weight: 600; white-space: nowrap; }
+.passed { color: var(--good); } .warned { color: var(--warn); }
+.failed, .paused, .error { color: var(--bad); }
+.card { border: 1px solid var(--line); border-left-width: 4px; border-radius: 6px;
+  padding: .7rem 1rem; margin: .7rem 0; }
 .card p:first-child { display: flex; gap: .6rem; align-items: baseline; margin-top: 0; }
-.card.warned { border-left-color: var(--warn); } .card.failed, .card.paused { border-left-color: var(--bad); }
-.card > * { color: var(--text); } .card .dim { color: var(--dim); } .card .badge { color: var(--bad); }
+.card.warned { border-left-color: var(--warn); }
+.card.failed, .card.paused { border-left-color: var(--bad); }
+.card > * { color: var(--text); } .card .dim { color: var(--dim); }
+.card .badge { color: var(--bad); }
 .card.warned .badge { color: var(--warn); }
-.examples { margin-top: .5rem; font-size: .9rem; } .examples td, .bars td { font-variant-numeric: tabular-nums; }
-.examples td { background: var(--soft); font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
+.examples { margin-top: .5rem; font-size: .9rem; }
+.examples td, .bars td { font-variant-numeric: tabular-nums; }
+.examples td { background: var(--soft); font-family: ui-monospace, monospace;
+  overflow-wrap: anywhere; }
 .trend { letter-spacing: .08em; white-space: nowrap; }
 """
 _STATE_OF = {"warn": "warned", "fail": "failed", "pause": "paused"}
@@ -62,7 +72,7 @@ class ExpectationLine:
 
 
 def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
-    """What a suite found in one run."""
+    """Render what a suite found in one run."""
     failed = [line for line in lines if not line.met]
     parts = [
         f"<p class=dim><a href='{_up(run)}index.html'>All runs</a></p>",

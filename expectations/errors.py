@@ -8,7 +8,7 @@ __all__ = ["QualityError", "QualityFailedError", "SuiteError"]
 
 
 class SuiteError(RequestError):
-    """A file with expectations says what nobody understands; names the file and the place in it."""
+    """An invalid file with expectations; names the file and the place in it."""
 
     way_out = "correct the file"
 

@@ -44,15 +44,15 @@ class LakeDataset:
         self._views: dict[str, str] = {}
 
     def frame(self, name: str) -> Any:
-        """A table's frame. Raises QualityError."""
+        """Return a table's frame. Raises QualityError."""
         return self._frames.tables[self._upstream(name)]
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The few rows of a query. Raises AsOfError, SparkError."""
+        """Return the few rows of a query. Raises AsOfError, SparkError."""
         return self._frames.ask(statement)
 
     def table(self, name: str) -> str:
-        """A table, for a statement. Raises QualityError."""
+        """Return a table's name for a statement. Raises QualityError."""
         if name not in self._views:
             frame, view = self.frame(name), f"sluice_quality_{len(self._views)}"
             frame.createOrReplaceTempView(view)
@@ -60,7 +60,7 @@ class LakeDataset:
         return self._views[name]
 
     def shape(self, name: str) -> TableShape:
-        """What a table was then: its columns have the upstream's types. Raises QualityError."""
+        """Return a table's shape at that time, with the upstream's types. Raises QualityError."""
         found = self._tables[self._upstream(name)]
         table = found.table
         columns = tuple(
@@ -71,7 +71,7 @@ class LakeDataset:
         return TableShape(name, columns, (tuple(table.primary_key),) if table.primary_key else ())
 
     def tables(self) -> Sequence[str]:
-        """What was asked for and was there."""
+        """Return the requested tables that existed."""
         return sorted(self._names)
 
     def _upstream(self, name: str) -> str:
@@ -120,8 +120,9 @@ def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iter
 
 @contextmanager
 def _as_active_session(frames: TableFrames) -> Iterator[None]:
-    """Great Expectations asks PySpark for the session that there is, and for functions that go with
-    it.
+    """Make the session active: Great Expectations asks PySpark for the active session.
+
+    It also asks for functions that go with it.
     """
     os.environ.setdefault(_CONNECT, "1")
     kind: Any = type(frames.spark)

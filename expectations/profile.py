@@ -1,5 +1,6 @@
-"""What a table's rows are like, computed by the server: one pass over all columns, and one over
-each that may be an enumeration.
+"""Profile a table's rows; the server computes the profile.
+
+It makes one pass over all columns, and one over each column that may be an enumeration.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MAX_SHORT_TEXT_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """`nulls`: so many rows have none.
+    """A column's profile; `nulls`: the number of rows without a value.
 
     `least`, `greatest`: as texts, of numbers and times only. `values`: all of them, if they are few
     enough to be an enumeration.
@@ -49,7 +50,7 @@ class TableProfile:
 
 
 def family(column: ColumnShape) -> str:
-    """``number``, ``moment``, ``date``, ``text``, or "" for what isn't looked into."""
+    """Return ``number``, ``moment``, ``date``, ``text``, or "" for a type that isn't profiled."""
     return next((name for name, pattern in _FAMILIES if pattern.match(column.type)), "")
 
 
@@ -81,7 +82,7 @@ def profile(place: Dataset, shape: TableShape) -> TableProfile:
 
 
 def without_parent(place: Dataset, table: str, reference: Reference) -> str:
-    """The rows of a table whose reference names no row, as what follows FROM.
+    """Return SQL for what follows FROM: the rows of a table whose reference names no row.
 
     Raises SluiceError.
     """

@@ -144,7 +144,7 @@ def _range(column: ColumnShape, facts: ColumnProfile) -> Iterator[Expectation]:
 
 
 def _power(value: float) -> int:
-    """The power of ten that isn't less."""
+    """Return the smallest power of ten that isn't less than `value`."""
     power = 1
     while power < value:
         power *= 10
@@ -180,8 +180,9 @@ def _reference(reference: Reference, severity: str, why: str) -> Expectation:
 def _guess_references(
     place: Dataset, shape: TableShape, tables: frozenset[str]
 ) -> Iterator[Reference]:
-    """``customer_id`` may name a row of ``customer`` or ``customers`` of the same schema, by a key
-    of the same type.
+    """Guess references: ``customer_id`` may name a row of ``customer`` or ``customers``.
+
+    The other table is of the same schema, with a key of the same type.
     """
     schema = TableName.parse(shape.name).schema
     by_name = {name.lower(): name for name in tables}
@@ -204,7 +205,10 @@ def _guess_references(
 
 
 def _fresh(place: Dataset, shape: TableShape, rows: TableProfile) -> Iterator[Expectation]:
-    """Columns that say when a row was made or changed, if some row is of the last days."""
+    """Propose freshness of columns with creation or change times, if some row is recent.
+
+    Recent: of the last days.
+    """
     for column in shape.columns:
         newest = rows.columns[column.name].greatest
         if family(column) != "moment" or newest is None or not _tells_when(column):

@@ -1,6 +1,4 @@
-"""What there is to know of the replication itself, from the relay log, the archive and the
-checkpoint.
-"""
+"""Collect the state of the replication from the relay log, the archive and the checkpoint."""
 
 from __future__ import annotations
 
@@ -38,11 +36,11 @@ class ReplicationDataset:
         self.at_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """Raises QualityError."""
+        """Raise QualityError: there are no rows."""
         raise QualityError("the replication has no rows to ask for")
 
     def table(self, name: str) -> str:
-        """Raises QualityError."""
+        """Raise QualityError: there is no table."""
         raise QualityError(f"{name}: the replication's suite is about no table")
 
     def shape(self, name: str) -> TableShape:
@@ -54,11 +52,11 @@ class ReplicationDataset:
         return ()
 
     def broken(self, hours: float) -> tuple[str, int]:
-        """Where the chain of windows is broken, "" if nowhere.
+        """Return where the chain of windows is broken, "" if nowhere, and the windows checked.
 
-        And how many windows were looked at: those of the relay log of so many hours. The archive's
-        volumes are looked at from the first to the last, and whether the relay log goes on where
-        they end. Raises OSError.
+        Those are the number of the relay log's windows of the last `hours`. The archive's segments
+        are checked from the first to the last, and whether the relay log goes on where they end.
+        Raises OSError.
         """
         count, before = 0, None
         relay = self.settings.open_relay()
@@ -97,8 +95,10 @@ class ReplicationDataset:
 
     @cached_property
     def changes(self) -> Mapping[str, Mapping[int, float]]:
-        """Changes of each table (``schema.table`` upstream) in each hour (Unix ms / HOUR_MS), as
-        the archive counted them, for as long as it has. Raises relay errors.
+        """Return each table's changes in each hour, as the archive counted them.
+
+        The table is ``schema.table`` upstream, the hour Unix ms / HOUR_MS. The counts go back as
+        far as the archive does. Raises relay errors.
         """
         return changes_per_hour(self.settings)
 
@@ -110,8 +110,9 @@ class ReplicationDataset:
         return int(min(through_ms, self.at_ms)) // HOUR_MS - 1
 
     def usual(self, table: str, hour: int, days: int) -> float | None:
-        """The median of a table's changes in the same hour of the days before, None if it wasn't
-        there on any.
+        """Return the median of a table's changes in the same hour of the days before.
+
+        None if the table existed on none of them.
         """
         found = self.changes.get(table, {})
         before = [found.get(hour - 24 * day, 0.0) for day in range(1, days + 1)]
@@ -124,9 +125,9 @@ class ReplicationDataset:
 
 
 def changes_per_hour(settings: Settings) -> Mapping[str, Mapping[int, float]]:
-    """What the archive's volumes have counted.
+    """Return the changes that the archive's segments have counted, by table and hour.
 
-    The changes of a volume that is longer than an hour are spread evenly over its time. Raises
+    The changes of a segment that is longer than an hour are spread evenly over its time. Raises
     relay errors.
     """
     counts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))

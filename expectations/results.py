@@ -24,11 +24,11 @@ class QualityResults:
         self._settings = settings
 
     def runs(self, most: int = 100) -> list[QualityRun]:
-        """At most so many suites of runs, newest first."""
+        """Return the suites of the newest runs, newest first, at most `most`."""
         return self._runs().newest(most)
 
     def last(self) -> list[QualityRun]:
-        """The suites of the newest run."""
+        """Return the suites of the newest run."""
         return self._runs().last()
 
     def newest_ms(self) -> int:
@@ -40,7 +40,7 @@ class QualityResults:
         return self._runs().note(run, suites, self._settings.quality.keep)
 
     def docs(self) -> DataDocs:
-        """The Data Docs, from their ``index.html`` on, once there was a run."""
+        """Return the Data Docs, which begin with ``index.html`` once there was a run."""
         return DataDocs(self._docs_place())
 
     def docs_index(self) -> str:

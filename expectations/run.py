@@ -45,9 +45,9 @@ class QualityRequest:
     suites: tuple[str, ...] = ()
     """Names, also with * and ?; empty: all."""
     ts: int = 0
-    """Of the lake: as of this TSO; 0: where the archive ends."""
+    """For the lake: check as of this TSO; 0: where the archive ends."""
     target: dict[str, Any] = field(default_factory=dict)
-    """Of a copy: where it is, as `sluice.etl.settings.read_target` gives it."""
+    """For a copy: its server, as `sluice.etl.settings.read_target` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class QualitySummary:
     index: str
     """The Data Docs' first page: a path or a URL."""
     paused: bool = False
-    """Whether applying was paused."""
+    """Whether this run paused applying."""
 
     def check(self) -> None:
-        """Raises QualityFailedError if anything failed that fails the run."""
+        """Raise QualityFailedError if an expectation failed that fails the run."""
         bad = [suite for suite in self.suites if suite.state not in (PASSED, "warned")]
         if bad:
             told = "; ".join(f"{suite.suite}: {_suite_text(suite)}" for suite in bad[:5])
@@ -72,10 +72,10 @@ class QualitySummary:
 def run_quality(
     settings: Settings, wish: QualityRequest, say: OnSuiteDone = lambda _: None
 ) -> QualitySummary:
-    """Look at the suites.
+    """Check the suites.
 
-    `say` is told of each as it is done. Raises QualityError and SuiteError if nothing can be looked
-    at, transient errors of what is looked at, relay errors, OSError.
+    `say` is called with each suite as it is done. Raises QualityError and SuiteError if nothing can
+    be checked, transient errors of the dataset, relay errors, OSError.
     """
     suites = _chosen_suites(settings, wish)
     results, began_ms = QualityResults(settings), time.time_ns() // 1_000_000
@@ -105,7 +105,7 @@ def run_quality(
 
 
 def _index(docs: DataDocs, results: QualityResults, most: int, old: set[str]) -> None:
-    """Two runs may end at a time: who writes the index last sees both."""
+    """Write the index until it is stable: of two runs that end together, the last sees both."""
     while True:
         every = results.runs(most)
         docs.index(every, {one.run for one in every} - old)

@@ -1,4 +1,7 @@
-"""Tables of a MySQL-protocol server as of one moment: the downstream at its checkpoint, or a copy."""
+"""Read tables of a MySQL-protocol server as of one moment: the downstream, or a copy.
+
+The downstream is read at its checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ __all__ = ["ServerDataset", "open_copy_dataset", "open_downstream_dataset"]
 
 
 class ServerDataset:
-    """What a session sees whose transaction began with a consistent snapshot.
+    """Tables in a session whose transaction began with a consistent snapshot.
 
     It reads, and nothing else; after every statement `let_go` is called, so that a DDL waits for a
     statement at the most.
@@ -44,20 +47,20 @@ class ServerDataset:
         self._shapes: dict[str, TableShape | None] = {}
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT. Raises DownstreamError."""
+        """Return the rows of a SELECT. Raises DownstreamError."""
         try:
             return self.session.query(statement)
         finally:
             self.release()
 
     def table(self, name: str) -> str:
-        """A table, for a statement. Raises QualityError, DownstreamError."""
+        """Return a table's name for a statement. Raises QualityError, DownstreamError."""
         self.shape(name)
         schema, table = TableName.parse(name)
         return f"{quoted(schema)}.{quoted(table)}"
 
     def shape(self, name: str) -> TableShape:
-        """What a table is. Raises QualityError, DownstreamError."""
+        """Return a table's shape. Raises QualityError, DownstreamError."""
         if name not in self._shapes:
             self._shapes[name] = shape_of(self._query, name)
         found = self._shapes[name]
@@ -69,7 +72,7 @@ class ServerDataset:
         return found
 
     def tables(self) -> Sequence[str]:
-        """What there is, but for what Sluice itself keeps there. Raises DownstreamError."""
+        """Return all tables but those that Sluice itself keeps there. Raises DownstreamError."""
         return table_names(self._query, self._own_schemas)
 
     def _query(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
@@ -78,7 +81,7 @@ class ServerDataset:
 
 @contextmanager
 def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
-    """The downstream at its checkpoint, while replication goes on.
+    """Open the downstream at its checkpoint, while replication goes on.
 
     Raises QualityError, BaseError, DownstreamError, relay errors.
     """

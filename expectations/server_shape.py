@@ -38,7 +38,7 @@ _REFERENCES = (
 
 
 def table_names(query: Query, own_schemas: tuple[str, ...]) -> list[str]:
-    """The tables (``schema.table``) but the server's own and those in `own_schemas`."""
+    """Return the tables (``schema.table``) but the server's own and those in `own_schemas`."""
     others = {*_SYSTEM_SCHEMAS, *map(str.lower, own_schemas)}
     found = query(_TABLES, ())
     return [
@@ -47,7 +47,7 @@ def table_names(query: Query, own_schemas: tuple[str, ...]) -> list[str]:
 
 
 def shape_of(query: Query, name: str) -> TableShape | None:
-    """A table, None if it isn't there."""
+    """Return a table's shape, None if the table is missing."""
     schema, table = TableName.parse(name)
     columns = tuple(
         ColumnShape(
@@ -65,7 +65,7 @@ def shape_of(query: Query, name: str) -> TableShape | None:
 
 
 def plain_type(text: str) -> str:
-    """A type without display widths, which servers print or don't."""
+    """Return a type without its display width, which only some servers print."""
     return _WIDTH.sub(r"\1", text.lower())
 
 

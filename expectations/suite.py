@@ -17,15 +17,16 @@ __all__ = ["DATASETS", "REPLICATION", "Expectation", "Suite"]
 REPLICATION = "replication"
 """The suite about the replication itself."""
 DATASETS = ("downstream", "lake", "copy")
-"""What tables can be looked at on."""
+"""The datasets that tables can be checked on."""
 _KINDS = re.compile(r"(expect_[a-z0-9_]+|unexpected_rows_expectation)\Z")
 _OWN = ("expectation", "severity", "why", "on")
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation: the name that Great Expectations, or `sluice.expectations.gx.custom`, has
-    for it, and its arguments.
+    """One expectation: its name and its arguments.
+
+    The name is that of Great Expectations, or of `sluice.expectations.gx.custom`.
     """
 
     expectation: str
@@ -33,7 +34,7 @@ class Expectation:
     severity: str = "fail"
     """One of SEVERITIES."""
     why: str = ""
-    """Where it comes from, for people."""
+    """The reason for the expectation, for people."""
     on: tuple[str, ...] = ()
     """Only there; empty: wherever its suite is looked at."""
 
@@ -53,7 +54,7 @@ class Expectation:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Expectation:
-        """From its table of a file. Raises SuiteError that says what is wrong."""
+        """Parse an expectation's table of a file. Raises SuiteError with the reason."""
         kind, severity = document.get("expectation"), document.get("severity", "fail")
         if not isinstance(kind, str) or not _KINDS.match(kind):
             raise SuiteError(
@@ -80,7 +81,7 @@ class Suite:
 
     @classmethod
     def parse(cls, text: str, path: str) -> Suite:
-        """The content of a file; `path` is for errors. Raises SuiteError."""
+        """Parse the content of a file; `path` is for errors. Raises SuiteError."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -99,7 +100,7 @@ class Suite:
         return cls(name, tuple(_each(found, path)))
 
     def for_place(self, on: str) -> Suite:
-        """What counts there."""
+        """Return the suite with only the expectations that apply to the dataset `on`."""
         return Suite(self.name, tuple(e for e in self.expectations if not e.on or on in e.on))
 
 

@@ -1,7 +1,7 @@
-"""The folder of suites: a TOML file a table, which people edit and review.
+"""Keep the folder of suites: one TOML file a table, which people edit and review.
 
-A file that `write` made says so by the digest of its own text. Once that doesn't fit any more
-somebody has edited it, and it is theirs.
+A file that `write` made holds the digest of its own text. Once that digest no longer fits, the file
+was edited, and belongs to its editor.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ __all__ = ["SuiteFolder", "WriteResult", "text_of"]
 _ENDING = ".toml"
 _DIGEST = "# proposed: "
 _HEAD = """\
-# What is expected of one table. `sluice quality init` has proposed it, from the schema and a profile of the rows.
-# Edit it, and keep it in git. What was edited is left alone by the next init: it knows by the line that follows.
+# What is expected of one table. `sluice quality init` has proposed it, from the schema and a
+# profile of the rows. Edit it, and keep it in git. What was edited is left alone by the next init:
+# it knows by the line that follows.
 """
 _LEGEND = """\
 
-# severity   warn: it is reported. fail: the run fails as well. pause: applying pauses, too, until `sluice resume`.
+# severity   warn: it is reported. fail: the run fails as well. pause: applying pauses, too, until
+#            `sluice resume`.
 # on         only there, as in on = ["downstream", "lake", "copy"]
 """
 
@@ -35,7 +37,7 @@ class WriteResult(Enum):
     """What became of a file."""
 
     NEW = "new"
-    AGAIN = "proposed anew"
+    AGAIN = "proposed again"
     SAME = "as it was"
     EDITED = "edited, left alone"
 
@@ -57,11 +59,11 @@ class SuiteFolder:
         return [found[name] for name in sorted(found)]
 
     def path(self, name: str) -> Path:
-        """The file that `write` has for a table."""
+        """Return the path of a table's file."""
         return self.folder / f"{quote(name, safe='._-')}{_ENDING}"
 
     def write(self, suite: Suite, *, over_edited: bool = False) -> WriteResult:
-        """Put a proposal there, but not over what somebody has edited unless that is wanted."""
+        """Write a proposal, but not over an edited file unless `over_edited`."""
         path, text = self.path(suite.name), text_of(suite)
         try:
             there = path.read_text(encoding="utf-8")
@@ -85,7 +87,7 @@ class SuiteFolder:
 
 
 def text_of(suite: Suite) -> str:
-    """The content of a suite's file."""
+    """Return the content of a suite's file."""
     parts = [_LEGEND, f"table = {_value(suite.name)}\n", *map(_block, suite.expectations)]
     body = "\n".join(parts)
     return f"{_HEAD}{_DIGEST}{_digest(body)}\n{body}"

@@ -1,6 +1,7 @@
-"""How a sum over a table's rows has changed between two moments, from the archive: of the rows that
-are different, so a sum that must stay the same (all accounts' balances) is proved without reading
-what is the same.
+"""Compute how a sum over a table's rows has changed between two moments, from the archive.
+
+Only the rows that differ are read. So a sum that must stay the same (all accounts' balances) is
+proved without reading the rows that are the same.
 """
 
 from __future__ import annotations

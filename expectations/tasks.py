@@ -20,10 +20,10 @@ log = logging.getLogger("sluice.quality")
 
 
 def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Look at what the form says (`on`, `suites`, `as_of`, `copy`).
+    """Check what the form asks for (`on`, `suites`, `as_of`, `copy`).
 
-    In a run that Airflow's clock began only if it is due. What was found, None if nothing was
-    looked at. Raises QualityFailedError, and as `run_quality`.
+    In a run that Airflow's clock began, only if it is due. Returns the summary, None if nothing was
+    checked. Raises QualityFailedError, and as `run_quality`.
     """
     if is_scheduled(run_id):
         if not is_due(settings):

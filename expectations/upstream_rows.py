@@ -1,6 +1,4 @@
-"""Whether a table downstream has the upstream's rows: the job of `sluice.etl.verify`, asked for one
-table.
-"""
+"""Check that a table downstream has the upstream's rows: a verify job for one table."""
 
 from __future__ import annotations
 
@@ -19,9 +17,10 @@ _REQUESTER = "sluice quality"
 def compared_with_upstream(
     settings: Settings, table: str, how: str
 ) -> tuple[bool, str, list[dict[str, str]]]:
-    """Whether a table (``schema.table`` downstream) is what it is upstream, what was found in
-    words, and rows that differ. `how`: as in `VerifyRequest`. Raises QualityError if it couldn't be
-    compared, and as `run_verify`.
+    """Return whether a downstream table equals its upstream, the finding, and rows that differ.
+
+    The table is ``schema.table`` downstream, the finding in words. `how`: as in `VerifyRequest`.
+    Raises QualityError if it couldn't be compared, and as `run_verify`.
     """
     job = create_verify(settings, VerifyRequest((_upstream(settings, table),), how), _REQUESTER)
     done = run_verify(settings, job.id, Runner(_REQUESTER))
@@ -30,7 +29,7 @@ def compared_with_upstream(
         raise QualityError(
             f"{table} wasn't compared, job {done.job} is {done.state}:"
             f" {'; '.join(problems) or 'no table is that'}",
-            way_out=f"`sluice verify {table}` tells more",
+            way_out=f"`sluice verify {table}` shows more",
         )
     if done.equal:
         return True, f"{done.rows:,} rows, as of {tso.text(done.ts)} (job {done.job})", []

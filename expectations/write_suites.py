@@ -1,4 +1,4 @@
-"""First suites for the tables that there are, written where nobody has edited one."""
+"""Write first suites for the existing tables; edited files stay."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OnSuiteWritten = Callable[[Suite, Path, WriteResult], None]
 def propose_suites(
     settings: Settings, globs: Sequence[str], say: OnSuiteWritten, *, over_edited: bool = False
 ) -> None:
-    """Propose suites for the downstream's tables that have such names (``schema.table``, also with
+    """Propose suites for the downstream's tables at its checkpoint, and for the replication.
 
-    * and ?; all without any), as they are at its checkpoint, and for the replication. Raises
+    `globs` select tables (``schema.table``, also with * and ?); all without any. Raises
     QualityError, DownstreamError, OSError.
     """
     folder = SuiteFolder(Path(settings.quality.suites))

@@ -1,6 +1,6 @@
-"""Great Expectations, and nothing outside of this folder imports it: that takes seconds.
+"""Run Great Expectations; nothing outside of this folder imports it, since that takes seconds.
 
-It sends no usage data from here, whatever the environment says.
+It sends no usage data from here, whatever the environment asks for.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""The project's own expectations: what they ask, they ask of
-`sluice.expectations.dataset.current()` in SQL that servers and Spark both understand, and the
-server computes it. None of them reads more than a few rows.
+"""Define the project's own expectations.
+
+They query `sluice.expectations.dataset.current()` in SQL that servers and Spark both understand,
+and the server computes it. None of them reads more than a few rows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _MS_PER_H = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an expectation found: whether it is met, in words what was there, and rows that show why
-    not.
+    """What an expectation found: whether it is met, the observation in words, and counterexamples.
+
+    The counterexamples are rows.
     """
 
     met: bool
@@ -38,17 +40,17 @@ class Found:
 
     @classmethod
     def as_expected(cls, observed: str) -> Found:
-        """It is met."""
+        """Make a finding that meets the expectation."""
         return cls(met=True, observed=observed)
 
     @classmethod
     def otherwise(cls, observed: str, rows: Sequence[dict[str, str]] = ()) -> Found:
-        """It isn't."""
+        """Make a finding that fails the expectation."""
         return cls(met=False, observed=observed, rows=rows)
 
 
 FOUND: ContextVar[dict[int, Found]] = ContextVar("found")
-"""What was found, by the number that an expectation has in its suite."""
+"""The findings, by the number that an expectation has in its suite."""
 
 
 class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they are imported
@@ -59,11 +61,11 @@ class OwnExpectation(BatchExpectation):  # type: ignore[misc] # untyped as they 
     domain_keys: ClassVar[tuple[str, ...]] = ("batch_id",)
 
     def says(self) -> str:
-        """What is expected, as a sentence."""
+        """Describe in a sentence what is expected."""
         raise NotImplementedError
 
     def look(self, place: Dataset) -> Found:
-        """Raises SluiceError."""
+        """Check the expectation. Raises SluiceError."""
         raise NotImplementedError
 
     def _validate(
@@ -172,9 +174,7 @@ def _alike(one: str | None, other: str | None) -> bool:
 
 
 class ExpectNewestToBeRecent(OwnExpectation):
-    """The newest value of a column of times (UTC) is at most so many hours before the moment that
-    is looked at.
-    """
+    """Expect a column's newest time (UTC) at most `hours` before the checked moment."""
 
     column: str
     hours: float
@@ -200,8 +200,10 @@ def _unix_ms(value: object) -> float:
 
 
 class ExpectSumToBeConstant(OwnExpectation):
-    """The sums of these columns are what they were: so many hours before the moment that is looked
-    at, or `since` then (a TSO, or a time in UTC). The archive tells.
+    """Expect the sums of these columns to be what they were before.
+
+    Before is `hours` before the moment that is checked, or `since` (a TSO, or a time in UTC). The
+    old sums come from the archive.
     """
 
     columns: list[str]
@@ -262,4 +264,4 @@ OWN: dict[str, type[OwnExpectation]] = {
     "expect_sum_to_be_constant": ExpectSumToBeConstant,
     "expect_table_to_equal_the_upstream": ExpectTableToEqualTheUpstream,
 }
-"""By the name that suites have for them."""
+"""The expectations, by their names in suites."""

@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["MAX_EXAMPLES", "as_json", "as_text", "example_rows"]
 
 MAX_EXAMPLES = 20
-"""So many rows are shown of what is wrong."""
+"""The most rows shown of what is wrong."""
 _MAX_CHARS = 200
 
 
@@ -27,7 +27,7 @@ def example_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[di
 
 
 def as_json(value: Any) -> Any:
-    """What a result holds, in values that JSON has."""
+    """Convert a result's value into values that JSON has."""
     if isinstance(value, Mapping):
         return {as_text(key): as_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -33,7 +33,7 @@ class ExpectWindowsWithoutGaps(OwnExpectation):
 
 
 class ExpectLagBelow(OwnExpectation):
-    """The checkpoint is at most so many seconds behind the clock."""
+    """Expect the checkpoint at most `seconds` behind the clock."""
 
     seconds: float
 
@@ -48,9 +48,10 @@ class ExpectLagBelow(OwnExpectation):
 
 
 class ExpectUsualChanges(OwnExpectation):
-    """A table's changes in the last whole hour are at most `factor` times as many as usual (the
-    median of the same hour of the `days` before), and not less than a `factor`-th; where there are
-    at least `fewest`, now or usually.
+    """Expect a table's changes in the last whole hour to be as many as usual.
+
+    They are at most `factor` times the usual number (the median of the same hour of the `days`
+    before), and not less than a `factor`-th; where there are at least `fewest`, now or usually.
     """
 
     factor: float = 10
@@ -79,8 +80,10 @@ class ExpectUsualChanges(OwnExpectation):
 
 
 class ExpectChangesWhereThereAlwaysWere(OwnExpectation):
-    """No table is without a change in the last whole hours that had some in the same hours of each
-    of the days before.
+    """Expect changes in every table that always had some at this time of day.
+
+    Fails for a table without a change in the last whole hours that had some in the same hours of
+    each of the days before.
     """
 
     hours: int = 1
@@ -120,4 +123,4 @@ OF_REPLICATION: dict[str, type[OwnExpectation]] = {
     "expect_usual_changes": ExpectUsualChanges,
     "expect_changes_where_there_always_were": ExpectChangesWhereThereAlwaysWere,
 }
-"""By the name that suites have for them."""
+"""The expectations, by their names in suites."""

@@ -31,7 +31,7 @@ def lines_of(looked: SuiteResult) -> list[ExpectationLine]:
 
 
 def json_of(looked: SuiteResult) -> str:
-    """The validation result, as Great Expectations writes it."""
+    """Return the validation result, as Great Expectations writes it."""
     return json.dumps(looked.result.to_json_dict(), ensure_ascii=False, indent=1) + "\n"
 
 

@@ -62,7 +62,7 @@ class SuiteRunner:
         self.context.variables.progress_bars = {"globally": False, "metric_calculations": False}
 
     def look(self, suite: Suite, batches: Batches | None, keys: Sequence[str] = ()) -> SuiteResult:
-        """What a suite finds; `batches` None: it isn't about rows.
+        """Check a suite and return its result; `batches` None: it isn't about rows.
 
         `keys`: the columns that name a row. Raises SuiteError, QualityError, errors of the place.
         """
@@ -136,7 +136,7 @@ def _build_expectation(suite: Suite, number: int, expectation: Expectation) -> A
         built = kind(**arguments, severity=_GX_SEVERITIES[expectation.severity], meta=meta)
         if isinstance(built, OwnExpectation):
             built.meta = meta | {"says": built.says()}
-    except Exception as error:  # theirs: of many kinds
+    except Exception as error:  # Great Expectations raises many kinds
         raise SuiteError(
             f"{suite.name}: expectation {number + 1}, {expectation.expectation}: {error}"
         ) from error
@@ -149,7 +149,7 @@ def _number_of(result: ExpectationValidationResult) -> int:
 
 
 def _exception_text(result: ExpectationValidationResult) -> str:
-    """The error that kept it from being looked at, "" if there was none."""
+    """Return the error that prevented the check, "" if there was none."""
     told: Any = result.exception_info or {}
     if "raised_exception" in told:
         told = {"": told}
@@ -198,7 +198,7 @@ def _suite_result(suite: Suite, results: list[ExpectationValidationResult]) -> S
 
 
 def observed(result: ExpectationValidationResult) -> str:
-    """What was there, in words."""
+    """Describe what was observed, in words."""
     found: Any = result.result
     if found.get("observed_value") is not None:
         return str(found["observed_value"])

@@ -1,4 +1,4 @@
-"""What an expectation says, as a sentence: our own know it, Great Expectations renders its own."""
+"""Describe an expectation in a sentence; Great Expectations renders those that are its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sentence(result: ExpectationValidationResult) -> str:
             key: as_text(one.get("value")) for key, one in (value.get("params") or {}).items()
         }
         text = Template(value.get("template") or "").safe_substitute(params).strip()
-    except Exception:  # theirs: a sentence less is no harm
+    except Exception:  # Great Expectations': a missing sentence is no harm
         text = ""
     column = config.kwargs.get("column")
     if not text:

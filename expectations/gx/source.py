@@ -1,4 +1,4 @@
-"""Great Expectations' own data sources, over a session or Spark frame that is there already.
+"""Give Great Expectations data sources over an open session or a Spark frame.
 
 A server is read over the very transaction whose snapshot `sluice.expectations.server_dataset`
 holds: what SQLAlchemy commits and rolls back ends no transaction, and closing closes nothing.
@@ -31,11 +31,11 @@ class Batches(Protocol):
     def of(
         self, context: AbstractDataContext, name: str
     ) -> tuple[BatchDefinition[Any], dict[str, Any]]:
-        """A table's rows, and the parameters to validate them with."""
+        """Return a table's rows, and the parameters to validate them with."""
 
 
 class _BorrowedConnection:
-    """A PyMySQL connection that belongs to somebody else, in the middle of a transaction of theirs."""
+    """Another owner's PyMySQL connection, in the middle of that owner's transaction."""
 
     def __init__(self, place: ServerDataset, table: str) -> None:
         """`table`: as it is written in a statement, in place of the placeholder."""
@@ -64,7 +64,7 @@ class _BorrowedConnection:
     rollback = commit
 
     def close(self) -> None:
-        """It goes on being used."""
+        """Leave the connection open: its owner goes on using it."""
 
 
 class ServerBatches:
@@ -76,7 +76,7 @@ class ServerBatches:
     def of(
         self, context: AbstractDataContext, name: str
     ) -> tuple[BatchDefinition[Any], dict[str, Any]]:
-        """A table's rows."""
+        """Return a table's rows."""
         self._place.shape(name)
         source: Any = context.data_sources.add_or_update_sql(
             name=name, connection_string=_DIALECT, create_temp_table=False,
@@ -96,7 +96,7 @@ class SparkBatches:
     def of(
         self, context: AbstractDataContext, name: str
     ) -> tuple[BatchDefinition[Any], dict[str, Any]]:
-        """A table's rows."""
+        """Return a table's rows."""
         frame = self._place.frame(name)
         source: Any = context.data_sources.add_or_update_spark(name=name)
         source._execution_engine = SparkDFExecutionEngine(spark=self._place.spark, persist=False)
