@@ -29,6 +29,7 @@ time.
 """
 _SILENT_SCAN_S = 900.0
 """The same for one that is not live: TiKV may have many scans to do before."""
+_CHECK_INTERVAL_S = 5.0
 
 
 class CaptureRefusedError(SluiceError):
@@ -87,6 +88,7 @@ class Subscriptions:
         self._stores: dict[int, _Store] = {}
         self._streams = count(1)
         self._turns = count()
+        self._next_check = 0.0
         self.actions: list[Locate | Send] = []
         self.events = Counter[str]()
         """Counts of rows, resolved timestamps, errors by kind, renewed subscriptions."""
@@ -95,13 +97,20 @@ class Subscriptions:
 
     def located(self, start: bytes, end: bytes, regions: Sequence[Region], now: float) -> None:
         """Take PD's answer: the regions from `start` on, in order; holes are asked for again."""
-        for piece in self.coverage.located(start, end, regions):
+        found = self.coverage.located(start, end, regions)
+        for piece in found:
             assert piece.region is not None
             if piece.region.leader is None:
                 self._retry(piece, now)
             else:
                 self._wait(piece, piece.region, piece.region.leader, now)
-        self.not_located(start, end, now)
+        if found:  # an answer has a limited number of regions: what is behind them is no failure
+            for piece in self.coverage.locating(start, end):
+                piece.not_before = now
+                self.coverage.mark(piece, PieceState.UNKNOWN)
+            self.actions += [Locate(*due) for due in self.coverage.due(now)]
+        else:
+            self.not_located(start, end, now)
         self._admit(now)
 
     def not_located(self, start: bytes, end: bytes, now: float) -> None:
@@ -160,6 +169,12 @@ class Subscriptions:
         Call it several times a second.
         """
         self.actions += [Locate(*due) for due in self.coverage.due(now)]
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_INTERVAL_S
+            self._renew_silent(now)
+        self._admit(now)
+
+    def _renew_silent(self, now: float) -> None:
         for store in self._stores.values():
             for found in list(store.subscriptions.values()):
                 if now - found.heard > (_SILENT_S if found.is_live else _SILENT_SCAN_S):
@@ -167,7 +182,6 @@ class Subscriptions:
                     self._deregister(found)
                     self._end(found)
                     self._retry(found.piece, now)
-        self._admit(now)
 
     # what is known
 

@@ -81,6 +81,11 @@ CASES: dict[str, list[Case]] = {
         Case(f'{WRITES}, le="2"}}', 60, 60, grows=True),
         Case(f'{WRITES}, le="+Inf"}}', 60, 60, grows=True),
     ],
+    "PumpCaptureFailed": [Case('binlog_pump_capture_failed{instance="p1"}', 0, 1)],
+    "PumpCaptureLate": [
+        Case('binlog_pump_capture_frontier_ts{instance="p2"}', 1e9, -1e9),
+        Case('binlog_pump_capture_failed{instance="p2"}', 0, 0),
+    ],
     "PumpVerdictMissing": [Case('binlog_pump_storage_oldest_pending_ts{instance="p1"}', 0, 1)],
     "PumpReaderBehind": [
         Case(

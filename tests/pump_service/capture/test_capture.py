@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.pump_service.capture import Capture, CaptureCluster
+from sluice.pump_service.capture import Capture, CaptureCluster, lock_watch
 from sluice.tidb.pd import PDClient
 from sluice.tidb.tikv import TiKVClient
 from tests.devstack.tidb.change_world import Schedule, effective
@@ -193,3 +193,24 @@ def test_random_schedules_lose_and_double_nothing(captured):
             captured.on_loop(play.take(kind, what))
         captured.do(play.finish)
         captured.catch_up()
+
+
+def test_locks_of_a_dead_tidb_are_ended_and_one_that_lives_is_named(captured, monkeypatch):
+    monkeypatch.setattr(lock_watch, "_STANDSTILL_S", 0.3)
+    monkeypatch.setattr(lock_watch, "_LOOK_INTERVAL_S", 0.3)
+    world = captured.world
+    alive = captured.do(world.begin, {KEYS[1]: b"alive", KEYS[5]: b"alive"})
+    captured.do(world.prewrite, alive)
+    captured.until(
+        lambda: f"transaction {alive.start_ts} " in captured.capture.status().held_back_by
+    )
+    captured.do(world.commit_all, alive)
+    captured.catch_up()
+    dead = captured.do(world.begin, {KEYS[2]: b"dead", KEYS[6]: LONG})
+    captured.do(world.prewrite, dead)
+    for key in dead.changes:
+        captured.do(world.store.abandon, key, dead.start_ts)
+    captured.do(world.one_phase, {KEYS[3]: b"later"})
+    captured.catch_up()
+    captured.until(lambda: captured.capture.status().unmatched_prewrites == 0)
+    assert captured.capture.status().held_back_by == ""

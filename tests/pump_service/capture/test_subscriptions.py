@@ -3,16 +3,19 @@ come, whole.
 """
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.pump_service.capture.coverage import Coverage
+from sluice.pump_service.capture.coverage import Coverage, PieceState
 from sluice.pump_service.capture.matcher import MatcherTotals
 from sluice.pump_service.capture.run_files import RunFolder
 from sluice.pump_service.capture.sorter import CommitSorter
 from sluice.pump_service.capture.subscriptions import Locate, Send, Subscriptions
+from sluice.tidb import pb
+from sluice.tidb.pd import Peer, Region
 from tests.pump_service.capture.small_tikv import KEYS, SPANS, SmallTiKV
 
 STEPS = (
@@ -176,3 +179,35 @@ def test_at_every_frontier_exactly_the_transactions_through_it_have_come(steps, 
         for step in steps:
             world.step(*step)
         world.settle()
+
+
+def test_ten_thousand_regions_are_subscribed_without_waiting_for_the_next_page_of_pd(tmp_path):
+    sorter = CommitSorter(RunFolder(tmp_path / "runs"), 1 << 20)
+    coverage = Coverage([(b"t", b"u")], 5)
+    subscriptions = Subscriptions(coverage, MatcherTotals(sorter, 1 << 20), 7)
+    bounds = [b"t", *(b"t" + number.to_bytes(8, "big") for number in range(1, 10_000)), b""]
+    regions = [
+        Region(number + 1, start, end, 1, 1, (Peer(number, 1),), Peer(number, 1))
+        for number, (start, end) in enumerate(pairwise(bounds))
+    ]
+    places = {region.start_key: number for number, region in enumerate(regions)}
+    sent = 0
+    subscriptions.tick(0.0)
+    while subscriptions.actions:
+        actions, subscriptions.actions = subscriptions.actions, []
+        live = pb.cdc.ChangeDataEvent()
+        stream = (0, 0)
+        for action in actions:
+            if isinstance(action, Locate):
+                at = places[action.start]
+                subscriptions.located(action.start, action.end, regions[at : at + 1024], 0.0)
+            else:
+                sent += 1
+                stream = (action.store_id, action.stream)
+                event = live.events.add(
+                    region_id=action.request.region_id, request_id=action.request.request_id
+                )
+                event.entries.entries.add(type=pb.cdc.Event.INITIALIZED)
+        subscriptions.received(*stream, live, 0.0)
+    assert sent == len(coverage) == 10_000
+    assert {piece.state for piece in coverage} == {PieceState.LIVE}
