@@ -1,73 +1,71 @@
-"""Appointments: rows as they are upstream at a timestamp C, to be written downstream when the
-checkpoint is exactly C.
+"""Store aligned chunks: rows as of a TSO C, written downstream at checkpoint C.
 
-    <url>/appointments/<C>.json             the appointment: which rows, what is to be done with them
-    <url>/appointments/<C>.outcome.json     {"ready": …}: what was read, and where; or {"void": …}: nothing comes of it
-    <url>/appointments/<name>.mending.json  tables of which rows are known to be missing downstream
+    <url>/appointments/<C>.json             the chunk: which rows, and what is to be done with them
+    <url>/appointments/<C>.outcome.json     {"ready": …}: what was read, and where the files are;
+                                            {"void": …}: the chunk is cancelled
+    <url>/appointments/<name>.mending.json  tables under repair: rows of them are missing downstream
 
-`<C>` is a TSO, padded to 20 digits. Every file is created exclusively and never changed. A *job*
-makes appointments, *apply*, the process that writes downstream, keeps them.
+`<C>` is padded to 20 digits. Every file is created exclusively and never changed. A *job* creates
+chunks; *apply*, the process that writes downstream, executes them.
 
-1. The job takes a TSO of PD's, adds some 300 ms (`sluice.tidb.tso.span`) and creates the
-   appointment at that C. Then it takes a TSO again. If that has reached C the appointment came too
-   late: the job settles it as void and makes another, with more time. Why apply can't pass C
-   without having seen the appointment: a window `(lo, hi]` with hi >= C was planned with a TSO of
-   PD's that is at least C, so after the second look, so when the appointment was there already;
-   apply lists the appointments after it has read the record of the last window that it takes. A
-   batch that was prepared before ends below C. So apply needs one listing a batch, and none when it
-   commits.
-2. When PD's clock is past C, the job reads the rows with `tidb_snapshot` = C, writes them as files
-   (`LoadFile`: one
-LOAD
-   DATA statement each) under its own folder in the relay, and settles the appointment as ready. That has to come soon:
-   apply waits at C, and settles it as void itself if it takes too long. `settle` says who was first, and what holds.
+1. The job takes a TSO from PD, adds some 300 ms (`sluice.tidb.tso.span`) and creates the chunk at
+   that C. Then it takes a TSO again. If that has reached C, the chunk came too late: the job
+   cancels it and creates another, with more time. So apply can't pass C without having seen the
+   chunk. A window `(lo, hi]` with hi >= C was planned with a TSO of at least C, which PD gave after
+   the job's second TSO, when the chunk existed already. Apply lists the chunks after it has read
+   the record of the last window that it takes. A batch that was prepared before ends below C. So
+   apply needs one listing a batch, and none when it commits.
+2. When PD's clock is past C, the job reads the rows with `tidb_snapshot` = C. It writes them as
+   files (`LoadFile`: one LOAD DATA statement each) under its own folder in the relay log, and
+   settles the chunk as ready. Apply waits for that at C, and cancels the chunk itself if it takes
+   too long. `settle` returns the outcome that came first, which holds.
 3. Apply ends a batch at C. With the checkpoint at exactly C it waits for the outcome. If that is
-   ready it does what the appointment asks for in one transaction, which begins by locking the
-   checkpoint row and comparing it (C, and the process's own token), and notes in the same
-   transaction what was done, under (job, C) in the downstream itself
-   (`sluice.etl.downstream.chunk_results`). So it is done once, at C, or never.
-4. Apply may decline what is ready, too: the table is another at C than the one that was read, the
-   downstream can't take the rows, a file is damaged. It notes that under (job, C) with the reason,
-   and goes on.
-5. The job waits for the note. It is certain that none will come, and that nothing was done, when
-   the checkpoint, read behind its row's lock, is past C and there is no note when that is looked at
-   *afterwards*. Then, and after a void outcome, the same rows are read again with another
-   appointment.
-6. The job removes the appointment when it has seen the note, or knows that none will come. Before,
-   it may not, unless it is over.
+   ready, apply executes the chunk in one transaction. The transaction begins by locking the
+   checkpoint row and comparing it (C, and the process's own token). It also writes the chunk
+   result, under (job, C), into the downstream itself (`sluice.etl.downstream.chunk_results`). So
+   the chunk is executed once, at C, or never.
+4. Apply may decline a ready chunk: the table at C is another than the one that was read, the
+   downstream can't take the rows, or a file is damaged. Apply writes that as the chunk result, with
+   the reason, and goes on.
+5. The job waits for the chunk result. None will come, and nothing was written, if the checkpoint,
+   read behind its row's lock, is past C and a look *afterwards* finds no result. Then, and after a
+   cancelled chunk, the job reads the same rows again for another chunk.
+6. The job removes the chunk when it has seen the result, or knows that none will come. Before, it
+   may not, unless the job is over.
 
-A process that begins with the checkpoint at C finds the appointment and goes on with 3; the note
-tells whether it was done. A job that goes on where another was killed looks through its
-appointments (`of_job`), settles as void what has no outcome, and waits for the note of what is
-ready, before it makes another one for the same rows. Two appointments may be pending, at different
-C. What lies behind the checkpoint is over, whoever left it there.
+An apply process that begins with the checkpoint at C finds the chunk and goes on with 3; the chunk
+result shows whether it was executed. A job that continues after a kill goes through its chunks
+(`of_job`). It cancels those without outcome, and waits for the result of the ready ones before it
+creates another one for the same rows. Two chunks may be pending, at different C. A chunk behind the
+checkpoint is over, whichever process left it there.
 
-*What is left behind.* An appointment is created before its outcome and removed before it, so an
-outcome without an appointment is of no use to anybody. It is there for a moment while a job removes
-both, or when apply settles what the job has removed just before: who settles looks afterwards
-whether the appointment is still there, and takes the outcome back if not. So only a process that is
-killed in between leaves one. A job that is cancelled while rows of its are ready and nothing
-applies leaves the appointment. `sweep` removes both, and every job calls it, at its beginning and
-its end. It may run beside jobs and apply, though a listing is no single moment: that an appointment
-is gone is looked up after its outcome was seen, so there was no settling on the way, and an
-appointment at a C that has passed isn't made again. (At a C that hasn't, only void outcomes are
-left behind. A new appointment there is void from the beginning, or, swept meanwhile, an appointment
-like any other.) An appointment of a job that is over may go at any time: apply either has seen that
-it is ready, and writes it, as of C and rightly, or passes C without it.
+*Leftovers.* A chunk is created before its outcome and removed before it, so an outcome without a
+chunk is useless. It exists for a moment while a job removes both, or when apply settles a chunk
+that the job has just removed: a process that settles looks afterwards whether the chunk still
+exists, and removes the outcome if not. So only a process that is killed in between leaves one. A
+job that is cancelled while a chunk is ready and nothing applies leaves the chunk. `sweep` removes
+both, and every job calls it, at its beginning and its end.
 
-While operators have paused applying, or hold it at an earlier timestamp (`relay.Control`), or
-landing is paused, or no process applies, the checkpoint doesn't reach C, and the job waits, or
-settles the appointment as void and says why. An upstream without traffic lands an empty window for
-an appointment that is due.
+`sweep` may run beside jobs and apply, though a listing is no single moment. It checks that a chunk
+is gone after it has seen the outcome, so the chunk was not being settled in between, and a chunk at
+a past C isn't created again. (At a future C only void outcomes are left behind. A new chunk there
+is void from the beginning, or, if `sweep` ran meanwhile, a chunk like any other.) A chunk of a job
+that is over may go at any time: apply either has seen that it is ready, and writes it, as of C and
+rightly, or passes C without it.
 
-*Mending.* While a job knows that rows of a table may be missing downstream, changes to them would
-stop applying, which checks that what it removes and replaces is there. `mend` says so before the
-job's first appointment: from then on changes to these tables are written so that they lead to the
-right rows whatever is there. A chunk may also remove rows outside of its own range that stand in
-its way (they hold a unique value that upstream has gone to another row), so every job that brings a
-whole table mends it, and one that brings a part may, as rows that are missing may be why it was
-asked for. The job ends it (`mended`) when the note of its last chunk is there: from then on every
-row is there, and changes are checked again.
+The checkpoint doesn't reach C while operators have paused applying or hold it at an earlier
+timestamp (`relay.Control`), while landing is paused, or while no process applies. Then the job
+waits, or cancels the chunk with the reason. For a due chunk, landing lands an empty window if the
+upstream has no traffic.
+
+*Tables under repair.* Apply checks that the rows it removes and replaces exist, and stops if not. A
+job that knows that rows of a table may be missing downstream calls `begin_repair` before its first
+chunk. From then on changes to these tables are written so that they lead to the right rows whatever
+is downstream. A chunk may also remove rows outside of its own range that stand in its way, because
+they hold a unique value that upstream another row has now. So every job that copies a whole table
+puts it under repair. A job that copies a part may, as missing rows may be why it was started. The
+job ends the repair (`mended`) when it has the result of its last chunk: from then on every row is
+downstream, and changes are checked again.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ _REPAIR_NAME = re.compile(r"([A-Za-z0-9_.-]+)\.mending\.json\Z")
 
 
 class AlignedChunkExistsError(RequestError, RelayError):
-    """There is an appointment at this timestamp already."""
+    """An aligned chunk exists already at this timestamp."""
 
     way_out = "take another timestamp"
 
@@ -102,22 +100,25 @@ class AlignedChunkExistsError(RequestError, RelayError):
 class AlignedChunk:
     """Rows of one upstream table, to be brought downstream at `at_ts` (C, a TSO).
 
-    Which rows: those for which `condition` holds. It is SQL over columns of the table's key alone
-    (`key` names those it uses), so that it says of a row upstream and of the row with that key
-    downstream the same; "" is the whole table. With `listed` only the rows that are read count:
+    The rows are those for which `condition` holds. It is SQL over columns of the table's key alone
+    (`key` names those it uses), so it holds for a row upstream exactly if it holds for the row with
+    that key downstream; "" is the whole table. With `listed` only the rows that are read count:
     others stay, whatever they are.
     """
 
     at_ts: int
     job: str
     number: int
-    """Of the chunk in its job, for people."""
+    """The chunk's number in its job, for people."""
     table_id: int
     schema: str
     table: str
     how: str = REPLACE
-    """`replace`: the rows become what they are upstream; what upstream hasn't goes. `missing`: rows
-    are added whose key isn't there. `compare`: nothing is written; the note says what differs.
+    """The mode: `replace`, `missing` or `compare`.
+
+    `replace`: the rows become what they are upstream, and rows that upstream doesn't have are
+    removed. `missing`: rows are added whose key isn't downstream. `compare`: nothing is written;
+    the chunk result lists the differences.
     """
     condition: str = ""
     key: tuple[str, ...] = ()
@@ -148,9 +149,10 @@ class AlignedChunk:
 
 @dataclass(frozen=True, slots=True)
 class LoadFile:
-    """A file with the text of one LOAD DATA statement, as `sluice.etl.changes.formats.load_data`
-    makes it. `path`: in the relay's storage. `warnings`: that the server will give for it. `bytes`,
-    `crc32c` (`google_crc32c.value`) of the file.
+    """A file with the text of one LOAD DATA statement.
+
+    `sluice.etl.changes.formats.load_data` makes it. `path`: in the relay's storage. `warnings`: the
+    number that the server will give for it. `bytes`, `crc32c` (`google_crc32c.value`) of the file.
     """
 
     path: str
@@ -182,7 +184,7 @@ class ChunkReady:
 
 @dataclass(frozen=True, slots=True)
 class ChunkCancelled:
-    """Nothing comes of it. `why`: for people; `by`: `job` or `apply`."""
+    """A chunk is cancelled. `why`: for people; `by`: `job` or `apply`."""
 
     why: str
     by: str
@@ -194,8 +196,9 @@ REMOVED = ChunkCancelled("its job has removed it", "job")
 
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """Rows of these upstream tables (ids) are known to be missing downstream, until the job has
-    brought them. `name` is the file's: the job's id, with more behind it where a job has several.
+    """Upstream tables (ids) of which rows are missing downstream until the job has copied them.
+
+    `name` is the file's: the job's id, with a suffix where a job has several.
     """
 
     name: str
@@ -206,9 +209,9 @@ class TableRepair:
 
 @dataclass(frozen=True, slots=True)
 class PendingChunks:
-    """What apply has to know of appointments: `pending` ones, ascending, that aren't void.
+    """The chunks and repairs that apply needs to know.
 
-    The ids of the tables that are being mended.
+    `pending`: chunks that aren't cancelled, ascending. The rest: ids of the tables under repair.
     """
 
     pending: tuple[AlignedChunk, ...] = ()
@@ -252,14 +255,12 @@ class AlignedChunks:
         ]
 
     def remove(self, at_ts: int) -> None:
-        """It is over; no error if it is gone."""
+        """Remove a chunk and its outcome; no error if they are gone."""
         self._storage.remove(_path(at_ts))  # first: without its outcome it would be pending again
         self._storage.remove(_outcome_path(at_ts))
 
     def sweep(self, is_over: Callable[[str], bool]) -> None:
-        """Remove what nobody needs: what belongs to a job that is over, and outcomes without an
-        appointment.
-        """
+        """Remove chunks and repairs of jobs that are over, and outcomes without a chunk."""
         names = self._names()
         made = _timestamps(_NAME, names)
         for at_ts in made:
@@ -274,7 +275,7 @@ class AlignedChunks:
                 self._storage.remove(_outcome_path(at_ts))
 
     def begin_repair(self, mending: TableRepair) -> None:
-        """Durably say so; no error if a file of that name says so already."""
+        """Record a repair durably; no error if a file of that name exists already."""
         if not _REPAIR_NAME.match(f"{mending.name}.mending.json"):
             raise ValueError(
                 f"{mending.name!r} is no name: letters, digits, -, _ and . can be in it"
@@ -285,15 +286,15 @@ class AlignedChunks:
             return
 
     def mended(self, name: str) -> None:
-        """Every row is there; no error if it was said before."""
+        """End a repair, once every row is downstream; no error if it has ended before."""
         self._storage.remove(_repair_path(name))
 
     # Both sides'
 
     def settle(self, at_ts: int, outcome: Outcome) -> Outcome:
-        """Durably say what comes of an appointment, unless that was said before; what holds.
+        """Record a chunk's outcome durably, unless it has one, and return the outcome that holds.
 
-        One that is removed is void.
+        A chunk that is removed is cancelled.
         """
         path = _outcome_path(at_ts)
         try:
@@ -302,7 +303,7 @@ class AlignedChunks:
             return self.outcome(at_ts) or outcome
         if self.exists(at_ts):
             return outcome
-        self._storage.remove(path)  # nobody would, any more
+        self._storage.remove(path)  # no job would, any more
         return REMOVED
 
     def exists(self, at_ts: int) -> bool:
@@ -314,17 +315,20 @@ class AlignedChunks:
         return True
 
     def outcome(self, at_ts: int) -> Outcome | None:
-        """What was said; None: nothing yet."""
+        """Return a chunk's outcome, None if it has none yet."""
         return self._small(_outcome_path(at_ts), _parse_outcome)
 
     def repairs(self) -> list[TableRepair]:
-        """What is being mended."""
+        """List the tables under repair."""
         return self._repairs(self._names())
 
     # Apply's
 
     def agenda(self, from_ts: int) -> PendingChunks:
-        """The appointments at `from_ts` (TSO) and later. One listing; each file is read once."""
+        """Return the chunks at `from_ts` (TSO) and later.
+
+        It takes one listing; each file is read once.
+        """
         names = self._names()
         if not names:
             return PendingChunks()
@@ -368,7 +372,7 @@ class AlignedChunks:
         return [mending for mending in found if mending is not None]
 
     def _small(self, path: str, parse: Callable[[bytes], T]) -> T | None:
-        """A file's content, None if it isn't there."""
+        """Return a file's content, parsed; None if there is no such file."""
         if path not in self._read_before:
             try:
                 self._read_before[path] = parse(self._storage.read(path))
@@ -402,7 +406,7 @@ _CHUNK_FIELDS: dict[str, type] = {
 
 
 def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The fields of a JSON object. Raises ValueError that names the one that is wrong."""
+    """Return the fields of a JSON object. Raises ValueError that names the one that is wrong."""
     raw = parse_json(data, "an appointment")
     if not isinstance(raw, dict) or set(raw) != set(kinds):
         raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")

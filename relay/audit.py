@@ -1,5 +1,7 @@
-"""Who ordered what, and when, through the pages: one small document in the newest of
-``audit/<number>.json``, next to the windows. The oldest entries go.
+"""The audit log: user actions through the pages, with their time and outcome.
+
+It is one small document in the newest of ``audit/<number>.json``, next to the windows. The oldest
+entries go.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ _WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """At `at_ms` (Unix ms) somebody ordered something (`pause-job`) of something (`backfill-3`).
+    """A user action (`pause-job`) on an object (`backfill-3`) at `at_ms` (Unix ms).
 
-    `said`: what came of it, "" as long as nobody knows.
+    `said`: its outcome, "" while it is unknown.
     """
 
     at_ms: int
@@ -43,7 +45,7 @@ class AuditEntry:
 
 
 class AuditLog:
-    """What was ordered. Every method raises RelayCorruptError, OSError."""
+    """The audit log. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
         self._file = VersionedDocument(
@@ -64,7 +66,7 @@ class AuditLog:
         )
 
     def newest(self, most: int) -> list[AuditEntry]:
-        """The newest, newest first."""
+        """Return the newest `most` entries, newest first."""
         return list(reversed(self._file.load()[-most:]))
 
 

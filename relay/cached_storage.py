@@ -1,13 +1,15 @@
-"""Folders of an object store that are looked at all the time and change seldom.
+"""Cache folders of an object store that are read all the time and change seldom.
 
-A store charges for each look, twelve times as much for a list as for reading a file. So whoever
-changes one of these folders writes a new word into a small file beside them (``changed``), and
-whoever looks reads that file: as long as it says what it said before, the folder is as it was. The
-word is read before the folder is listed. It is written twice: before the change, as one that begins
-with CHANGING, under which nothing is remembered, and after it. If the first can't be written,
-nothing changes; if the second can't, looks cost more, and the change is seen at once all the same.
-A process that dies in between leaves a word that counts as settled after `REFRESH_INTERVAL_S`, and
-a former version, which knows nothing of the word, is waited for no longer than that.
+A store charges for each request, twelve times as much for a list as for reading a file. So a writer
+of one of these folders puts a new version token into a small file beside them (``changed``), and a
+reader reads that file: while the token stays the same, the folder is unchanged. The token is read
+before the folder is listed.
+
+It is written twice: before the change, as one that begins with CHANGING, under which nothing is
+cached, and after it. If the first write fails, nothing changes. If the second fails, reads cost
+more, and the change is still seen at once. A process that dies in between leaves a token that
+counts as settled after `REFRESH_INTERVAL_S`. A former version, which doesn't write the token, is
+waited for no longer than that.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ VERSION_FILE = "changed"
 CHANGING_PREFIX = b"changing "
 REFRESH_INTERVAL_S = 60.0
 _SETTLED_AFTER_S = 10.0
-"""A list may lag: it is remembered when the word hasn't changed for so long."""
+"""A list may lag: it is cached once the token has been unchanged for this time."""
 
 
 @dataclass(slots=True)
 class _CachedFolder:
-    """What was seen of a folder under a word."""
+    """A folder's content as of one version token."""
 
     word: bytes
     at: float
@@ -49,10 +51,10 @@ class CachedStorage:
     def __init__(
         self, storage: Storage, folders: tuple[str, ...], contents: tuple[str, ...]
     ) -> None:
-        """`folders`: of these the names are.
+        """Cache the names in `folders`.
 
-        `contents`: of those among them also what is in the files, which nobody reads but after a
-        look at the names.
+        `contents`: those among them of which also the files' contents are cached. Callers read
+        these files only after they have listed the names.
         """
         self.url = storage.url
         self._storage = storage
@@ -89,9 +91,9 @@ class CachedStorage:
         return list(names)
 
     def unchanged_token(self, folder: str) -> object | None:
-        """The same object as the last time if the folder is as it was then, with one small read.
+        """Return the same object as the last time if the folder is unchanged, with one small read.
 
-        None while that can't be told.
+        None while that is unknown.
         """
         return self._current(folder, self._look(), time.monotonic())
 
@@ -143,7 +145,7 @@ class CachedStorage:
         self._write_version(path)
 
     def _mark_changing(self, path: str) -> None:
-        """Have nobody remember the folder from now on.
+        """Keep every process from caching the folder from now on.
 
         Raises OSError: then nothing may be changed.
         """
@@ -159,11 +161,9 @@ class CachedStorage:
         self._known.pop(folder, None)
         try:
             self._storage.replace(VERSION_FILE, secrets.token_hex(8).encode())
-        except (
-            OSError
-        ) as error:  # what was wanted is done, and is seen: nobody remembers the folder now
+        except OSError as error:  # the change is made, and seen: no process caches the folder now
             log.warning(
-                "%s has changed, and the word of it can't be written: looks cost more: %s",
+                "%s has changed, its version token can't be written, reads cost more: %s",
                 path,
                 error,
             )

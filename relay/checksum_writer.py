@@ -1,4 +1,4 @@
-"""What pyarrow writes a file to: passes on to a sink, counts bytes and computes the CRC-32C."""
+"""Pass what pyarrow writes on to a sink, count bytes and compute the CRC-32C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ChecksumWriter", "WriteOnlyFile"]
 
 
 class WriteOnlyFile:
-    """What `pyarrow.PythonFile` asks of a file that is only written, beside `write` and `tell`."""
+    """The methods of a write-only file that `pyarrow.PythonFile` needs, but `write` and `tell`."""
 
     closed = False
 

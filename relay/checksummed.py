@@ -1,7 +1,7 @@
-"""JSON records that tell when they were damaged.
+"""JSON records that show whether they were damaged.
 
 The last member of a record, ``crc32c``, is the CRC-32C of the text before it closed with ``}``, so
-that one that was cut short or edited is never taken for a good one.
+a record that was cut short or edited is never taken for a good one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TRAILER_START = b',"crc32c":'
 def encode_checksummed(
     record: Mapping[str, Any], known: Mapping[str, JsonMemberCache] | None = None
 ) -> bytes:
-    """The record, which has at least one member, as one line of text with its checksum.
+    """Return a record, which has at least one member, as one line of text with its checksum.
 
-    `known`: of members that are objects with ids for names, what was written of them before.
+    `known`: for members that are objects with ids for names, a cache of their text.
     """
     if not known:
         return encode_text(to_text(record))
@@ -43,23 +43,22 @@ def encode_checksummed(
 
 
 def encode_text(text: str) -> bytes:
-    """The text of an object with at least one member, with its checksum for a last one."""
+    """Append the checksum to the text of an object with at least one member."""
     body = text.encode()
     return b"".join((memoryview(body)[:-1], b',"crc32c":%d}\n' % google_crc32c.value(body)))
 
 
 def decode_text(data: bytes) -> str:
-    """The inverse of `encode_text`. Raises ValueError."""
+    """Return the text without its checksum. Raises ValueError if the checksum is wrong."""
     return _strip_checksum(data) + "}"
 
 
 def decode_checksummed(
     data: bytes, version: int, known: tuple[str, JsonMemberCache] | None = None
 ) -> dict[str, Any]:
-    """The inverse of `encode_checksummed`, without the member `format`, which must be `version`.
+    """Parse what `encode_checksummed` wrote, without the member `format`, which must be `version`.
 
-    Raises ValueError. `known`: a member that is an object with ids for names, and what was read of
-    it before.
+    Raises ValueError. `known`: a member that is an object with ids for names, and its cache.
     """
     text = _strip_checksum(data)
     raw = (_read(text, *known) if known is not None else None) or json.loads(text + "}")
@@ -72,7 +71,7 @@ def decode_checksummed(
 
 
 def _strip_checksum(data: bytes) -> str:
-    """The text before the checksum, which lacks its last brace. Raises ValueError."""
+    """Return the text before the checksum, which lacks its last brace. Raises ValueError."""
     at = data.rfind(_TRAILER_START)  # a pattern would be looked for from the text's beginning
     trailer = _TRAILER.match(data, at) if at >= 0 else None
     if trailer is None:
@@ -84,7 +83,7 @@ def _strip_checksum(data: bytes) -> str:
 
 
 def _read(text: str, name: str, known: JsonMemberCache) -> dict[str, Any] | None:
-    """A record, without its last brace, whose member `name` stands between others.
+    """Parse a record, without its last brace, whose member `name` stands between others.
 
     None if it isn't written as `encode_checksummed` does it.
     """

@@ -1,14 +1,15 @@
-"""What operators ask of the running tasks: one small JSON object in the newest of
-``control/<number>.json``, next to the windows.
+"""Operators' requests to the running tasks.
+
+They are one small JSON object in the newest of ``control/<number>.json``, next to the windows.
 
     {"land_paused": false, "apply_paused": false, "apply_until_ts": null, "accepted": null}
 
 `apply_until_ts` (TSO): applying goes up to exactly that commit timestamp, in the middle of a window
-if need be, and waits there. `accepted`: the id of a refusal that applying goes on from all the
-same. Every key may be left out.
+if need be, and waits there. `accepted`: the id of a blocked batch that is applied all the same.
+Every key may be left out.
 
-How it is changed: `sluice.relay.versioned_document`. A file ``control.json`` of an earlier version
-counts as long as there is none.
+`sluice.relay.versioned_document` describes how it is changed. A file ``control.json`` of an earlier
+version counts while there is none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WAY_OUT = "correct the file, or remove it for what was asked for before"
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What operators ask of the tasks."""
+    """Operators' requests to the tasks."""
 
     land_paused: bool = False
     apply_paused: bool = False
@@ -75,7 +76,7 @@ class ControlFile:
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> Control:
-        """The newest; the default if nobody asked for anything.
+        """Return the newest requests, the default if there are none.
 
         Raises RelayCorruptError, which names the file.
         """

@@ -1,4 +1,4 @@
-"""What can go wrong with the relay log."""
+"""Errors of the relay log."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from sluice.errors import SluiceError
 class RelayError(SluiceError):
     """The relay log can't do what was asked; the text names the file and what can be done."""
 
-    way_out = "bring back what it names from a copy, or land anew into an empty relay log"
+    way_out = "bring back what it names from a copy, or land again into an empty relay log"
 
 
 class RelayCorruptError(RelayError):
-    """A file of the relay log is missing, incomplete or not what its record says."""
+    """A file of the relay log is missing, incomplete or differs from its record."""
 
 
 class WindowConflictError(RelayError):
-    """A window record that begins at the same timestamp exists already: another process landed it."""
+    """A window record that begins at the same timestamp exists: another process landed it."""
 
     transient = True
     way_out = "end the other process that lands into the same relay log"
 
 
 class RelayGapError(RelayError):
-    """The chain of windows is broken: no window begins where the one before it ends, but later ones
-    exist.
-    """
+    """The chain of windows is broken: no window begins where one ends, but later ones exist."""
 
     way_out = (
-        "land the gap again, or copy the downstream anew as of a later time and set its checkpoint"
+        "land the gap again, or copy the downstream again as of a later time and set its checkpoint"
     )
 
 

@@ -1,7 +1,8 @@
-"""Why a task has stopped for good: one small JSON object a task, until it goes on.
+"""Failures that stopped a task for good: one small JSON object a task, until it goes on.
 
 failures/land.json   {"what": "land", "said": "…", "way_out": "…", "made_ms": 1}
-failures/land.go-on  1: operators have put right what was wrong with the failure of that time, see `Failures.answer`
+failures/land.go-on  1: operators have repaired the cause of the failure with that `made_ms`,
+                     see `Failures.answer`
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class Failures:
         self._storage = storage
 
     def note(self, failure: Failure) -> None:
-        """Durably say why a task stopped; the newest counts. Raises OSError."""
+        """Record durably why a task stopped; the newest counts. Raises OSError."""
         self._storage.replace(
             _path(failure.what), json.dumps(asdict(failure), ensure_ascii=False).encode() + b"\n"
         )
 
     def clear(self, what: str) -> None:
-        """The task has gone on. Raises OSError."""
+        """Remove a task's failure, as it has gone on. Raises OSError."""
         self._storage.remove(_path(what))
         self._storage.remove(_answer_path(what))
 

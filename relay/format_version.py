@@ -1,9 +1,10 @@
-"""Which format a relay log, an archive and their documents have, so that an older Sluice refuses
-what a newer one wrote before it changes anything.
+"""The format of a relay log, an archive and their documents.
 
-A document says so in its member ``format``; one without it has format 1. A release that changes
-what a document means writes a higher number. A release that changes anything else, such as which
-files there are, puts
+An older Sluice refuses what a newer one wrote before it changes anything.
+
+A document has its format in its member ``format``; without it, it is 1. A release that changes a
+document's meaning writes a higher number. A release that changes anything else, such as which files
+there are, puts
 
     <url>/format.json      {"format": 2, "by": "sluice 1.0"}
 
@@ -42,13 +43,14 @@ class NewerFormatError(RelayError):
     )
 
     def at(self, where: str) -> NewerFormatError:
-        """The same, with the name of the file in front."""
+        """Return the same error with the name of the file in front."""
         return NewerFormatError(f"{where}: {self.args[0]}", way_out=self.way_out)
 
 
 def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
-    """The error for `what`, of which `found` is the format, if this version, which reads through
-    `reads`, doesn't know it.
+    """Return the error for `what` of format `found` if this version can't read that, or None.
+
+    It reads formats through `reads`.
     """
     if type(found) is not int or found <= reads:
         return None
@@ -60,7 +62,7 @@ def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFo
 
 
 def parse_json(data: bytes, what: str) -> Any:
-    """A document of JSON, without its ``format``.
+    """Parse a JSON document, and remove its ``format``.
 
     `what`: for messages. Raises NewerFormatError, ValueError.
     """
@@ -73,8 +75,9 @@ def parse_json(data: bytes, what: str) -> Any:
 
 
 def refuse_newer(storage: Storage, what: str) -> None:
-    """Raises NewerFormatError if the relay log or archive in `storage` has a newer format,
-    RelayError if its mark can't be read, OSError.
+    """Check that the relay log or archive in `storage` has no newer format.
+
+    Raises NewerFormatError if it has, RelayError if its mark can't be read, OSError.
     """
     try:
         parse_json(storage.read(FORMAT_FILE), f"{what} {storage.url}")
@@ -82,6 +85,6 @@ def refuse_newer(storage: Storage, what: str) -> None:
         return
     except ValueError as error:
         raise RelayError(
-            f"{storage.url}/{FORMAT_FILE}: {error}: it says which format the files there have",
+            f"{storage.url}/{FORMAT_FILE}: {error}: it names the format of the files there",
             way_out="restore the file from a copy",
         ) from None

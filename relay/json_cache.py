@@ -1,6 +1,7 @@
-"""The members of a JSON object as text, remembered: window after window tells of the same tables,
-of which there may be thousands, and what was written or read of one before needn't be put into
-JSON, or parsed, once more.
+"""Cache the members of a JSON object as text.
+
+Window after window has the same tables, of which there may be thousands. What was written or read
+of one before needn't be converted or parsed again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 __all__ = ["JsonMemberCache", "to_text"]
 
 _MAX_CACHED_CHARACTERS = 16 * 2**20
-"""Of the texts that are kept."""
+"""Characters of the cached texts, in total."""
 _DECODER = json.JSONDecoder()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -23,9 +24,9 @@ def to_text(value: Any) -> str:
 
 
 class JsonMemberCache:
-    """By name: what was last written or read.
+    """The members that were last written or read, by name.
 
-    Values that are read again are the same objects: nobody may change them.
+    Values that are read again are the same objects: no caller may change them.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ class JsonMemberCache:
         self._characters = 0
 
     def pieces(self, members: Mapping[str, Any]) -> list[str]:
-        """The object's text, as `to_text` gives it, in pieces to be joined."""
+        """Return the object's text, as `to_text` gives it, in pieces to be joined."""
         pieces = ["{"]
         for name, value in members.items():
             pieces += (self.member(name, value), ",")
@@ -52,8 +53,10 @@ class JsonMemberCache:
         return text
 
     def read(self, text: str, at: int) -> tuple[dict[str, Any], int]:
-        """The object whose first member, or end, is at this place behind its brace, and where it
-        ends. Raises ValueError if it isn't written as `pieces` does it.
+        """Parse the object with its first member, or end, at this offset; return it and its end.
+
+        The offset is behind the object's brace. Raises ValueError if it isn't written as `pieces`
+        does it.
         """
         found: dict[str, Any] = {}
         if text.startswith("}", at):
@@ -85,7 +88,7 @@ class JsonMemberCache:
         if self._characters + len(text) > _MAX_CACHED_CHARACTERS:
             self._known.clear()
             self._characters = 0
-        if isinstance(value, dict):  # else it is told by what it is, not by being the same
+        if isinstance(value, dict):  # other values are found by equality, not by identity
             self._known[name] = value, text
             self._characters += len(text)
         else:

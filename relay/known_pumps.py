@@ -1,5 +1,4 @@
-"""What landing knows of the pumps: those that count, and commits that came after a reader had
-passed them.
+"""The pumps that landing counts, and late commits: those that came after a reader had passed them.
 
     <url>/pumps/<number>.json     the newest counts, see `sluice.relay.versioned_document`
 
@@ -57,8 +56,9 @@ class LateCommit:
 
 @dataclass(frozen=True, slots=True)
 class PumpsDocument:
-    """The document: `pumps` by node id, `late` by commit ts, `former` node ids that counted and no
-    longer do.
+    """The document: `pumps` by node id, `late` by commit ts, and `former`.
+
+    `former` are the ids of pumps that counted and no longer do.
     """
 
     pumps: Mapping[str, KnownPump] = field(default_factory=dict)

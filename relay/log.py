@@ -1,27 +1,39 @@
 """The relay log: a chain of landed windows.
 
-    <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow     parts, immutable, unique names
-    <url>/windows/<hour>/<lo>.json                     window records, created exclusively, after their parts
-    <url>/first-window.json                            the first window's record once more: `RelayLog.begin`
-    <url>/owners/<role>.json                           who last claimed a role
-    <url>/consumers/<name>.json                        how far a consumer is, see `sluice.relay.retention`
-    <url>/pumps/<number>.json                          the pumps that count, see `sluice.relay.known_pumps`
-    <url>/changed                                      in an object store: see `sluice.relay.cached_storage`
+    <url>/parts/<hour>/<lo>-<hi>-<token>-<n>.arrow
+        parts, immutable, unique names
+    <url>/windows/<hour>/<lo>.json
+        window records, created exclusively, after their parts
+    <url>/first-window.json
+        the first window's record once more: `RelayLog.begin`
+    <url>/owners/<role>.json
+        the last claim of a role
+    <url>/consumers/<name>.json
+        a consumer's position, see `sluice.relay.retention`
+    <url>/pumps/<number>.json
+        the pumps that count, see `sluice.relay.known_pumps`
+    <url>/changed
+        in an object store: see `sluice.relay.cached_storage`
 
-and what a pipeline has of its own, beside them or in a folder by its name
+and a pipeline's own files, beside them or in a folder by its name
 (`sluice.relay.pipeline_folders`):
 
-    downstream.json, stop.json           whose downstream it is, why applying must not go on
-    failures/<task>.json                 why a task has stopped, see `sluice.relay.failures`
-    control/<number>.json                what operators ask for, the newest counts
-    decisions/<commit_ts>.json           what operators decided about single transactions and DDL
-    appointments/<at_ts>.json            rows to be written at a checkpoint, see `sluice.relay.aligned_chunks`
+    downstream.json, stop.json
+        the downstream's owner, why applying must not go on
+    failures/<task>.json
+        why a task has stopped, see `sluice.relay.failures`
+    control/<number>.json
+        operators' requests, the newest counts
+    decisions/<commit_ts>.json
+        operators' overrides of single transactions and DDL
+    appointments/<at_ts>.json
+        rows to be written at a checkpoint, see `sluice.relay.aligned_chunks`
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed
 exactly when its record exists. Since every writer continues at the end of the chain, exclusive
 creation by lo is what keeps two writers apart; a part without a record is waste, never data. The
-first window has no end to continue at, and two who begin may want to do so at different timestamps:
-so its record is created under a name that doesn't depend on them before it has its own.
+first window has no end to continue at, and two processes that begin may want to do so at different
+timestamps: so its record is first created under a name that doesn't depend on them.
 """
 
 from __future__ import annotations
@@ -77,18 +89,20 @@ class RelayLog:
     """
 
     def __init__(self, storage: Storage, pipeline: str = "") -> None:
-        """`pipeline`: by which name one of several has its own things here, see
+        """Open the log of a pipeline in `storage`.
+
+        `pipeline`: the name by which one of several has its own files here, see
         `sluice.relay.pipeline_folders.folder_of_pipeline`.
         """
         self._storage = storage
         self.pipeline = pipeline
         self.place: Storage = SubStorage(storage, f"{FOLDER}/{pipeline}") if pipeline else storage
-        """Where the pipeline's own things are."""
+        """The storage of the pipeline's own files."""
         self._orders = (
             CachedStorage(self.place, _ORDERS, _IMMUTABLE) if storage.is_remote else self.place
         )
         self._asked: tuple[object, Control] = None, Control()
-        """What operators ask for, and of which state of the folder that is."""
+        """Operators' requests, with the state of the folder of which they are."""
         self._had_orders = False
         self.aligned_chunks = AlignedChunks(self._orders)
         self.decisions = Overrides(self._orders)
@@ -99,7 +113,7 @@ class RelayLog:
     def open(cls, url: str, pipeline: str = "") -> RelayLog:
         """Open the log at `url` (``file:///dir``, or s3, gs, az); it need not exist yet.
 
-        Who has settings opens it by `Settings.open_relay`, which knows the pipeline. Raises
+        A caller with settings uses `Settings.open_relay`, which knows the pipeline. Raises
         RelayError.
         """
         return cls(open_storage(url), pipeline)
@@ -115,8 +129,9 @@ class RelayLog:
         return cls(storage, folder_of_pipeline(storage, name, downstream))
 
     def all_pipelines(self) -> list[RelayLog]:
-        """This log as each pipeline sees it that has begun to read it, and as this one does, which
-        comes first. Raises OSError.
+        """Return the log as each pipeline sees it that has begun to read it, own pipeline first.
+
+        Raises OSError.
         """
         others = [name for name in pipeline_names(self._storage) if name != self.pipeline]
         return [self, *(RelayLog(self._storage, name) for name in others)]
@@ -157,19 +172,21 @@ class RelayLog:
         self._create(window.path, window, f"the window that begins at {window.lo}")
 
     def begin(self, window: WindowRecord) -> None:
-        """As `commit`, of the first window of a log that is empty, wherever it begins: of two who
-        try at a time one is refused, also if a listing doesn't know yet of what the other one has
-        landed. Raises as `commit`.
+        """Land the first window of an empty log, wherever it begins.
+
+        Of two concurrent attempts one is refused, even if a listing doesn't show yet what the other
+        has landed. Raises as `commit`.
         """
         window.check()
         self._create(_FIRST_WINDOW_FILE, window, f"the first window, at {window.lo} or elsewhere,")
         self.commit(window)
 
     def begun(self) -> WindowRecord | None:
-        """The first window there ever was, landed if whoever began was killed before it was.
+        """Return the first window there ever was, None if there is none.
 
-        None if nobody began. For who finds the log empty and is about to begin. Raises
-        RelayCorruptError if it is gone, OSError.
+        For a process that finds the log empty and is about to begin. If the one that began was
+        killed before the window was landed, this lands it. Raises RelayCorruptError if it is gone,
+        OSError.
         """
         window = self._record(_FIRST_WINDOW_FILE)
         if window is None or self.next(window.lo) is not None:
@@ -179,7 +196,7 @@ class RelayLog:
                 self._storage.open(part.path).close()
             except FileNotFoundError:
                 raise RelayCorruptError(
-                    f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} says that the"
+                    f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} records that the"
                     f" first one began at {window.lo}; its part {part.path} is gone, too",
                     way_out=(
                         "restore the folders windows and parts from a copy; or remove"
@@ -209,7 +226,7 @@ class RelayLog:
     # Reading
 
     def next(self, lo: int) -> WindowRecord | None:
-        """The window that begins at lo, found by its name; None if it isn't landed.
+        """Return the window that begins at lo, found by its name; None if it isn't landed.
 
         Raises RelayCorruptError.
         """
@@ -221,12 +238,10 @@ class RelayLog:
         return window
 
     def find(self, ts: int) -> WindowRecord | None:
-        """The first window with hi > ts: the one that holds the commits right after ts.
+        """Return the first window with hi > ts: the one that holds the commits right after ts.
 
-        None if there is none yet.
-
-        Its lo is greater than ts if the windows between have been purged or never were landed:
-        check it.
+        None if there is none yet. Its lo is greater than ts if the windows between have been purged
+        or never were landed: check it.
         """
         if (exact := self.next(ts)) is not None:
             return exact
@@ -259,11 +274,11 @@ class RelayLog:
         return self.next(ts) or later
 
     def first(self) -> WindowRecord | None:
-        """The oldest window, None if the log is empty."""
+        """Return the oldest window, None if the log is empty."""
         return next(self._existing(self._starts()), None) or self._unlisted_first()
 
     def last(self) -> WindowRecord | None:
-        """The newest window, None if the log is empty."""
+        """Return the newest window, None if the log is empty."""
         hours = reversed(self._storage.names("windows"))
         listed = next(
             self._existing(lo for hour in hours for lo in _starts_of(reversed(self._listed(hour)))),
@@ -273,7 +288,9 @@ class RelayLog:
         return None if found is None else self._onward(found, _MAX_TS)
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
-        """The landed windows that hold commits in (from_ts, to_ts], in order; without to_ts, all.
+        """Yield the landed windows that hold commits in (from_ts, to_ts], in order.
+
+        Without to_ts, all after from_ts.
 
         Raises RelayGapError where the chain is broken, RelayCorruptError for a bad record.
         """
@@ -290,9 +307,10 @@ class RelayLog:
             window = following
 
     def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """The landed windows that hold commits in (after_ts, through_ts], the newest first, as far
-        back as there are any. Raises RelayGapError where the chain is broken, RelayCorruptError for
-        a bad record.
+        """Yield the landed windows that hold commits in (after_ts, through_ts], the newest first.
+
+        It goes as far back as there are any. Raises RelayGapError where the chain is broken,
+        RelayCorruptError for a bad record.
         """
         later: WindowRecord | None = None
         for lo in self._starts_before(through_ts):
@@ -307,17 +325,16 @@ class RelayLog:
             yield window
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """The changes of windows in PART_SCHEMA, merged in commit order, each transaction
-        once.
+        """Return the changes of windows in PART_SCHEMA, merged in commit order.
 
-        Raises RelayCorruptError, which names the file.
+        Each transaction comes once. Raises RelayCorruptError, which names the file.
         """
         return read_parts(self._storage, [part for window in windows for part in window.parts])
 
     # Ownership and control
 
     def claim(self, role: str) -> RoleClaim:
-        """Take a role (such as "land") over from whoever had it.
+        """Take a role (such as "land") over from its last claimant.
 
         The newest claimant is the owner.
         """
@@ -334,7 +351,7 @@ class RelayLog:
         return claim
 
     def claimant(self, role: str) -> str | None:
-        """The pipeline that has claimed a role; None if nobody has, or has let go of it.
+        """Return the pipeline that has claimed a role; None if it is unclaimed or released.
 
         Raises OSError.
         """
@@ -345,10 +362,10 @@ class RelayLog:
             return None
 
     def control(self) -> Control:
-        """What operators ask for; the default if nobody asked for anything.
+        """Return operators' requests, the default if there are none.
 
-        Raises RelayCorruptError, and RelayError if the orders that this process has read are gone:
-        a folder that isn't mounted looks like one without orders.
+        Raises RelayCorruptError, and RelayError if the requests that this process has read are
+        gone: a folder that isn't mounted looks like one without requests.
         """
         as_it_was = (
             self._orders.unchanged_token("control")
@@ -370,8 +387,9 @@ class RelayLog:
         return control
 
     def change_control(self, change: Callable[[Control], Control]) -> Control:
-        """Durably ask for what `change` makes of what is asked for, by compare-and-set: it may be
-        called several times. What is asked for now.
+        """Change operators' requests durably, by compare-and-set, and return the new ones.
+
+        `change` maps the present requests to the new ones, and may be called several times.
         """
         return ControlFile(self._orders).change(change)
 
@@ -383,13 +401,16 @@ class RelayLog:
         return self._small("downstream.json", Ownership.from_json)
 
     def own(self, ownership: Ownership) -> Ownership:
-        """Durably say so if nobody has; what is said then. Raises RelayCorruptError."""
+        """Record the downstream's owner durably if there is none, and return the recorded one.
+
+        Raises RelayCorruptError.
+        """
         with contextlib.suppress(FileExistsError):
             self.place.create("downstream.json", ownership.to_json())
         return self.ownership() or ownership
 
     def set_ownership(self, ownership: Ownership) -> None:
-        """Durably say so, whatever was said before."""
+        """Record the downstream's owner durably, in place of any other."""
         self.place.replace("downstream.json", ownership.to_json())
 
     def stopped(self) -> StopMark | None:
@@ -420,12 +441,11 @@ class RelayLog:
     # Retention
 
     def clean_unreferenced(self, since_ts: int = 0) -> int:
-        """Delete the parts that killed or losing tasks left behind in windows with lo >= since_ts.
+        """Delete the parts that killed or losing tasks left in windows with lo >= since_ts.
 
-        Returns how many.
-
-        Only parts that no record can ever name go: those whose window has a record without them,
-        and those whose window the chain has gone past. What a running task writes is never touched.
+        Returns their number. Only parts that no record can ever name go: those of windows that have
+        a record without them, and those of windows that the chain has gone past. What a running
+        task writes is never touched.
         """
         last = self.last()
         if last is None:
@@ -450,11 +470,10 @@ class RelayLog:
         return removed
 
     def purge(self, before_ts: int, stop: Callable[[], bool] = lambda: False) -> int:
-        """Delete the windows with hi <= before_ts, oldest first, except the newest one, until
-        `stop`; returns how many.
+        """Delete the windows with hi <= before_ts, oldest first, and return their number.
 
-        The caller makes sure that `before_ts` is not past what any consumer has applied, see
-        `sluice.relay.retention`.
+        The newest one stays. It ends early if `stop` returns true. The caller makes sure that
+        `before_ts` is not past what any consumer has applied, see `sluice.relay.retention`.
         """
         last = self.last()
         removed = 0
@@ -462,7 +481,7 @@ class RelayLog:
             if last is None or lo >= last.lo or stop():
                 break
             window = self.next(lo)
-            if window is None:  # somebody else has removed it
+            if window is None:  # another process has removed it
                 continue
             if window.hi > before_ts:
                 break
@@ -496,24 +515,25 @@ class RelayLog:
             yield from (lo for lo in _starts_of(reversed(self._listed(hour))) if lo < ts)
 
     def _unlisted_first(self) -> WindowRecord | None:
-        """The first window of a young log, of which a list that lags knows nothing."""
+        """Return the first window of a young log, which a lagging list doesn't show."""
         window = self._record(_FIRST_WINDOW_FILE) if self._storage.lists_may_lag else None
         return self.next(window.lo) if window is not None else None
 
     def _listed(self, hour: str) -> list[str]:
-        """The names of an hour's records, and of whatever else is there, in order."""
+        """Return the names of an hour's records, and of anything else there, in order."""
         return self._storage.names(f"windows/{hour}")
 
     def _existing(self, starts: Iterable[int]) -> Iterator[WindowRecord]:
-        """The windows that begin where a listing says.
+        """Yield the windows that begin at `starts`, which come from a listing.
 
         Those that have been purged meanwhile are left out.
         """
         return (window for lo in starts if (window := self.next(lo)) is not None)
 
     def _onward(self, window: WindowRecord, ts: int) -> WindowRecord:
-        """Of the windows that follow, where a listing may not know of them yet, the first with hi >
-        ts, or the last.
+        """Return the first of the following windows with hi > ts, or the last one.
+
+        It goes on where a listing may lag.
         """
         while (
             self._storage.lists_may_lag
@@ -524,7 +544,7 @@ class RelayLog:
         return window
 
     def _record(self, path: str) -> WindowRecord | None:
-        """A window record, None if it isn't there."""
+        """Return a window record, None if it isn't there."""
         try:
             data = self._storage.read(path)
             try:
@@ -554,9 +574,9 @@ def _name(lo: int) -> str:
 
 
 def _starts_of(names: Iterable[str]) -> Iterator[int]:
-    """Where the windows begin whose records have these names.
+    """Yield where the windows begin that have records of these names.
 
-    One by one: an hour may have tens of thousands, of which one or two are wanted.
+    One by one: an hour may have tens of thousands, and the caller needs one or two.
     """
     return (
         int(name[:20])
@@ -575,7 +595,7 @@ class RoleClaim:
         self.path = f"owners/{role}.json"
 
     def check(self) -> None:
-        """Raises ClaimLostError if somebody else has claimed the role since."""
+        """Check that the role is still this claim's. Raises ClaimLostError."""
         try:
             owner: Any = json.loads(self._storage.read(self.path))
             token = owner["token"]
@@ -591,9 +611,9 @@ class RoleClaim:
             )
 
     def release(self) -> None:
-        """Whoever wants the role may have it at once.
+        """Release the role for any other process to claim.
 
-        Raises ClaimLostError if somebody has it already, OSError.
+        Raises ClaimLostError if another one has it already, OSError.
         """
         self.check()
         self._storage.replace(self.path, json.dumps({"token": ""}).encode() + b"\n")

@@ -1,13 +1,13 @@
-"""What operators decided about single transactions and DDL statements, kept beside the windows for
-every run to come.
+"""Operators' overrides of single transactions and DDL statements, beside the windows.
 
-    <url>/decisions/<commit_ts>.json        the decision; created exclusively, never changed, removed to take it back
-    <url>/decisions/<commit_ts>.begun.json  a commit that keeps to it is about to come, or has come
+    <url>/decisions/<commit_ts>.json        the override; created exclusively, never changed,
+                                            removed to withdraw it
+    <url>/decisions/<commit_ts>.begun.json  a commit that obeys it is about to come, or has come
     <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
 
-`<commit_ts>` is padded to 20 digits. Where several transactions or DDL share it, a decision about
-one of them is `<commit_ts>-<start_ts>.json`, and so on. A decision holds wherever the relay log is
-read, so a restore comes to the same result.
+`<commit_ts>` is padded to 20 digits. Where several transactions or DDL share it, an override of one
+of them is `<commit_ts>-<start_ts>.json`, and so on. An override holds for every later run wherever
+the relay log is read, so a restore comes to the same result.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NAME = re.compile(r"(\d{20})(?:-(\d{20}))?\.json\Z")
 _USED = re.compile(r"(\d{20})(?:-(\d{20}))?\.used\.json\Z")
 
 OverrideKey = tuple[int, int]
-"""commit_ts and start_ts of what is decided about; 0 for the second: whatever was committed then."""
+"""commit_ts and start_ts of what is decided about; start_ts 0: all that was committed then."""
 
 
 class OverrideExistsError(RequestError, RelayError):
-    """There is a decision about this commit timestamp already."""
+    """An override of this commit timestamp exists already."""
 
     way_out = "take the decision back first: `sluice decisions remove`"
 
@@ -52,12 +52,12 @@ class Override:
     action: str
     sql: tuple[str, ...] = ()
     by: str = ""
-    """Who decided."""
+    """The person who decided."""
     why: str = ""
     made_ms: int = 0
     """Unix time in ms."""
     start_ts: int = 0
-    """Of the one that is meant, where several share the commit_ts; else 0."""
+    """The start_ts of the one that is meant, where several share the commit_ts; else 0."""
 
     @property
     def key(self) -> OverrideKey:
@@ -66,7 +66,7 @@ class Override:
 
     @property
     def named(self) -> int:
-        """Return the commit_ts, or minus the start_ts where one of several is meant: see `is_named`."""
+        """Return the commit_ts, or minus the start_ts if one of several is meant: see `is_named`."""
         return _named(self.commit_ts, self.start_ts)
 
     def to_json(self) -> bytes:
@@ -106,8 +106,8 @@ class Override:
 
     def __str__(self) -> str:
         what = "skipped" if self.action == SKIP else f"replaced by {len(self.sql)} statements"
-        told = f", {self.why!r}" if self.why else ""
-        return f"{what} (decided by {self.by or 'an operator'}{told})"
+        reason = f", {self.why!r}" if self.why else ""
+        return f"{what} (decided by {self.by or 'an operator'}{reason})"
 
 
 class Overrides:
@@ -188,9 +188,10 @@ class Overrides:
                 self._storage.create(_begun_path(decision.key), b"{}\n")
 
     def is_kept(self, commit_ts: int, start_ts: int = 0) -> bool:
-        """Whether the first checkpoint that passes a decision keeps to it.
+        """Return whether the first checkpoint that passes an override obeys it.
 
-        A commit has begun with it, or it is used. Only the holder of the checkpoint can rely on it.
+        It does if a commit has begun with it, or if it is used. Only the holder of the checkpoint
+        can rely on this.
         """
         return any(
             self._is_there(path((commit_ts, start_ts))) for path in (_begun_path, _used_path)

@@ -1,12 +1,12 @@
-"""Whose downstream it is: two small JSON objects next to the windows.
+"""The downstream's owner: two small JSON objects next to the windows.
 
     downstream.json   {"pipeline": "sluice-1a2b/5e6f", "downstream": "db:3306 …", "adopted": null,
                        "begun": true}
     stop.json         {"why": "…", "made_ms": 1}
 
-A relay log's changes go to one downstream. `pipeline` is what its checkpoint row says of who wrote
-it; `adopted` is the row as it was when this pipeline took it over from whoever wrote it before. A
-stop is there until an operator takes it away.
+A relay log's changes go to one downstream. `pipeline` is the owner that its checkpoint row names;
+`adopted` is the row as it was when this pipeline took it over from another writer. A stop is there
+until an operator removes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Ownership", "StopMark"]
 
 
 def _fields(data: bytes, kinds: dict[str, tuple[type, ...]]) -> dict[str, Any]:
-    """The fields of a JSON object. Raises ValueError that names the one that is wrong."""
+    """Return the fields of a JSON object. Raises ValueError that names the one that is wrong."""
     raw = parse_json(data, "what is known of the downstream (downstream.json, stop.json)")
     if not isinstance(raw, dict) or set(raw) != set(kinds):
         raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")
@@ -38,10 +38,11 @@ class Ownership:
     pipeline: str
     """Stands in every checkpoint that this pipeline writes; no other relay log has the same."""
     downstream: str
-    """Where, for people to read and to compare; without secrets."""
+    """The downstream, for people to read and to compare; without secrets."""
     adopted: str | None = None
-    """The checkpoint as it was found, None if there was none: while it is still the same, nobody
-    else has written.
+    """The checkpoint row as it was found, None if there was none.
+
+    While it is still the same, no other pipeline has written.
     """
     begun: bool = False
     """Whether this pipeline has written a checkpoint there."""
@@ -68,7 +69,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class StopMark:
-    """Why applying must not go on until an operator says so. `made_ms`: Unix ms."""
+    """Why applying must not go on until an operator allows it. `made_ms`: Unix ms."""
 
     why: str
     made_ms: int

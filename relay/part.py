@@ -36,11 +36,10 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Descriptor of a part: `path` relative to the relay's root, `bytes` and `crc32c` of the file.
+    """Descriptor of a part: `path` from the relay's root, `bytes` and `crc32c` of the file.
 
-    In the archive `path` goes on with the row groups, `bytes` is their size, and `crc32c` that of
-    what the file says of itself, the checksums of its row groups among it: see
-    `sluice.relay.row_groups`.
+    In the archive `path` goes on with the row groups, and `bytes` is their size. `crc32c` is that
+    of the file's footer, which has the checksums of its row groups: see `sluice.relay.row_groups`.
     """
 
     path: str
@@ -104,10 +103,10 @@ def write_part(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -
 
 
 class _BufferedWriter(WriteOnlyFile):
-    """What pyarrow writes a part to: of a few rows in thirty small pieces, which go on as one.
+    """A buffer for what pyarrow writes to a part.
 
-    Not by pyarrow's own buffer, which may write its rest when it is let go, after an error, to a
-    file that is closed.
+    A few rows come in thirty small pieces, which it passes on as one. pyarrow's own buffer won't
+    do: if it is freed after an error, it may write its rest to a file that is closed.
     """
 
     def __init__(self, file: ChecksumWriter) -> None:
@@ -140,7 +139,10 @@ class _BufferedWriter(WriteOnlyFile):
 
 
 def _check_order(batch: pa.RecordBatch, last: _Key, path: str) -> tuple[int, _Key]:
-    """Number of transactions that begin in the batch, and its last key."""
+    """Return the number of transactions that begin in the batch, and its last key.
+
+    Raises RelayError if the changes are out of order.
+    """
     commit, start, position = (batch[name].to_numpy() for name in _ORDER)
     same_commit = commit[1:] == commit[:-1]
     same = same_commit & (start[1:] == start[:-1])
@@ -164,8 +166,9 @@ def _check_order(batch: pa.RecordBatch, last: _Key, path: str) -> tuple[int, _Ke
 
 
 def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
-    """The record batches of a part, one after another: however large it is, one of them (about 8
-    MiB) is in memory at a time.
+    """Yield the record batches of a part, one after another.
+
+    However large the part is, one batch (about 8 MiB) is in memory at a time.
 
     Length and CRC-32C of the whole file are checked before the first; of the archive, those of the
     row groups that belong together. Raises RelayCorruptError.
@@ -200,15 +203,15 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
             raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from error
         if rows != part.rows:
             raise RelayCorruptError(
-                f"{where}: {rows} rows, the window record says {part.rows}", way_out=way_out
+                f"{where}: {rows} rows, the window record has {part.rows}", way_out=way_out
             )
 
 
 def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.NativeFile:
-    """A part's file from its beginning, of the right length and checksum.
+    """Open a part's file, of the right length and checksum, at its beginning.
 
-    What was damaged on the way here is read once more. A small one is in memory: two readings of a
-    file cost more than all that is done with it.
+    A file that was damaged on the way here is read once more. A small one is held in memory: two
+    readings of a file cost more than all that is done with it.
     """
     for last in (False, True):
         try:
@@ -228,23 +231,23 @@ def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.Nativ
         file.close()
         if last and size != part.bytes:
             raise RelayCorruptError(
-                f"{where}: {size} bytes, but the window record says {part.bytes}", way_out=way_out
+                f"{where}: {size} bytes, but the window record has {part.bytes}", way_out=way_out
             )
     raise RelayCorruptError(
-        f"{where}: CRC-32C {crc:#010x}, the window record says {part.crc32c:#010x}", way_out=way_out
+        f"{where}: CRC-32C {crc:#010x}, the window record has {part.crc32c:#010x}", way_out=way_out
     )
 
 
 def iter_parts(
     url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of parts, merged in commit order, in PART_SCHEMA, batch by batch.
+    """Yield the changes of parts, merged in commit order, in PART_SCHEMA, batch by batch.
 
-    `url` is the relay log's; `parts` are descriptors, as objects or as the window record's JSON has
-    them, of one window or of several. When two parts hold the same commit_ts the first one's rows
-    count (TiDB repeated a write on another pump: both are the same transaction). Works anywhere the
-    URL can be reached, so also in a Spark executor. A part whose commits lie apart from those of
-    all others, such as that of a single large transaction, is never in memory as a whole. Raises
+    `url` is the relay log's; `parts` are descriptors, as objects or as in the window record's JSON,
+    of one window or of several. When two parts hold the same commit_ts the first one's rows count
+    (TiDB repeated a write on another pump: both are the same transaction). It works anywhere the
+    URL can be reached, so also in a Spark executor. A part that shares no commit range with the
+    others, such as that of a single large transaction, is never in memory as a whole. Raises
     RelayCorruptError.
     """
     storage = open_storage(url) if isinstance(url, str) else url
@@ -259,7 +262,7 @@ def iter_parts(
 
 
 def read_parts(url: str | Storage, parts: Sequence[Part | Mapping[str, Any]]) -> pa.Table:
-    """The same as `iter_parts`, as one table."""
+    """Return the same as `iter_parts`, as one table."""
     return pa.Table.from_batches(iter_parts(url, parts), PART_SCHEMA)
 
 
@@ -281,9 +284,11 @@ def _overlapping(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def merge(tables: Sequence[pa.Table]) -> pa.Table:
-    """Merge tables of the same columns into one, each sorted by (commit_ts, start_ts, position), or
-    without the last where a row is a transaction. A transaction, which both timestamps name, counts
-    only in the first table that has it.
+    """Merge tables of the same columns into one.
+
+    Each is sorted by (commit_ts, start_ts, position), or without the last where a row is a
+    transaction. A transaction, which both timestamps name, counts only in the first table that has
+    it.
     """
     kept = [table for table in tables if table.num_rows]
     if len(kept) < 2:

@@ -1,9 +1,10 @@
-"""Several pipelines may read one relay log: what is each one's own has a place of its own in it.
+"""Folders for each of several pipelines that read one relay log.
 
-    <url>/pipelines/<name>/…       downstream.json, stop.json, failures, control, decisions, appointments of one
+    <url>/pipelines/<name>/…       a pipeline's downstream.json, stop.json, failures, control,
+                                   decisions, appointments
 
 A pipeline without a name has them beside the windows, as there was only one once. One that got its
-name later keeps them there: it is known by the downstream that is written down there.
+name later keeps them there: the downstream that is recorded there identifies it.
 """
 
 from __future__ import annotations
@@ -78,19 +79,17 @@ class SubStorage:
 
 
 def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
-    """By which name the pipeline that writes to `downstream` has its own things in the relay log:
-    `name`, or "" for beside the windows. Raises RelayError if it has no name, and they are another
-    one's there, OSError.
+    """Return the folder name of the pipeline that writes to `downstream`.
+
+    It is `name`, or "" for beside the windows. Raises RelayError if the pipeline has no name and
+    another one has its files beside the windows, OSError.
     """
     others = storage.names(FOLDER)
     if not name and not others:
         return ""
     try:
         owned = Ownership.from_json(storage.read(_OWNED)).downstream
-    except (
-        FileNotFoundError,
-        ValueError,
-    ):  # who reads it for what it says tells what is wrong with it
+    except (FileNotFoundError, ValueError):  # a reader of its content raises what is wrong with it
         owned = ""
     if owned == downstream:
         return ""
@@ -98,7 +97,7 @@ def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
         return name
     raise RelayError(
         f"{storage.url}: the pipelines {', '.join(others)} read this relay log, and one that writes"
-        f" to {downstream}, without a name, can't be told from them",
+        f" to {downstream}, without a name, can't be distinguished from them",
         way_out=(
             "name it as its file in $SLUICE_PIPELINES is (`--pipeline`), or with [relay] pipeline"
         ),
@@ -106,7 +105,7 @@ def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
 
 
 def pipeline_names(storage: Storage) -> list[str]:
-    """The names of the pipelines that have something of their own in the relay log.
+    """Return the names of the pipelines that have files of their own in the relay log.
 
     "" is the one beside the windows, and comes first. Raises OSError.
     """

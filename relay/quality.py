@@ -1,9 +1,9 @@
-"""What came of looking at the data's quality: one small JSON file for each run, beside the relay
-log's windows.
+"""Results of data quality runs: one small JSON file for each run, beside the windows.
 
-    quality/<when, Unix ms>-<token>.json   [{"id": "…", "suite": "shop.orders", "state": "failed", …}, …]
+    quality/<when, Unix ms>-<token>.json
+        [{"id": "…", "suite": "shop.orders", "state": "failed", …}, …]
 
-A run looks at several suites; each is one entry of its file. At most so many runs are kept.
+A run checks several suites; each is one entry of its file. The newest runs are kept.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ _NAME = re.compile(r"(\d{13})-([0-9a-f]{12})\.json\Z")
 
 PASSED = "passed"
 SEVERITIES = ("warn", "fail", "pause")
-"""What a failed expectation does, from the least on: it is reported; the run fails; the pipeline
-pauses as well.
+"""Effects of a failed expectation, from the least on.
+
+It is reported; the run fails; the pipeline pauses as well.
 """
 STATES = (PASSED, "warned", "failed", "paused", "error")
-"""What became of a suite. ``error``: it couldn't be looked at."""
+"""Outcomes of a suite. ``error``: it couldn't be checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedExpectation:
-    """One that wasn't met.
+    """An expectation that failed.
 
-    `observed` says in words what was found; examples of rows are in the Data Docs.
+    `observed` describes what was found; examples of rows are in the Data Docs.
     """
 
     expectation: str
@@ -51,11 +52,11 @@ class QualityRun:
 
     id: str
     at_ms: int
-    """When the run began, Unix ms."""
+    """The time at which the run began, in Unix ms."""
     suite: str
     """The table downstream, ``schema.table``, or ``replication``."""
     on: str
-    """What it looked at: ``downstream``, ``lake``, ``copy``, ``replication``."""
+    """The data that it checked: ``downstream``, ``lake``, ``copy``, ``replication``."""
     state: str
     """One of STATES."""
     expectations: int
@@ -71,7 +72,7 @@ class QualityRun:
     """Its page in the Data Docs: a path below their folder, empty if there is none."""
     failures: tuple[FailedExpectation, ...] = ()
     said: str = ""
-    """Of state ``error``: why."""
+    """The cause of the state ``error``."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
@@ -79,7 +80,7 @@ class QualityRun:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> QualityRun:
-        """The inverse of `to_json`. Raises TypeError, KeyError."""
+        """Parse what `to_json` wrote. Raises TypeError, KeyError."""
         failures = tuple(FailedExpectation(**one) for one in document.get("failures", ()))
         return cls(**(document | {"failures": failures}))
 
@@ -106,7 +107,10 @@ class QualityRuns:
         return [name.removesuffix(".json") for name in old]
 
     def newest(self, most: int) -> list[QualityRun]:
-        """At most so many suites of runs, newest first. Raises OSError, RelayError."""
+        """Return the suites of the newest runs, at most `most`, newest first.
+
+        Raises OSError, RelayError.
+        """
         found: list[QualityRun] = []
         for suites in self._each():
             found += suites
@@ -115,7 +119,7 @@ class QualityRuns:
         return found[:most]
 
     def last(self) -> list[QualityRun]:
-        """The suites of the newest run. Raises OSError, RelayError."""
+        """Return the suites of the newest run. Raises OSError, RelayError."""
         return next(self._each(), [])
 
     def newest_ms(self) -> int:

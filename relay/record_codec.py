@@ -1,16 +1,19 @@
-"""Records that go to a worker as one text, in which each distinct table stands once.
+"""Encode records for a worker as one text, in which each distinct table stands once.
 
-Window after window tells of the same tables, whole, and of the same DDL before it that moved rows:
-a minute of small windows repeated each of them some hundred times, in a text that goes through
+Window after window has the same tables, whole, and the same DDL before it that moved rows. In a
+minute of small windows each of them was repeated some hundred times, in a text that goes through
 Spark's JVM. Here they stand in front, and a record has their numbers:
 
-    {"tables":[{"<id>":{…},…},…],"moved":[{"<job id>":{…},…},…],"records":[{"tables":[0,1],"moved":[],…},…],"rest":…}
+    {"tables":[{"<id>":{…},…},…],
+     "moved":[{"<job id>":{…},…},…],
+     "records":[{"tables":[0,1],"moved":[],…},…],
+     "rest":…}
 
 They count from 0 through all objects of a list; of two versions of a table the later one is in
 another object.
 
-What a process has written or read before isn't put into JSON, or parsed, once more, from text to
-text.
+What a process has written or read before isn't converted to JSON, or parsed, once more, from text
+to text.
 """
 
 from __future__ import annotations
@@ -43,8 +46,10 @@ class RecordEncoder:
         return self._characters + sum(distinct.characters for distinct in self._distinct.values())
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """The next record: `tables` are JSON values by id (decimal string), `moved` is a list of
-        objects with a `job_id`; it may lack both. Nobody may change them afterwards.
+        """Add a record.
+
+        `tables` are JSON values by id (decimal string), `moved` is a list of objects with a
+        `job_id`; it may lack both. The caller must not change them afterwards.
         """
         numbers = {
             name: [
@@ -59,7 +64,7 @@ class RecordEncoder:
         self._characters += len(text) + 1
 
     def to_text(self, rest: Any = None) -> str:
-        """All records, and what else is to be told, a JSON value."""
+        """Return the text with all records and `rest`, a JSON value."""
         members = [f'"{name}":{distinct.to_text()}' for name, distinct in self._distinct.items()]
         return (
             f'{{{",".join(members)},"records":[{",".join(self._records)}],"rest":{to_text(rest)}}}'
@@ -67,10 +72,10 @@ class RecordEncoder:
 
 
 def read_records(text: str) -> tuple[list[dict[str, Any]], Any]:
-    """The records of a text, and the rest.
+    """Parse a text: its records, and the rest.
 
-    Values that were read before of the same id are the same objects: nobody may change them. Raises
-    ValueError if it isn't such a text.
+    Values that were read before under the same id are the same objects: the caller must not change
+    them. Raises ValueError if it isn't such a text.
     """
     document = _read(text) or json.loads(text)
     try:
@@ -87,7 +92,7 @@ def read_records(text: str) -> tuple[list[dict[str, Any]], Any]:
 def _with_values(
     record: dict[str, Any], found: Mapping[str, list[tuple[str, Any]]]
 ) -> dict[str, Any]:
-    """A record with values in place of their numbers."""
+    """Return a record with values in place of their numbers."""
     for name in found.keys() & record.keys():
         if min(record[name], default=0) < 0:
             raise IndexError(f"{name} are counted from 0")
@@ -99,7 +104,7 @@ def _with_values(
 
 
 def _named_values(name: str, values: Any) -> Iterable[tuple[str, Any]]:
-    """The values of a record's member, by what is remembered of them."""
+    """Return the values of a record's member, by the names under which they are cached."""
     return (
         values.items() if name == "tables" else ((str(move.get("job_id")), move) for move in values)
     )
@@ -114,17 +119,17 @@ class _DistinctValues:
     def __init__(self, known: JsonMemberCache) -> None:
         self._known = known
         self._texts: list[list[str]] = []
-        """Of the members of each object."""
+        """The texts of the members, for each object."""
         self._names: set[str] = set()
         """Those of the last object."""
         self._numbers: dict[str, int] = {}
-        """By text."""
+        """The number of each text."""
         self._last: dict[str, tuple[Any, int]] = {}
-        """By name the value that came last, and its number."""
+        """The value that came last under a name, and its number."""
         self.characters = 0
 
     def number(self, name: str, value: Any) -> int:
-        """The value's place among the texts."""
+        """Return the value's number among the texts, and add it if it is new."""
         last = self._last.get(name)
         if last is not None and last[0] is value:
             return last[1]
@@ -145,12 +150,12 @@ class _DistinctValues:
         self.characters += len(text) + 1
 
     def to_text(self) -> str:
-        """A list of objects."""
+        """Return the text of a list of objects."""
         return "[" + ",".join([f"{{{','.join(texts)}}}" for texts in self._texts]) + "]"
 
 
 def _read(text: str) -> dict[str, Any] | None:
-    """The text's object; None if it isn't written as `RecordEncoder` does it."""
+    """Return the text's object; None if it isn't written as `RecordEncoder` does it."""
     found: dict[str, Any] = {}
     at = 0
     try:
@@ -168,7 +173,7 @@ def _read(text: str) -> dict[str, Any] | None:
 
 
 def _parse_list(text: str, at: int, known: JsonMemberCache) -> tuple[list[dict[str, Any]], int]:
-    """The objects of a list whose first one, or end, is at this place, and where the list ends."""
+    """Parse a list from its first object, or end, at this offset, and return it and its end."""
     found: list[dict[str, Any]] = []
     while text.startswith("{", at):
         members, at = known.read(text, at + 1)

@@ -1,9 +1,10 @@
-"""Who reads the relay log, and how far each is: windows that some of them have not passed by a time
-stay.
+"""The consumers of the relay log and their positions.
+
+Windows that one of them has not passed stay.
 
     <url>/consumers/<name>.json    {"checkpoint_ts": TSO, "what": text, "noted_ms": Unix time}
 
-A consumer that applies windows notes from time to time how far it is, and is forgotten when it is
+A consumer that applies windows records its position from time to time, and is removed when it is
 done. One that is given up keeps windows until its file is removed. The time to keep is counted back
 from the consumers' positions in the upstream's time, not by this machine's clock.
 """
@@ -50,7 +51,7 @@ def keep_ms(text: str) -> int:
 
 
 ARCHIVE_CONSUMER = "archive"
-"""By this name the archive is among the consumers: what it has archived."""
+"""The archive's name among the consumers; its position is what it has archived."""
 
 
 def consumer_name(downstream: str) -> str:
@@ -59,7 +60,7 @@ def consumer_name(downstream: str) -> str:
 
 
 class Consumers:
-    """Who reads the relay log, and how far each is."""
+    """The consumers of the relay log and their positions."""
 
     def __init__(self, relay: RelayLog) -> None:
         self._relay = relay

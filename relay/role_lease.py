@@ -1,8 +1,8 @@
-"""What is done once for all pipelines that read a relay log, such as landing: one does it, and the
-others stand by.
+"""Choose which of several pipelines does a role that is done once for all, such as landing.
 
-Nothing rests on this: who has claimed the role is told by its claim, and two that land are kept
-apart by the windows' names. It keeps pipelines from taking the role from each other all the time.
+One does it, and the others stand by. No correctness rests on this: the claim decides which one has
+the role, and two that land are kept apart by the windows' names. It keeps pipelines from taking the
+role from each other all the time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ from sluice.relay.log import RelayLog
 __all__ = ["TAKEOVER_TIMEOUT_S", "RoleStandby"]
 
 TAKEOVER_TIMEOUT_S = 30.0
-"""Another pipeline takes over what hasn't got on for so long. Between two runs of a DAG it is less.
+"""Another pipeline takes over a role that has made no progress for this time.
+
+Between two runs of a DAG it is less.
 """
 
 
 class RoleStandby:
-    """Whether it is this pipeline's turn to claim a role."""
+    """Decides when this pipeline should claim a role."""
 
     def __init__(
         self, relay: RelayLog, role: str, position: Callable[[], object], log: logging.Logger
     ) -> None:
-        """`position`: how far it is, whoever does it."""
+        """Watch a role.
+
+        `position` returns how far the role's work is, whichever pipeline does it.
+        """
         self._relay = relay
         self._role = role
         self._position = position
@@ -35,7 +40,10 @@ class RoleStandby:
         self._since = 0.0
 
     def should_claim(self, patience_s: float = TAKEOVER_TIMEOUT_S) -> bool:
-        """It is, unless another pipeline has the role and gets on. Raises relay errors, OSError."""
+        """Return true unless another pipeline has the role and makes progress.
+
+        Raises relay errors, OSError.
+        """
         holder = self._relay.claimant(self._role)
         if holder is None or holder == self._relay.pipeline:
             self._last_position = None

@@ -1,18 +1,9 @@
-"""Log files of the archive: Parquet in PART_SCHEMA, of which readers take the row groups they need,
-and check them.
+"""Log files of the archive: Parquet in PART_SCHEMA, read and checked by row group.
 
 A log file holds **bands**: stretches of changes in commit order that are as large as a
 reader may have in memory. Within a band tables lie together, each row group with one large table or
-several small ones, so that who wants a few tables reads little; a reader puts
-commit order back, band by band. The path of a part names what belongs to it:
-
-    log/2026-11-22/<lo>-<hi>-<token>.parquet#3-5,6-9      row groups 3 to 5 are a band, then 6 to 9 are one
-    log/2026-11-22/<lo>-<hi>-<token>.parquet#3+5,7        the same with the row groups of some tables only
-
-Everything that is used is checked before it is decoded. The file's footer has in its metadata,
-under `sluice`, a JSON list with an entry `[rows, begin, end, crc, content_crc, [table ids]]` for
-each row group: the bytes `[begin, end)` of the file that it fills, their CRC-32C, and the CRC-32C
-of what is in its columns (`content_crc32c`). The CRC-32C of the footer is in the part's descriptor.
+several small ones, so a reader of a few tables reads little. It restores commit order, band by
+band. The path of a part names its row groups:
 """
 
 from __future__ import annotations
@@ -53,8 +44,7 @@ _TAIL_BYTES = 64 * 2**10
 _BATCH_ROWS = 65_536
 _COMPRESSION_LEVEL = 9
 _CLUSTER_BYTES = 2 * 2**20
-"""So many bytes of rows with near keys lie together; zstd's level 9 looks back over twice as many.
-"""
+"""Bytes of rows with near keys that lie together; zstd's level 9 looks back over twice as many."""
 _ID_BYTES = 2  # of a column with an id below 64
 _OWN_GROUP_BYTES = 2**20
 """A table with as many bytes in a band has a row group of its own."""
@@ -67,7 +57,7 @@ _ONE_PAGE = (
     if "max_rows_per_page" in inspect.signature(pq.write_table).parameters
     else {}
 )
-"""Older versions of pyarrow have no such limit, and don't know it."""
+"""Writes a column as one page; older versions of pyarrow have no such limit."""
 _ENCODING = {
     "commit_ts": "DELTA_BINARY_PACKED",
     "start_ts": "DELTA_BINARY_PACKED",
@@ -83,8 +73,10 @@ _WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group as the index of windows has it: its `number` in the file, `rows`, `bytes` there,
-    and the tables whose rows are in it, by id.
+    """A row group as the index of windows has it.
+
+    It has its `number` in the file, `rows`, `bytes` there, and the ids of the tables with rows in
+    it.
     """
 
     number: int
@@ -94,13 +86,11 @@ class RowGroup:
 
 
 Band = tuple[RowGroup, ...]
-"""Row groups whose rows belong together: in commit order they are a stretch of the
-log.
-"""
+"""Row groups with rows that belong together: in commit order they are a stretch of the log."""
 
 
 def selection(file: str, bands: Iterable[Band]) -> str:
-    """The path that names these row groups of a log file; at least one."""
+    """Return the path that names these row groups of a log file; at least one."""
     return (
         f"{file}#{','.join('+'.join(_ranges([group.number for group in band])) for band in bands)}"
     )
@@ -134,8 +124,10 @@ def _parsed(path: str) -> tuple[str, list[list[int]]]:
 
 
 def content_crc32c(changes: pa.Table) -> int:
-    """CRC-32C of changes in PART_SCHEMA, however they are cut and stored: column by column the
-    values, little-endian; of `row` the lengths as int64, then the bytes.
+    """Compute the CRC-32C of changes in PART_SCHEMA, however they are cut and stored.
+
+    It covers column by column the values, little-endian; of `row` the lengths as int64, then the
+    bytes.
     """
     crc = 0
     for column in changes.columns[:-1]:
@@ -150,9 +142,7 @@ def content_crc32c(changes: pa.Table) -> int:
 
 
 def row_offsets(column: pa.LargeBinaryArray) -> np.ndarray:
-    """Where each value of a large_binary array begins in its data, and the last one's end, as
-    int64.
-    """
+    """Return the offsets of a large_binary array's values, and the last one's end, as int64."""
     return np.frombuffer(column.buffers()[1], np.int64)[
         column.offset : column.offset + len(column) + 1
     ]
@@ -238,7 +228,7 @@ class LogFileWriter:
 
 
 def _by_table(changes: pa.Table) -> Iterator[tuple[pa.Table, dict[int, int]]]:
-    """Changes cut into row groups, with the rows of each table in it."""
+    """Yield changes cut into row groups, with the number of rows of each table."""
     ordered, ids, sizes = _ordered(changes.combine_chunks())
     cuts = [*np.flatnonzero(np.append(True, ids[1:] != ids[:-1])).tolist(), len(ids)]
     begin, held = 0, 0
@@ -258,11 +248,11 @@ def _by_table(changes: pa.Table) -> Iterator[tuple[pa.Table, dict[int, int]]]:
 
 
 def _ordered(changes: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """The changes by table, with the table ids and the sizes of the rows in that order.
+    """Sort changes by table, and return them with the rows' table ids and sizes in that order.
 
-    Within a table those whose keys are near lie together, some megabytes of them by (commit_ts,
-    position): near enough that the compression finds a row's images in each other, and with few
-    enough jumps in the other columns.
+    Within a table, rows with near keys lie together, some megabytes of them by (commit_ts,
+    position). That is near enough for the compression to find a row's images in each other, and
+    leaves few jumps in the other columns.
     """
     ids = changes["table_id"].to_numpy()
     row = changes["row"].chunk(0)
@@ -275,7 +265,7 @@ def _ordered(changes: pa.Table) -> tuple[pa.Table, np.ndarray, np.ndarray]:
 
 
 def _sort_prefixes(column: pa.LargeBinaryArray, kinds: np.ndarray) -> np.ndarray:
-    """What each row begins with, as a number to sort by: the key, as a rule.
+    """Return each row's first bytes, as a number to sort by: the key, as a rule.
 
     An insert's begins with the handle, the others with a column's id, which is left out. Where it
     isn't so files are larger, and nothing else.
@@ -292,7 +282,7 @@ def _sort_prefixes(column: pa.LargeBinaryArray, kinds: np.ndarray) -> np.ndarray
 
 @dataclass(slots=True)
 class _LogFile:
-    """A log file whose footer has been checked."""
+    """A log file with a footer that has been checked."""
 
     where: str
     file: pa.NativeFile
@@ -301,7 +291,7 @@ class _LogFile:
     size: int
 
     def table(self, numbers: Sequence[int]) -> pa.Table:
-        """The rows of row groups as they lie, checked. Raises RelayCorruptError."""
+        """Return the rows of row groups as they lie, checked. Raises RelayCorruptError."""
         pieces = []
         for number in numbers:
             rows, begin, end, crc, content, _ = self.entries[number]
@@ -354,11 +344,11 @@ class _FileSlice(SeekableFile):
 def read_row_groups(
     storage: Storage, path: str, footer_crc32c: int, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The changes that `path` names in commit order, in PART_SCHEMA.
+    """Yield the changes that `path` names in commit order, in PART_SCHEMA.
 
     One band is in memory at a time, and checked before its first batch comes.
 
-    `footer_crc32c`, `rows`: as the part's descriptor has them. Raises RelayCorruptError.
+    `footer_crc32c`, `rows`: as in the part's descriptor. Raises RelayCorruptError.
     """
     name, bands = _parsed(path)
     where = f"archive file {storage.url}/{name}"
@@ -387,7 +377,7 @@ def _in_order(changes: pa.Table) -> pa.Table:
 
 
 def _opened(where: str, file: pa.NativeFile, footer_crc32c: int) -> _LogFile:
-    """A log file with its footer, of which nothing is believed before its checksum is right."""
+    """Open a log file and its footer, and check the footer's checksum before it is parsed."""
     size = file.size()
     tail = _read_at(file, max(0, size - _TAIL_BYTES))
     length = (

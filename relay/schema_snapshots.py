@@ -1,9 +1,10 @@
-"""The upstream's whole schema as of a version, kept beside the windows so that landing need not go
-through all DDL that ever was each time it begins.
+"""Snapshots of the upstream's whole schema as of a version, beside the windows.
+
+With them landing need not read all DDL there ever was each time it begins.
 
     <url>/schema/<schema version, 20 digits>.json.zst
 
-They hold nothing that TiDB couldn't tell again. The two newest stay, for the newest may be ahead of
+They hold nothing that TiDB couldn't send again. The two newest stay, as the newest may be ahead of
 where landing goes on after an archive or a copy was restored.
 """
 
@@ -29,21 +30,21 @@ _MAX_SNAPSHOTS = 2
 
 
 class SchemaSnapshots:
-    """Of one relay log. What is in a document its writer knows."""
+    """The snapshots of one relay log. Their writer defines what a document holds."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     def newest(self, through: int) -> dict[str, Any] | None:
-        """The one of the highest schema version through `through`.
+        """Return the snapshot of the highest schema version through `through`.
 
-        None without one that can be read, which is said in the log. Raises OSError.
+        None if none can be read; those that can't are logged. Raises OSError.
         """
         for version in reversed([each for each in self._versions() if each <= through]):
             path = _path(version)
             try:
                 data = self._storage.read(path)
-            except FileNotFoundError:  # somebody has written two newer ones
+            except FileNotFoundError:  # another process has written two newer ones
                 continue
             try:
                 with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as packed:

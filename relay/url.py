@@ -30,9 +30,7 @@ CREDENTIALS_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class StorageLocation:
-    """Where a relay log is: a local `directory`, or a `store` URL without options and the `options`
-    it had.
-    """
+    """A relay log's location: a local `directory`, or a `store` URL and its `options`."""
 
     directory: Path | None
     store: str = ""
@@ -40,7 +38,7 @@ class StorageLocation:
 
 
 def parse_url(url: str) -> StorageLocation:
-    """What a URL means; a plain absolute path is a local directory.
+    """Parse a URL; a plain absolute path is a local directory.
 
     Raises RelayError, which repeats no credentials.
     """
@@ -68,12 +66,12 @@ def parse_url(url: str) -> StorageLocation:
 
 
 def local_folder(url: str) -> Path | None:
-    """The folder that a URL names, None if it is in an object store. Raises RelayError."""
+    """Return the folder that a URL names, None for an object store. Raises RelayError."""
     return parse_url(url).directory
 
 
 def folder_of(url: str, folder: str) -> str:
-    """The URL of a folder inside of what `url` names, with the same options."""
+    """Return the URL of a folder inside of what `url` names, with the same options."""
     parts = urlsplit(url)
     if not parts.scheme:
         return f"{url.rstrip('/')}/{folder}"
@@ -81,10 +79,10 @@ def folder_of(url: str, folder: str) -> str:
 
 
 def refuse_credentials(url: str) -> None:
-    """Raises RelayError for a URL that holds user information, or an option that may be a secret.
+    """Check that a URL holds no user information, and no option that may be a secret.
 
-    A secret key may hold '/' or '#', so it is looked for in what an unescaped one leaves behind,
-    too.
+    Raises RelayError. A secret key may hold '/' or '#', so it is looked for in what an unescaped
+    one leaves behind, too.
     """
     parts = urlsplit(url)
     if parts.scheme == "":

@@ -1,9 +1,9 @@
-"""What is known of tables being equal on both sides, kept among the pipeline's own things of the
-relay log:
+"""Results of verifications, among the pipeline's own files in the relay log.
 
-verified/last/<number>.json         every table's last verification, in one document; the newest counts
-verified/runs/<at_ms>-<job>.json    a run with its tables, the newest so many
-verified/look.json                  whether continuous verification gets on
+verified/last/<number>.json         every table's last verification, in one document;
+                                    the newest counts
+verified/runs/<at_ms>-<job>.json    a run with its tables; the newest ones are kept
+verified/look.json                  the status of continuous verification
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ VerificationMethod = Literal["upstream", "archive", "continuous"]
 UPSTREAM: VerificationMethod = "upstream"
 ARCHIVE: VerificationMethod = "archive"
 CONTINUOUS: VerificationMethod = "continuous"
-"""With what the downstream was compared: TiDB at the checkpoint, base and archive, or some keys by
-and by.
+"""Compares with TiDB at the checkpoint, some keys at a time.
+
+The other methods compare with TiDB at the checkpoint in one run, or with snapshot and archive.
 """
 
 _LAST_FOLDER, _RUNS_FOLDER, _LIVENESS_FILE = "verified/last", "verified/runs", "verified/look.json"
@@ -74,7 +75,7 @@ class TableVerified:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises TypeError."""
+        """Parse what `to_json` wrote. Raises TypeError."""
         return cls(**document)
 
 
@@ -104,7 +105,7 @@ class VerifiedRun:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises KeyError, TypeError."""
+        """Parse what `to_json` wrote. Raises KeyError, TypeError."""
         return cls(
             **{**document, "tables": tuple(map(TableVerified.from_json, document["tables"]))}
         )
@@ -112,11 +113,11 @@ class VerifiedRun:
 
 @dataclass(frozen=True, slots=True)
 class VerifierStatus:
-    """Whether continuous verification gets on.
+    """The status of continuous verification.
 
-    `looked_ms`: when a process of it last said so (Unix ms); `stalled_ms`: since when there were
-    rows to compare and none could be, 0 while some can; `rows`: compared so far, by all processes;
-    `why`: what the last error was.
+    `looked_ms`: the last report of one of its processes (Unix ms); `stalled_ms`: since when there
+    were rows to compare and none could be, 0 while some can; `rows`: compared to date, by all
+    processes; `why`: the last error.
     """
 
     looked_ms: int = 0
@@ -135,10 +136,10 @@ class Verifications:
         )
 
     def note(self, run: VerifiedRun, there: Collection[str] | None = None) -> None:
-        """Durably keep a run, and take its tables for their last verification, unless a later one
-        is known. One that looked at some rows doesn't hide what was found when all were looked at.
-        `there`: the full names of all tables that the upstream has; what is known of others is
-        forgotten.
+        """Keep a run durably, and its tables' results unless later ones are known.
+
+        A run over some rows doesn't hide what a run over all rows found. `there`: the full names of
+        all tables that the upstream has; the results of others are removed.
         """
         path = f"{_RUNS_FOLDER}/{run.at_ms:014d}-{run.job}.json"
         if not _NAME.match(path.rpartition("/")[2]):
@@ -168,14 +169,14 @@ class Verifications:
         self._storage.replace(_LIVENESS_FILE, _text(asdict(look)))
 
     def look(self) -> VerifierStatus:
-        """The newest; one that can't be read is none."""
+        """Return the newest status; the default if it can't be read."""
         try:
             return VerifierStatus(**json.loads(self._storage.read(_LIVENESS_FILE)))
         except (FileNotFoundError, ValueError, TypeError):
             return VerifierStatus()
 
     def runs(self, most: int) -> list[VerifiedRun]:
-        """The newest runs, newest first.
+        """Return the newest `most` runs, newest first.
 
         They are for people: one that can't be read is passed over.
         """

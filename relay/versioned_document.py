@@ -1,6 +1,7 @@
-"""A small document that several processes change, each change a new file with the next number,
-created exclusively: of two who change at a time one begins anew, from what the other made of it.
-The newest counts.
+"""A small document that several processes change: each change is a new file.
+
+It has the next number and is created exclusively. Of two concurrent writers one starts over, from
+what the other wrote. The newest counts.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ __all__ = ["DocumentFormat", "VersionedDocument"]
 _NAME = re.compile(r"(\d{12})\.json\Z")
 _MAX_ATTEMPTS = 100
 KEPT_WHERE_LISTS_LAG = 64
-"""So many files are kept there at least: a list that knows of none of them leads to the newest as
-long as those behind what it knows are there.
+"""The least number of files that is kept where lists lag.
+
+A list that shows none of them still leads to the newest, if those after the last one it shows are
+there.
 """
 
 T = TypeVar("T")
@@ -29,18 +32,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DocumentFormat(Generic[T]):
-    """How a document is written, and read: `parse` raises ValueError that says what is wrong.
+    """A document's text format: `parse` raises ValueError that describes what is wrong.
 
-    `first` is what there is before the first file. Two documents that different processes write for
-    different reasons must differ, if only in a token: a store can't tell two attempts of one writer
-    from two writers of the same bytes.
+    `first` gives the content before the first file. Two documents that different processes write
+    for different reasons must differ, if only in a token: a store can't distinguish two attempts of
+    one writer from two writers of the same bytes.
     """
 
     text: Callable[[T], bytes]
     parse: Callable[[bytes], T]
     first: Callable[[], T]
     way_out: str
-    """For a file that can't be read."""
+    """The hint for a file that can't be read."""
 
 
 class VersionedDocument(Generic[T]):
@@ -49,10 +52,10 @@ class VersionedDocument(Generic[T]):
     def __init__(
         self, storage: Storage, folder: str, form: DocumentFormat[T], kept: int | None = None
     ) -> None:
-        """`kept`: so many files are kept, more where lists lag, None for all.
+        """Open the document in a folder.
 
-        Who changes what has become older than that is told so by the file before its own, which is
-        gone.
+        `kept`: the number of files that are kept, more where lists lag, None for all. A writer that
+        changes an older one finds out by the file before its own, which is gone.
         """
         self._storage = storage
         self._folder = folder
@@ -60,11 +63,11 @@ class VersionedDocument(Generic[T]):
         self._max_versions = kept
 
     def load(self) -> T:
-        """The newest. Raises RelayCorruptError, which names the file."""
+        """Return the newest content. Raises RelayCorruptError, which names the file."""
         return self.newest()[1]
 
     def newest(self) -> tuple[int, T]:
-        """The newest and its number, 0 if nobody has changed it yet.
+        """Return the newest number and content, 0 and the first content before any change.
 
         Raises RelayCorruptError, which names the file.
         """
@@ -87,9 +90,9 @@ class VersionedDocument(Generic[T]):
         raise self._contended()
 
     def text(self) -> tuple[int, bytes | None]:
-        """The newest one's number, and what its file says.
+        """Return the newest number, and that file's bytes.
 
-        0 and None if nobody has changed it yet.
+        0 and None before any change.
         """
         for _ in range(_MAX_ATTEMPTS):
             number = self.number()
@@ -100,7 +103,7 @@ class VersionedDocument(Generic[T]):
         raise self._contended()
 
     def number(self) -> int:
-        """The newest one's number, 0 if there is none; cheaper than `newest`."""
+        """Return the newest number, 0 if there is none; cheaper than `newest`."""
         if not self._storage.lists_may_lag:
             return max(self._numbers(), default=0)
         for _ in range(_MAX_ATTEMPTS):

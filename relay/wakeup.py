@@ -1,9 +1,8 @@
-"""Who lands tells who applies on the same host that there is another window, so that it needn't
-look all the time.
+"""Wake up appliers on the same host when a window lands, so they need not poll.
 
-Whoever waits has a Unix datagram socket in a folder of this user's, one folder a relay log; whoever
-has landed a window sends a byte to each. Nothing rests on it: on another host, or as another user,
-nobody is told, and looks by itself.
+A process that waits has a Unix datagram socket in a folder of this user's, one folder a relay log.
+A process that has landed a window sends a byte to each. No correctness rests on it: on another
+host, or as another user, a process isn't woken, and polls.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 
 __all__ = ["WakeupSocket", "notify"]
 
-_MAX_WAITERS = 64  # who waits at once
+_MAX_WAITERS = 64  # processes that wait at a time
 _numbers = itertools.count()
 
 
@@ -40,7 +39,7 @@ class WakeupSocket:
             if folder is not None:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._socket.bind(str(self._path))
-        except OSError:  # such as a path that is too long: then nobody rings
+        except OSError:  # such as a path that is too long: then nothing wakes it up
             self._path = None
         self._is_reliable = False
         self._is_notified = False
@@ -55,7 +54,7 @@ class WakeupSocket:
         self._is_reliable, self._is_notified = self._is_notified, False
 
     def wait(self, seconds: float) -> None:
-        """Until it rings, at most so long."""
+        """Wait for a wakeup, at most `seconds`."""
         looking = select.poll()  # select takes no descriptor above 1,023
         for each in (self._socket, self._own_pair):
             looking.register(each, select.POLLIN)
@@ -66,7 +65,7 @@ class WakeupSocket:
                     pass
 
     def wake(self) -> None:
-        """Nobody waits any longer."""
+        """End `wait` now, in every thread."""
         with contextlib.suppress(OSError):
             self._wake.send(b"!")
 
@@ -81,7 +80,7 @@ class WakeupSocket:
 
 
 def notify(url: str) -> None:
-    """Tell everybody who waits for the relay log at `url`. Never raises."""
+    """Wake up every process that waits for the relay log at `url`. Never raises."""
     folder = _folder_of(url, _cached_home(int(time.monotonic()), tempfile.gettempdir()))
     try:
         waiting = list(folder.iterdir()) if folder is not None else []
@@ -94,7 +93,7 @@ def notify(url: str) -> None:
 def _notify_socket(path: Path) -> None:
     try:
         _sender().sendto(b"!", str(path))
-    except ConnectionRefusedError:  # whoever it was is gone
+    except ConnectionRefusedError:  # the process is gone
         with contextlib.suppress(OSError):
             path.unlink()
     except OSError:
@@ -109,12 +108,12 @@ def _sender() -> socket.socket:
 
 
 def _folder_of(url: str, home: Path | None) -> Path | None:
-    """The folder of a relay log's."""
+    """Return the folder of a relay log's sockets."""
     return home / f"{zlib.crc32(url.encode()):08x}" if home is not None else None
 
 
 def _socket_home(temporary: str) -> Path | None:
-    """Where those who wait are; None if somebody else could have made it."""
+    """Return the folder of the sockets; None if another user could have made it."""
     home = Path(temporary) / f"sluice-{os.getuid()}"
     with contextlib.suppress(OSError):
         home.mkdir(mode=0o700, exist_ok=True)
@@ -130,5 +129,5 @@ def _socket_home(temporary: str) -> Path | None:
 
 @functools.lru_cache(1)
 def _cached_home(_second: int, temporary: str) -> Path | None:
-    """As `_socket_home`, for who rings many times a second."""
+    """Cache `_socket_home` for a second, as landing may notify many times a second."""
     return _socket_home(temporary)

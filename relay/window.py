@@ -27,7 +27,7 @@ class WindowRecord:
     hi: int
     cluster_id: int
     token: str
-    """Of the run that landed it."""
+    """The token of the run that landed it."""
     landed_ms: int
     """Unix time in ms."""
     transactions: int
@@ -36,8 +36,9 @@ class WindowRecord:
     """TiDB's schema version after the window's DDL."""
     parts: tuple[Part, ...] = ()
     tables: Mapping[str, Any] = field(default_factory=dict)
-    """Table id (decimal string) to the table as of lo, for every table whose rows are inside and
-    that existed then.
+    """Table id (decimal string) to the table as of lo.
+
+    It has every table that existed then and has rows inside.
     """
     ddls: tuple[Mapping[str, Any], ...] = ()
     """By commit_ts, which several may share; see docs/reference/files-on-disk.md."""
@@ -69,11 +70,11 @@ class WindowRecord:
         return window_path(self.lo)
 
     def to_json(self) -> bytes:
-        """The record as its file has it."""
+        """Return the record as its file has it."""
         return encode_checksummed({"format": FORMAT, **self.to_dict()}, {"tables": _table_cache})
 
     def to_dict(self) -> dict[str, Any]:
-        """The record's members, as JSON values."""
+        """Return the record's members, as JSON values."""
         record: dict[str, Any] = {
             "lo": self.lo,
             "hi": self.hi,
@@ -109,7 +110,7 @@ class WindowRecord:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> WindowRecord:
-        """The inverse of `to_dict`, which takes the members over.
+        """Parse what `to_dict` returned, and take its members over.
 
         Raises ValueError as `from_json`.
         """
@@ -154,7 +155,7 @@ class WindowRecord:
         return window
 
     def check(self) -> None:
-        """Raises ValueError if the record contradicts itself."""
+        """Check that the record doesn't contradict itself. Raises ValueError."""
         if not 0 <= self.lo < self.hi:
             raise ValueError(f"the window ({self.lo}, {self.hi}] is empty or turned round")
         for part in self.parts:

@@ -1,4 +1,4 @@
-"""What can be asked of landed windows, wherever they are: in the relay log, or in the archive."""
+"""The queries of landed windows, wherever they are: in the relay log, or in the archive."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class WindowLog(Protocol):
         """What operators decided about transactions and DDL in the windows."""
 
     def first(self) -> WindowRecord | None:
-        """The oldest window, None if there is none."""
+        """Return the oldest window, None if there is none."""
 
     def last(self) -> WindowRecord | None:
-        """The newest window, None if there is none."""
+        """Return the newest window, None if there is none."""
 
     def next(self, lo: int) -> WindowRecord | None:
-        """The window that begins at lo. Raises RelayCorruptError."""
+        """Return the window that begins at lo. Raises RelayCorruptError."""
 
     def find(self, ts: int) -> WindowRecord | None:
-        """The first window with hi > ts.
+        """Return the first window with hi > ts.
 
         Its lo is greater than ts if what lies between isn't there: check it.
         """
@@ -50,8 +50,9 @@ class WindowLog(Protocol):
         """
 
     def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """Those that hold commits in (after_ts, through_ts], the newest first, as far back as there
-        are any. Raises RelayGapError, RelayCorruptError.
+        """Yield the windows that hold commits in (after_ts, through_ts], the newest first.
+
+        It goes as far back as there are any. Raises RelayGapError, RelayCorruptError.
         """
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
@@ -61,9 +62,10 @@ class WindowLog(Protocol):
 def in_portions(
     log: WindowLog, after_ts: int, through_ts: int, *, windows: int, changes: int
 ) -> Iterator[list[WindowRecord]]:
-    """The windows that hold commits in (after_ts, through_ts], in order, some at a time: at most so
-    many `windows`, and more than so many row `changes` only in a single one. Raises as
-    `WindowLog.windows`.
+    """Yield the windows that hold commits in (after_ts, through_ts], in order, in portions.
+
+    A portion has at most `windows` windows, and more than `changes` row changes only if it is a
+    single window. Raises as `WindowLog.windows`.
     """
     portion: list[WindowRecord] = []
     inside = 0

@@ -1,15 +1,22 @@
 """The archive: the past, in few large files with a manifest of their own.
 
-    <archive>/days/<YYYY-MM-DD>/<number>.json        the volumes that begin on that UTC day:
-    `sluice.relay.archive.catalogue` <archive>/log/<day>/<lo>-<hi>-<token>.parquet    a volume's row changes:
-    `sluice.relay.row_groups` <archive>/log/<day>/<lo>-<hi>-<token>.windows    a volume's windows:
-    `sluice.relay.archive.index` <archive>/lake/…                                 the same changes as typed columns
-    <archive>/bases/…                                all tables as of one TSO <archive>/decisions/<commit_ts>.json
-    what operators decided about transactions and DDL inside; <archive>/pipelines/<name>/decisions/…           of the
-    others of several pipelines: `sluice.relay.pipeline_folders`
+    <archive>/days/<YYYY-MM-DD>/<number>.json
+        the segments that begin on that UTC day: `sluice.relay.archive.catalogue`
+    <archive>/log/<day>/<lo>-<hi>-<token>.parquet
+        a segment's row changes: `sluice.relay.row_groups`
+    <archive>/log/<day>/<lo>-<hi>-<token>.windows
+        a segment's windows: `sluice.relay.archive.index`
+    <archive>/lake/…
+        the same changes as typed columns
+    <archive>/bases/…
+        snapshots, all tables as of one TSO: `sluice.relay.archive.snapshots`
+    <archive>/decisions/<commit_ts>.json
+        operators' overrides of transactions and DDL inside: `sluice.relay.archive.overrides`
+    <archive>/pipelines/<name>/decisions/…
+        overrides of other pipelines, if there are several: `sluice.relay.pipeline_folders`
 
-A volume is a range `(lo, hi]` of whole windows and never changes; each begins where the one before
-it ends.
+An archive segment is a range `(lo, hi]` of whole windows and never changes; each begins where the
+one before it ends.
 """
 
 from sluice.relay.archive.archive import Archive

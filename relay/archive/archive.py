@@ -46,7 +46,7 @@ class Archive(Chain):
     # Writing
 
     def append(self, volume: ArchiveSegment) -> None:
-        """Put a volume, whose files are durable, at the chain's end.
+        """Append a segment, whose files are durable, to the chain.
 
         Raises ArchiveConflictError if the chain doesn't end where it begins, RelayError if it is of
         another cluster.
@@ -88,11 +88,11 @@ class Archive(Chain):
             )
 
     def _is_in_place(self, volume: ArchiveSegment, *, has_one_before: bool) -> bool:
-        """Whether a volume that is the first of its day fits between those around it.
+        """Return whether a segment that is the first of its day fits between its neighbours.
 
-        Who begins a day has nobody to compare with: two may begin an archive at once on different
-        days, and one may have stood still for so long that its day, and the end of the chain that
-        it saw, have been removed since.
+        A process that begins a day has no document to compare with. Two may begin an archive at
+        once on different days. And one may have stood still until its day, and the end of the chain
+        that it saw, were removed.
         """
         names = self.catalogue.days()
         at = bisect.bisect_left(names, volume.day)
@@ -107,16 +107,18 @@ class Archive(Chain):
         return next((day for day in map(self.catalogue.load, names) if day.volumes), None)
 
     def begin_compaction(self, day: str, token: str) -> CatalogueDay:
-        """From now on `replace` takes volumes of that day only with that token; what the day holds.
+        """Let `replace` take segments of that day only with this token, and return the day.
 
-        Whoever compacted before can't finish it.
+        An earlier compaction of the day can't finish any more.
         """
         return self.catalogue.change(day, lambda found: found.changed(compacting=token))
 
     def replace(self, old: Sequence[ArchiveSegment], new: ArchiveSegment) -> None:
-        """Put `new`, whose files are durable and whose token has begun the compaction of that day,
-        in the place of `old` volumes, which are neighbours and cover the same range. Their files
-        stay until `sweep`. Raises ArchiveConflictError, ValueError if the ranges differ.
+        """Replace `old` segments, neighbours that cover the same range, by `new`.
+
+        The files of `new` are durable, and its token has begun the compaction of that day. The
+        files of `old` stay until `sweep`. Raises ArchiveConflictError, ValueError if the ranges
+        differ.
         """
         if not old or (old[0].lo, old[-1].hi) != (new.lo, new.hi) or old[0].day != new.day:
             raise ValueError(
@@ -147,9 +149,10 @@ class Archive(Chain):
         self.catalogue.change(new.day, swap)
 
     def remove(self, before_ts: int) -> list[ArchiveSegment]:
-        """Remove the volumes with hi <= before_ts from the catalogue, oldest first, never the
-        newest one; their files go with the next `sweep`. What was removed. The caller makes sure
-        that nobody needs them.
+        """Remove the segments with hi <= before_ts from the catalogue, and return them.
+
+        It goes from the oldest on and never removes the newest one. Their files go with the next
+        `sweep`. The caller makes sure that no reader needs them.
         """
         last = self.last()
         removed: list[ArchiveSegment] = []
@@ -170,9 +173,10 @@ class Archive(Chain):
         return removed
 
     def sweep(self, grace_ms: int, read_since_ms: int | None = None) -> int:
-        """Remove files that no volume has had for `grace_ms` (0: that no volume has), and days that
-        hold nothing any more; how many files. `read_since_ms`: those stay that were replaced since,
-        as they may be read.
+        """Remove unused files and empty days, and return the number of files.
+
+        A file goes once no segment has had it for `grace_ms` (0: as soon as no segment has it).
+        `read_since_ms`: files that were replaced since then stay, as they may be read.
 
         The earlier of this machine's time and the upstream's counts: a clock that jumps forward
         removes nothing early.

@@ -47,7 +47,7 @@ class ArchiveLog:
         self._tables = None if tables is None else frozenset(tables)
         self._indexes = indexes or SegmentIndexCache()
         self.pipeline = ""
-        """Whose decisions count, see `Chain.decisions_of`."""
+        """The pipeline whose overrides count, see `Chain.overrides_of`."""
 
     @classmethod
     def open(
@@ -70,17 +70,17 @@ class ArchiveLog:
         return self._chain.overrides_of(self.pipeline)
 
     def for_tables(self, tables: Iterable[int] | None) -> ArchiveLog:
-        """The same log with these tables only (ids)."""
+        """Return the same log with these tables only (ids)."""
         log = ArchiveLog(self._storage, tables, self._indexes)
         log.pipeline = self.pipeline
         return log
 
     def first(self) -> WindowRecord | None:
-        """The oldest window, None if the archive is empty. Raises RelayCorruptError."""
+        """Return the oldest window, None if the archive is empty. Raises RelayCorruptError."""
         return self.find(0)
 
     def last(self) -> WindowRecord | None:
-        """The newest window, None if the archive is empty. Raises RelayCorruptError."""
+        """Return the newest window, None if the archive is empty. Raises RelayCorruptError."""
         self._catalogue.refresh()
         volume = self._chain.last()
         if volume is None:
@@ -98,7 +98,7 @@ class ArchiveLog:
         return None if first is None or last is None else (first.lo, last.hi)
 
     def next(self, lo: int) -> WindowRecord | None:
-        """The window that begins at lo; None if none does.
+        """Return the window that begins at lo, None if none does.
 
         Raises RelayCorruptError, RelayGapError.
         """
@@ -106,7 +106,7 @@ class ArchiveLog:
         return found if found is not None and found.lo == lo else None
 
     def find(self, ts: int) -> WindowRecord | None:
-        """The first window with hi > ts.
+        """Return the first window with hi > ts.
 
         Its lo is greater than ts if the archive begins behind it: check it. Raises
         RelayCorruptError, RelayGapError.
@@ -119,7 +119,7 @@ class ArchiveLog:
             return None
         try:
             index = self._index(volume)
-        except RelayCorruptError:  # replaced so long ago that its files are gone, if it was
+        except RelayCorruptError:  # a compaction may have replaced it, and its files are gone
             self._catalogue.clear()
             again = self._chain.find(ts)
             if again is None or again.index == volume.index:
@@ -128,10 +128,10 @@ class ArchiveLog:
         return index.window(index.number_of(ts), self._tables)
 
     def windows(self, from_ts: int, to_ts: int | None = None) -> Iterator[WindowRecord]:
-        """The windows that hold commits in (from_ts, to_ts], in order, from the first there is.
+        """Yield the windows that hold commits in (from_ts, to_ts], in order, from the oldest on.
 
-        Without to_ts, all that there are when the first is asked for. Raises RelayGapError where
-        the chain is broken, RelayCorruptError.
+        Without to_ts, through the newest at the time of the first `next`. Raises RelayGapError
+        where the chain is broken, RelayCorruptError.
         """
         volumes = self._between(from_ts, to_ts)
         if not volumes or to_ts is None or volumes[-1].hi < to_ts:
@@ -144,7 +144,7 @@ class ArchiveLog:
                     yield index.window(number, self._tables)
 
     def backwards(self, through_ts: int, after_ts: int = 0) -> Iterator[WindowRecord]:
-        """The windows that hold commits in (after_ts, through_ts], the newest first.
+        """Yield the windows that hold commits in (after_ts, through_ts], the newest first.
 
         Raises RelayGapError, RelayCorruptError.
         """
@@ -159,7 +159,7 @@ class ArchiveLog:
                     yield index.window(number, self._tables)
 
     def only(self, window: WindowRecord, tables: Iterable[int]) -> WindowRecord:
-        """A window of this log with the row groups that hold changes of these tables (ids).
+        """Return a window of this log with the row groups that hold changes of these tables (ids).
 
         Raises RelayCorruptError, RelayGapError.
         """
@@ -170,7 +170,7 @@ class ArchiveLog:
         return index.window(index.number_of(window.lo), frozenset(tables))
 
     def read(self, windows: Iterable[WindowRecord]) -> pa.Table:
-        """The changes of windows in PART_SCHEMA in commit order.
+        """Return the changes of windows in PART_SCHEMA, in commit order.
 
         Raises RelayCorruptError.
         """

@@ -1,16 +1,17 @@
-"""The catalogue of an archive: a document for each UTC day on which volumes begin.
+"""The catalogue of an archive: a document for each UTC day on which segments begin.
 
 `days/<YYYY-MM-DD>/<number>.json`; the newest number counts, and is created exclusively
-(`sluice.relay.versioned_document`), so of two processes that change a day one begins anew. A
+(`sluice.relay.versioned_document`), so of two processes that change a day one has to start over. A
 document is a sealed JSON object (`sluice.relay.checksummed`):
 
     {"format": 1, "day", "token": of this change,
-     "follows": where the volume before the day's first one ends (TSO), null if the archive begins here,
-     "volumes": [Volume, …]     ascending, each beginning where the one before ends
-     "compacting": token of whoever may put merged volumes in the place of others, "" if nobody may
-     "old": [{"path", "bytes", "since_ms"}, …]     files that no volume has any longer, until they are removed}
+     "follows": where the segment before the day's first one ends (TSO),
+                null if the archive begins here,
+     "volumes": [ArchiveSegment, …]     ascending, each beginning where the one before ends
+     "compacting": token of the process that may replace segments by merged ones, "" for none
+     "old": [{"path", "bytes", "since_ms"}, …]     files of no segment, until they are removed}
 
-The chain goes on from day to day: the first volume of a day begins where the last one of the day
+The chain goes on from day to day: the first segment of a day begins where the last one of the day
 before ends.
 """
 
@@ -43,9 +44,9 @@ _REPLACED_FIELDS: dict[str, type | tuple[type, ...]] = {"path": str, "bytes": in
 
 @dataclass(frozen=True, slots=True)
 class ReplacedFile:
-    """A file that has been replaced at `since_ms` (Unix ms).
+    """A file that was replaced at `since_ms` (Unix ms).
 
-    Who began to read before may read it still.
+    A reader that began before may still read it.
     """
 
     path: str
@@ -55,7 +56,7 @@ class ReplacedFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueDay:
-    """What the catalogue has of a day."""
+    """A day's entry in the catalogue."""
 
     day: str
     token: str = ""
@@ -69,7 +70,7 @@ class CatalogueDay:
         return replace(self, token=secrets.token_hex(8), **fields)
 
     def to_bytes(self) -> bytes:
-        """The document."""
+        """Return the document's text."""
         return encode_checksummed(
             {
                 "format": _FORMAT,
@@ -81,7 +82,7 @@ class CatalogueDay:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CatalogueDay:
-        """The inverse of `to_bytes`. Strict: raises ValueError."""
+        """Parse what `to_bytes` wrote. Strict: raises ValueError."""
         raw = checked_fields(
             "a day of the catalogue", decode_checksummed(data, _FORMAT), _DAY_FIELDS
         )
@@ -109,16 +110,17 @@ class Catalogue:
         return [name for name in self._storage.names(_FOLDER) if _NAME.match(name)]
 
     def load(self, day: str) -> CatalogueDay:
-        """What there is of a day. Raises RelayCorruptError."""
+        """Return a day's entry. Raises RelayCorruptError."""
         return self._document(day).load()
 
     def text(self, day: str) -> bytes | None:
-        """What there is of a day as its file says it, None if nothing is."""
+        """Return a day's document as its file has it, None if there is none."""
         return self._document(day).text()[1]
 
     def change(self, day: str, change: Callable[[CatalogueDay], CatalogueDay]) -> CatalogueDay:
-        """Put what `change` makes of a day in its place, by compare-and-set: it may be called
-        several times.
+        """Replace a day's entry by what `change` returns for it, with compare-and-set.
+
+        `change` may be called several times.
         """
         return self._document(day).change(change)
 
@@ -132,8 +134,7 @@ class Catalogue:
     def _document(self, day: str) -> VersionedDocument[CatalogueDay]:
         way_out = (
             "restore the file from a copy; or remove it, if a file with a smaller number is beside"
-            " it: what that says is what was before the last change, and the archive goes on from"
-            " there"
+            " it: that has the state before the last change, and the archive goes on from there"
         )
         form = DocumentFormat(
             text=CatalogueDay.to_bytes,
@@ -145,8 +146,9 @@ class Catalogue:
 
 
 class CachedCatalogue(Catalogue):
-    """A catalogue of which a reader keeps what it has seen: each day as it was when first looked
-    at, without the lake's files.
+    """A catalogue that caches each day as it was when it was first read.
+
+    The lake's files are left out.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -189,5 +191,5 @@ def _parser(day: str) -> Callable[[bytes], CatalogueDay]:
 
 
 def path_of(day: str) -> str:
-    """The folder of a day."""
+    """Return the folder of a day."""
     return f"{_FOLDER}/{day}"

@@ -23,9 +23,9 @@ class Chain:
         self.catalogue = catalogue or Catalogue(storage)
 
     def overrides_of(self, pipeline: str = "") -> Overrides:
-        """What operators decided about transactions and DDL inside, for one of the pipelines that
-        share the archive; "" is the one that has no name in the relay log
-        (`sluice.relay.pipeline_folders`).
+        """Return one pipeline's overrides of transactions and DDL inside of the archive.
+
+        "" is the pipeline that has no name in the relay log (`sluice.relay.pipeline_folders`).
         """
         return Overrides(
             SubStorage(self.storage, f"{FOLDER}/{pipeline}") if pipeline else self.storage
@@ -36,11 +36,11 @@ class Chain:
         return self.storage.url
 
     def first(self) -> ArchiveSegment | None:
-        """The oldest volume, None if there is none. Raises RelayCorruptError."""
+        """Return the oldest segment, None if there is none. Raises RelayCorruptError."""
         return next((day.volumes[0] for day in self._days(0)), None)
 
     def last(self) -> ArchiveSegment | None:
-        """The newest volume, None if there is none. Raises RelayCorruptError."""
+        """Return the newest segment, None if there is none. Raises RelayCorruptError."""
         for name in reversed(self.catalogue.days()):
             day = self.catalogue.load(name)
             if day.volumes:
@@ -50,11 +50,11 @@ class Chain:
     def volumes(
         self, from_ts: int | None = None, to_ts: int | None = None
     ) -> Iterator[ArchiveSegment]:
-        """The volumes that hold commits in (from_ts, to_ts], in order.
+        """Yield the segments that hold commits in (from_ts, to_ts], in order.
 
         None: from the first, through the last.
 
-        It ends with the last volume there is, which may end before `to_ts`. Raises RelayGapError
+        It ends with the last segment there is, which may end before `to_ts`. Raises RelayGapError
         where the chain is broken or begins behind `from_ts`, RelayCorruptError for a document that
         can't be read.
         """
@@ -74,14 +74,14 @@ class Chain:
             volume = next(following, None)
 
     def find(self, ts: int) -> ArchiveSegment | None:
-        """The first volume with hi > ts, None if there is none.
+        """Return the first segment with hi > ts, None if there is none.
 
         Its lo is greater than ts if the archive begins behind it. Raises RelayCorruptError.
         """
         return next(self.chain(ts), None)
 
     def chain(self, ts: int) -> Iterator[ArchiveSegment]:
-        """The volumes with hi > ts, in order. Raises RelayGapError, RelayCorruptError."""
+        """Yield the segments with hi > ts, in order. Raises RelayGapError, RelayCorruptError."""
         before: ArchiveSegment | None = None
         for day in self._days(ts):
             for volume in day.volumes:
@@ -92,7 +92,10 @@ class Chain:
                     yield volume
 
     def backwards(self, ts: int) -> Iterator[ArchiveSegment]:
-        """The volumes with lo < ts, the newest first. Raises RelayGapError, RelayCorruptError."""
+        """Yield the segments with lo < ts, the newest first.
+
+        Raises RelayGapError, RelayCorruptError.
+        """
         later: ArchiveSegment | None = None
         names = self.catalogue.days()
         for name in reversed(names[: bisect.bisect_right(names, day_of(ts))]):
@@ -104,8 +107,10 @@ class Chain:
                     yield volume
 
     def missing_before(self) -> str:
-        """What is wrong with where the chain begins, "" if nothing is: it follows volumes that are
-        gone, and that nobody has removed by `Archive.remove`. Raises RelayCorruptError.
+        """Describe how days are missing before the chain's first segment, "" if none are.
+
+        They are missing if that segment follows others that are gone without `Archive.remove`.
+        Raises RelayCorruptError.
         """
         day = next(self._days(0), None)
         if day is None or day.follows is None:
@@ -117,7 +122,7 @@ class Chain:
         )
 
     def _days(self, ts: int) -> Iterator[CatalogueDay]:
-        """The days that have volumes, from the one in which ts is."""
+        """Yield the days that have segments, from the one that contains ts."""
         names = self.catalogue.days()
         at = max(bisect.bisect_right(names, day_of(ts)) - 1, 0)
         held = [self.catalogue.load(name) for name in names[at : at + 1]]

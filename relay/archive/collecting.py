@@ -1,8 +1,8 @@
-"""Removal of files that volumes no longer have: one rule, for compaction and retention alike.
+"""Remove files that segments no longer have: one rule, for compaction and retention alike.
 
-A compaction replaces files that somebody may be reading. They stay for `GRACE_MS`, and as long as a
-reader's hold lives that was noted before they were replaced. What retention has removed from the
-chain nobody reads, and goes at once.
+A reader may still read files that a compaction replaces. They stay for `GRACE_MS`, and while a
+reader's pin lives that was created before they were replaced. No reader needs what retention has
+removed from the chain: it goes at once.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ def remove_unreferenced(archive: Archive, is_over: Callable[[str], bool]) -> int
 def active_pins(
     archive: Archive, is_over: Callable[[str], bool], now_ts: int, *, bury: bool = False
 ) -> dict[str, Pin]:
-    """Who reads the archive now: holds of jobs that aren't over, and others that were noted within
-    two days before `now_ts`, the archive's end (TSO). `bury`: take the rest away. Raises
-    RelayCorruptError, OSError.
+    """Return the pins of the archive's present readers, by name.
+
+    They are those of jobs that aren't over, and others that were created within two days before
+    `now_ts`, the archive's end (TSO). `bury`: remove the rest. Raises RelayCorruptError, OSError.
     """
     holds = Pins(archive.storage)
     living: dict[str, Pin] = {}

@@ -1,6 +1,4 @@
-"""What can go wrong with the archive, beside what can go wrong with any log of windows
-(`sluice.relay.errors`).
-"""
+"""Errors of the archive, in addition to those of any log of windows (`sluice.relay.errors`)."""
 
 from __future__ import annotations
 
@@ -8,8 +6,9 @@ from sluice.relay.errors import RelayError
 
 
 class ArchiveConflictError(RelayError):
-    """Another process has changed the archive meanwhile: what was to be done is done, or has to be
-    begun anew.
+    """Another process has changed the archive meanwhile.
+
+    The change is made already, or has to be started over.
     """
 
     transient = True

@@ -65,7 +65,7 @@ class IndexedWindow:
 
     @classmethod
     def from_lines(cls, record: bytes, place: bytes) -> IndexedWindow:
-        """The inverse of `to_lines`. Raises ValueError."""
+        """Parse what `to_lines` wrote. Raises ValueError."""
         low, high, raw = json.loads(place)
         bands = tuple(
             tuple(RowGroup(n, rows, size, tuple(ids)) for n, rows, size, ids in band)
@@ -75,8 +75,9 @@ class IndexedWindow:
 
 
 class _IndexLines(Sequence[IndexedWindow]):
-    """The windows of an index whose checksum is right, each parsed when it is looked at: of tens of
-    thousands a reader looks at a few, or at one after the other.
+    """The windows of an index whose checksum is right, each parsed at its first use.
+
+    Of tens of thousands of windows a reader uses a few, or one after the other.
     """
 
     def __init__(self, lines: Sequence[bytes]) -> None:
@@ -87,7 +88,7 @@ class _IndexLines(Sequence[IndexedWindow]):
     def _bounds(self, record: bytes) -> tuple[int, int]:
         match = _BOUNDS.match(record)
         if match is None:
-            raise ValueError("a window's record doesn't say from where to where it is")
+            raise ValueError("a window's record has no lo and hi")
         return int(match[1]), int(match[2])
 
     def __len__(self) -> int:
@@ -133,9 +134,7 @@ class SegmentIndex:
         return bisect.bisect_right(self.bounds, ts, key=lambda ends: ends[1])
 
     def window(self, number: int, tables: frozenset[int] | None = None) -> WindowRecord:
-        """The window with its part, which holds the row groups with `tables` (ids), None for all of
-        them.
-        """
+        """Return a window with its part: the row groups with `tables` (ids; None for all)."""
         found = self.windows[number]
         bands = [
             band
@@ -167,7 +166,7 @@ class SegmentIndex:
         return replace(found.window, parts=(part,), changes=rows)
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         body = b"".join(window.to_lines() for window in self.windows)
         header: dict[str, Any] = {
             "format": _FORMAT,
@@ -185,7 +184,7 @@ class SegmentIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentIndex:
-        """The inverse of `to_bytes`. Strict: raises ValueError."""
+        """Parse what `to_bytes` wrote. Strict: raises ValueError."""
         lines = _unpacked(data).split(b"\n")
         raw = json.loads(lines[0])
         if isinstance(raw, dict) and (
@@ -206,7 +205,7 @@ class SegmentIndex:
         return index
 
     def check(self) -> None:
-        """Raises ValueError if the windows aren't the chain from lo to hi."""
+        """Check that the windows are the chain from lo to hi. Raises ValueError."""
         at = self.lo
         for lo, hi in self.bounds:
             if lo != at:
@@ -238,7 +237,7 @@ def write_index(storage: Storage, path: str, index: SegmentIndex) -> ArchiveFile
 
 
 def read_index(storage: Storage, file: ArchiveFile) -> SegmentIndex:
-    """The index of a volume, checked. Raises RelayCorruptError."""
+    """Return the index of a segment, checked. Raises RelayCorruptError."""
     where = f"archive index {storage.url}/{file.path}"
     way_out = (
         "restore the file from a copy; a moment before it, or behind a later base, can be had"
@@ -251,7 +250,7 @@ def read_index(storage: Storage, file: ArchiveFile) -> SegmentIndex:
     if len(data) != file.bytes or google_crc32c.value(data) != file.crc32c:
         raise RelayCorruptError(
             f"{where}: {len(data)} bytes with CRC-32C {google_crc32c.value(data):#010x}, the"
-            f" catalogue says {file.bytes} with {file.crc32c:#010x}",
+            f" catalogue has {file.bytes} with {file.crc32c:#010x}",
             way_out=way_out,
         )
     try:
@@ -275,7 +274,7 @@ class SegmentIndexCache:
         self._found: dict[tuple[str, str], SegmentIndex] = {}
 
     def of(self, storage: Storage, file: ArchiveFile) -> SegmentIndex:
-        """The index in a file of an archive. Raises RelayCorruptError."""
+        """Return the index in a file of an archive. Raises RelayCorruptError."""
         key = (storage.url, file.path)
         with self._lock:
             found = self._found.pop(key, None)

@@ -1,4 +1,4 @@
-"""Landed windows become the log half of a volume: a file with their changes, and the index of them."""
+"""Write landed windows as the log half of a segment: their changes in one file, and its index."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ __all__ = ["OnWindowRows", "WrittenLog", "write_log"]
 _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 
 OnWindowRows = Callable[[WindowRecord, pa.RecordBatch], None]
-"""Told of every batch of changes, in PART_SCHEMA, that is written, in order, with the window it
-came from.
-"""
+"""Called for every batch of changes that is written, in PART_SCHEMA, in order, with its window."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenLog:
-    """What has been written of the range `(lo, hi]`; all of a volume but its lake files."""
+    """What has been written of the range `(lo, hi]`: all of a segment but its lake files."""
 
     lo: int
     hi: int
@@ -56,9 +54,9 @@ class WrittenLog:
     def volume(
         self, lake: Sequence[LakeFile] = (), binlog_bytes: int | None = None
     ) -> ArchiveSegment:
-        """The volume of it, to be put into the archive.
+        """Return the segment, to be put into the archive.
 
-        `binlog_bytes`: if it isn't what has been read.
+        `binlog_bytes`: if it isn't the number of bytes that was read.
         """
         fields = to_json_fields(self)
         if binlog_bytes is not None:
@@ -77,9 +75,9 @@ def write_log(  # noqa: PLR0913 what it works with
 ) -> WrittenLog:
     """Write the log file and the index of `windows`, a chain of at least one.
 
-    Both are durable on return, and nobody knows of them before `Archive.append`.
+    Both are durable on return, and no reader finds them before `Archive.append`.
 
-    `source` is where the windows' parts are, the relay log's storage or an archive's. `token` makes
+    `source` is the storage of the windows' parts, the relay log's or an archive's. `token` makes
     the names unique: no two attempts may share it. In memory are one band (`limits`) and what
     writing it takes, however large a transaction is. Raises RelayCorruptError, RelayGapError,
     FileExistsError, OSError.
@@ -131,7 +129,7 @@ def _check_chain(windows: Sequence[WindowRecord], token: str) -> None:
 
 @dataclass(slots=True)
 class _LogWrite:
-    """How the file is written; what is known of it then."""
+    """One write of a log file, and the totals that result from it."""
 
     source: Storage
     archive: Storage
@@ -169,7 +167,7 @@ class _LogWrite:
         return [writer.write_band(changes) for changes in self._stretches(run)]
 
     def _stretches(self, run: Sequence[WindowRecord]) -> Iterator[pa.Table]:
-        """The changes of the windows, in pieces of what a band holds."""
+        """Yield the windows' changes in tables of one band at most, as far as batches allow."""
         held: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in self._batches(run):
@@ -194,7 +192,7 @@ class _LogWrite:
 
 
 def _pieces(batch: pa.RecordBatch, limits: MergeLimits) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces that aren't larger than the limits, but for single rows that are."""
+    """Split a batch into pieces within the limits; only a single row may be larger."""
     count = max(-(-batch.num_rows // limits.changes), -(-batch.nbytes // limits.bytes), 1)
     rows = max(1, -(-batch.num_rows // count))
     return (batch.slice(i, rows) for i in range(0, batch.num_rows, rows))

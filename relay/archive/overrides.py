@@ -1,10 +1,13 @@
-"""Operators' decisions about transactions and DDL, carried from a relay log into the archive: a
-restore leaves out, and replaces, what replication did.
+"""Copy operators' overrides of transactions and DDL from a relay log into the archive.
 
-    <archive>/decisions/<commit_ts>.json, <commit_ts>.used.json     as in the relay log, see `sluice.relay.overrides`
+So a restore excludes and replaces what replication did. The files are those of the relay log, see
+`sluice.relay.overrides`:
 
-A decision may be made when its window has been archived, and be taken back before a checkpoint has
-passed it. So they are carried over with every pass. One that a checkpoint has passed stays,
+    <archive>/decisions/<commit_ts>.json
+    <archive>/decisions/<commit_ts>.used.json
+
+An operator may add an override when its window has been archived, and may remove it before a
+checkpoint has passed it. So every pass copies them. An override that a checkpoint has passed stays,
 whatever becomes of it in the relay log.
 """
 
@@ -18,7 +21,7 @@ __all__ = ["sync_overrides"]
 
 
 def sync_overrides(relay: Overrides, archive: Overrides) -> int:
-    """Have the archive's decisions say what the relay log's do; how many have changed.
+    """Make the archive's overrides equal to the relay log's, and return how many have changed.
 
     It may be repeated, and broken off anywhere. Raises RelayCorruptError, OSError.
     """

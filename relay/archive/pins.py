@@ -1,14 +1,17 @@
-"""Who reads the archive now, and what is being removed from it: so that nothing goes while somebody
-reads it.
+"""Pins of the archive's readers, and the mark of what is being removed from it.
 
-    <archive>/holds/<name>.json      {"what", "from_ts", "bases", "job", "archive_ts"}: bases, the chain from a TSO on
-    <archive>/floor/<number>.json    {"before_ts", "bases", "token"}: what is being removed, or was
+So nothing is removed while a process reads it.
 
-Who reads writes down a hold first and looks at the floor then; who removes raises the floor first
-and looks at the holds then, where lists lag some seconds later. So one of the two sees the other.
-The floor never goes down: what lies below it is gone, though it may still be there. A hold of a job
-counts until the job is over; another one until the archive has grown by two days since it was
-noted, in the upstream's time: it was left by a process that is dead.
+    <archive>/holds/<name>.json      {"what", "from_ts", "bases", "job", "archive_ts"}:
+                                     a pin of snapshots, and of the chain from a TSO on
+    <archive>/floor/<number>.json    {"before_ts", "bases", "token"}:
+                                     the removal mark: what is being removed, or was
+
+A reader first writes its pin and then reads the removal mark. A process that removes first raises
+the mark and then lists the pins, some seconds later where lists lag. So one of the two sees the
+other. The mark never goes down: what lies below it is gone, though its files may still exist. A pin
+of a job counts until the job is over. Any other counts until the archive has grown by two days, in
+the upstream's time, since it was written: then its process is dead.
 """
 
 from __future__ import annotations
@@ -40,17 +43,17 @@ LISTED_AFTER_S = 10.0
 
 
 class RemovedError(RelayError):
-    """What somebody wants to read has been removed, or is being removed."""
+    """The data that a caller wants to read has been removed, or is being removed."""
 
-    way_out = "`sluice archive status` says from when on one can restore; take a moment after that"
+    way_out = "`sluice archive status` shows the recovery window; take a moment inside of it"
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Somebody reads `bases`, and the chain from `from_ts` (TSO) on.
+    """A reader's pin of `bases` (snapshots), and of the chain from `from_ts` (TSO) on.
 
-    `what` it is, for people; `job` its id, if it is one; `archive_ts` (TSO) where the archive ended
-    when this was noted, 0: `Pins.note` looks.
+    `what` names the reader for people; `job` is its id, if it is a job; `archive_ts` (TSO) is where
+    the archive ended when the pin was created, 0: `Pins.note` finds out.
     """
 
     what: str
@@ -61,7 +64,7 @@ class Pin:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Pin:
-        """From what its file says. Raises KeyError, TypeError, ValueError."""
+        """Parse the content of a pin's file. Raises KeyError, TypeError, ValueError."""
         return cls(
             str(document["what"]),
             int(document["from_ts"]),
@@ -73,7 +76,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class RemovalMark:
-    """What is gone, or going: the chain through `before_ts` (TSO), and `bases`."""
+    """The data that is gone, or going: the chain through `before_ts` (TSO), and `bases`."""
 
     before_ts: int = 0
     bases: tuple[str, ...] = ()
@@ -114,11 +117,12 @@ class Pins:
                 else f"what was committed through {tso.text(floor.before_ts)}"
             )
             raise RemovedError(
-                f"{self._storage.url}: {what} is removed, as [archive] says; {hold.what} needs it"
+                f"{self._storage.url}: {what} is removed, by the rules in [archive]; {hold.what}"
+                " needs it"
             )
 
     def forget(self, name: str) -> None:
-        """Nothing is read any more under that name."""
+        """Remove a pin: its reader is done."""
         self._storage.remove(_path(name))
 
     @contextlib.contextmanager
@@ -152,15 +156,16 @@ class Pins:
         return found
 
     def removal_mark(self) -> RemovalMark:
-        """What is gone, or going."""
+        """Return the removal mark."""
         return self._removal_mark.load()
 
     def advance_removal(
         self, before_ts: int, bases: tuple[str, ...], gone: tuple[str, ...] = ()
     ) -> RemovalMark:
-        """From now on nobody begins to read the chain through `before_ts`, or `bases`, and `all`
-        has everybody who began before, which takes a while where lists lag. Of the bases `gone`
-        nothing is left, so they need no mention.
+        """Raise the removal mark: no new reader gets the chain through `before_ts`, or `bases`.
+
+        On return `all` lists every reader that began before, which takes a while where lists lag.
+        The snapshots `gone` are removed entirely, so the mark leaves them out.
         """
 
         def raised(floor: RemovalMark) -> RemovalMark:

@@ -11,7 +11,7 @@ from sluice.tidb import tso
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """A file of the archive: `path` relative to its root, `bytes` and `crc32c` of the whole file."""
+    """A file of the archive: `path` from its root, `bytes` and `crc32c` of the whole file."""
 
     path: str
     bytes: int
@@ -30,7 +30,7 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of the lake: the changes of one table and schema version on one UTC day (YYYY-MM-DD)."""
+    """A file of the lake: changes of one table and schema version on one UTC day (YYYY-MM-DD)."""
 
     path: str
     bytes: int
@@ -60,11 +60,11 @@ class ArchiveSegment:
     hi: int
     cluster_id: int
     token: str
-    """Of the run that wrote it; in the names of its files."""
+    """The token of the run that wrote it; part of its files' names."""
     archived_ms: int
     """Unix time in ms."""
     windows: int
-    """How many windows the index has; several of the relay log's may have become one."""
+    """Number of windows in the index; several of the relay log's may have become one."""
     transactions: int
     changes: int
     schema_version: int
@@ -76,7 +76,7 @@ class ArchiveSegment:
     index: ArchiveFile
     lake: tuple[LakeFile, ...] = ()
     tables: Mapping[int, int] = field(default_factory=dict)
-    """How many changes of each table, by id."""
+    """Number of changes of each table, by id."""
 
     @property
     def day(self) -> str:
@@ -159,7 +159,7 @@ _SEGMENT_FIELDS: dict[str, type | tuple[type, ...]] = {
 
 
 def to_json_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as they are; those that JSON hasn't are the caller's."""
+    """Return a dataclass's fields as they are; the caller converts what JSON can't hold."""
     return {entry.name: getattr(value, entry.name) for entry in fields(value)}
 
 

@@ -1,11 +1,14 @@
-"""Bases: all tables as of one timestamp.
+"""Snapshots: all tables as of one timestamp.
 
-    <archive>/bases/<ts>-<token>/making.json           while it is being made: {"job", "refers_to": [id, …], "made_ms"}
-    <archive>/bases/<ts>-<token>/<table id>/…parquet   rows, in the form of whoever made it
-    <archive>/bases/<ts>-<token>/base.json             the manifest, created last: without it there is no base
+    <archive>/bases/<ts>-<token>/making.json
+        while it is being made: {"job", "refers_to": [id, …], "made_ms"}
+    <archive>/bases/<ts>-<token>/<table id>/…parquet
+        rows, in the form that the maker chose
+    <archive>/bases/<ts>-<token>/base.json
+        the manifest, created last: without it there is no snapshot
 
-A file that a manifest names may lie in the folder of an older base: a table without changes since
-is referred to. So the files of a base that is forgotten stay as long as another one, or one that is
+A file that a manifest names may lie in the folder of an older snapshot: a table without changes
+since is referred to. So the files of a forgotten snapshot stay while another one, or one that is
 being made, refers to them.
 
 Tables and databases are opaque JSON here.
@@ -42,8 +45,9 @@ _MANIFEST, _PENDING = "base.json", "making.json"
 _REMOVED_KEY = "gone_ms"
 _TOMBSTONE_TTL_MS = 30 * 86_400_000
 _LAG_MS = 600_000
-"""Where lists may lag they know by then of every base that was begun before another one was
-forgotten.
+"""The longest that lists lag, in ms.
+
+After that they have every snapshot that was begun before another one was forgotten.
 """
 _ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
 _WAY_OUT = (
@@ -53,9 +57,11 @@ _WAY_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A Parquet file: `path` relative to the archive's root, `bytes` and `crc32c` of the whole
-    file, `row_bytes` of the rows in memory. `computed`: the stored generated columns that it holds;
-    files of older versions hold none.
+    """A Parquet file of a snapshot.
+
+    `path` relative to the archive's root, `bytes` and `crc32c` of the whole file, `row_bytes` of
+    the rows in memory. `computed`: the stored generated columns that it holds; files of older
+    versions hold none.
     """
 
     path: str
@@ -73,7 +79,7 @@ class SnapshotFile:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SnapshotFile:
-        """The inverse of `to_json`. Raises ValueError."""
+        """Parse what `to_json` wrote. Raises ValueError."""
         try:
             made = cls(**{**document, "computed": tuple(document.get("computed", ()))})
         except TypeError as error:
@@ -87,8 +93,9 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
-    """A table, view or sequence: its names, its definition as its maker wrote it (JSON), its rows,
-    in no order.
+    """A table, view or sequence: its names, its definition and its rows.
+
+    The definition is JSON as the snapshot's maker wrote it. The rows are in no order.
     """
 
     schema: str
@@ -131,7 +138,7 @@ class SnapshotTable:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SnapshotTable:
-        """The inverse of `to_json`. Raises ValueError."""
+        """Parse what `to_json` wrote. Raises ValueError."""
         try:
             files = tuple(map(SnapshotFile.from_json, document["files"]))
             return cls(
@@ -145,8 +152,8 @@ class SnapshotTable:
 class ArchiveSnapshot:
     """All tables as of `ts` (TSO): every transaction through it is inside, none after.
 
-    `schemas` are the databases as their maker wrote them (JSON), `made_from` says for people what
-    it was made from, `made_ms` is a Unix time.
+    `schemas` are the databases as their maker wrote them (JSON), `made_from` describes for people
+    what it was made from, `made_ms` is a Unix time.
     """
 
     id: str
@@ -179,16 +186,16 @@ class ArchiveSnapshot:
 
     @property
     def refers_to(self) -> tuple[str, ...]:
-        """The ids of older bases in whose folders files of this one lie."""
+        """Return the ids of older snapshots in whose folders files of this one lie."""
         folders = {file.path.split("/")[1] for table in self.tables for file in table.files}
         return tuple(sorted(folders - {self.id}))
 
     def table(self, schema: str, name: str) -> SnapshotTable | None:
-        """The table of that name, None if there is none."""
+        """Return the table of that name, None if there is none."""
         return next((one for one in self.tables if (one.schema, one.name) == (schema, name)), None)
 
     def to_json(self) -> bytes:
-        """The manifest as its file has it."""
+        """Return the manifest as its file has it."""
         record: dict[str, Any] = {"format": FORMAT}
         record |= {spec.name: getattr(self, spec.name) for spec in fields(self)}
         record["schemas"] = [dict(schema) for schema in self.schemas]
@@ -214,14 +221,14 @@ class ArchiveSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """A base that isn't made yet: the job that makes it, the older bases whose files it may name."""
+    """A snapshot in the making: its job, and the older snapshots whose files it may name."""
 
     job: str
     refers_to: tuple[str, ...] = ()
     made_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     def to_json(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         return encode_checksummed(
             {
                 "format": FORMAT,
@@ -233,7 +240,7 @@ class PendingSnapshot:
 
     @classmethod
     def from_json(cls, data: bytes) -> PendingSnapshot:
-        """The inverse of `to_json`. Raises ValueError."""
+        """Parse what `to_json` wrote. Raises ValueError."""
         raw = decode_checksummed(data, FORMAT)
         try:
             return cls(str(raw["job"]), tuple(raw["refers_to"]), int(raw["made_ms"]))
@@ -242,14 +249,14 @@ class PendingSnapshot:
 
 
 def ts_of_snapshot(name: str) -> int:
-    """The timestamp (TSO) in a base's name."""
+    """Return the timestamp (TSO) in a snapshot's name."""
     return int(name.partition("-")[0])
 
 
 def snapshot_id(ts: int, token: str) -> str:
-    """The name of a base as of `ts` (TSO).
+    """Return the name of a snapshot as of `ts` (TSO).
 
-    `token` (digits and lower case letters) tells it from others. Names sort by timestamp.
+    `token` (digits and lower case letters) distinguishes it from others. Names sort by timestamp.
     """
     return f"{ts:020d}-{token}"
 
@@ -266,8 +273,9 @@ class SnapshotStore:
     # Reading
 
     def ids(self) -> list[str]:
-        """The names of the folders, by timestamp: of bases, of those that are being made, of what
-        is left of others.
+        """Return the names of all folders, by timestamp.
+
+        They are those of snapshots, of snapshots in the making, and of leftovers.
         """
         return [name for name in self._storage.names(_FOLDER) if _ID.match(name)]
 
@@ -276,19 +284,19 @@ class SnapshotStore:
         return [base for name in self.ids() if (base := self.find(name)) is not None]
 
     def find(self, name: str) -> ArchiveSnapshot | None:
-        """The base with that id, None if there is none, or none yet."""
+        """Return the snapshot with that id, None if there is none, or none yet."""
         found = self._manifest(name)
         return found if isinstance(found, ArchiveSnapshot) else None
 
     def text(self, name: str) -> bytes | None:
-        """A base's manifest as its file says it; None if there is none, or none yet."""
+        """Return a snapshot's manifest as its file has it; None if there is none, or none yet."""
         try:
             return self._storage.read(f"{_FOLDER}/{name}/{_MANIFEST}")
         except FileNotFoundError:
             return None
 
     def get(self, name: str) -> ArchiveSnapshot:
-        """The base with that id. Raises RelayError if there is none."""
+        """Return the snapshot with that id. Raises RelayError if there is none."""
         found = self.find(name)
         if found is None:
             raise RelayError(
@@ -298,14 +306,14 @@ class SnapshotStore:
         return found
 
     def latest(self, at_or_before_ts: int) -> ArchiveSnapshot | None:
-        """The youngest base as of that moment (TSO) or one before, None if there is none."""
+        """Return the newest snapshot as of that TSO or an earlier one, None if there is none."""
         for name in reversed(self.ids()):
             if ts_of_snapshot(name) <= at_or_before_ts and (base := self.find(name)) is not None:
                 return base
         return None
 
     def content(self, file: SnapshotFile) -> bytes:
-        """A file, whole; length and CRC-32C are checked."""
+        """Return a file's content, with length and CRC-32C checked."""
         where = f"{self._storage.url}/{file.path}"
         try:
             data = self._storage.read(file.path)
@@ -313,12 +321,12 @@ class SnapshotStore:
             raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
         if len(data) != file.bytes:
             raise RelayCorruptError(
-                f"{where}: {len(data)} bytes, the manifest says {file.bytes}", way_out=_WAY_OUT
+                f"{where}: {len(data)} bytes, the manifest has {file.bytes}", way_out=_WAY_OUT
             )
         crc = google_crc32c.value(data)
         if crc != file.crc32c:
             raise RelayCorruptError(
-                f"{where}: CRC-32C {crc:#010x}, the manifest says {file.crc32c:#010x}",
+                f"{where}: CRC-32C {crc:#010x}, the manifest has {file.crc32c:#010x}",
                 way_out=_WAY_OUT,
             )
         return data
@@ -326,10 +334,10 @@ class SnapshotStore:
     # Making
 
     def begin(self, name: str, making: PendingSnapshot) -> list[str]:
-        """Note that a base is being made.
+        """Record that a snapshot is being made, and return the older ones that it may refer to.
 
-        Of the bases that it may refer to those whose files are there, and stay as long as the note
-        does. Raises RelayError if it was forgotten.
+        The files of those returned exist, and stay while the record does. Raises RelayError if the
+        snapshot was forgotten.
         """
         before = self.pending(name)
         held = set(before.refers_to) if before is not None else set()
@@ -342,15 +350,15 @@ class SnapshotStore:
         ]
 
     def pending(self, name: str) -> PendingSnapshot | None:
-        """What is noted of a base that is being made, None if nothing is."""
+        """Return the record of a snapshot in the making, None if there is none."""
         found: PendingSnapshot | None = self._parsed(name, _PENDING, PendingSnapshot.from_json)
         return found
 
     def publish(self, base: ArchiveSnapshot) -> ArchiveSnapshot:
-        """Have the base, whose files are durable.
+        """Publish a snapshot, whose files are durable, and return the published one.
 
-        The one that is there, if another process was first. What else lies in its folder goes.
-        Raises RelayError if it was forgotten.
+        That is another process's, if it was first. Other files in the folder are removed. Raises
+        RelayError if the snapshot was forgotten.
         """
         with contextlib.suppress(FileExistsError):
             self._storage.create(base.path, base.to_json())
@@ -363,11 +371,13 @@ class SnapshotStore:
     # Forgetting
 
     def forget(self, name: str) -> None:
-        """Have the base no longer, and remove its files, but for those that others refer to: these
-        go with the last one. If it is being made it never will be.
+        """Remove a snapshot and its files, except files that other snapshots refer to.
 
-        A short note stays in the manifest's place for a month: who wakes up in the middle of making
-        this base finds it there, and can't publish what is removed.
+        Those are removed with the last snapshot that refers to them. A snapshot in the making never
+        will be published.
+
+        A short note stays in the manifest's place for a month. A process that wakes up in the
+        middle of making this snapshot finds the note, and can't publish removed files.
         """
         forgotten = encode_checksummed(
             {"format": FORMAT, _REMOVED_KEY: time.time_ns() // 1_000_000}
@@ -444,7 +454,7 @@ class SnapshotStore:
 
 @dataclass(frozen=True, slots=True)
 class _Tombstone:
-    """What stands in the place of a forgotten base's manifest."""
+    """The note in the place of a forgotten snapshot's manifest."""
 
     gone_ms: int
 
@@ -455,7 +465,7 @@ class _Tombstone:
 
     @property
     def is_old(self) -> bool:
-        """Whether nobody can be making that base any more."""
+        """Return whether no process can be making that snapshot any more."""
         return self.age_ms > _TOMBSTONE_TTL_MS
 
 

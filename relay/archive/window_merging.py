@@ -1,11 +1,13 @@
-"""Which landed windows become one archived window: neighbours of which preparing makes the same,
-together or singly. So idle ones cost nothing, and rows are compressed together.
+"""Choose which landed windows become one archived window.
 
-A record's tables are as of its window's beginning, and its DDL says what becomes of them. So
-windows can be one as long as each one's tables are what those before have left behind; one that
-says otherwise begins another archived window. A window stays alone if it names DDL before it that
-its rows don't know of (`moved`), indexes that are enforced no longer (`relaxed`), or rows of tables
-truncated before: what these mean depends on where a window begins.
+They are neighbours that lead to the same plan together or singly. So idle windows cost nothing, and
+rows are compressed together.
+
+A record's tables are as of its window's beginning, and its DDL records how they change. So windows
+can be joined if each one's tables are those that the windows before have left; a window with others
+begins another archived window. A window stays alone if it names DDL before it that its rows don't
+have (`moved`), indexes that are no longer enforced (`relaxed`), or rows of tables truncated before:
+what these mean depends on where a window begins.
 """
 
 from __future__ import annotations
@@ -21,22 +23,18 @@ __all__ = ["MergeLimits", "merge_groups", "merge_windows"]
 
 @dataclass(frozen=True, slots=True)
 class MergeLimits:
-    """How much one archived window holds if it has been several, and how much is in memory at a
-    time.
-    """
+    """Limits of an archived window that was several, and of what is in memory at a time."""
 
     changes: int = 200_000
     bytes: int = 64 * 2**20
-    """Of the rows, as TiDB wrote them."""
+    """Bytes of the rows, as TiDB wrote them."""
     joins: bool = True
-    """Whether windows become one at all."""
+    """False keeps every window by itself."""
 
 
 @dataclass(slots=True)
 class _MergeGroup:
-    """Windows that become one, and what they leave behind of tables: by id, None for one that is
-    gone.
-    """
+    """Windows that become one, and the tables after them, by id; None for a dropped one."""
 
     windows: list[WindowRecord]
     tables: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +89,7 @@ def _bytes(window: WindowRecord) -> int:
 
 
 def _tables_after(ddl: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tables that a DDL changes as they are then, by id; None for one that is gone."""
+    """Return the tables that a DDL changes, as of after it, by id; None for one that is gone."""
     found: Mapping[str, Any] = (ddl.get("effect") or {}).get("tables") or {}
     return found
 
@@ -101,7 +99,7 @@ def _can_merge(window: WindowRecord) -> bool:
 
 
 def merge_windows(run: Sequence[WindowRecord]) -> WindowRecord:
-    """The record of a stretch that `merge_groups` gave, without parts."""
+    """Return one record for a run of windows from `merge_groups`, without parts."""
     first, last = run[0], run[-1]
     tables: dict[str, Any] = {}
     changed: set[str] = set()

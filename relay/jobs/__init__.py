@@ -1,9 +1,10 @@
-"""Jobs: what takes long and what a person asks for, written down under the relay log's URL so that
-any process on any machine sees it, gives orders to who runs it, and goes on where another was
-killed.
+"""Jobs: work that takes long and that a person asks for.
 
-What a kind of job does is elsewhere (`sluice.etl.copy`); here is who may, how far it is, and what
-has become of it.
+They are recorded under the relay log's URL, so any process on any machine sees them, gives orders
+to the running process, and goes on where another was killed.
+
+What a kind of job does is elsewhere (`sluice.etl.copy`). This package knows which process may run a
+job, its progress and its state.
 """
 
 from sluice.relay.jobs.background import run_every, stop_on_orders

@@ -1,6 +1,4 @@
-"""What a process does beside a job: a thread that looks now and then, as long as the job's work
-lasts.
-"""
+"""Run a check in a thread beside a job's work, every few seconds."""
 
 from __future__ import annotations
 
@@ -17,8 +15,9 @@ _ORDER_POLL_INTERVAL_S = 0.2
 
 @contextmanager
 def run_every(look: Callable[[], bool], every_s: float, name: str) -> Iterator[None]:
-    """Call `look` in a thread of its own, `name`, every so many seconds, as long as the context
-    lasts or until it is true.
+    """Call `look` in a thread of its own, `name`, every `every_s` seconds.
+
+    It ends with the context, or once `look` returns true.
     """
     over = threading.Event()
 
@@ -38,9 +37,7 @@ def run_every(look: Callable[[], bool], every_s: float, name: str) -> Iterator[N
 
 @contextmanager
 def stop_on_orders(run: JobRun, stop: threading.Event) -> Iterator[None]:
-    """Have `stop` set once somebody orders the job to pause or to be cancelled, or another process
-    runs it.
-    """
+    """Set `stop` once the job is to pause or is cancelled, or another process runs it."""
 
     def heard() -> bool:
         if run.order is not None or run.is_lost:

@@ -1,4 +1,4 @@
-"""What can be wrong with a job."""
+"""Errors of jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sluice.relay.errors import ClaimLostError, RelayError
 
 
 class JobError(RequestError, RelayError):
-    """What was asked of a job can't be done; nothing has changed."""
+    """A request for a job can't be fulfilled; nothing has changed."""
 
     way_out = "`sluice jobs` shows the jobs there are"
 
@@ -27,7 +27,7 @@ class LeaseLostError(ClaimLostError):
 
 
 class StopRequested(Signal):
-    """End a run at a safe point, because an operator ordered the job to pause or to be cancelled."""
+    """End a run at a safe point: an operator ordered the job to pause or to be cancelled."""
 
     def __init__(self, order: str | None) -> None:
         super().__init__(order)
@@ -36,7 +36,7 @@ class StopRequested(Signal):
 
 
 class NotDoneError(SluiceError):
-    """The job was paused or given up, as somebody ordered."""
+    """The job was paused or cancelled, as ordered."""
 
     way_out = "trigger the DAG with the same values to go on with a paused one"
 

@@ -1,10 +1,10 @@
-"""A job's files, by name; what they mean stands with each kind of document.
+"""A job's files, by name; each kind of document is described in its own module.
 
-<url>/jobs/<id>/spec.json             what was asked for
-<url>/jobs/<id>/plan.json             what is done for it, made once, in the kind's own terms
-<url>/jobs/<id>/state/<number>.json   what has become of it; the newest counts: `sluice.relay.jobs.state_log`
-<url>/jobs/<id>/progress/<run>/…      how far it is: `sluice.relay.jobs.progress`
-<url>/jobs/<id>/result.json           how it ended, or why it failed; stays
+<url>/jobs/<id>/spec.json             the request
+<url>/jobs/<id>/plan.json             the plan, made once, in the kind's own terms
+<url>/jobs/<id>/state/<number>.json   its state; the newest counts: `sluice.relay.jobs.state_log`
+<url>/jobs/<id>/progress/<run>/…      its progress: `sluice.relay.jobs.progress`
+<url>/jobs/<id>/result.json           its end, or the failure; stays
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JobFiles:
         return f"{self._storage.url}/jobs/{self.id}"
 
     def path(self, name: str) -> str:
-        """A file's place in the relay log's storage."""
+        """Return a file's path in the relay log's storage."""
         return f"jobs/{self.id}/{name}"
 
     def write_spec(self) -> None:
@@ -68,7 +68,7 @@ class JobFiles:
             self._storage.create(self.path("spec.json"), _text(self.spec.to_json()))
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan, None if none was kept yet."""
+        """Return the plan, None if none was saved yet."""
         return self._read("plan.json")
 
     def save_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,13 +80,11 @@ class JobFiles:
         return found
 
     def result(self) -> dict[str, Any] | None:
-        """What `settle` wrote last, None if the job hasn't ended."""
+        """Return what `settle` wrote last, None if the job hasn't ended."""
         return self._read("result.json")
 
     def settle(self, entry: StateEntry) -> None:
-        """After an entry was made: write down how the job ended, and let go of what it touched if
-        it is over.
-        """
+        """Record the job's end after its entry was made; if it is over, release what it touches."""
         if entry.state in (*FINAL_STATES, FAILED):
             document = {
                 "state": entry.state, "by": entry.by, "made_ms": entry.made_ms, "said": entry.said,
@@ -100,17 +98,20 @@ class JobFiles:
     # Progress
 
     def write_totals(self, run: int, tables: Mapping[str, TableProgress]) -> None:
-        """What a run begins with."""
+        """Write the totals with which a run begins."""
         self._storage.replace(self.path(f"progress/{run}/{_TOTALS_FILE}"), base_text(tables))
 
     def write_member(self, run: int, member: WorkerProgress) -> None:
-        """What a process says."""
+        """Write a process's progress."""
         self._storage.replace(
             self.path(f"progress/{run}/{member.runner.token}.json"), member.to_json()
         )
 
     def members(self, run: int) -> list[WorkerProgress]:
-        """What the processes of a run said last. Raises RelayCorruptError, OSError."""
+        """Return the last progress of each of a run's processes.
+
+        Raises RelayCorruptError, OSError.
+        """
         folder = self.path(f"progress/{run}")
         return [
             self._parsed(f"{folder}/{name}", WorkerProgress.from_json)
@@ -129,7 +130,10 @@ class JobFiles:
     # Inside
 
     def _first(self) -> StateEntry:
-        """A job of a former version has no entries: it is over if it has a result."""
+        """Return the first entry.
+
+        A job of a former version has no others: with a result it is over.
+        """
         found = self.result()
         former = found is not None and "state" not in found
         return StateEntry(

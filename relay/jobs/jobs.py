@@ -45,13 +45,11 @@ from sluice.relay.storage import Storage
 __all__ = ["RESUME", "Job", "JobStatus", "Jobs"]
 
 DEAD_AFTER_S = 20.0
-"""A process of which nothing is heard for so long is taken for dead by who wants to go on with its
-job.
-"""
+"""Time without a heartbeat after which a process is taken for dead by the next one."""
 RESUME = "resume"
 _FRESH_MS = 10_000
 _BETWEEN_MS = 600_000
-"""So long there may be between two tasks of a run."""
+"""The longest pause between two tasks of a run, in ms."""
 _POLL_INTERVAL_S = 0.2
 
 
@@ -103,9 +101,11 @@ class Jobs:
     """The jobs in a relay log's storage. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage, pipeline: str | None = None) -> None:
-        """`pipeline`: of several that read the relay log, the one whose jobs they are
-        (`sluice.relay.pipeline_folders`); None: all. Whatever it is, jobs are kept apart by what
-        they touch, and no two have the same id.
+        """Open the jobs of a relay log.
+
+        `pipeline`: of several that read the relay log, the one to which the jobs belong
+        (`sluice.relay.pipeline_folders`); None: all. In either case jobs that touch the same tables
+        are kept apart, and no two have the same id.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -117,9 +117,11 @@ class Jobs:
         return cls(relay.storage, relay.pipeline)
 
     def create(self, kind: str, asked: Mapping[str, Any], touches: WriteScope, by: str) -> Job:
-        """Durably write down that this is to be done: `asked` in the kind's own terms, `by` who
-        asks. Raises JobOverlapError if a job that isn't over touches the same; of two who ask at a
-        time one is refused.
+        """Record a new job durably.
+
+        `asked`: the request, in the kind's own terms; `by`: the person or program that asks. Raises
+        JobOverlapError if a job that isn't over touches the same; of two concurrent requests one is
+        refused.
         """
         token, now = secrets.token_hex(8), time.time_ns() // 1_000_000
 
@@ -138,7 +140,7 @@ class Jobs:
         return job
 
     def unfinished(self) -> list[Job]:
-        """The jobs that aren't over, oldest first, also those that touch nothing."""
+        """Return the jobs that aren't over, oldest first, also those that touch nothing."""
         return [job for job in self._unfinished() if self._is_own(job.spec)]
 
     def find_open(
@@ -148,9 +150,9 @@ class Jobs:
         *,
         planned: bool = False,
     ) -> Job | None:
-        """Return the oldest unfinished job of a kind whose request `is_same` accepts, or None.
+        """Return a kind's oldest unfinished job with a request that `is_same` accepts, or None.
 
-        `planned`: only a job whose plan is saved.
+        `planned`: only a job with a saved plan.
         """
         found = (
             job for job in self.unfinished() if job.spec.kind == kind and is_same(job.spec.asked)
@@ -162,14 +164,11 @@ class Jobs:
         return [job for job in found if job.entry().state not in FINAL_STATES]
 
     def overlapping(self, touches: WriteScope) -> list[Job]:
-        """The jobs that aren't over and touch the same, oldest first.
-
-        Whichever pipeline's they are.
-        """
+        """Return the jobs of all pipelines that aren't over and touch the same, oldest first."""
         return [job for job in self._unfinished() if job.spec.touches.shared(touches) != ()]
 
     def get(self, name: str) -> Job:
-        """The job with this id.
+        """Return the job with this id.
 
         Raises JobError if there is none, or if it is another pipeline's.
         """
@@ -192,7 +191,7 @@ class Jobs:
         return self._pipeline is None or spec.pipeline == self._pipeline
 
     def find(self, name: str) -> Job | None:
-        """The job with this id, None if there is none."""
+        """Return the job with this id, None if there is none."""
         path = f"jobs/{name}/spec.json"
         try:
             return self._job(parse_spec(name, self._storage.read(path)))
@@ -210,7 +209,7 @@ class Jobs:
         return job is None or job.entry().state in FINAL_STATES
 
     def names(self) -> list[str]:
-        """The ids of all of them, in no order; one may turn out to be none."""
+        """Return the ids of all jobs, in no order; an id may turn out to have no job."""
         return [
             *dict.fromkeys(
                 [*self._storage.names("jobs"), *(spec.id for spec in self._register.load().open)]
@@ -261,7 +260,7 @@ class Jobs:
         )
 
     def _former(self) -> OpenJobs:
-        """The one job that a former version may have left unfinished: a bootstrap."""
+        """Return the one job that a former version may have left unfinished: a bootstrap."""
         path = "jobs/bootstrap/spec.json"
         try:
             spec = parse_spec("bootstrap", self._storage.read(path))
@@ -296,18 +295,21 @@ class Job:
         return self.files.spec
 
     def plan(self) -> dict[str, Any] | None:
-        """The plan, None if none was kept yet."""
+        """Return the plan, None if none was saved yet."""
         return self.files.plan()
 
     def plan_of_kind(self, kind: str) -> dict[str, Any]:
-        """The plan of a job of that kind. Raises JobError if it is of another, or has none."""
+        """Return the plan of a job of that kind.
+
+        Raises JobError if it is of another, or has none.
+        """
         if self.spec.kind != kind:
             raise JobError(f"the job {self.id} is a {self.spec.kind}, no {kind}")
         plan = self.plan()
         if plan is None:
             raise JobError(
                 f"the job {self.id} was asked for by a process that ended before its plan was kept",
-                way_out=f"`sluice jobs cancel {self.id}`, then ask for it anew",
+                way_out=f"`sluice jobs cancel {self.id}`, then ask for it again",
             )
         return plan
 
@@ -316,12 +318,13 @@ class Job:
         return self.files.save_plan(plan)
 
     def entry(self) -> StateEntry:
-        """What was last written down of its state."""
+        """Return the newest entry of its state."""
         return self.files.history.load()
 
     def status(self) -> JobStatus:
-        """How it stands, for people: whether its process lives is told by the machines' clocks
-        where nothing better does.
+        """Return the job's status, for people.
+
+        Whether its process lives is judged by the machines' clocks where nothing better is known.
         """
         entry = self.entry()
         members = self.files.members(entry.run) if entry.state in ACTIVE_STATES else []
@@ -336,10 +339,11 @@ class Job:
         return JobStatus(self.spec, INTERRUPTED if dead else entry.state, entry, progress)
 
     def order(self, what: str, by: str) -> StateEntry:
-        """Ask for PAUSE, CANCEL, or RESUME, which takes a PAUSE back; how the job stands now.
+        """Order PAUSE, CANCEL, or RESUME, which withdraws a PAUSE, and return the job's new state.
 
-        Who runs it obeys at its next border. If nobody runs it a CANCEL waits for whoever runs it
-        next, and nothing else changes. Raises JobError if that makes no sense any more.
+        The running process obeys at its next chunk boundary. If none runs, a CANCEL waits for the
+        next one, and nothing else changes. Raises JobError if the order is impossible in the job's
+        state.
         """
         goal = {PAUSE: PAUSING, CANCEL: CANCELLING, RESUME: RUNNING}[what]
 
@@ -390,9 +394,7 @@ class Job:
         return JobRun(self.files, entry, runner)
 
     def _require_no_runner(self, entry: StateEntry, patience_s: float) -> None:
-        """Return once the run's processes have surely ended, or nothing was heard of any for so
-        long.
-        """
+        """Return once the run's processes have ended, or none sent a heartbeat for `patience_s`."""
         deadline = time.monotonic() + patience_s
         heard = self._heartbeats(entry.run)
         while not _certainly_ended(entry, self.files.members(entry.run)):

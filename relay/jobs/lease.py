@@ -1,10 +1,9 @@
-"""A job while a process runs it: it says that it lives and how far it is, and hears what was
-ordered.
+"""A job while a process runs it: heartbeat, progress, and orders.
 
-Whether the process is still the one that runs the job, the job's history tells
-(`sluice.relay.jobs.state_log`): another one that has taken it has made an entry. What must be done
-exactly once never rests on this: between a look and what is done after it another may take the job.
-It stays with the downstream's transactions.
+The job's state log (`sluice.relay.jobs.state_log`) shows whether the process still runs the job:
+another one that has taken it has made an entry. Whatever must be done exactly once never rests on
+this, as another process may take the job between a check and the act. It rests on the downstream's
+transactions.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ __all__ = ["CANCEL", "PAUSE", "JobRun"]
 log = logging.getLogger("sluice.jobs")
 
 HEARTBEAT_INTERVAL_S = 1.0
-"""How often a process says that it lives, and looks for orders."""
+"""How often a process sends a heartbeat and looks for orders."""
 PAUSE, CANCEL = "pause", "cancel"
 _RATE_WINDOW_S = 60.0
-"""The pace is that of so many seconds: chunks of some MB come in gusts."""
+"""Seconds over which the pace is averaged: chunks of some MB come in gusts."""
 
 
 class JobRun:
     """One process's part in a run of a job; made by `Job.run` or `Job.join`, used as a context.
 
-    Left by an error, the job has failed with what it says; left by Ctrl-C it is paused. Left
+    Left by an error, the job has failed with its message; left by Ctrl-C, it is paused. Left
     otherwise without `end`, it isn't over, and the next process of the group goes on with it. Where
-    another process has taken the job meanwhile, whatever error it is left by is a LeaseLostError,
-    with that error for its cause: a process that stood still finds its files gone or its sessions
-    ended, and that was the other one's right.
+    another process has taken the job meanwhile, any error becomes the cause of a LeaseLostError: a
+    process that stood still finds its files gone or its sessions ended, as the other one was
+    entitled to do.
     """
 
     def __init__(self, ledger: JobFiles, entry: StateEntry, runner: Runner) -> None:
@@ -79,8 +78,10 @@ class JobRun:
         return {PAUSING: PAUSE, CANCELLING: CANCEL}.get(self._entry.state)
 
     def check(self) -> None:
-        """Raises LeaseLostError if another process runs the job, or one of the same group has ended
-        it, as of at most a moment ago.
+        """Check that this process still runs the job.
+
+        Raises LeaseLostError if another process runs it, or one of the same group has ended it, as
+        of at most a moment ago.
         """
         self._check_taker()
         if self._entry.state not in ACTIVE_STATES:
@@ -108,7 +109,7 @@ class JobRun:
             return
         what = f"is run by {entry.runner} now"
         if entry.state not in ACTIVE_STATES:
-            what = f"was taken over by {entry.runner}, and is {entry.state} by now"
+            what = f"was taken over by {entry.runner}, and is {entry.state}"
         raise LeaseLostError(f"the job {self._files.id} {what}")
 
     @property
@@ -125,22 +126,22 @@ class JobRun:
         """Have `order` and `check` be of now. Raises RelayError, OSError."""
         self._entry = self._files.history.load()
 
-    # What is said
+    # Reports
 
     def set_totals(self, tables: Mapping[str, TableProgress]) -> None:
-        """Say what there is to do in this run, and what was done before it, by table.
+        """Record, by table, the totals of this run and what was done before it.
 
         Once a run; of a group the first process does so.
         """
         self._files.write_totals(self.number, tables)
 
     def doing(self, what: str) -> None:
-        """Say what is being done, in a few words."""
+        """Set the present activity, a few words for people."""
         with self._lock:
             self._member = replace(self._member, doing=what)
 
     def did(self, table: str, done: JobCounts) -> None:
-        """Say that this process has done so much more of a table."""
+        """Add to what this process has done of a table."""
         with self._lock:
             tables = {
                 **self._member.tables,
@@ -156,7 +157,7 @@ class JobRun:
         way_out: str = "",
         result: Mapping[str, Any] | None = None,
     ) -> None:
-        """Durably say how the run ends: DONE, CANCELLED, PAUSED, FAILED.
+        """Record durably how the run ends: DONE, CANCELLED, PAUSED, FAILED.
 
         Raises LeaseLostError, and nothing is written then; RelayError, OSError.
         """
@@ -225,7 +226,7 @@ class JobRun:
                 self.look()
             except (RelayError, OSError) as error:
                 log.warning(
-                    "the job %s can't say that it goes on, and tries again: %s",
+                    "job %s: the heartbeat cannot be written, trying again: %s",
                     self._files.id,
                     error,
                 )

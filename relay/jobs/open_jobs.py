@@ -1,10 +1,11 @@
-"""The jobs that aren't over: one document, changed by compare-and-set, so that of two who create
-jobs that touch the same at a time one sees the other.
+"""The jobs that aren't over: one document, changed by compare-and-set.
+
+So of two processes that create jobs that touch the same at a time one sees the other.
 
     open-jobs/<number>.json   {"open": [specification, …], "made": {kind: how many there have been}}
 
-A job that is over, and whose process died before it could say so here, is left out by whoever
-creates the next one.
+A job that is over may still be listed if its process died too early: the next job's creation
+removes it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ _MAX_VERSIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class OpenJobs:
-    """The jobs that aren't over, in the order in which they were created, and how many of each kind
-    there have been.
-    """
+    """The jobs that aren't over, in order of creation, and the number of jobs ever, by kind."""
 
     open: tuple[JobSpec, ...] = ()
     made: Mapping[str, int] = field(default_factory=dict)
@@ -45,7 +44,7 @@ class OpenJobs:
         return replace(self, open=tuple(spec for spec in self.open if spec.id not in names))
 
     def next_id(self, kind: str) -> str:
-        """What no job has been called: the kind for the first one, then with a number."""
+        """Return an unused name: the kind for the first job, then with a number."""
         number = self.made.get(kind, 0) + 1
         return kind if number == 1 else f"{kind}-{number}"
 
@@ -68,7 +67,7 @@ class OpenJobs:
 
 
 def open_register(storage: Storage, former: Callable[[], OpenJobs]) -> VersionedDocument[OpenJobs]:
-    """The list of a relay log; `former` is what there was before there was a list."""
+    """Open the list in a relay log; `former` gives its content before there is one."""
     form = DocumentFormat(
         OpenJobs.to_json, OpenJobs.from_json, former, "restore the file from a copy"
     )

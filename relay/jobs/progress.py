@@ -1,11 +1,12 @@
-"""How far a job is, for people: each process that runs it says what it has done itself, once a
-moment.
+"""A job's progress, for people: each process that runs it records its own, every second.
 
-    jobs/<id>/progress/<run>/base.json      by table, what there is to do, and what was done before this run
-    jobs/<id>/progress/<run>/<token>.json   what one process of the run has done, how fast, and its heartbeat
+    jobs/<id>/progress/<run>/base.json
+        by table, the totals, and what was done before this run
+    jobs/<id>/progress/<run>/<token>.json
+        what one process of the run has done, how fast, and its heartbeat
 
-The heartbeat is a counter: who wants to know whether a process lives looks twice, by a clock of his
-own.
+The heartbeat is a counter: a process that wants to know whether another lives reads it twice, by
+its own clock.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """A table of a job, by the name it has upstream: what is done, and what there is in all, in
-    bytes about. `rows_in_all` is None if nothing tells.
+    """A table of a job, by its upstream name: what is done, and about how many bytes there are.
+
+    `rows_in_all` is None if it is unknown.
     """
 
     done: JobCounts = JobCounts()
@@ -60,13 +62,13 @@ class TableProgress:
 
     @property
     def percent(self) -> int:
-        """Of the bytes; of the chunks if nothing tells of bytes."""
+        """Return the percentage of the bytes; of the chunks if the bytes are unknown."""
         if self.bytes_in_all:
             return min(100, 100 * self.done.bytes_of_plan // self.bytes_in_all)
         return 100 * self.done.chunks // self.chunks_in_all if self.chunks_in_all else 100
 
     def whole(self) -> TableProgress:
-        """Return the progress of a table of which nothing is left: what is done is all there was."""
+        """Return the progress of a finished table: what is done is all there was."""
         rows = None if self.rows_in_all is None else self.done.rows
         return TableProgress(
             replace(self.done, planned_bytes=0), self.done.bytes, self.done.chunks, rows
@@ -78,15 +80,15 @@ class TableProgress:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse what `to_json` wrote."""
         return cls(**{**document, "done": JobCounts(**document["done"])})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """What one process of a run says: what it is `doing`, how fast it was lately, and what it has
-    done by table. `left`: it has ended as it should, and says no more. `noted_ms` is by its own
-    clock.
+    """One process's progress: its activity, its recent pace, and what it has done, by table.
+
+    `left`: it has ended properly, and writes no more. `noted_ms` is by its own clock.
     """
 
     runner: Runner
@@ -132,7 +134,7 @@ class JobProgress:
     def from_members(
         cls, base: Mapping[str, TableProgress], members: Iterable[WorkerProgress]
     ) -> Self:
-        """What there is to do, and who has done what of it."""
+        """Add the processes' progress to the totals."""
         members = list(members)
         tables = dict(base)
         for member in members:
@@ -179,12 +181,9 @@ class JobProgress:
 
     @property
     def left_s(self) -> float | None:
-        """Estimate how many seconds more it will take at the pace of the last moments.
+        """Estimate the remaining seconds at the recent pace, None if that is impossible.
 
-        None if nothing tells.
-
-        The first hundredth of the bytes tells nothing, nor does an estimate of the bytes that was
-        exceeded.
+        It is in the first hundredth of the bytes, and when an estimate of the bytes was exceeded.
         """
         whole = self.in_all
         done, in_all = whole.done.bytes_of_plan, whole.bytes_in_all
@@ -232,7 +231,7 @@ def _counts(table: TableProgress) -> dict[str, Any]:
 
 
 def base_text(tables: Mapping[str, TableProgress]) -> bytes:
-    """The content of `base.json`."""
+    """Return the content of `base.json`."""
     return (
         json.dumps(
             {name: table.to_json() for name, table in tables.items()}, ensure_ascii=False

@@ -1,4 +1,4 @@
-"""A process that runs a job says in its log how far that is."""
+"""Log a job's progress, in a process that runs it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LOG_INTERVAL_S = 5.0
 
 @contextmanager
 def log_progress(job: Job, log: logging.Logger) -> Iterator[None]:
-    """Say so every few seconds, as long as the context lasts."""
+    """Log the progress every few seconds, while the context lasts."""
 
-    def say() -> bool:
+    def report() -> bool:
         log.info("%s: %s", job.id, job.status().progress)
         return False
 
-    with run_every(say, _LOG_INTERVAL_S, "progress"):
+    with run_every(report, _LOG_INTERVAL_S, "progress"):
         yield

@@ -1,4 +1,4 @@
-"""Which process runs a job, and whether it surely is gone."""
+"""The process that runs a job, and whether it has certainly ended."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Runner"]
 
 @cache
 def _boot_id() -> str:
-    """What no other machine has, nor this one after its next start.
+    """Return an id of this machine's start, or of this container's.
 
-    Containers have different ones.
+    No other machine has it, nor this one after its next start.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -28,9 +28,9 @@ def _boot_id() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """When the process began, in the kernel's ticks since the machine did.
+    """Return when a process began, in the kernel's ticks since the machine did.
 
-    "" if there is no such process, or nothing tells.
+    "" if there is no such process, or it can't be read.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -46,7 +46,7 @@ class Runner:
     """A process that runs a job.
 
     `what` it is, for people. Processes with the same `group`, which isn't "", run a job together.
-    `machine`, `pid` and `started` tell the process from every other.
+    `machine`, `pid` and `started` identify the process.
     """
 
     what: str
@@ -61,7 +61,7 @@ class Runner:
         return f"{self.what} (process {self.pid} on {self.host})"
 
     def has_certainly_ended(self) -> bool:
-        """Whether the process has ended, which only its own machine can tell."""
+        """Return whether the process has ended for certain, which only its own machine can know."""
         return (
             bool(self.started)
             and self.machine == _boot_id()
@@ -78,5 +78,5 @@ class Runner:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse what `to_json` wrote."""
         return cls(**document)

@@ -1,4 +1,4 @@
-"""What a job is: written down when it is asked for, never changed."""
+"""A job's request: recorded once, never changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["JobSpec", "WriteScope"]
 
 @dataclass(frozen=True, slots=True)
 class WriteScope:
-    """What a job writes to.
+    """The tables that a job writes to.
 
     `downstream` is its name (`sluice.etl.downstream.ownership.downstream_name`), "" stands for any;
     `tables` are full names there, None means all of it.
@@ -24,8 +24,9 @@ class WriteScope:
     tables: tuple[str, ...] | None = None
 
     def shared(self, other: WriteScope) -> tuple[str, ...] | None:
-        """The tables that both touch, in lower case, as far as either names any: () if they touch
-        nothing together, None if all of the downstream.
+        """Return the tables that both touch, in lower case, as far as either names any.
+
+        () if they have none in common, None if all of the downstream.
         """
         if self.downstream and other.downstream and self.downstream != other.downstream:
             return ()
@@ -49,17 +50,17 @@ class WriteScope:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse what `to_json` wrote."""
         tables = document["tables"]
         return cls(str(document["downstream"]), None if tables is None else tuple(map(str, tables)))
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job as it was asked for.
+    """A job as it was requested.
 
-    `asked` is the kind's own, as JSON values without secrets; `by` who asked; `token` no other job
-    has.
+    `asked` is the kind's own, as JSON values without secrets; `by` is the person or program that
+    asked; `token` is unique to the job.
     """
 
     id: str
@@ -70,9 +71,7 @@ class JobSpec:
     made_ms: int
     token: str
     pipeline: str = ""
-    """Of several that read the relay log, the one whose job it is
-    (`sluice.relay.pipeline_folders`).
-    """
+    """The pipeline of the job, if several read the relay log (`sluice.relay.pipeline_folders`)."""
 
     def __str__(self) -> str:
         return (
@@ -89,7 +88,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises ValueError."""
+        """Parse what `to_json` wrote. Raises ValueError."""
         try:
             return cls(**{**document, "touches": WriteScope.from_json(document["touches"])})
         except (KeyError, TypeError) as error:
@@ -97,8 +96,9 @@ class JobSpec:
 
     @classmethod
     def of_former(cls, name: str, document: Mapping[str, Any]) -> Self:
-        """From the file that `sluice bootstrap` wrote before there were other jobs: {"asked",
-        "token", "begun_ms"}. Raises ValueError.
+        """Parse the file that `sluice bootstrap` wrote before there were other jobs.
+
+        It is {"asked", "token", "begun_ms"}. Raises ValueError.
         """
         try:
             asked, token, made_ms = (
@@ -112,7 +112,7 @@ class JobSpec:
 
 
 def parse_spec(name: str, data: bytes) -> JobSpec:
-    """The content of the job's `spec.json`, of this version or of the one before.
+    """Parse a job's `spec.json`, of this version or of the one before.
 
     Raises ValueError.
     """
@@ -125,12 +125,12 @@ def parse_spec(name: str, data: bytes) -> JobSpec:
 
 
 def format_ms(ms: int) -> str:
-    """A Unix time in ms for people."""
+    """Format a Unix time in ms for people."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def abbreviate(names: Iterable[str]) -> str:
-    """A few of the names."""
+    """Return the first five of the names, and the number of the others."""
     shown = list(names)
     return f"{', '.join(shown[:5])}{f' and {len(shown) - 5} more' if len(shown) > 5 else ''}"
 

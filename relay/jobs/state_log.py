@@ -1,9 +1,8 @@
-"""What has become of a job: a chain of entries, each made from the one before by compare-and-set,
-the newest counts.
+"""A job's state: a chain of entries, each made from the one before by compare-and-set.
 
-A process that runs the job has taken it by an entry of its own, with the next number for its run.
-Whatever a process says about the job's end is an entry, too, made only while the newest is of its
-run: so one that was taken for dead, and wakes up, can't say anything any more.
+The newest counts. A process that runs the job has taken it by an entry of its own, with the next
+number for its run. The end of a job is an entry, too, made only while the newest is of its run: so
+a process that was taken for dead, and wakes up, can't write one any more.
 """
 
 from __future__ import annotations
@@ -43,21 +42,22 @@ CANCELLING = "cancelling"
 CANCELLED = "cancelled"
 FAILED = "failed"
 INTERRUPTED = "interrupted"
-"""The process that ran it has died; nobody writes this down, it is seen."""
+"""The process that ran it has died; no entry has this state, `Job.status` finds it out."""
 DONE = "done"
 STATES = (PLANNED, RUNNING, PAUSING, PAUSED, CANCELLING, CANCELLED, FAILED, INTERRUPTED, DONE)
 ACTIVE_STATES = (RUNNING, PAUSING, CANCELLING)
-"""Somebody runs it, or has died over it."""
+"""States in which a process runs the job, or has died over it."""
 FINAL_STATES = (CANCELLED, DONE)
-"""Nothing more comes; what it touched is free for others."""
+"""States after which nothing follows; other jobs may touch the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """How a job stands.
+    """A job's state.
 
-    `by` whom it came there, and when; `run` counts those that took it, `runner` is the last of
-    them; `said` and `way_out` are of a failure, or of what a cancelled job leaves behind.
+    `by`: the person or process that caused it; `made_ms`: when; `run` counts the processes that
+    took the job, `runner` is the last of them; `said` and `way_out` belong to a failure, or to what
+    a cancelled job leaves behind.
     """
 
     state: str
@@ -71,7 +71,7 @@ class StateEntry:
     token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
 
     def then(self, state: str, by: str, **changes: Any) -> StateEntry:
-        """The next entry; what it said isn't carried over."""
+        """Return the next entry; `said`, `way_out` and `result` aren't carried over."""
         now = time.time_ns() // 1_000_000
         cleared = {"said": "", "way_out": "", "result": None, **changes}
         return replace(self, state=state, by=by, made_ms=now, token=secrets.token_hex(6), **cleared)
@@ -102,7 +102,7 @@ class StateEntry:
 def open_history(
     storage: Storage, name: str, first: Callable[[], StateEntry]
 ) -> VersionedDocument[StateEntry]:
-    """The entries of a job; `first` is how it stands before there are any."""
+    """Open the entries of a job; `first` gives its state before there are any."""
     form = DocumentFormat(
         StateEntry.to_json, StateEntry.from_json, first, "restore the file from a copy"
     )

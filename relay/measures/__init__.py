@@ -1,12 +1,13 @@
-"""What tasks count while they work, kept under the relay log's URL, so that it lives through the
-processes that count.
+"""Counters of the tasks, kept under the relay log's URL, where they outlive the processes.
 
-    <url>/measures/<source>/<number>.json            counters, durations, lag over the last hour and day
-    <url>/measures/<source>-tables/<number>.json     changes by table
+    <url>/measures/<source>/<number>.json
+        counters, durations, lag over the last hour and day
+    <url>/measures/<source>-tables/<number>.json
+        changes by table
 
-A source is who counts: ``land`` for landing, ``apply-…`` for applying to one downstream. Of its
-processes each adds what it has counted since it added the last time, by compare-and-set, so nothing
-is counted twice and nothing goes back, whoever takes over from whom. What a process had not yet
+A source is what counts: ``land`` for landing, ``apply-…`` for applying to one downstream. Each of
+its processes adds what it has counted since its last addition, by compare-and-set. So nothing is
+counted twice and no counter goes back, whichever process takes over. What a process had not yet
 added when it was killed isn't counted: ten seconds of it.
 """
 

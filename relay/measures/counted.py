@@ -30,9 +30,9 @@ _MAX_WRITERS = 50
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long something took: in each bucket of BOUNDS_S, and beyond, how many.
+    """A histogram of durations: the count in each bucket of BOUNDS_S, and beyond.
 
-    The sum in seconds.
+    It has the sum in seconds, too.
     """
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
@@ -80,8 +80,9 @@ class TableCount:
 
 @dataclass(frozen=True, slots=True)
 class DocumentWriters:
-    """Who has added to a document, and how often: whoever isn't told whether its addition arrived
-    finds it here.
+    """The processes that have added to a document, and how often each.
+
+    A process that doesn't learn whether its addition arrived finds it here.
     """
 
     done: Mapping[str, int] = field(default_factory=dict)
@@ -90,15 +91,15 @@ class DocumentWriters:
         return self.done.get(token, 0) >= number
 
     def then(self, token: str, number: int) -> DocumentWriters:
-        others = [(who, done) for who, done in self.done.items() if who != token]
+        others = [(writer, done) for writer, done in self.done.items() if writer != token]
         return DocumentWriters(dict([*others[1 - _MAX_WRITERS :], (token, number)]))
 
 
 @dataclass(frozen=True, slots=True)
 class CounterDocument:
-    """What a source has counted since `since_ms` (Unix ms, 0: nothing yet).
+    """The counters of a source since `since_ms` (Unix ms, 0: nothing yet).
 
-    `at_ts` is the TSO it had got to at `noted_ms`, when something was added the last time.
+    `at_ts` is the TSO that it had reached at `noted_ms`, the time of the last addition.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -171,7 +172,9 @@ class CounterDocument:
                 int(raw["noted_ms"]),
                 tuple(LagStep(*step) for step in raw["hour"]),
                 tuple(LagStep(*step) for step in raw["day"]),
-                DocumentWriters({str(who): int(done) for who, done in raw["writers"].items()}),
+                DocumentWriters(
+                    {str(writer): int(done) for writer, done in raw["writers"].items()}
+                ),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measures: {error!r}") from None
@@ -209,7 +212,9 @@ class TableCounters:
             tables = {str(name): TableCount(*count) for name, count in raw["tables"].items()}
             return cls(
                 tables,
-                DocumentWriters({str(who): int(done) for who, done in raw["writers"].items()}),
+                DocumentWriters(
+                    {str(writer): int(done) for writer, done in raw["writers"].items()}
+                ),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no measures of tables: {error!r}") from None

@@ -20,20 +20,20 @@ _APPLY_PREFIX = "apply-"
 _TABLES_SUFFIX = "-tables"
 _FOLDER = "measures"
 _MAX_VERSIONS = 4
-_WAY_OUT = "remove the folder `measures` beside the windows: counting begins anew"
+_WAY_OUT = "remove the folder `measures` beside the windows: counting starts over"
 
 
 def source_of(downstream: str) -> str:
-    """The source that counts what is applied to a downstream, by the name that says where changes
-    go.
-    """
+    """Return the source for what is applied to a downstream, by the downstream's name."""
     return f"{_APPLY_PREFIX}{zlib.crc32(downstream.encode()):08x}"
 
 
 @dataclass(frozen=True, slots=True)
 class CounterTotals:
-    """What landing and applying have counted, by name: windows, transactions, changes, ddls, bytes,
-    retries; for applying also inserts, updates, deletes, rows (net).
+    """The counters of landing and applying, by name.
+
+    They are windows, transactions, changes, ddls, bytes, retries; for applying also inserts,
+    updates, deletes, rows (net).
     """
 
     land: CounterDocument = field(default_factory=CounterDocument)
@@ -52,7 +52,9 @@ class CounterStore:
     """Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, relay: RelayLog, downstream: str | None = None) -> None:
-        """`downstream`: what is applied there alone (see `source_of`), None: to all downstreams
+        """Open the counters of a relay log.
+
+        `downstream`: only what is applied there (see `source_of`), None: to all downstreams
         together.
         """
         self._storage = relay.storage
@@ -70,20 +72,20 @@ class CounterStore:
     def add_tables(
         self, source: str, tables: Mapping[str, TableCount], token: str, number: int
     ) -> None:
-        """The same of changes by table."""
+        """Add to the changes by table, as `add` does."""
         self._tables(source).change(lambda there: there.plus(tables, token, number))
 
     # Reading
 
     def totals(self) -> CounterTotals:
-        """What was counted so far."""
+        """Return the totals to date."""
         applied = [self._document(source).load() for source in self._applying()]
         return CounterTotals(
             self._document(LAND).load(), reduce(CounterDocument.beside, applied, CounterDocument())
         )
 
     def tables(self) -> dict[str, TableCount]:
-        """Changes that were applied by table, under the names upstream."""
+        """Return the applied changes by table, under the upstream's names."""
         found: dict[str, TableCount] = {}
         for source in self._applying():
             for name, count in self._tables(source).load().tables.items():
@@ -91,8 +93,10 @@ class CounterStore:
         return found
 
     def points(self, from_ms: int, to_ms: int) -> list[LagPoint]:
-        """Lag and pace in a span of Unix ms, ascending: every ten seconds in the last hour, every
-        five minutes in the last day, at most so far back. Where nothing was said there is no point.
+        """Return lag and pace in a span of Unix ms, ascending.
+
+        The points are ten seconds apart in the last hour, five minutes in the last day, and go back
+        no farther. Where nothing was recorded there is no point.
         """
         totals = self.totals()
         recent = time.time_ns() // 1_000_000 - HOUR.span_ms

@@ -1,5 +1,6 @@
-"""How far behind each source was, over the last hour in steps of ten seconds and over the last day
-in steps of five minutes.
+"""The lag of each source, as a series.
+
+It has steps of ten seconds over the last hour, and of five minutes over the last day.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ DAY = LagSeries(300_000, 86_400_000)
 
 
 class LagStep(NamedTuple):
-    """What a source did in the milliseconds before `at_ms` (Unix ms): `lag_ms` is the most it was
-    behind.
+    """A source's work in the milliseconds before `at_ms` (Unix ms).
+
+    `lag_ms` is the longest lag.
     """
 
     at_ms: int
@@ -37,10 +39,10 @@ class LagStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LagPoint:
-    """How replication stood at a moment (Unix ms).
+    """Replication's lag and pace at one time (Unix ms).
 
-    `lag_ms`: how far the downstream was behind the clock; `land_lag_ms`: how far the relay log was;
-    None where nothing is known. `rows_per_s`: row changes applied.
+    `lag_ms`: of the downstream behind the clock; `land_lag_ms`: of the relay log; None where
+    nothing is known. `rows_per_s`: row changes applied.
     """
 
     at_ms: int
@@ -51,7 +53,7 @@ class LagPoint:
 
 
 def append_step(steps: Iterable[LagStep], new: LagStep, series: LagSeries) -> tuple[LagStep, ...]:
-    """The steps of a series with one more; what is older than the series is long goes."""
+    """Append a step to a series, and remove those older than the series' span."""
     kept = [step for step in steps if step.at_ms > new.at_ms - series.span_ms]
     if kept and kept[-1].at_ms // series.step_ms >= new.at_ms // series.step_ms:
         last = kept.pop()
@@ -68,7 +70,7 @@ def append_step(steps: Iterable[LagStep], new: LagStep, series: LagSeries) -> tu
 def merge_series(
     land: Iterable[LagStep], applied: Iterable[LagStep], series: LagSeries
 ) -> list[LagPoint]:
-    """One point for each step of the series in which either said something, ascending."""
+    """Return a point for each step of the series in which either source has one, ascending."""
     landed, wrote = _by_step(land, series), _by_step(applied, series)
     return [
         LagPoint(

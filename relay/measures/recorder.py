@@ -1,5 +1,6 @@
-"""Counts in a process, and adds it to the relay log's measures in the background, never in the way
-of a commit.
+"""Count in a process, and add it to the relay log's measures in the background.
+
+So it never delays a commit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CLOSE_TIMEOUT_S = 10.0
 
 @dataclass(slots=True)
 class _PendingCounts:
-    """What was counted since the last addition."""
+    """The counts since the last addition."""
 
     counts: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -39,7 +40,8 @@ class _PendingCounts:
 class CounterRecorder:
     """Counts for a source; threads may share it.
 
-    What can't be written is kept and tried again, said once in the log, and stops nobody.
+    Counts that can't be written are kept and tried again. The failure is logged once and stops
+    nothing.
     """
 
     def __init__(
@@ -64,12 +66,12 @@ class CounterRecorder:
         self._thread.start()
 
     def at(self, ts: int) -> None:
-        """This source has got to this TSO."""
+        """Record the TSO that this source has reached."""
         with self._lock:
             self._at_ts = ts
 
     def count(self, counts: Mapping[str, int], seconds: Mapping[str, float] | None = None) -> None:
-        """So many more of each; and how long each of these took, once."""
+        """Add to each counter, and add one duration, in seconds, to each of `seconds`."""
         with self._lock:
             for name, number in counts.items():
                 self._waiting.counts[name] = self._waiting.counts.get(name, 0) + number
@@ -77,12 +79,12 @@ class CounterRecorder:
                 self._waiting.seconds.setdefault(name, []).append(took)
 
     def observe_lag(self, lag_ms: float) -> None:
-        """It was so far behind just now."""
+        """Record the present lag in ms."""
         with self._lock:
             self._waiting.lag_ms = max(lag_ms, self._waiting.lag_ms or 0.0)
 
     def changed(self, tables: Mapping[str, tuple[int, int, int]], commit_ts: int) -> None:
-        """(inserts, updates, deletes) by table, up to a commit timestamp."""
+        """Add (inserts, updates, deletes) by table, up to a commit timestamp."""
         now = _now_ms()
         with self._lock:
             for name, (inserts, updates, deletes) in tables.items():

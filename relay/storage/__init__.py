@@ -1,4 +1,4 @@
-"""Where the relay log's files are: a local directory, or an object store."""
+"""Storage of the relay log's files: a local directory, or an object store."""
 
 from sluice.relay.storage._local import LocalStorage
 from sluice.relay.storage._open import open_storage

@@ -28,9 +28,9 @@ class LocalStorage:
         self._root = root
 
     def disk(self) -> tuple[int, int, int] | None:
-        """The device that the directory is on, its bytes that are free, and all of them.
+        """Return the directory's device, its free bytes, and all of its bytes.
 
-        None if it isn't there yet.
+        None if the directory isn't there yet.
         """
         try:
             found = os.statvfs(self._root)
@@ -113,7 +113,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _synced(self, target: Path, data: bytes) -> Iterator[Path]:
-        """A synced file beside the target, to be linked or renamed to it; gone afterwards."""
+        """Write a synced file beside the target, to be linked or renamed; removed afterwards."""
         for last in (False, True):
             self._make_directory(target.parent)
             temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
@@ -185,8 +185,9 @@ class _LocalFileWriter:
 
 
 class _HiddenFileWriter:
-    """A file beside its place, under a name that listings leave out, which is linked to it when it
-    is synced.
+    """A file under a hidden name, which is linked to its own name once it is synced.
+
+    Listings leave out hidden names.
     """
 
     def __init__(self, sink: ByteWriter, hidden: Path, target: Path) -> None:
@@ -218,7 +219,7 @@ class _HiddenFileWriter:
 
 @contextlib.contextmanager
 def _with_file_name(path: Path) -> Iterator[None]:
-    """An error of writing to an open file names the file."""
+    """Add the file's name to errors of writing to an open file."""
     try:
         yield
     except OSError as error:

@@ -9,10 +9,11 @@ from sluice.relay.storage.seekable import SeekableFile
 __all__ = ["PREFIX_BYTES", "ObjectFile"]
 
 PREFIX_BYTES = 2**20
-"""So much comes with the opening: most files are smaller, and are read with one request then."""
+"""Bytes that are read at opening: most files are smaller, and take one request."""
 _MAX_WHOLE_READ_BYTES = 32 * 2**20
-"""A file of at most so many is kept in memory when more than its beginning is wanted: what has been
-checked is what is decoded then.
+"""The largest file that is held in memory when more than its beginning is read.
+
+So the bytes that were checked are those that are decoded.
 """
 _READ_AHEAD_BYTES = 8 * 2**20
 
@@ -24,7 +25,7 @@ class _RangeReader(Protocol):
 class ObjectFile(SeekableFile):
     """An object that is read in ranges.
 
-    Who reads on where the last read ended gets more from the store at a time.
+    A caller that reads on where the last read ended gets more from the store at a time.
     """
 
     def __init__(self, storage: _RangeReader, path: str, size: int, beginning: bytes) -> None:

@@ -1,15 +1,14 @@
 """The relay log in an object store: S3, Google Cloud Storage, Azure.
 
-`sluice.relay.storage.protocol` has what is promised.
+`sluice.relay.storage.protocol` has the promises.
 
-A file is created with the store's own condition (`If-None-Match: *`, or what the store has for it),
-so an upload that was given up and arrives late never takes the place of what was created meanwhile.
-A store that ignores the condition is refused. A file is replaced on the condition that it still is
-the version that was there when the replacing began, so what arrives late doesn't undo what was
-written after it.
+A file is created with the store's own condition (`If-None-Match: *`, or the store's equivalent). So
+an upload that was given up and arrives late never replaces what was created meanwhile. A store that
+ignores the condition is refused. A file is replaced on the condition that it still is the version
+that was there when the replacing began, so a late arrival doesn't undo what was written after it.
 
-A request may fail, or time out, after the store has done what it was asked for. So whoever is
-refused by a condition, or doesn't know, looks whether what is there is what it has sent.
+A request may fail, or time out, after the store has fulfilled it. So a caller that is refused by a
+condition, or gets no answer, compares what is there with what it has sent.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sluice.relay.url import StorageLocation
 log = logging.getLogger("sluice")
 
 CALL_TIMEOUT_S = 60.0
-"""How long one call to a store may take, its retries among it."""
+"""The longest that one call to a store may take, retries included."""
 _ATTEMPT_TIMEOUT = timedelta(seconds=30)
 _RETRIES = {
     "max_retries": 8,
@@ -51,8 +50,9 @@ _RETRIES = {
 }
 _MAX_CONFLICT_RETRIES = 20
 _PLAIN_HTTP_OPTIONS = ("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP", "GOOGLE_ALLOW_HTTP")
-"""The environment's word for http; what obstore is told of the client takes the place of all that
-it says there.
+"""The environment variables that allow http.
+
+What obstore is given for the client replaces all that they set there.
 """
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _PROBE_FILE = "conditional-create-probe"
@@ -63,7 +63,7 @@ Result = TypeVar("Result")
 def open_object_storage(
     place: StorageLocation, url: str, given: Mapping[str, str] | None = None
 ) -> ObjectStorage:
-    """The store at a place.
+    """Open the store at a location.
 
     Credentials are `given`, by obstore's names, or come from the environment, or from the machine's
     role. Raises RelayError, which repeats none.
@@ -89,8 +89,8 @@ def open_object_storage(
         )
     except (BaseError, ValueError) as error:
         raise RelayError(f"relay URL {url}: {str(error).splitlines()[0]}") from None
-    # S3, Google's and Azure's lists are as consistent as the rest; of others that speak S3 nobody
-    # knows.
+    # S3, Google's and Azure's lists are as consistent as the rest; with others that speak S3
+    # it is unknown.
     is_another = any(os.environ.get(name) for name in _ENDPOINTS) or "endpoint" in config
     return ObjectStorage(
         store, url, CALL_TIMEOUT_S, lists_may_lag=place.store.startswith("s3:") and is_another
@@ -135,7 +135,10 @@ class ObjectStorage:
         self.create_small(path, data)
 
     def create_small(self, path: str, data: bytes) -> None:
-        """As `create`, for names that nobody else uses: the store isn't tried first."""
+        """Create a file as `create` does, under a name that only the caller uses.
+
+        The store's condition isn't proved first.
+        """
         try:
             self._put(f"creating {path}", path, data, "create")
         except PermissionError:
@@ -180,7 +183,7 @@ class ObjectStorage:
         return data
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`."""
+        """Return the bytes from `start` to before `end`."""
         data: bytes = self._call(
             f"reading {path}",
             lambda store: obstore.get_range(store, path, start=start, end=end).to_bytes(),
@@ -225,8 +228,9 @@ class ObjectStorage:
         self._call(what, obstore.put, path, data, mode=mode, use_multipart=False)
 
     def _version(self, path: str) -> Any:
-        """On which condition a file is replaced: it is the version that is there now, or there
-        still is none.
+        """Return the condition for replacing a file.
+
+        It is that the version is the present one, or that there still is none.
         """
         if not self._knows_versions:
             return "overwrite"
@@ -237,7 +241,7 @@ class ObjectStorage:
         return {name: found[name] for name in ("e_tag", "version") if found.get(name) is not None}
 
     def _holds(self, path: str, data: bytes) -> bool:
-        """Whether a file is there with this content; False if nothing tells.
+        """Return whether a file has this content; False if that is unknown.
 
         One that differs is read once more: it may have been damaged on the way here.
         """
@@ -247,9 +251,9 @@ class ObjectStorage:
             return False
 
     def _prove_condition(self) -> None:
-        """Once a process: a file that exists can't be created.
+        """Check once a process that an existing file can't be created.
 
-        RelayError from a store that says it can.
+        Raises RelayError for a store that creates it.
         """
         if self._is_condition_proved:
             return
@@ -279,7 +283,7 @@ class ObjectStorage:
     def guarded(
         self, what: str, function: Callable[..., Result], *args: Any, **options: Any
     ) -> Result:
-        """The function's result, in time, its errors as OSError."""
+        """Return the function's result within the time limit, with its errors as OSError."""
         try:
             return self._patience.call(what, function, *args, **options)
         except (BaseError, FileNotFoundError, NotImplementedError) as error:
@@ -287,7 +291,7 @@ class ObjectStorage:
 
 
 def _size_and_prefix(store: ObjectStore, path: str) -> tuple[int, bytes]:
-    """A file's size and what it begins with."""
+    """Return a file's size and its first bytes."""
     try:
         found = obstore.get(store, path, options={"range": (0, PREFIX_BYTES)})
         return found.meta["size"], found.bytes().to_bytes()

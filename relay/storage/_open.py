@@ -1,4 +1,4 @@
-"""Which kind of storage a URL names."""
+"""Open the kind of storage that a URL names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _open_stores: dict[tuple[object, ...], Storage] = {}
 
 
 def open_storage(url: str) -> Storage:
-    """The store at a URL; a plain absolute path is a local directory.
+    """Open the storage at a URL; a plain absolute path is a local directory.
 
-    A process has one of each object store, whose connections are kept. Raises RelayError for a URL
-    nobody understands.
+    A process has one of each object store, and keeps its connections. Raises RelayError for an
+    unknown kind of URL.
     """
     place = parse_url(url)
     if place.directory is not None:
@@ -25,10 +25,12 @@ def open_storage(url: str) -> Storage:
     # obstore is loaded only where it is used: not in every one of Spark's workers
     from sluice.relay.storage._object_store import open_object_storage
 
-    told = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_CREDENTIALS)))
+    environment = tuple(
+        sorted(item for item in os.environ.items() if item[0].startswith(_CREDENTIALS))
+    )
     found = credentials_for(place.store)
     given = tuple(sorted(found.options.items())) if found is not None else ()
-    key = os.getpid(), url, hash(told), hash(given)
+    key = os.getpid(), url, hash(environment), hash(given)
     if key not in _open_stores:
         _open_stores[key] = open_object_storage(place, url, dict(given))
     return _open_stores[key]

@@ -1,4 +1,4 @@
-"""What an object store says, in our words: which store, what was tried, how often, and what to do."""
+"""Translate an object store's errors: store, attempted call, number of attempts, and hint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLOCK_SKEW_CODES = ("RequestTimeTooSkewed", "RequestExpired")
 class ChangedError(MachineError, OSError):
     """A file has changed since its version was looked up."""
 
-    way_out = "it is tried again; if it lasts, see who else writes below the URL"
+    way_out = "it is tried again; if it lasts, find the other process that writes below the URL"
 
 
 class UnknownConditionError(SluiceError, OSError):
@@ -39,7 +39,7 @@ class UnknownConditionError(SluiceError, OSError):
 
 
 def translate_error(url: str, what: str, error: Exception) -> OSError:
-    """An error of obstore's, of something that was tried at `url`."""
+    """Translate an error of obstore's for a call at `url`."""
     text = str(error)
     status = match[1] if (match := _STATUS.search(text)) else ""
     code = match[1] if (match := _CODE.search(text)) else ""
@@ -56,14 +56,14 @@ def translate_error(url: str, what: str, error: Exception) -> OSError:
     if status == "501" or isinstance(error, (NotImplementedError, NotSupportedError)):
         return UnknownConditionError(f"{where}: {_cause(text)}")
     often = f", {attempts} attempts" if attempts > 1 else ""
-    said = f"{where}: {_cause(text)}{often}; {_way_out(status, code)}"
+    message = f"{where}: {_cause(text)}{often}; {_way_out(status, code)}"
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-        return PermissionError(said)
-    return OSError(said)
+        return PermissionError(message)
+    return OSError(message)
 
 
 def _cause(text: str) -> str:
-    """What the store, or the network, said."""
+    """Return the store's, or the network's, own message."""
     line = text.split("\n", 1)[0]
     head, _, tail = line.rpartition(" - ")
     cause = (tail if head else line).partition(": <")[0].strip()

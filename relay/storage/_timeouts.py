@@ -23,9 +23,9 @@ class CallTimeout:
     def call(
         self, what: str, function: Callable[..., Result], *args: Any, **options: Any
     ) -> Result:
-        """The function's result, or what it raises.
+        """Return the function's result, or raise its error.
 
-        Raises TimeoutError when it takes too long; it is left to itself then, so its effect may
+        Raises TimeoutError after the time limit; the call goes on by itself then, so its effect may
         still come.
         """
         answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()

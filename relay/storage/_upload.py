@@ -28,7 +28,7 @@ _POLL_INTERVAL_S = 0.05
 
 
 class _UploadStorage(Protocol):
-    """What an upload needs of its storage."""
+    """The methods that an upload needs of its storage."""
 
     timeout_s: float
     store: Any
@@ -99,7 +99,7 @@ class _PartUploads:
         self._thread.start()
 
     def put(self, data: bytes | None) -> None:
-        """The next block, None for the end. Raises what the upload met, TimeoutError."""
+        """Pass on the next block, None for the end. Raises the upload's error, TimeoutError."""
         until = time.monotonic() + self._storage.timeout_s
         while True:
             if not self._thread.is_alive():
@@ -125,8 +125,8 @@ class _PartUploads:
         try:
             self._raise_error()
         except OSError:
-            # The store may have put it together, and the answer was lost. Nobody else has this
-            # name.
+            # The store may have put it together, and the answer was lost. No other writer has
+            # this name.
             if self._storage.size(self._path) != self._size:
                 raise
 

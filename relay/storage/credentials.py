@@ -1,9 +1,10 @@
 """Credentials for object stores, of this process: by bucket, and never in a URL.
 
 Without any here a store takes them from the environment, or from the machine's role, as obstore
-does by itself. Who knows better says so with `register_provider`, before the store is opened; it is
-asked when the first one is. `StoreCredentials` go to Spark's workers inside of the function that
-they run (`sluice.etl.spark.store_credentials`), which no setting, plan or page shows.
+does by itself. A caller with others registers them with `register_provider`, before the store is
+opened; the provider is called when the first store is. `StoreCredentials` go to Spark's workers
+inside of the function that they run (`sluice.etl.spark.store_credentials`), which no setting, plan
+or page shows.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class StoreCredentials:
         return f"Credentials({', '.join(sorted(self.options))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Not as plain text: who shows the bytes of a pickle, as a log does, shows no secret.
+        """Encode them, so that a log that shows the bytes of a pickle shows no plain secret.
 
         It is no encryption.
         """

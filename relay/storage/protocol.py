@@ -1,15 +1,14 @@
-"""What the relay log asks of the place where its files are.
+"""The methods and promises of a storage for the relay log's files.
 
-What each place promises:
+What each kind promises:
 
-===================  =======================================  ====================================================
-                     local (``file:///dir``)                  object store (s3, gs, az)
-===================  =======================================  ====================================================
-written is durable   fsync of the file and of its directory   when the store has acknowledged the upload
-seen whole or not    yes (link or rename of a synced file)    yes (object stores publish an upload when it ends)
-``create`` is first  exclusive, by ``link(2)``                exclusive, by the store's condition (If-None-Match),
-come, first served                                            also for an upload that was given up and arrives late
-===================  =======================================  ====================================================
+- *written is durable.* Local (``file:///dir``): fsync of the file and of its directory. Object
+  store (s3, gs, az): when the store has acknowledged the upload.
+- *seen whole or not at all.* Local: yes (link or rename of a synced file). Object store: yes (it
+  publishes an upload when it ends).
+- *``create`` is first come, first served.* Local: exclusive, by ``link(2)``. Object store:
+  exclusive, by the store's condition (If-None-Match), also for an upload that was given up and
+  arrives late.
 
 Paths are relative to the store's root and use ``/``. Names that begin with a dot are unfinished
 files; listings leave them out.
@@ -48,23 +47,25 @@ class Storage(Protocol):
 
     @property
     def lists_may_lag(self) -> bool:
-        """Whether `names` and `sizes` may not know yet of what was created, or removed, a moment
-        ago. What is read by its name is always as it is now.
+        """Return whether `names` and `sizes` may lag behind files created or removed just now.
+
+        Reading a file by its name is always up to date.
         """
 
     @property
     def is_remote(self) -> bool:
-        """Whether each look is a request over a network, for which somebody may be charged."""
+        """Return whether each read is a request over a network, for which a provider may charge."""
 
     def new_file(self, path: str) -> ByteWriter:
-        """Write a file whose name nobody else uses.
+        """Write a file under a name that only the caller uses.
 
         Raises FileExistsError if it is there already, at the latest when it ends.
         """
 
     def new_whole_file(self, path: str) -> ByteWriter:
-        """As `new_file`, for readers who look at the directory themselves: the name is there once
-        the file is whole. FileExistsError may come then.
+        """Write a file as `new_file` does, with its name there only once it is whole.
+
+        For readers that list the directory themselves. FileExistsError may come at the end.
         """
 
     def new_temp_file(self, path: str) -> ByteWriter:
@@ -77,16 +78,16 @@ class Storage(Protocol):
         """Durably write a small file, in the place of the old one if there is one."""
 
     def read(self, path: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Return the whole file. Raises FileNotFoundError."""
 
     def open(self, path: str) -> pyarrow.NativeFile:
-        """A file for reading in pieces; it can seek. Raises FileNotFoundError."""
+        """Open a file for reading in pieces; it can seek. Raises FileNotFoundError."""
 
     def names(self, path: str) -> list[str]:
         """Names of the files and directories in a directory, sorted; empty if it doesn't exist."""
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The files of a directory by name, with their sizes in bytes.
+        """Return the files of a directory by name, with their sizes in bytes.
 
         Empty if it doesn't exist.
         """

@@ -1,4 +1,4 @@
-"""What pyarrow needs of a file that is read here and there."""
+"""The base of files that pyarrow reads at any offset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["SeekableFile"]
 
 
 class SeekableFile(io.RawIOBase):
-    """A file of `size` bytes; who derives from it reads from `_at` on, and takes that along."""
+    """A file of `size` bytes; a subclass reads from `_at` on, and advances it."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
