@@ -34,16 +34,16 @@ DAG_OF = {"replicate": (LAND, APPLY), "archive": ("archive", "compact")}
 
 
 class OperateError(RequestError, ValueError):
-    """What was asked for can't be done; says why, and what can."""
+    """An impossible request; the message has the reason and what is possible."""
 
 
 def describe_pipeline(settings: Settings) -> str:
-    """Which pipeline the settings are of, for people who are about to change something of it."""
+    """Describe the pipeline of the settings, for operators who are about to change it."""
     try:
         last = settings.open_relay().last()
         cluster = f"cluster {last.cluster_id}" if last else "a cluster of which nothing is landed"
     except (RelayError, OSError) as error:
-        cluster = f"a cluster that the relay log doesn't tell ({error})"
+        cluster = f"a cluster not readable from the relay log ({error})"
     pipeline = PipelineIdentity.from_settings(settings)
     name = f"{settings.name} ({pipeline.id})" if settings.name else pipeline.id
     return (
@@ -53,11 +53,11 @@ def describe_pipeline(settings: Settings) -> str:
 
 
 MODE_AS_SET = "as in sluice.toml"
-"""What the DAG `replicate` offers beside MODES."""
+"""The choice of the DAG `replicate` beside MODES."""
 
 
 def settings_for_run(settings: Settings, mode: str = MODE_AS_SET) -> Settings:
-    """The settings with another `[apply] mode` for one run; AS_SET leaves it.
+    """Return the settings with another `[apply] mode` for one run; AS_SET leaves it.
 
     Raises SettingsError.
     """
@@ -96,9 +96,9 @@ def resume(settings: Settings, what: str = BOTH) -> str:
 
 
 def notes_on_paused_dag(settings: Settings) -> list[str]:
-    """What else is to be done before stopped tasks go on, a line a DAG.
+    """Return what else is to be done before stopped tasks go on, one line a DAG.
 
-    None if no task has stopped.
+    [] if no task has stopped.
     """
     return [
         f"the DAG pauses, since {told} stopped, when its run is over, unless the task goes on in"
@@ -108,7 +108,7 @@ def notes_on_paused_dag(settings: Settings) -> list[str]:
 
 
 def find_stopped_dags(settings: Settings) -> dict[str, str]:
-    """The ids of the DAGs that have paused because a task stopped, and which task.
+    """Return the ids of the DAGs that have paused because a task stopped, and which task.
 
     Raises relay errors.
     """
@@ -135,8 +135,9 @@ def _subject_text(what: str) -> str:
 
 
 def run_until(settings: Settings, moment: str) -> str:
-    """Have applying go to exactly a TSO or time, in the middle of a window if need be, and wait
-    there. Raises ValueError.
+    """Let applying go to exactly a TSO or time, and wait there.
+
+    It may be in the middle of a window. Raises ValueError.
     """
     ts = tso.parse_moment(moment)
     relay = settings.open_relay()
@@ -172,7 +173,7 @@ def run_until(settings: Settings, moment: str) -> str:
 
 
 def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None:
-    """Raises OperateError if the downstream is beyond `ts`, or will be with what is begun."""
+    """Raise OperateError if the downstream is beyond `ts`, or will be once what is begun ends."""
     if not isinstance(checkpoint, Checkpoint):
         return
     if checkpoint.commit_ts > ts:
@@ -269,8 +270,10 @@ def replace_ddl(
 
 
 def accept(settings: Settings, refusal: str) -> str:
-    """Have a flight that was refused written all the same: its rows as they are upstream, whatever
-    of them is downstream. `refusal` is the id in the error. Raises OperateError.
+    """Let a blocked in-flight batch be written: its rows as they are upstream.
+
+    Whatever of them is downstream is overwritten. `refusal` is the id in the error. Raises
+    OperateError.
     """
     relay = settings.open_relay()
     with locked_checkpoint(settings.target, relay) as checkpoint:
@@ -299,8 +302,8 @@ def _add_override(target: Target, relay: RelayLog, decision: Override, *, is_ddl
     with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):  # commits may come, and one may have begun with it
             return (
-                f"; whether it came in time can't be known now ({checkpoint}): one that came too"
-                " late is taken back, and `sluice decisions list` says when it is used"
+                f"; whether it came in time is unknown now ({checkpoint}): one that came too"
+                " late is taken back, and `sluice decisions list` shows when it is used"
             )
         commit_ts = decision.commit_ts
         try:

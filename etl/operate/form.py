@@ -1,4 +1,4 @@
-"""The DAG `operate`: an action and what was typed into its form, done as the command line does it."""
+"""Run an action of the DAG `operate` with the fields of its form, as the command line does."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ ACTIONS = (
     "takeover",
     "handover",
 )
-"""What the DAG `operate` offers."""
+"""The actions of the DAG `operate`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperateForm:
     """One of ACTIONS, and what was typed into the other fields.
 
-    `by`: who asks, kept with a decision.
+    `by`: the requester's name, kept with an override.
     """
 
     action: str
@@ -140,10 +140,10 @@ def order_job(settings: Settings, name: str, what: str, by: str) -> str:
         return f"{job.id} is {state}: {job.entry().runner} does so after what is under way"
     if what == CANCEL:
         return (
-            f"{job.id} is to be cancelled, and nobody runs it: `sluice jobs cancel {job.id}`, or"
-            " its DAG, does so"
+            f"{job.id} is to be cancelled, and no process runs it: `sluice jobs cancel {job.id}`,"
+            " or its DAG, does so"
         )
-    return f"{job.id} is {state}: nobody runs it"
+    return f"{job.id} is {state}: no process runs it"
 
 
 def _number(value: str) -> int:

@@ -1,8 +1,8 @@
-"""The downstream changes hands: from a Drainer to this pipeline, and back.
+"""Change the downstream's owner: from a Drainer to this pipeline, and back.
 
-Neither asks running tasks for anything. Who may write is decided by the checkpoint row: a pipeline
-commits nothing unless the row names it as the owner, so once the row names it no longer, or another
-one, all its processes have written their last, wherever they are.
+Neither asks running tasks for anything. The checkpoint row decides which pipeline may write: a
+pipeline commits nothing unless the row names it as the owner. So once the row names it no longer,
+or another one, all its processes have written their last, wherever they are.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _IDLE_WAIT_S = 5.0
 def take_over(settings: Settings, say: Say) -> str:
     """Make the downstream this pipeline's, from where its checkpoint is, and let applying go on.
 
-    What was done. Raises OperateError while somebody else may be writing, and DownstreamError,
-    CheckpointError, OSError when that can't be known.
+    Returns what was done. Raises OperateError while another process may be writing, and
+    DownstreamError, CheckpointError, OSError when that can't be known.
     """
     relay = settings.open_relay()
     before = relay.control()
@@ -84,7 +84,7 @@ def take_over(settings: Settings, say: Say) -> str:
             ):
                 raise OperateError(
                     f"{where}: the checkpoint has moved from {found.commit_ts} meanwhile, or is"
-                    " locked: somebody writes there; find out who, and try again"
+                    " locked: another process writes there; find and stop it, and try again"
                 )
             note = (
                 f"; changes through {tso.text(safe_until)} may be there already and are written so"
@@ -114,16 +114,17 @@ def take_over(settings: Settings, say: Say) -> str:
 
 
 def _orders_since(before: Control, now: Control) -> Control:
-    """What operators asked for since `before`, and nothing of what they had asked for then."""
+    """Return only what operators asked for since `before`."""
     return Control(
         **{name: value for name, value in asdict(now).items() if value != getattr(before, name)}
     )
 
 
 def mark_copied(settings: Settings, tables: Sequence[str]) -> str:
-    """Have tables without a key (``schema.table``) written as what they were at the checkpoint,
-    without asking what a Drainer left in them. Raises OperateError where that isn't needed, or not
-    enough.
+    """Let tables without a key (``schema.table``) be written from their state at the checkpoint.
+
+    Applying then does not ask what a Drainer left in them. Raises OperateError where that isn't
+    needed, or not enough.
     """
     names = [TableName.parse(text) for text in tables]
     relay = settings.open_relay()
@@ -192,8 +193,9 @@ def _log_beginning(relay: RelayLog) -> str:
 
 
 def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> int:
-    """Return the cluster's id, when no other writer is registered there, answers, or is at work
-    downstream.
+    """Return the cluster's id, if there is no other writer.
+
+    Raises OperateError if one is registered there, answers, or is at work downstream.
     """
     upstream = settings.upstream
     try:
@@ -232,19 +234,19 @@ def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> 
 
 
 def _await_unmoved_checkpoint(target: Target, cluster_id: int, say: Say) -> Checkpoint | None:
-    """The checkpoint, which nobody has moved for a while. Raises OperateError."""
+    """Return the checkpoint, which no process moves for a while. Raises OperateError."""
     found = read_checkpoint(target, cluster_id)
     say(
         f"the checkpoint is {f'at {tso.text(found.commit_ts)}' if found else 'not there'}; watching"
-        f" for {_CHECKPOINT_WATCH_S:g} s whether somebody moves it"
+        f" it {_CHECKPOINT_WATCH_S:g} s for another writer"
     )
     time.sleep(_CHECKPOINT_WATCH_S)
     later = read_checkpoint(target, cluster_id)
     if (found.to_text() if found else None) != (later.to_text() if later else None):
         raise OperateError(
             f"{downstream_name(target)}: the checkpoint has moved to"
-            f" {later.commit_ts if later else 'nothing'} meanwhile: somebody writes there, though"
-            " no Drainer that counts is online in the registry. Find and stop it first: a Drainer"
+            f" {later.commit_ts if later else 'nothing'} meanwhile: another process writes there,"
+            " though no Drainer that counts is online in the registry. Find and stop it first: a Drainer"
             " of [upstream] unrelated-drainers, or another pipeline"
         )
     return later
@@ -266,10 +268,12 @@ class HandoverResult:
 
 
 def hand_over(settings: Settings, say: Say, wait_s: float = 600.0) -> HandoverResult:
-    """Leave the downstream to a Drainer: finish what is under way, let no process of this pipeline
-    write any more, and leave a checkpoint that the original accepts. Raises OperateError when that
-    takes longer than `wait_s`, and what reaching the downstream raises; a folder or topic is
-    written to as before then, if applying wasn't paused.
+    """Leave the downstream to a Drainer.
+
+    It finishes what is under way, lets no process of this pipeline write any more, and leaves a
+    checkpoint that the original accepts. Raises OperateError when that takes longer than `wait_s`,
+    and what reaching the downstream raises; a folder or topic is written to as before then, if
+    applying wasn't paused.
     """
     relay = settings.open_relay()
     last = relay.last()
@@ -329,8 +333,9 @@ def _handed_over_checkpoint(checkpoint: Checkpoint) -> StopMark:
 def _release(
     downstream: Downstream, relay: RelayLog, cluster_id: int, say: Say, until: float
 ) -> Checkpoint:
-    """Wait until the row is at rest, then take the pipeline's name out of it: from then on none of
-    its processes can commit.
+    """Wait until the row is at rest, then remove the pipeline's name from it.
+
+    From then on none of the pipeline's processes can commit.
     """
     asked, seen, since = 0, "", time.monotonic()
     while True:
@@ -385,7 +390,7 @@ def _release(
             raise OperateError(
                 f"{downstream_name(downstream)}: what was begun after {found.commit_ts} and reaches"
                 f" to {target} is not finished: a Drainer can't go on from there. Let the DAG"
-                " `replicate` run until `sluice status` says that the checkpoint is consistent,"
+                " `replicate` run until `sluice status` shows a consistent checkpoint,"
                 " then hand over again"
             )
         time.sleep(_POLL_INTERVAL_S)
@@ -417,10 +422,10 @@ def _replace_checkpoint(
 def _fence_out_pipeline(
     settings: Settings, relay: RelayLog, cluster_id: int, until: float
 ) -> Checkpoint:
-    """Have the pipeline's processes end, and be the last one who writes.
+    """End the pipeline's processes by being the last writer; return the checkpoint.
 
     A folder is locked by its writer as long as that lives, paused or not; a topic's writer is shut
-    out by the next one. Leaves the stop that says so.
+    out by the next one. Leaves the stop mark with this reason.
     """
     place = downstream_name(settings.target)
     earlier = relay.stopped()

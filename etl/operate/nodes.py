@@ -111,7 +111,7 @@ def forget(settings: Settings, kind: str, node_id: str, by: str = "") -> str:
         last = relay.last()
         landed = f" after {tso.text(last.hi)}" if last is not None else ""
         said = (
-            f"pump {node_id!r} is forgotten: what it held{landed} and nobody has landed is given up"
+            f"pump {node_id!r} is forgotten: what it held{landed} and was never landed is given up"
         )
         audit.end(deed, said)
     return (
@@ -146,7 +146,7 @@ def _kind_text(kind: str) -> str:
 
 
 def _send_request(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> None:
-    """Raises OperateError if the process doesn't answer, or refuses."""
+    """Ask the process for a state. Raises OperateError if it doesn't answer, or refuses."""
     try:
         answer = _http(node, "PUT", f"/state/{quote(node.node_id, safe='')}/{verb}", tls)
     except (OSError, ValueError) as error:
@@ -164,7 +164,7 @@ def _send_request(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> No
 def _check_process_gone(
     registry: Registry, kind: str, node: NodeStatus, tls: TLS | None, *, is_pipeline: bool
 ) -> None:
-    """Raises OperateError if the process lives: it answers for itself, or its entry moves."""
+    """Raise OperateError if the process lives: it answers for itself, or its entry moves."""
     if not is_pipeline and answers(node, tls):
         raise OperateError(
             f"{_kind_text(kind)} {node.node_id!r} answers at {node.host}: leave out --gone, it is"
@@ -195,7 +195,7 @@ def answers(node: NodeStatus, tls: TLS | None) -> bool:
 
 
 def _http(node: NodeStatus, method: str, path: str, tls: TLS | None) -> dict[str, object]:
-    """Raises OSError, ValueError."""
+    """Send an HTTP request to a node and return its document. Raises OSError, ValueError."""
     connection = (
         http.client.HTTPSConnection(node.host, timeout=_ANSWER_TIMEOUT_S, context=tls.context())
         if tls

@@ -1,6 +1,4 @@
-"""Other writers of a downstream before a takeover: processes that still answer, sessions that are
-at work there.
-"""
+"""Find a downstream's other writers before a takeover: live processes and busy sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ def seen_writing(settings: Settings, drainers: Iterable[NodeStatus]) -> Iterator
     """Yield in words each process or session that may still write to the downstream.
 
     `drainers`: those of the registry. A paused Drainer can live on for minutes, and finish what it
-    had begun. Raises DownstreamError.
+    began. Raises DownstreamError.
     """
     pipeline, tls = PipelineIdentity.from_settings(settings), settings.upstream.tls()
     related = [

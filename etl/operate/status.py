@@ -84,12 +84,12 @@ def _checkpoint_of(settings: Settings, cluster_id: int) -> Checkpoint | None:
             ) as pd:
                 cluster_id = pd.cluster_id
         except PDError:
-            return None  # `errors` says of the upstream that it doesn't answer
+            return None  # `errors` has the upstream's failure
     return read_checkpoint_in_time(settings.target, cluster_id)
 
 
 def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) -> str | None:
-    """Who else wrote the checkpoint; None if nobody else did."""
+    """Return which other writer wrote the checkpoint; None if no other did."""
     owned = relay.ownership()
     if (
         checkpoint is None
@@ -103,7 +103,7 @@ def _written_by(target: Target, relay: RelayLog, checkpoint: Checkpoint | None) 
 
 
 def orders(settings: Settings) -> dict[str, Any]:
-    """What operators asked for, and the jobs that aren't over, as JSON values."""
+    """Return what operators asked for, and the unfinished jobs, as JSON values."""
     relay = settings.open_relay()
     control, stop = relay.control(), relay.stopped()
     return {
@@ -128,7 +128,10 @@ def failures(relay: RelayLog) -> list[Failure]:
 
 
 def list_decisions(settings: Settings) -> list[dict[str, Any]]:
-    """Every decision, ascending, with ``used_ms`` (Unix ms, None if no checkpoint has passed it)."""
+    """Return every override, ascending.
+
+    ``used_ms``: Unix ms, None if no checkpoint has passed it.
+    """
     decisions = settings.open_relay().decisions
     used = decisions.used_ms()
     return [
@@ -137,7 +140,7 @@ def list_decisions(settings: Settings) -> list[dict[str, Any]]:
 
 
 def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
-    """The pumps as the registry has them: node_id, host, state, max_commit_ts.
+    """Return the pumps of the registry: node_id, host, state, max_commit_ts.
 
     Raises EtcdError and RegistryError, after three seconds without an answer.
     """
@@ -157,10 +160,10 @@ def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
 
 
 def read_checkpoint_in_time(target: Target, cluster_id: int) -> Checkpoint | None:
-    """The downstream's checkpoint, None if there is none.
+    """Return the downstream's checkpoint, None if there is none.
 
-    Who doesn't answer within seconds isn't waited for. Raises CheckpointError, DownstreamError and
-    OSError.
+    A downstream that doesn't answer within `_CONNECT_TIMEOUT_S` isn't waited for. Raises
+    CheckpointError, DownstreamError and OSError.
     """
     if isinstance(target, Downstream):
         connect_s = min(_CONNECT_TIMEOUT_S, target.connect_timeout_s)
@@ -169,7 +172,7 @@ def read_checkpoint_in_time(target: Target, cluster_id: int) -> Checkpoint | Non
 
 
 def newest_checkpoint(target: Target, relay: RelayLog) -> Checkpoint | Exception | None:
-    """The downstream's checkpoint; why it can't be read; None if there is none."""
+    """Return the downstream's checkpoint; None if there is none; the error if it can't be read."""
     last = relay.last()
     if last is None:
         return None
@@ -197,5 +200,5 @@ def locked_checkpoint(target: Target, relay: RelayLog) -> Iterator[Checkpoint | 
 
 
 def now_ms() -> int:
-    """This machine's clock, Unix ms."""
+    """Return the time of this machine's clock, Unix ms."""
     return time.time_ns() // 1_000_000

@@ -55,7 +55,9 @@ _GC_TS = re.compile(r"^binlog_pump_storage_gc_ts (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind`: OK, DIFFERS (the downstream will not be quite the same, or somebody should look) or
+    """One result of the check.
+
+    `kind`: OK, DIFFERS (the downstream will not be quite the same, or an operator should look) or
     STOPS.
     """
 
@@ -109,10 +111,12 @@ def _checkpoint(
     where = downstream_name(target)
     if found is None:
         try:
+            begin = position_without_checkpoint(
+                where, upstream, pd.cluster_id, registry.drainers, pd.tso
+            )
             yield Finding(
                 DIFFERS,
-                f"{where}: no checkpoint; landing would begin at"
-                f" {tso.text(position_without_checkpoint(where, upstream, pd.cluster_id, registry.drainers, pd.tso))}",
+                f"{where}: no checkpoint; landing would begin at {tso.text(begin)}",
             )
         except NoCheckpointError as error:
             yield Finding(STOPS, str(error))
@@ -167,7 +171,7 @@ def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[Finding]:
     except OSError as error:
         yield Finding(
             DIFFERS if pump.state == "online" else STOPS,
-            f"pump {pump.node_id} at {pump.host}, {pump.state}: doesn't tell what it holds:"
+            f"pump {pump.node_id} at {pump.host}, {pump.state}: doesn't report what it holds:"
             f" {error}",
         )
         return
@@ -177,7 +181,7 @@ def _pump(pump: NodeStatus, checkpoint: Checkpoint | None) -> Iterator[Finding]:
             STOPS,
             f"pump {pump.node_id}: has removed what was committed before"
             f" {tso.text(tso.span(gc_ms))}, which is after the checkpoint: copy the downstream"
-            " anew",
+            " again",
         )
     else:
         yield Finding(
@@ -213,14 +217,14 @@ def _tidb_servers(etcd: EtcdClient) -> Iterator[Finding]:
             yield Finding(
                 DIFFERS,
                 f"TiDB {address}: [binlog] ignore-error is true: after one failed write it goes on"
-                " without binlogs, and nothing tells what is missing",
+                " without binlogs, and nothing shows what is missing",
             )
         else:
             yield Finding(OK, f"TiDB {address}: writes binlogs, and stops when it can't")
 
 
 def _get(address: str, path: str) -> bytes:
-    """Raises OSError."""
+    """Fetch a path over HTTP. Raises OSError."""
     connection = http.client.HTTPConnection(address, timeout=_REQUEST_TIMEOUT_S)
     try:
         connection.request("GET", path)
@@ -332,7 +336,7 @@ def _tables(
             DIFFERS,
             keyless,
             "without a key: if the Drainer wrote rows of them beyond its checkpoint applying stops,"
-            " and says how to compare and repair them",
+            " with a hint how to compare and repair them",
         )
     for table in wanted:
         yield from _definition_findings(table, session)

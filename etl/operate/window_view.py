@@ -28,11 +28,11 @@ _DDL_FIELDS_SHOWN = (
 
 
 class NotLandedError(RequestError, ValueError):
-    """No landed window holds what was asked for; says what is landed."""
+    """No landed window holds what was asked for; the message names the range that is landed."""
 
 
 def find_window(relay: RelayLog, ts: int) -> tuple[WindowRecord, bool]:
-    """The window that holds the transaction committed at `ts`, and True.
+    """Return the window that holds the transaction committed at `ts`, and True.
 
     Else the one that begins at, or reaches over, `ts`, and False. Raises NotLandedError.
     """
@@ -53,7 +53,7 @@ def find_window(relay: RelayLog, ts: int) -> tuple[WindowRecord, bool]:
 
 
 def latest_windows(relay: RelayLog, count: int) -> list[WindowRecord]:
-    """The last `count` windows, ascending."""
+    """Return the last `count` windows, ascending."""
     first, last = relay.first(), relay.last()
     if first is None or last is None:
         return []
@@ -67,8 +67,9 @@ def latest_windows(relay: RelayLog, count: int) -> list[WindowRecord]:
 
 
 def commits(relay: RelayLog, window: WindowRecord) -> set[int]:
-    """The commit timestamps of all transactions of a window: those with changes, DDL, and those
-    that landing left out.
+    """Return the commit timestamps of all transactions of a window.
+
+    Those with changes, DDL, and those that landing left out.
     """
     found = set(np.unique(relay.read([window])["commit_ts"].to_numpy()).tolist())
     found |= {ddl.commit_ts for ddl in RecordedSchema.from_window(window).ddls}
@@ -90,7 +91,7 @@ def committed_at(relay: RelayLog, window: WindowRecord, commit_ts: int) -> dict[
 
 
 def describe(relay: RelayLog, window: WindowRecord) -> dict[str, Any]:
-    """A window as JSON values: bounds and their times, parts, DDL, and changes by table and kind."""
+    """Return a window as JSON values: bounds, times, parts, DDL, and changes by table and kind."""
     return {
         "lo": window.lo,
         "hi": window.hi,
@@ -136,7 +137,7 @@ def _count_tables(relay: RelayLog, window: WindowRecord) -> list[dict[str, Any]]
 def row_changes(
     relay: RelayLog, window: WindowRecord, table: str | None = None, commit_ts: int | None = None
 ) -> Iterator[RowChange]:
-    """The row changes of a window in order.
+    """Yield the row changes of a window in order.
 
     Only those of `table` (``schema.table``), or of the transaction at `commit_ts`. A row that can't
     be decoded comes with its fault.

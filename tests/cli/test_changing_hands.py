@@ -293,7 +293,7 @@ def test_a_checkpoint_that_still_moves_is_not_taken_over(
     somebody_writes(0)
     with monkeypatch.context() as patch:
         patch.setattr("sluice.etl.operate.handover.time", SimpleNamespace(sleep=somebody_writes))
-        assert "somebody writes there" in sluice("takeover", code=1).stderr
+        assert "another process writes there" in sluice("takeover", code=1).stderr
     assert (
         f"127.0.0.1:{story.server.port}, checkpoint tidb_binlog.checkpoint is this pipeline's now"
         in sluice("takeover").stdout

@@ -265,7 +265,7 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
     assert run("show") == "[]"
     job = Jobs(relay.storage).create("backfill", {}, WriteScope("db", ("d.t",)), "ann")
     assert '"state": "planned"' in run("jobs")
-    assert "nobody runs it" in run("pause-job", job.id)
+    assert "no process runs it" in run("pause-job", job.id)
     with job.run(Runner("a test")):
         assert "does so after what is under way" in run("pause-job", job.id)
         assert job.entry().state == "pausing" and job.entry().by == "airflow manual__1"

@@ -1,5 +1,6 @@
-"""What Prometheus is told of pipelines: by an endpoint that lives through task changes, or pushed
-to a gateway.
+"""Export pipelines' metrics to Prometheus.
+
+An endpoint lives through task changes, or the metrics are pushed to a gateway.
 """
 
 from sluice.etl.operate.metrics.collector import PipelineCollector

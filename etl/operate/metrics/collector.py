@@ -27,9 +27,9 @@ __all__ = ["PipelineCollector"]
 _CACHE_TTL_S = 5.0
 _SAMPLE_TIMEOUT_S = 1.0
 _OVERVIEW_TIME_SHARE = 0.6
-"""What of the patience the overview has for those it asks."""
+"""The share of the timeout that the overview may spend waiting for its sources."""
 _MAX_SAMPLE_AGE_MS = 60_000
-"""What was seen longer ago isn't told any more."""
+"""Samples older than this are not reported any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class _SampleSet:
 class PipelineCollector:
     """The metrics of pipelines.
 
-    What can't be looked at is a metric too, never an error; who doesn't answer soon is told of as
-    he was seen last, a minute ago at most. Threads may share it.
+    A source that fails is a metric, too, never an error. A pipeline that does not respond in time
+    is reported from its last sample, if that is at most a minute old. Threads may share it.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class PipelineCollector:
         fresh_s: float = _CACHE_TTL_S,
         patience_s: float = _SAMPLE_TIMEOUT_S,
     ) -> None:
-        """`tables`: so many tables of each pipeline, those with the most changes, have counters of
-        their own. `patience_s`: how long a look takes at most.
+        """Collect from `pipelines`.
+
+        `tables`: this many tables of each pipeline, those with the most changes, have counters of
+        their own. `patience_s`: how long a sample takes at most.
         """
         self._pipelines = pipelines
         self._tables = tables
@@ -104,7 +106,7 @@ class PipelineCollector:
         yield took
 
     def _latest(self) -> _SampleSet:
-        with self._lock:  # of several who ask at a time one looks
+        with self._lock:  # of concurrent callers one collects
             if self._samples is None or time.monotonic() - self._samples.at > self._ttl_s:
                 self._samples = self._look()
             return self._samples

@@ -1,9 +1,8 @@
-"""The original Drainer's metrics under its names, with its labels and units, so that its boards and
-alerts go on working.
+"""Export the original Drainer's metrics, with its names, labels and units.
 
-Differences: times are measured by batch of windows, where the original measured by statement;
-`read_binlog_size` has a count and a sum, and no buckets; `queue_size` isn't there, for there are no
-such queues.
+So its boards and alerts go on working. Differences: times are measured by batch of windows, where
+the original measured by statement; `read_binlog_size` has a count and a sum, and no buckets;
+`queue_size` isn't there, for there are no such queues.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ __all__ = ["COUNTED", "TIMED", "read_sizes"]
 
 _DRAINER = "binlog_drainer_"
 _ALL = "all"
-"""In the place of a pump's id, where landing doesn't tell pumps apart: it reads them side by side.
-"""
+"""In place of a pump's id where landing reads the pumps side by side and can't distinguish them."""
 _EVENTS = {
     "Insert": "inserts",
     "Update": "updates",
@@ -39,7 +37,7 @@ def _positions(sight: PipelineSample) -> Samples:
 
 
 def _checkpoint(sight: PipelineSample) -> Samples:
-    """What applying noted last, while the downstream itself doesn't answer."""
+    """Return the downstream's checkpoint, or applying's last note while it does not respond."""
     at_ts = sight.overview.downstream.at_ts or sight.totals.apply.at_ts
     return [((), float(tso.physical_ms(at_ts)))] if at_ts else []
 

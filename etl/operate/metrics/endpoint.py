@@ -1,4 +1,4 @@
-"""Serves the metrics over HTTP: `/metrics`, and `/` for people who look what this is."""
+"""Serve the metrics over HTTP: `/metrics`, and `/` for people who look what this is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _MAX_CONNECTIONS = 16
 """at a time, a thread each; more are closed at once"""
 _REQUEST_TIMEOUT_S = 30.0
-"""Who connects and asks nothing is let go."""
+"""A connection without a request is closed after this time."""
 
 
 class MetricsEndpoint:

@@ -15,7 +15,7 @@ __all__ = ["families"]
 
 
 def families(seen: Mapping[str, PipelineSample]) -> Iterator[Metric]:
-    """The metrics of pipelines by their names."""
+    """Yield the metrics of pipelines, which are given by name."""
     for family in (*originals.COUNTED, *own.COUNTED):
         yield metric(family, seen)
     for timed in (*originals.TIMED, *own.TIMED):

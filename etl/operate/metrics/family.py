@@ -1,5 +1,6 @@
-"""A metric of several pipelines, each with the label `pipeline`: from its samples to what
-prometheus_client writes.
+"""Turn samples of several pipelines into prometheus_client's metrics.
+
+Each has the label `pipeline`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class HistogramFamily(NamedTuple):
 
 
 def metric(family: MetricFamily, seen: Mapping[str, PipelineSample]) -> Metric:
-    """The metric of pipelines by their names."""
+    """Return the metric of pipelines, which are given by name."""
     labels = (_PIPELINE, *family.labels)
     samples = [
         ((name, *values), number)
@@ -73,7 +74,7 @@ def metric(family: MetricFamily, seen: Mapping[str, PipelineSample]) -> Metric:
 
 
 def histogram(timed: HistogramFamily, seen: Mapping[str, PipelineSample]) -> Metric:
-    """The histogram of pipelines by their names."""
+    """Return the histogram of pipelines, which are given by name."""
     labels = (_PIPELINE, timed.label) if timed.label else (_PIPELINE,)
     found = HistogramMetricFamily(timed.name, timed.text, labels=labels)
     for name, sight in seen.items():

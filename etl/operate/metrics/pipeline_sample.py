@@ -33,10 +33,10 @@ class PipelineSample:
 
 
 def sample(settings: Settings, tables: int, patience_s: float) -> PipelineSample:
-    """Look at a pipeline; at so many tables of it, those with the most changes.
+    """Sample a pipeline, and the `tables` of it with the most changes.
 
-    Raises RelayCorruptError, OSError when the relay log can't be read; who else doesn't answer
-    within `patience_s` is in the overview's errors.
+    Raises RelayCorruptError, OSError when the relay log can't be read. Another source that does not
+    respond within `patience_s` is in the overview's errors.
     """
     relay = settings.open_relay()
     measures = CounterStore(relay, downstream_name(settings.target))

@@ -1,4 +1,4 @@
-"""Pushes the metrics to a Pushgateway every so often, as the original does with `metrics-addr`."""
+"""Push the metrics to a Pushgateway at an interval, as the original does with `metrics-addr`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 class MetricsPusher:
-    """Pushes until it is closed. That a gateway doesn't take them is said once, and tried again."""
+    """Push until it is closed. A gateway's failure is logged once, and tried again."""
 
     def __init__(
         self, gatherer: PipelineCollector, address: str, instance: str, every_s: float
     ) -> None:
-        """`address` of the gateway (``host:port`` or a URL).
+        """Push to the gateway at `address` (``host:port`` or a URL).
 
-        `instance` tells this process's metrics from others'.
+        `instance` labels this process's metrics.
         """
         self._gatherer = gatherer
         self._address = address

@@ -144,8 +144,9 @@ def _quality_age(sight: PipelineSample) -> Samples:
 
 
 def _stalled(sight: PipelineSample) -> Samples:
-    """Nothing when no process of it has run for an hour: then it stands still because it is
-    switched off.
+    """Return how long verification stands still, in seconds.
+
+    Nothing when no process of it has run for an hour: then it is switched off.
     """
     look = sight.verifying
     if sight.now_ms - look.looked_ms > _VERIFYING_MS:
@@ -187,9 +188,7 @@ COUNTED = (
     MetricFamily(
         "sluice_pump_lag_seconds", "how far a pump is behind the clock", ("nodeID",), _pump_lags
     ),
-    MetricFamily(
-        "sluice_answers", "0: who doesn't answer the one that looks", ("party",), _responding
-    ),
+    MetricFamily("sluice_answers", "0: the party does not respond", ("party",), _responding),
     MetricFamily(
         "sluice_silent_seconds",
         "since a task of that kind last wrote down what it counts",
@@ -198,7 +197,7 @@ COUNTED = (
     ),
     MetricFamily(
         "sluice_task_stopped",
-        "1 for each task that has stopped until somebody acts",
+        "1 for each task that has stopped until an operator acts",
         ("task",),
         _failures,
     ),
@@ -243,14 +242,14 @@ COUNTED = (
     ),
     MetricFamily(
         "sluice_jobs_without_binlog",
-        "DDL jobs that tell of rows that came without a binlog",
+        "DDL jobs that show rows that came without a binlog",
         (),
         lambda sight: [((), float(sight.totals.land.counts.get("without_binlog", 0)))],
         "counter",
     ),
     MetricFamily(
         "sluice_retries",
-        "how often landing and applying began anew",
+        "how often landing and applying began again",
         ("stage",),
         _by_stage("retries"),
         "counter",

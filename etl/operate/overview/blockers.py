@@ -14,9 +14,9 @@ _MIN_SILENCE_MS = 5_000
 
 
 def blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str]:
-    """The sentences.
+    """Yield what holds replication back, a sentence each.
 
-    `orders`: what operators asked for, as `sluice.etl.operate.orders` tells it.
+    `orders`: what operators asked for, in the form of `sluice.etl.operate.orders`.
     """
     yield from _stopped_blockers(seen, orders)
     yield from _unresponsive_blockers(seen)
@@ -105,7 +105,7 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
     landing, downstream = seen.landing, seen.downstream
     if landing.state == WAITING and landing.lag_ms is not None:
         yield (
-            f"landing is {_seconds_text(landing.lag_ms)} behind; its task's log says what it waits"
+            f"landing is {_seconds_text(landing.lag_ms)} behind; its task's log has what it waits"
             " for, or no task runs (is the DAG `replicate` paused?)"
         )
     if downstream.state not in (WAITING, UNKNOWN) or downstream.lag_ms is None:
@@ -121,7 +121,7 @@ def _lag_blockers(seen: Overview) -> Iterator[str]:
     elif landing.state != WAITING or waiting_ms > downstream.lag_ms / 2:
         yield (
             f"applying is {_seconds_text(downstream.lag_ms)} behind, {_seconds_text(waiting_ms)} of"
-            " it landed and not applied; its task's log says what it waits for, or no task runs"
+            " it landed and not applied; its task's log has what it waits for, or no task runs"
             " (is the DAG `replicate` paused?)"
         )
 

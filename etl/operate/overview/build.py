@@ -1,4 +1,4 @@
-"""Looks at everything that has to do with a pipeline, side by side, and says how it stands."""
+"""Collect the state of everything that belongs to a pipeline, side by side, into an overview."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _RATE_WINDOW_MS = 60_000
 
 
 def overview(settings: Settings, patience_s: float = _POLL_TIMEOUT_S) -> Overview:
-    """How replication stands now.
+    """Return the state of replication now.
 
-    Takes `patience_s` at most: who doesn't answer by then is named in `errors`, and what he said
-    before stands in the overview, as of when it was said. Needs no Spark. How much is where is at
-    most a minute old.
+    Takes `patience_s` at most: a source that does not respond by then is named in `errors`, and its
+    last answer stands in the overview, with its time. Needs no Spark. Sizes are at most a minute
+    old.
     """
     pipeline = PipelineIdentity.from_settings(settings)
     answers = poll_all(settings, patience_s)
@@ -112,9 +112,9 @@ class _Inputs:
         )
 
     def applied_ts(self) -> int:
-        """The checkpoint, 0: none.
+        """Return the checkpoint, 0: none.
 
-        While the downstream can't be asked, the newest that is known: what it said before, or what
+        While the downstream does not respond, the newest that is known: its last answer, or what
         applying noted since.
         """
         at_ts = self.checkpoint.commit_ts if self.checkpoint is not None else 0

@@ -1,4 +1,4 @@
-"""What PD says of the upstream: its clock, and which cluster it is.
+"""Read the upstream's clock and cluster id from PD.
 
 Lag is measured by that clock, so that a wrong clock of this machine, or an upstream that lives in
 the past as a recording does, shows no lag that isn't there.
@@ -29,9 +29,9 @@ _samples: dict[str, CachedValue[_PdSample]] = {}
 
 
 def upstream_skew_ms(settings: Settings) -> float:
-    """How far PD's clock is ahead of this machine's, as of some seconds ago.
+    """Return how far PD's clock is ahead of this machine's, as of some seconds ago.
 
-    0 as long as PD hasn't told.
+    0 until PD has answered.
     """
     return _latest_sample(settings).ahead_ms
 

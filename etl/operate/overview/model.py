@@ -1,6 +1,4 @@
-"""What the overview consists of: the way of the data, part by part, each with its state, pace and
-lag.
-"""
+"""Model the overview: the way of the data, each part with its state, pace and lag."""
 
 from __future__ import annotations
 
@@ -32,11 +30,11 @@ WAITING = "waits"
 """It has something to do, and doesn't get on."""
 PAUSED = "paused"
 STOPPED = "stopped"
-"""Somebody has to act."""
+"""An operator has to act."""
 UNKNOWN = "unknown"
 """It doesn't answer."""
 LATE_LAG_MS = 30_000.0
-"""What is further behind than this, and than three empty windows, doesn't get on."""
+"""A part that lags more than this, and more than three empty windows, counts as waiting."""
 STATES = (WORKING, IDLE, WAITING, PAUSED, STOPPED, UNKNOWN)
 
 
@@ -131,9 +129,9 @@ class DownstreamPart:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPart:
-    """What is known of both sides being equal.
+    """The last verification of both sides.
 
-    `at_ms`: when the table whose verification is oldest was verified (Unix ms), 0: never; `age_ms`:
+    `at_ms`: when the table with the oldest verification was verified (Unix ms), 0: never; `age_ms`:
     how long ago. `differing`: the tables of which rows differed, `differences`: these rows.
     """
 
@@ -158,21 +156,22 @@ class Overview:
     downstream: DownstreamPart
     verified: VerifiedPart
     decisions: tuple[dict[str, Any], ...]
-    """Those that no checkpoint has passed, as `sluice.etl.operate.list_decisions` tells them."""
+    """Overrides that no checkpoint has passed, in the form of `sluice.etl.operate.list_decisions`.
+    """
     jobs: tuple[dict[str, Any], ...]
-    """Those that aren't over, as `sluice.relay.jobs.JobStatus.to_json` tells them."""
+    """Unfinished jobs, in the form of `sluice.relay.jobs.JobStatus.to_json`."""
     failures: tuple[dict[str, Any], ...]
     """Why tasks have stopped: what, said, way_out, made_ms."""
     held_back: tuple[str, ...]
-    """What holds replication back, a sentence each, the gravest first; () if nothing does."""
+    """The blockers of replication, a sentence each, the gravest first; () if there are none."""
     errors: dict[str, str]
-    """Who doesn't answer, and what came instead: ``downstream``, ``upstream``, ``relay``,
+    """The sources that do not respond, with their errors: ``downstream``, ``upstream``, ``relay``,
     ``archive`` …
     """
     silent_ms: dict[str, int] = field(default_factory=dict)
     """Since when they don't."""
     as_of_ms: dict[str, int] = field(default_factory=dict)
-    """When what is shown of each was said: of who doesn't answer, some time ago."""
+    """When each source's shown answer was given: some time ago if it does not respond now."""
 
     @property
     def lag_ms(self) -> float | None:

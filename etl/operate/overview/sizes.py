@@ -1,5 +1,6 @@
-"""How much is where, and what the archive holds: many files are looked at for it, so it is looked
-up in the background, once a minute at most.
+"""Measure storage sizes and the archive's content in the background, once a minute at most.
+
+Many files are listed for it.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ _cached_sizes: dict[tuple[str, str], CachedValue[StorageSizes]] = {}
 
 
 def latest_sizes(settings: Settings) -> StorageSizes | None:
-    """What was seen last; None while the first look takes longer than a moment.
+    """Return the last sizes; None while the first measurement takes longer than `_FIRST_WAIT_S`.
 
-    Raises what looking raised: RelayError, OSError.
+    Raises the errors of measuring: RelayError, OSError.
     """
     key = settings.relay.url, settings.archive_url
     cached = _cached_sizes.setdefault(key, CachedValue())

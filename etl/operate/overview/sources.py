@@ -1,6 +1,6 @@
-"""Everybody who has to do with a pipeline, asked side by side.
+"""Poll every source of a pipeline's overview, side by side.
 
-What each said last outlives a look.
+Each source's last answer outlives a poll.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from sluice.relay.verification_log import Verifications
 __all__ = ["KnownCheckpoint", "RelayEnds", "known_checkpoint", "poll_all"]
 
 _RELAY_SOURCES = ("orders", "measures", "verified")
-"""Who is asked for what lies in the relay log: when that doesn't answer, it alone is named."""
+"""Sources that lie in the relay log: when that doesn't respond, it alone is named."""
 _pollers: dict[tuple[str, ...], SourcePoller] = {}
-"""By pipeline."""
+"""The pollers, by pipeline."""
 
 
 def poll_all(settings: Settings, patience_s: float) -> PollResults:
-    """What everybody says now, or said last: ``relay`` (RelaySeen), ``upstream`` (the pumps),
-    ``downstream`` (the checkpoint), ``orders``, ``measures``, ``verified``, ``archive`` (its sizes)
-    and ``clock`` (ms).
+    """Return every source's answer, or its last one.
+
+    They are ``relay`` (RelaySeen), ``upstream`` (the pumps), ``downstream`` (the checkpoint),
+    ``orders``, ``measures``, ``verified``, ``archive`` (its sizes) and ``clock`` (ms).
     """
     parties = _poller_of(settings)
     answers = parties.poll(_questions(settings, parties, patience_s), patience_s)
