@@ -42,6 +42,11 @@ def main() -> int:
         default=1.0,
         help="seconds between change data's resolved timestamps [1]",
     )
+    parser.add_argument(
+        "--capture",
+        action="store_true",
+        help="write rows to TiKV for change data capture, no binlogs to pumps",
+    )
     given = parser.parse_args()
     # Millions of rows that no cycle holds: to look through all of them would stop all of TiDB for
     # seconds.
@@ -49,7 +54,7 @@ def main() -> int:
     try:
         options = ClusterOptions(
             given.etcd, given.listen, given.control, given.sql, given.recording, given.cluster_id,
-            given.stores, given.min_ts_interval,
+            given.stores, given.min_ts_interval, given.capture,
         )  # fmt: skip
         asyncio.run(_serve(options))
     except (RecordingError, OSError) as error:

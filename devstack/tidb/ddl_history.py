@@ -10,9 +10,9 @@ Diff:<version>, s              what that version changed
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sluice.devstack.recording import Recording, RecordingError, Transaction
 from sluice.devstack.tidb.store import Store
@@ -34,11 +34,29 @@ class _Job:
     document: bytes
 
 
+class JobFollower(Protocol):
+    """Writes what a job leaves in TiKV beside its history, see sluice.devstack.tidb.captured_ddl."""
+
+    def step(
+        self,
+        document: Mapping[str, Any],
+        schema_state: int,
+        start_ts: int,
+        commit_ts: int,
+        *,
+        is_last: bool,
+    ) -> None: ...
+
+    def leave(self, job_id: int, start_ts: int, commit_ts: int) -> None: ...
+
+
 class DDLHistory:
     """Puts meta keys into the store as the transactions that finish DDL jobs commit."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.captured: JobFollower | None = None
+        """Set where followers read TiKV in place of binlogs, before a recording is played."""
         self._jobs: dict[int, _Job] = {}
         self._diffs: dict[int, bytes] = {}
         self._schema_version = 0
@@ -107,14 +125,24 @@ class DDLHistory:
 
         If it finished a DDL job, the job and its schema version appear.
         """
-        if txn.ddl_job_id and self._finishing.get(txn.ddl_job_id) == txn.commit_ts:
-            self._publish(self._jobs[txn.ddl_job_id], txn.commit_ts)
+        if not txn.ddl_job_id:
+            return
+        is_last = self._finishing.get(txn.ddl_job_id) == txn.commit_ts
+        if self.captured is not None and txn.ddl_job_id in self._jobs:
+            document = json.loads(self._jobs[txn.ddl_job_id].document)
+            state = txn.ddl_schema_state
+            self.captured.step(document, state, txn.start_ts, txn.commit_ts, is_last=is_last)
+        if is_last:
+            self._publish(self._jobs[txn.ddl_job_id], txn.commit_ts, txn.start_ts)
 
-    def add(self, document: dict[str, Any], commit_ts: int) -> None:
+    def add(self, document: dict[str, Any], commit_ts: int, start_ts: int = 0) -> None:
         """A job that TiDB finished now, its binlog committed at `commit_ts`.
 
         FinishedTS must be set in it.
         """
+        if self.captured is not None:
+            state = document["schema_state"]
+            self.captured.step(document, state, start_ts, commit_ts, is_last=True)
         binlog = document["binlog"]
         diff = {
             "version": binlog["SchemaVersion"],
@@ -132,6 +160,7 @@ class DDLHistory:
                 json.dumps(document).encode(),
             ),
             commit_ts,
+            start_ts,
         )
 
     def allocate_id(self) -> int:
@@ -139,22 +168,30 @@ class DDLHistory:
         self.next_id += 1
         return self.next_id - 1
 
-    def _publish(self, job: _Job, commit_ts: int) -> None:
+    def _publish(self, job: _Job, commit_ts: int, start_ts: int = 0) -> None:
         # FinishedTS is the start of the transaction that writes the history entry.
-        self._store.put(history_job_key(job.id), job.document, max(job.finished_ts, commit_ts) + 1)
+        in_history_ts = max(job.finished_ts, commit_ts)
+        self._store.put(history_job_key(job.id), job.document, in_history_ts + 1, in_history_ts)
+        if self.captured is not None:
+            self.captured.leave(job.id, in_history_ts, in_history_ts + 1)
         diff = self._diffs.get(job.schema_version)
         # another job of a higher version was first
         if diff is not None and job.schema_version <= self._schema_version:
-            self._store.put(string_key(f"Diff:{job.schema_version}"), diff, commit_ts)
+            self._store.put(string_key(f"Diff:{job.schema_version}"), diff, commit_ts, start_ts)
         for key, info in _table_infos(job).items():
-            if job.id in self._finishing and key in self._tables:  # else it is gone in the end
+            is_left = (
+                job.id in self._finishing and key in self._tables
+            )  # else it is gone in the end
+            if is_left and self.captured is None:
                 self._store.put(key, info, commit_ts)
         if job.schema_version > self._schema_version:
             for version in range(self._schema_version + 1, job.schema_version + 1):
                 if version in self._diffs:
-                    self._store.put(string_key(f"Diff:{version}"), self._diffs[version], commit_ts)
+                    diff_key = string_key(f"Diff:{version}")
+                    self._store.put(diff_key, self._diffs[version], commit_ts, start_ts)
             self._schema_version = job.schema_version
-            self._store.put(SCHEMA_VERSION_KEY, str(job.schema_version).encode(), commit_ts)
+            version_text = str(job.schema_version).encode()
+            self._store.put(SCHEMA_VERSION_KEY, version_text, commit_ts, start_ts)
 
     def splits(self) -> list[bytes]:
         """Where to cut the key space: in the middle of the job history, and between meta keys and

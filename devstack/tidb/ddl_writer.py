@@ -147,10 +147,6 @@ class DDLWriter:
         self._store.prewrite(key, start_ts)
         await self._writer.prewrite(start_ts, binlog.SerializeToString())
         commit_ts = await self._oracle.take()
-        self._store.commit(key, start_ts, commit_ts)
-        self._store.put(key, json.dumps(next(iter(result.values()))).encode(), commit_ts)
-        binlog.tp, binlog.commit_ts = pb.binlog.Commit, commit_ts
-        await self._writer.finish(start_ts, binlog.SerializeToString())
         # The history entry is written by the next transaction of the DDL owner.
         finished_ts = await self._oracle.take()
         document = {
@@ -186,7 +182,12 @@ class DDLWriter:
             "priority": 0,
             "seq_num": version,
         }
-        self._history.add(document, commit_ts)
+        # Without waiting between: a resolved timestamp above commit_ts would promise that all is there.
+        self._store.commit(key, start_ts, commit_ts)
+        self._store.put(key, json.dumps(next(iter(result.values()))).encode(), commit_ts, start_ts)
+        self._history.add(document, commit_ts, start_ts)
+        binlog.tp, binlog.commit_ts = pb.binlog.Commit, commit_ts
+        await self._writer.finish(start_ts, binlog.SerializeToString())
         self._versions.follow(commit_ts, DdlHistoryJob.from_json(document))
 
 

@@ -80,7 +80,7 @@ class RowWrites:
         return [
             image
             for mutation in value.mutations
-            for image in self._of(mutation, value.schema_version)
+            for image in self.images_of(mutation, value.schema_version)
         ]
 
     def commit(self, images: Iterable[Image]) -> set[bytes]:
@@ -89,16 +89,17 @@ class RowWrites:
         there, gone = set[bytes](), set[bytes]()
         for table_id in {image.table_id for image in found}:
             own = [image for image in found if image.table_id == table_id]
-            used = self._definition(own)
+            used = self.definition_of(own)
             there |= {image.keys[used] for image in own if not image.is_old} - {b""}
             gone |= {image.keys[used] for image in own if image.is_old} - {b""}
         self._there -= gone - there
         self._there |= there
         return there | gone
 
-    def _definition(self, images: Sequence[Image]) -> int:
-        """That by which a transaction wrote: the version's, unless a row that it changes lies there
-        by another one.
+    def definition_of(self, images: Sequence[Image]) -> int:
+        """Return the place of the definition by which a transaction wrote.
+
+        It is the version's, unless a row that the transaction changes lies there by another one.
         """
         named = images[0].named
         for image in images:
@@ -108,7 +109,8 @@ class RowWrites:
                     return others[-1]
         return named
 
-    def _of(self, mutation: pb.binlog.TableMutation, version: int) -> Iterator[Image]:
+    def images_of(self, mutation: pb.binlog.TableMutation, version: int) -> Iterator[Image]:
+        """Yield the images of inserts, of deletes, then the old and new ones of updates."""
         known = self._tables.get(mutation.table_id, [])
         at = bisect.bisect_right(known, version, key=lambda pair: pair[0])
         if not at:

@@ -17,7 +17,9 @@ import grpc
 from sluice.devstack.collations import recorded_new_collations
 from sluice.devstack.recording import Recording, RecordingError
 from sluice.devstack.tidb.accident import delete_everything
+from sluice.devstack.tidb.captured_ddl import CapturedDDL
 from sluice.devstack.tidb.change_data import ACCIDENTS, ChangeData, regions_of
+from sluice.devstack.tidb.change_writer import ChangeWriter
 from sluice.devstack.tidb.commit_log import CommitLog
 from sluice.devstack.tidb.control import ControlServer, RequestRejected
 from sluice.devstack.tidb.ddl_history import DDLHistory
@@ -67,6 +69,8 @@ class ClusterOptions:
     """TiKV stores; those behind the first have a port of their own each"""
     min_ts_interval_s: float = 1.0
     """how often change data's resolved timestamps advance, TiKV's cdc.min-ts-interval"""
+    has_capture: bool = False
+    """TiDB writes rows to TiKV, and no binlogs to pumps"""
 
 
 class Cluster:
@@ -104,6 +108,11 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self._until_ts: int | None = None
         self._opening = False
+        self._capture: ChangeWriter | None = None
+        if options.has_capture:
+            meta = self.recording.meta_keys() if self.recording else ()
+            self._capture = ChangeWriter(self.store, self._versions, meta)
+            self.history.captured = CapturedDDL(self.store, self._versions)
         self._tidbs: dict[str, TiDBServer] = {}
         self._other_stores: list[grpc.aio.Server] = []
 
@@ -117,7 +126,7 @@ class Cluster:
         except RuntimeError as error:
             raise OSError(f"can't listen on {self._options.listen}: {error}") from error
         self._address = f"{host}:{self.port}"
-        stores = {_STORE_ID: self._address}
+        self._stores = stores = {_STORE_ID: self._address}
         self._pd = pd = PDService(
             self.cluster_id, f"http://{self._address}", stores, self.oracle, self.regions
         )
@@ -169,6 +178,10 @@ class Cluster:
         self._sql = SQLServer(state, *_split(self._options.sql))
         self.sql_port = self._sql.port
         self._sql.start()
+
+    def store_address(self, store_id: int) -> str:
+        """Return where a store serves gRPC."""
+        return self._stores[store_id]
 
     async def stop(self) -> None:
         """Ends what runs and stops listening."""
@@ -432,7 +445,7 @@ class Cluster:
     def _new_collations(self) -> bool:
         return recorded_new_collations(self.recording) if self.recording else True
 
-    async def _open(self, writer: PumpWriter) -> None:
+    async def _open(self, writer: PumpWriter | ChangeWriter) -> None:
         self._opening = True
         try:
             await asyncio.wait_for(writer.open(), _OPEN_TIMEOUT_S)
@@ -448,20 +461,24 @@ class Cluster:
                 409, "a replay or a workload is running; wait for it, or POST /stop"
             )
 
-    def _writer(self, parameters: dict[str, Any]) -> PumpWriter:
+    def _writer(self, parameters: dict[str, Any]) -> PumpWriter | ChangeWriter:
         strategy = parameters.get("strategy") or "range"
         if strategy not in STRATEGIES:
             raise RequestRejected(400, f"strategy {strategy!r}: one of {', '.join(STRATEGIES)}")
+        if self._capture is not None:
+            return self._capture
         return PumpWriter(f"http://{self._address}", self.cluster_id, strategy)
 
-    async def _run_replay(self, player: RecordingPlayer, writer: PumpWriter) -> None:
+    async def _run_replay(self, player: RecordingPlayer, writer: PumpWriter | ChangeWriter) -> None:
         await self._run(player.run(), writer)
         self.state = "failed" if self.error else "done" if player.complete else "stopped"
 
-    async def _run_workload(self, workload: Workload, writer: PumpWriter) -> None:
+    async def _run_workload(self, workload: Workload, writer: PumpWriter | ChangeWriter) -> None:
         await self._run(workload.run(), writer)
 
-    async def _run(self, work: Coroutine[Any, Any, None], writer: PumpWriter) -> None:
+    async def _run(
+        self, work: Coroutine[Any, Any, None], writer: PumpWriter | ChangeWriter
+    ) -> None:
         self.error = None
         try:
             await work

@@ -13,6 +13,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from sluice.devstack.tidb.change_writer import ChangeWriter
 from sluice.devstack.tidb.lease import EtcdLease
 from sluice.devstack.tidb.pump_writer import PumpWriter
 from sluice.devstack.tidb.upstream_state import UpstreamState
@@ -37,7 +38,7 @@ class TiDBServer:
         self,
         address: str,
         etcd_url: str,
-        writer: PumpWriter,
+        writer: PumpWriter | ChangeWriter,
         state: UpstreamState,
         ttl_s: int = 45,
     ) -> None:
@@ -116,7 +117,7 @@ class TiDBServer:
         with contextlib.suppress(PumpWriteError):
             await self._writer.finish(start_ts, binlog)
 
-    async def reconnect(self, writer: PumpWriter) -> None:
+    async def reconnect(self, writer: PumpWriter | ChangeWriter) -> None:
         """Loses its connections to the pumps, and gets new ones."""
         await self._writer.close()
         self._writer = writer

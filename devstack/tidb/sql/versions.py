@@ -141,6 +141,21 @@ class Versions:
         self._load()
         return self._catalogs[bisect.bisect_right(self._changed_at, ts) - 1]
 
+    def definition(self, table_id: int, schema_version: int) -> Table | None:
+        """Return the table as a session with this schema version knows it; None for one of TiDB's own."""
+        self._load()
+        known = self._catalogs[
+            bisect.bisect_right(self._schema_versions, schema_version) - 1
+        ].tables
+        table = known.get(table_id) or self._tables.get(table_id)
+        if (
+            table is None
+            or table_id > MAX_USER_TABLE_ID
+            or table.schema_name.lower() in SYSTEM_SCHEMAS
+        ):
+            return None
+        return table if self.new_collations() else binary_table(table)
+
     def follow(self, ts: int, event: bytes | DdlHistoryJob) -> None:
         """A transaction was committed at `ts`, or a DDL job finished, after what the recording
         holds. `event`: the Prewrite, or the job. Most are taken in when somebody reads: a short

@@ -26,6 +26,8 @@ class NaiveClient:
     def __init__(self, cluster_id, scan_regions, addresses, start, end, checkpoint_ts):
         self.cluster_id, self.scan_regions, self.addresses = cluster_id, scan_regions, addresses
         self.checkpoint_ts = checkpoint_ts
+        self.has_exact_old_values = True
+        """False where a scan has the bytes of the version before, and an event a binlog's old row."""
         self.pieces = {(start, end): checkpoint_ts}
         self.initialized = set()
         self.rows = defaultdict(dict)  # (commit_ts, start_ts) -> key -> (value or None, old value)
@@ -75,7 +77,7 @@ class NaiveClient:
                 return
             checkpoint_ts = await self._subscribe(regions[0], start, end, checkpoint_ts)
             self.initialized.discard((start, end))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.002)
 
     async def _subscribe(self, region, start, end, checkpoint_ts):
         """Return the timestamp from which the piece goes on."""
@@ -157,13 +159,19 @@ class _Subscription:
         if commit_ts <= self.resolved_ts:
             self.client.late.append((key, commit_ts, self.resolved_ts))
         found = self.client.rows[commit_ts, start_ts]
-        assert found.setdefault(key, (value, old)) == (value, old), "a row came again, and differs"
+        known = found.setdefault(key, (value, old))
+        compared = 2 if self.client.has_exact_old_values else 1
+        assert known[:compared] == (value, old)[:compared], (
+            f"{key} of {start_ts} came again, and differs: {known} {value} {old}"
+        )
 
 
 class _Stream:
     def __init__(self, address):
         self.is_broken = False
-        self._channel = grpc.aio.insecure_channel(address)
+        self._channel = grpc.aio.insecure_channel(
+            address, [("grpc.max_receive_message_length", -1)]
+        )
         self._requests = asyncio.Queue()
         self._inboxes = {}
         self._task = asyncio.ensure_future(self._run())
