@@ -276,7 +276,7 @@ class ChunkLoader:
         )
         if outcome == wanted:
             return
-        warnings = (
+        messages = (
             "; ".join(message for _, _, message in session.warnings()[:5])
             if outcome.warnings
             else ""
@@ -290,7 +290,7 @@ class ChunkLoader:
             )
         raise CopyError(
             f"{planned.table.full_name} to {planned.target} on {session.address}: {what}"
-            f"{f' ({warnings})' if warnings else ''}. Nothing of this chunk stays"
+            f"{f' ({messages})' if messages else ''}. Nothing of this chunk stays"
         )
 
 
