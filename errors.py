@@ -3,7 +3,7 @@ know.
 
 `transient` tells whether trying again, without anybody doing anything, may help: the loops of
 landing and applying, the command line's exit code and Airflow's tasks ask it and nothing else.
-`way_out` tells people what they can do.
+`hint` tells people what they can do.
 
 This room lies below all others and imports none. Errors of other libraries become ours at the edge
 of the room that talks to them; what the operating system says may come through as OSError, and
@@ -24,26 +24,26 @@ _SENTENCE_ENDS = (".", "?", "!")
 class SluiceError(Exception):
     """Something went wrong: `str()` says what, to what, and the way out.
 
-    A subclass sets `transient` and `way_out` for all of its errors; one error may have its own. Its
+    A subclass sets `transient` and `hint` for all of its errors; one error may have its own. Its
     own way out is shown behind the message, unless the message has it already; that of its class is
     general, and not repeated there.
     """
 
     transient: bool = False
     """Whether trying again may help without anybody doing anything."""
-    way_out: str = ""
+    hint: str = ""
     """What people can do. Of a transient error: what helps if it lasts."""
     exit_code: ClassVar[int] = 4
     """What the command line ends with if the error isn't transient."""
     _shown = ""
 
     def __init__(
-        self, message: str = "", *details: object, way_out: str = "", transient: bool | None = None
+        self, message: str = "", *details: object, hint: str = "", transient: bool | None = None
     ) -> None:
         super().__init__(message, *details)
-        self._shown = way_out
-        if way_out:
-            self.way_out = way_out
+        self._shown = hint
+        if hint:
+            self.hint = hint
         if transient is not None:
             self.transient = transient
 
@@ -59,7 +59,7 @@ class RequestError(SluiceError):
     settings, may work.
     """
 
-    way_out = "correct what it names, and try again"
+    hint = "correct what it names, and try again"
     exit_code = 1
 
 
@@ -67,13 +67,13 @@ class MachineError(SluiceError):
     """The operating system refused something: a file, a disk, a connection, memory."""
 
     transient = True
-    way_out = "look at the disk, the rights or the network that it names"
+    hint = "look at the disk, the rights or the network that it names"
 
 
 class DefectError(SluiceError):
     """Something that nobody has foreseen; its cause has the stack trace."""
 
-    way_out = (
+    hint = (
         "this is a defect of Sluice: report it with the stack trace in the log, then let the task"
         " run again; nothing was lost"
     )
@@ -103,10 +103,10 @@ def ours(error: BaseException) -> SluiceError:
         return error
     if isinstance(error, OSError):
         told: SluiceError = MachineError(str(error) or type(error).__name__)
-        told.way_out = _BY_NUMBER.get(error.errno or 0, MachineError.way_out)
+        told.hint = _BY_NUMBER.get(error.errno or 0, MachineError.hint)
     elif isinstance(error, MemoryError):
         told = MachineError(f"out of memory: {error}")
-        told.way_out = (
+        told.hint = (
             "give it more memory, or let it take less at once: [window] max-bytes, [apply]"
             " max-bytes"
         )

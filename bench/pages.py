@@ -1,5 +1,5 @@
 """What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay
-log, 10,000 tables, a month of archive with a DDL and 500 changed tables an hour and a base every
+log, 10,000 tables, a month of archive with a DDL and 500 changed tables an hour and a snapshot every
 few days, 200 jobs.
 
     python -m sluice.bench.pages [FOLDER]
@@ -47,7 +47,7 @@ from sluice.tidb.ddl_actions import Action
 from sluice.tidb.ddl_job import DdlEffect, DdlJob
 from sluice.tidb.schema import Table
 
-WINDOWS, TABLES, JOBS, BASES, HOURS, MINUTES, CHANGED = 250_000, 10_000, 200, 5, 720, 60, 500
+WINDOWS, TABLES, JOBS, SNAPSHOTS, HOURS, MINUTES, CHANGED = 250_000, 10_000, 200, 5, 720, 60, 500
 END = tso.compose(1_790_000_000_000)
 
 
@@ -97,18 +97,18 @@ def _archive(archive: Archive) -> None:
         document = CatalogueDay(day).changed(volumes=tuple(volumes), follows=follows)
         archive.catalogue.change(day, partial(_instead, document))
         follows = volumes[-1].hi
-    for number in range(BASES):
-        ts = END - (BASES - number) * (HOURS // BASES) * step + 1
+    for number in range(SNAPSHOTS):
+        ts = END - (SNAPSHOTS - number) * (HOURS // SNAPSHOTS) * step + 1
         tables = tuple(
             SnapshotTable(
                 "shop",
                 f"t{n}",
                 Table(n, 1, "shop", f"t{n}").to_json(),
-                (SnapshotFile(f"bases/{ts}-t/{n}/1.parquet", 1, 1, 1, 1),),
+                (SnapshotFile(f"snapshots/{ts}-t/{n}/1.parquet", 1, 1, 1, 1),),
             )
             for n in range(TABLES)
         )
-        archive.bases.publish(ArchiveSnapshot(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
+        archive.snapshots.publish(ArchiveSnapshot(f"{ts}-t", ts, 7, 1, 0, "tidb", (), tables))
 
 
 def _volume(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:

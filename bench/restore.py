@@ -1,12 +1,12 @@
-"""How fast tables are restored: the rows of a base, and the changes behind one.
+"""How fast tables are restored: the rows of a snapshot, and the changes behind one.
 
 All tables, and one of ten.
 
 etcd, the stand-in cluster, two pumps, MariaDB at its default durability and Spark run; nothing
 else. The recording's traffic is landed again and again, each time with other digits in its texts,
-and archived; a base with ten tables of random rows (sysbench's shape, a secondary index) is put
+and archived; a snapshot with ten tables of random rows (sysbench's shape, a secondary index) is put
 behind it. `sluice.etl.restore` restores in this process, to other names on the same server: the
-recording's tables from the archive alone, the base's ten tables, one of them. The recording alone
+recording's tables from the archive alone, the snapshot's ten tables, one of them. The recording alone
 is restored before, which warms Spark up. CPU time is that of every process meanwhile; on a busy
 machine that is what to compare.
 """
@@ -96,15 +96,15 @@ def measure(
             ),
             restored("changes of all tables, verified", RestoreRequest(end.hi, ("sbtest.*",))),
         ]
-        report("writing a base")
-        _write_base(settings, end.hi, end.cluster_id, rows)
+        report("writing a snapshot")
+        _write_snapshot(settings, end.hi, end.cluster_id, rows)
         return [
             *found,
-            restored("rows of ten tables", RestoreRequest(end.hi, ("base.*",), verify=False)),
+            restored("rows of ten tables", RestoreRequest(end.hi, ("snapshot.*",), verify=False)),
             restored(
-                "rows of one table of ten", RestoreRequest(end.hi, ("base.t1",), verify=False)
+                "rows of one table of ten", RestoreRequest(end.hi, ("snapshot.t1",), verify=False)
             ),
-            restored("rows of ten tables, verified", RestoreRequest(end.hi, ("base.*",))),
+            restored("rows of ten tables, verified", RestoreRequest(end.hi, ("snapshot.*",))),
         ]
 
 
@@ -122,8 +122,8 @@ def _restore(stack: Stack, settings: Settings, what: str, request: RestoreReques
     after = processes.cpu()
     result.seconds = round(time.perf_counter() - began, 3)
     result.rows, result.row_bytes, result.changes = (
-        done.base_rows,
-        plan.cost.base_bytes,
+        done.snapshot_rows,
+        plan.cost.snapshot_bytes,
         done.changes,
     )
     result.stages_s = dict(done.stages_s)
@@ -131,27 +131,27 @@ def _restore(stack: Stack, settings: Settings, what: str, request: RestoreReques
     return result
 
 
-def _write_base(settings: Settings, ts: int, cluster_id: int, rows: int) -> None:
+def _write_snapshot(settings: Settings, ts: int, cluster_id: int, rows: int) -> None:
     storage = Archive.open(settings.archive_url).storage
-    bases = Archive.open(settings.archive_url).bases
+    snapshots = Archive.open(settings.archive_url).snapshots
     name = snapshot_id(ts, "bench")
-    bases.begin(name, PendingSnapshot("bench"))
+    snapshots.begin(name, PendingSnapshot("bench"))
     tables = []
     for number in range(_TABLES):
         table = replace(
             TABLE,
             id=10_000_000 + number,
             schema_id=9_999_999,
-            schema_name="base",
+            schema_name="snapshot",
             name=f"t{number}",
         )
         files = write_files(
-            storage, f"bases/{name}/{table.id}", table, _batches(table, rows // _TABLES, number)
+            storage, f"snapshots/{name}/{table.id}", table, _batches(table, rows // _TABLES, number)
         )
-        tables.append(SnapshotTable("base", table.name, table.to_json(), tuple(files)))
-    schema = Schema(9_999_999, "base", "utf8mb4", "utf8mb4_bin")
+        tables.append(SnapshotTable("snapshot", table.name, table.to_json(), tuple(files)))
+    schema = Schema(9_999_999, "snapshot", "utf8mb4", "utf8mb4_bin")
     made_ms = time.time_ns() // 1_000_000
-    bases.publish(
+    snapshots.publish(
         ArchiveSnapshot(
             name, ts, 0, cluster_id, made_ms, "a benchmark", (schema.to_json(),), tuple(tables)
         )

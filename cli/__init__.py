@@ -29,7 +29,7 @@ _COMMANDS = {
     "accept": "Apply a blocked batch anyway.",
     "ddl": "Skip or replace one DDL statement.",
     "txn": "Skip one transaction.",
-    "decisions": "List and remove overrides of transactions and DDL.",
+    "overrides": "List and remove overrides of transactions and DDL.",
     "grants": "Print the GRANT statements for the downstream's user.",
     "takeover": "Take over the downstream from a Drainer or another pipeline.",
     "bootstrap": "Make an empty database a replica, from a dump or from TiDB.",
@@ -37,7 +37,7 @@ _COMMANDS = {
     "verify": "Compare both sides at a live checkpoint.",
     "reapply": "Apply past windows again, elsewhere or to damaged rows.",
     "restore": "Restore tables as of a moment, from the archive.",
-    "base": "Manage snapshots of all tables, from which restores start.",
+    "snapshot": "Manage snapshots of all tables, from which restores start.",
     "drill": "Try a restore, and measure how long it takes.",
     "quality": "Check data against expectations, and report.",
     "jobs": "List, pause, resume or cancel long-running jobs.",
@@ -123,8 +123,8 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(failure, DefectError) or "--debug" in arguments:
             traceback.print_exception(error)
         click.echo(f"sluice: {failure}", err=True)
-        if not isinstance(failure, RequestError) and failure.way_out not in str(failure):
-            click.echo(f"hint: {failure.way_out}", err=True)
+        if not isinstance(failure, RequestError) and failure.hint not in str(failure):
+            click.echo(f"hint: {failure.hint}", err=True)
         sys.exit(_TRANSIENT if failure.transient else failure.exit_code)
     sys.exit(status if isinstance(status, int) else 0)
 

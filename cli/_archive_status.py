@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sluice.etl.history.retain import ArchiveStatus
 
 _MAX_SHOWN = 30
-_PRODUCTS = {"relay": "relay log", "log": "archive", "lake": "lake", "bases": "bases"}
+_PRODUCTS = {"relay": "relay log", "log": "archive", "lake": "lake", "snapshots": "snapshots"}
 
 
 def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
@@ -22,9 +22,9 @@ def lines(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     yield from (f"DAMAGED     {fault}" for fault in status.faults)
     for failure in status.failures:
         yield f"STOPPED     {failure.what}, {_moment(tso.compose(failure.made_ms))}: {failure.said}"
-        yield f"hint        {failure.way_out}"
+        yield f"hint        {failure.hint}"
     yield from _tables(status, every_table=every_table)
-    yield from _bases(status)
+    yield from _snapshots(status)
     yield from _space(status)
     yield from _pin_lines(status)
     yield from _drill(status)
@@ -38,8 +38,8 @@ def _range(status: ArchiveStatus) -> Iterator[str]:
             " fills it"
         )
         return
-    if not status.bases and not status.tables:
-        yield "restorable  nothing yet: there is no base; `sluice base make` makes one"
+    if not status.snapshots and not status.tables:
+        yield "restorable  nothing yet: there is no snapshot; `sluice snapshot make` makes one"
         return
     late = tso.ms_between(status.hi, status.landed_ts) / 1000
     # A relay log that begins with the cluster begins at 0, which is no time.
@@ -61,7 +61,7 @@ def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     if not every_table and len(status.tables) > len(apart):
         yield f"tables      {len(status.tables) - len(apart):,} as above; --tables lists them"
     for table in apart[: None if every_table else _MAX_SHOWN]:
-        since = f"since the base {table.base}" if table.base else "since it was created"
+        since = f"since the snapshot {table.snapshot}" if table.snapshot else "since it was created"
         until = (
             f", until it was dropped at {_moment(table.until_ts)}"
             if table.until_ts is not None
@@ -71,7 +71,7 @@ def _tables(status: ArchiveStatus, *, every_table: bool) -> Iterator[str]:
     for unknown in status.unknown[:_MAX_SHOWN]:
         yield (
             f"  {unknown.name:<30} at no moment: {unknown.changes:,} changes are archived, and no"
-            " base holds what was there before; `sluice base make` makes one"
+            " snapshot holds what was there before; `sluice snapshot make` makes one"
         )
 
 
@@ -79,12 +79,12 @@ def _is_special(status: ArchiveStatus, table: Any) -> bool:
     return table.until_ts is not None or table.from_ts > status.whole_from_ts
 
 
-def _bases(status: ArchiveStatus) -> Iterator[str]:
-    for base in status.bases:
+def _snapshots(status: ArchiveStatus) -> Iterator[str]:
+    for snapshot in status.snapshots:
         yield (
-            f"base        {base['id']}: {base['tables']:,} tables, {base['rows']:,} rows,"
-            f" {format_size(base['bytes'])}, as of"
-            f" {_moment(base['ts'])}, from {base['made_from']}"
+            f"snapshot        {snapshot['id']}: {snapshot['tables']:,} tables, {snapshot['rows']:,} rows,"
+            f" {format_size(snapshot['bytes'])}, as of"
+            f" {_moment(snapshot['ts'])}, from {snapshot['made_from']}"
         )
 
 
@@ -141,8 +141,8 @@ def _drill(status: ArchiveStatus) -> Iterator[str]:
     else:
         said = f": {status.drill['said']}" if status.drill["said"] else ""
         yield f"drill       {when}: {status.drill['state'].upper()}{said}"
-        if status.drill["way_out"]:
-            yield f"hint        {status.drill['way_out']}"
+        if status.drill["hint"]:
+            yield f"hint        {status.drill['hint']}"
 
 
 def _days(days: float) -> str:

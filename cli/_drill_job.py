@@ -37,7 +37,7 @@ def run_job(settings: Settings, job: Job, command: str) -> int:
         else ", nothing was verified"
     )
     click.echo(
-        f"as of {tso.text(done.ts)}: {done.rows:,} rows of the base and {done.changes:,} row"
+        f"as of {tso.text(done.ts)}: {done.rows:,} rows of the snapshot and {done.changes:,} row"
         f" changes restored in {format_duration(done.seconds)}{verified}; then dropped"
     )
     return 0

@@ -25,8 +25,8 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         )
     if job["said"]:
         lines.append(job["said"])
-    if job["way_out"]:
-        lines.append(f"hint: {job['way_out']}")
+    if job["hint"]:
+        lines.append(f"hint: {job['hint']}")
     return lines
 
 

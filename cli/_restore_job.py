@@ -52,7 +52,7 @@ def _print_summary(summary: RestoreSummary) -> int:
     verified = summary.verified
     click.echo(
         f"{summary.tables} tables are in {summary.to} as they were at {tso.text(summary.until)}:"
-        f" {summary.base_rows:,} rows of the base, {summary.changes:,} row changes and"
+        f" {summary.snapshot_rows:,} rows of the snapshot, {summary.changes:,} row changes and"
         f" {summary.ddls:,} DDL in {summary.seconds:,.1f} s"
     )
     if verified.note:

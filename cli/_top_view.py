@@ -128,10 +128,14 @@ def _way(seen: Overview) -> Iterator[Text]:
     pace = f"{downstream.changes_per_s:,.0f} rows/s"
     more = f"{_as_of(seen, 'downstream')}{downstream.name}"
     yield _row("downstream", downstream.state, _lag(downstream.lag_ms), pace, more)
-    bases = f"{archive.bases} bases" if archive.bases else ""
+    snapshots = f"{archive.snapshots} snapshots" if archive.snapshots else ""
     lag = _lag(archive.lag_ms) if archive.hi else ""
     yield _row(
-        "archive", archive.state, lag, format_size(archive.bytes) if archive.bytes else "", bases
+        "archive",
+        archive.state,
+        lag,
+        format_size(archive.bytes) if archive.bytes else "",
+        snapshots,
     )
     verified = seen.verified
     if verified.tables:
@@ -185,9 +189,9 @@ def _waiting(seen: Overview) -> Iterator[Text]:
             f"{'':<{_PART_WIDTH}}and {len(seen.jobs) - _MAX_JOBS} more jobs: `sluice jobs list`",
             style="dim",
         )
-    if seen.decisions:
+    if seen.overrides:
         yield Text(
-            f"{'decided':<{_PART_WIDTH}}{len(seen.decisions)} to come: `sluice decisions list`"
+            f"{'decided':<{_PART_WIDTH}}{len(seen.overrides)} to come: `sluice overrides list`"
         )
 
 

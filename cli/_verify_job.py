@@ -120,7 +120,7 @@ def _total(summary: VerifySummary) -> str:
         found = f"{found}; {len(summary.only_downstream)} tables are downstream only"
     if not summary.tables:
         found = f"nothing was compared, {len(summary.left_out)} tables were left out"
-    whose = "TiDB" if summary.how == "upstream" else "base and archive"
+    whose = "TiDB" if summary.how == "upstream" else "snapshot and archive"
     return (
         f"{found}: {compared} tables, {summary.rows:,} rows, about {format_size(summary.bytes)}"
         f" compared with {whose} at the checkpoint {summary.ts} in {summary.seconds:,.1f} s"

@@ -111,7 +111,7 @@ def compact(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
 @config_option
 @click.pass_context
 def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
-    """Remove what [relay] keep, [archive] keep and bases-keep no longer require.
+    """Remove what [relay] keep, [archive] keep and snapshots-keep no longer require.
 
     The DAG `archive` does so automatically.
     """
@@ -124,7 +124,7 @@ def retain(ctx: click.Context, *, config: str | None, as_json: bool) -> None:
         return
     click.echo(
         f"removed {_count(done.windows, 'window')} of the relay log,"
-        f" {_count(len(done.bases), 'base')} and {_count(done.volumes, 'volume')} with"
+        f" {_count(len(done.snapshots), 'snapshot')} and {_count(done.volumes, 'volume')} with"
         f" {format_size(done.bytes)}"
     )
     for what, why in (("relay log", done.relay_held_by), ("archive", done.archive_held_by)):

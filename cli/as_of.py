@@ -114,7 +114,7 @@ def _say(past: TimeTravelQuery, moments: list[int]) -> None:
     for name, found in past.tables.items():
         if found.left_out:
             click.echo(
-                f"{name}: without generated columns that no base holds:"
+                f"{name}: without generated columns that no snapshot holds:"
                 f" {', '.join(found.left_out)}",
                 err=True,
             )

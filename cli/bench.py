@@ -245,7 +245,7 @@ def archive_command(
     "Recording with the changes to restore again and again [the recording `sysbench`]."
 )
 @click.option(
-    "--rows", type=click.IntRange(min=1), help="Rows of the base, in ten tables [1,000,000]."
+    "--rows", type=click.IntRange(min=1), help="Rows of the snapshot, in ten tables [1,000,000]."
 )
 @click.option(
     "--changes", type=click.IntRange(min=1), help="Row changes of the archive [1,000,000]."
@@ -378,17 +378,17 @@ def _copy_making(ctx: click.Context, rows: int, form: str, *, as_json: bool) -> 
     return 0
 
 
-@command.command("bases")
+@command.command("snapshots")
 @click.option("--rows", type=click.IntRange(min=1), help="Row changes per transaction.")
 @_JSON
 @click.pass_context
-def bases_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
+def snapshots_command(ctx: click.Context, *, rows: int | None, as_json: bool) -> int:
     """Measure MB/s of a snapshot from a dump or the downstream, and of its load into a database."""
-    from sluice.bench.bases import ROWS, measure
+    from sluice.bench.snapshots import ROWS, measure
 
     with signals_as_interrupt():
         results = measure(_stack(ctx), rows or ROWS, _say)
-    if _keep(ctx, {"bases": [asdict(result) for result in results]}, as_json=as_json):
+    if _keep(ctx, {"snapshots": [asdict(result) for result in results]}, as_json=as_json):
         return 0
     for result in results:
         click.echo("\n" + "\n".join(result.lines()))
@@ -620,19 +620,16 @@ def pump_command(
     help="Row changes of each transaction [4].",
     metavar="N",
 )
-@click.option("--stages", is_flag=True, help="Without a connection: CPU time of each stage.")
 @_JSON
 @click.pass_context
 def capture_command(
-    ctx: click.Context, *, rows: int | None, changes: int | None, stages: bool, as_json: bool
+    ctx: click.Context, *, rows: int | None, changes: int | None, as_json: bool
 ) -> int:
     """Row changes/s of capturing TiKV's change data into a pump's store."""
     from sluice.bench.capture import CHANGES, ROWS, measure
-    from sluice.bench.capture_stream import measure_stream
 
     with signals_as_interrupt():
-        run = measure if stages else measure_stream
-        result = run(rows or ROWS, changes or CHANGES, _say)
+        result = measure(rows or ROWS, changes or CHANGES, _say)
     if _keep(ctx, result.as_dict(), as_json=as_json):
         return 0
     click.echo()
@@ -649,9 +646,8 @@ def capture_command(
             "code": "compiled" if result.is_compiled else "Python",
         }
     )
-    if stages:
-        for name, us in result.cpu_us.items():
-            click.echo(f"  {name:<18}{us:.2f} us")
+    for name, us in result.cpu_us.items():
+        click.echo(f"  {name:<18}{us:.2f} us")
     _print_machine()
     return 0
 

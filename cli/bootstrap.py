@@ -15,7 +15,7 @@ from sluice.cli._this_process import local_runner, pause_on_signals
     "--from", "url", metavar="URL", required=True,
     help="Source of the rows: the path or URL (file, s3, gs, az; without credentials) of a folder"
     " that Dumpling wrote; tidb:// for TiDB itself at [upstream] sql-host, as of the start of"
-    " the copy; base:// for the archive's newest snapshot, base://NAME for another one.",
+    " the copy; snapshot:// for the archive's newest snapshot, snapshot://NAME for another one.",
 )  # fmt: skip
 @click.option(
     "--table", "globs", metavar="GLOB", multiple=True,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FOLLOW_INTERVAL_S = 1.0
 _KINDS = {
     "backfill": "_backfill_job",
-    "base": "_base_job",
+    "snapshot": "_snapshot_job",
     "bootstrap": "_bootstrap_job",
     "drill": "_drill_job",
     "reapply": "_reapply_job",

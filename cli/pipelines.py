@@ -76,7 +76,7 @@ def _state(status: dict[str, Any]) -> tuple[str, bool]:
         return f"stopped: {status['stopped']}", True
     if stopped := [failure["what"] for failure in status["failures"]]:
         return f"stopped: {', '.join(stopped)}", True
-    if status["refused"]:
+    if status["blocked"]:
         return f"refused: {status['refused']['id']}", True
     if "downstream" in status["errors"]:
         return f"the downstream can't be asked: {status['errors']['downstream']}", True

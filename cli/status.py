@@ -10,7 +10,7 @@ import click
 from sluice.cli._job_lines import job_lines
 from sluice.cli._settings import config_option, config_path
 from sluice.cli._stack import stack_of
-from sluice.cli.decisions import lines as decision_lines
+from sluice.cli.overrides import lines as override_lines
 from sluice.devstack import LOOPBACK, PUMP_NAMES, ProgressView, Stack, airflow_url, password_file
 from sluice.devstack.launch import client_file
 from sluice.errors import SluiceError
@@ -54,7 +54,7 @@ def _exit_code(status: dict[str, Any]) -> int:
     failed = [
         failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS
     ]
-    if status.get("stopped") or failed or status.get("refused"):
+    if status.get("stopped") or failed or status.get("blocked"):
         return SluiceError.exit_code
     away = [pump for pump in status.get("pumps") or () if pump["state"] == "paused"]
     return _PASSES if status.get("errors") or away else 0
@@ -194,7 +194,7 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
             f" {failure['said']}"
         )
         lines.append(
-            f"hint        {failure['way_out']}; then"
+            f"hint        {failure['hint']}; then"
             f" {_AFTERWARDS.get(failure['what'], '`sluice resume`')}"
         )
     paused = [what for what in ("land", "apply") if orders[f"{what}_paused"]]
@@ -205,8 +205,8 @@ def _order_lines(orders: dict[str, Any]) -> list[str]:
     for job in orders["jobs"]:
         first, *more = job_lines(job)
         lines += [f"job         {first}", *(f"            {line}" for line in more)]
-    for decision in orders["decisions"]:
-        first, *more = decision_lines(decision)
+    for override in orders["overrides"]:
+        first, *more = override_lines(override)
         lines += [f"decided     {first}", *(f"            {line.strip()}" for line in more)]
     return lines
 
@@ -234,7 +234,7 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"lag         {status['lag_ms'] / 1000:,.1f} s behind the clock{behind}")
     if status["ddl_under_way"]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
-    if status["refused"]:
+    if status["blocked"]:
         lines.append(
             f"refused     {status['refused']['text'][:300]}; `sluice accept"
             f" {status['refused']['id']}` or `sluice txn skip`"

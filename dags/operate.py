@@ -25,7 +25,7 @@ ACTIONS = [
     "skip-txn",
     "skip-ddl",
     "replace-ddl",
-    "remove-decision",
+    "remove-override",
     "accept",
     "jobs",
     "pause-job",
@@ -49,7 +49,7 @@ PARAMS = {
         title="Which",
         description=(
             "pause, resume: land, apply, or empty for both. run-until: a TSO or a time such as"
-            " 2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-decision: the"
+            " 2026-11-21T12:00:00+00:00 (UTC without a zone). skip-txn, remove-override: the"
             " commit_ts. skip-ddl, replace-ddl: the DDL's commit_ts or job id. show: where a window"
             " begins, or a commit_ts in it; empty for the newest. accept: the id of a refusal."
             " pause-job, cancel-job: the job's id, which `jobs` shows."
@@ -65,7 +65,7 @@ PARAMS = {
             " empty for none. No passwords: parameters are shown to everyone who may see the run."
         ),
     ),
-    "why": Param(None, type=["null", "string"], title="Why", description="Kept with a decision."),
+    "why": Param(None, type=["null", "string"], title="Why", description="Kept with an override."),
 }
 
 

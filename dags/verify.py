@@ -28,7 +28,7 @@ PARAMS = {
         enum=["auto", "upstream", "archive"],
         title="Compared with",
         description=(
-            "upstream: TiDB as it was at the checkpoint; archive: what Spark computes from base and"
+            "upstream: TiDB as it was at the checkpoint; archive: what Spark computes from snapshot and"
             " archive; auto: TiDB if it can be asked."
         ),
     ),

@@ -45,8 +45,8 @@ class Accident:
         return f"{schema}_restored.{name}"
 
 
-def make_base(site: StackPaths, viewer: Observer) -> SnapshotJobSummary:
-    """All tables as they are in the replica at its checkpoint, by the job that `sluice base make`
+def make_snapshot(site: StackPaths, viewer: Observer) -> SnapshotJobSummary:
+    """All tables as they are in the replica at its checkpoint, by the job that `sluice snapshot make`
     runs. Raises as `sluice.etl.history.snapshots.run_snapshot`.
     """
     settings = load_settings(site.config)

@@ -28,7 +28,7 @@ class Unreachable(StackError):
     """A part didn't answer; it may be down for a moment."""
 
     transient = True
-    way_out = "`sluice up` starts what doesn't run"
+    hint = "`sluice up` starts what doesn't run"
 
 
 class _ServerError(StackError):

@@ -38,7 +38,7 @@ _COPY_AGAIN_HINT = "copy the recording again"
 class RecordingError(RequestError, ValueError):
     """A recording that can't be used; the text names file, place and what to do."""
 
-    way_out = "use an undamaged recording"
+    hint = "use an undamaged recording"
 
 
 class SnapshotLabel(NamedTuple):

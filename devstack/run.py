@@ -222,14 +222,14 @@ class _Run:
             self._release(labels[at + 1 :], label.ts)
             holds.append((held, time.time() * 1000))
             if not at and self.summary.copied:
-                self._make_base()
+                self._make_snapshot()
         return progress, holds
 
-    def _make_base(self) -> None:
-        base = accident.make_base(self._site, self._viewer)
+    def _make_snapshot(self) -> None:
+        snapshot = accident.make_snapshot(self._site, self._viewer)
         self._viewer.report(
-            f"a base for later: {base.tables} tables with {base.rows:,} rows as of commit_ts"
-            f" {base.ts}, read from MariaDB at its checkpoint in {base.seconds:.1f} s. What is"
+            f"a snapshot for later: {snapshot.tables} tables with {snapshot.rows:,} rows as of commit_ts"
+            f" {snapshot.ts}, read from MariaDB at its checkpoint in {snapshot.seconds:.1f} s. What is"
             " committed after it is archived as it comes"
         )
 
@@ -309,7 +309,7 @@ class _Run:
         self.summary.recover(happened, first.commit_ts, done.seconds, (there, left))
         self._viewer.report(
             f"{happened.restored} has {there:,} rows, as right before it; {happened.table} has"
-            f" {left:,}: {done.base_rows:,} rows of the base and {done.changes:,} changes in"
+            f" {left:,}: {done.snapshot_rows:,} rows of the snapshot and {done.changes:,} changes in"
             f" {done.seconds:.1f} s"
         )
 

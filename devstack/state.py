@@ -39,7 +39,7 @@ _PORT_RANGE = range(
 class StackError(RequestError, RuntimeError):
     """Something about the stack failed; the text says which part, why, and what can be done."""
 
-    way_out = "`sluice status` shows what runs; `sluice up` starts what doesn't"
+    hint = "`sluice status` shows what runs; `sluice up` starts what doesn't"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ __all__ = ["QualityError", "QualityFailedError", "SuiteError"]
 class SuiteError(RequestError):
     """An invalid file with expectations; names the file and the place in it."""
 
-    way_out = "correct the file"
+    hint = "correct the file"
 
 
 class QualityError(RequestError):
@@ -20,7 +20,7 @@ class QualityError(RequestError):
 class QualityFailedError(SluiceError):
     """Expectations aren't met that fail the run."""
 
-    way_out = (
+    hint = (
         "look at the rows in the Data Docs: correct the data, or the expectation if it is what was"
         " wrong"
     )

@@ -79,7 +79,7 @@ class LakeDataset:
             raise QualityError(
                 f"there was no table that goes to {name} downstream as of {tso.text(self.ts)}, or"
                 " more than one",
-                way_out="remove its file, or look at another moment",
+                hint="remove its file, or look at another moment",
             )
         return self._names[name]
 
@@ -107,7 +107,7 @@ def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iter
     if not ts:
         last = settings.open_relay().last()
         if last is None:
-            raise QualityError("nothing is landed yet", way_out="wait until replication has begun")
+            raise QualityError("nothing is landed yet", hint="wait until replication has begun")
         ts = last.hi
     single = upstream_names(settings, ts, {name for name in names if name != REPLICATION})
     past = tables_as_of(settings, ts, [exactly(name) for name in sorted(single.values())])

@@ -207,7 +207,7 @@ def _chosen_suites(settings: Settings, wish: QualityRequest) -> list[Suite]:
     if not suites:
         raise QualityError(
             f"nothing is expected yet: there is no file in {folder.folder}",
-            way_out="`sluice quality init` proposes some",
+            hint="`sluice quality init` proposes some",
         )
     of_copies = [suite for suite in suites if wish.on != "copy" or suite.name != REPLICATION]
     chosen = [

@@ -67,7 +67,7 @@ class ServerDataset:
         if found is None:
             raise QualityError(
                 f"there is no table {name} on {self.session.address}",
-                way_out="remove its file, or correct the name in it",
+                hint="remove its file, or correct the name in it",
             )
         return found
 
@@ -89,11 +89,11 @@ def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
     if not isinstance(target, Downstream):
         raise QualityError(
             f"[downstream] type is {settings.downstream.type}: there are no tables to look at",
-            way_out="look at the lake: --on lake",
+            hint="look at the lake: --on lake",
         )
     last = settings.open_relay().last()
     if last is None:
-        raise QualityError("nothing is landed yet", way_out="wait until replication has begun")
+        raise QualityError("nothing is landed yet", hint="wait until replication has begun")
     with ConsistentReader.open(target, last.cluster_id, 1) as snapshot:
         session = snapshot.session(0)
         ts = snapshot.checkpoint.commit_ts

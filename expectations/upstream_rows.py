@@ -29,7 +29,7 @@ def compared_with_upstream(
         raise QualityError(
             f"{table} wasn't compared, job {done.job} is {done.state}:"
             f" {'; '.join(problems) or 'no table is that'}",
-            way_out=f"`sluice verify {table}` shows more",
+            hint=f"`sluice verify {table}` shows more",
         )
     if done.equal:
         return True, f"{done.rows:,} rows, as of {tso.text(done.ts)} (job {done.job})", []

@@ -82,7 +82,7 @@ _REPLICATION = (
                 {
                     "stopped {{pipeline}} {{task}}": _shop("sluice_task_stopped"),
                     "refused {{pipeline}}": f"{_shop('sluice_refused')} > 0",
-                    "decisions {{pipeline}}": f"{_shop('sluice_decisions_waiting')} > 0",
+                    "decisions {{pipeline}}": f"{_shop('sluice_overrides_waiting')} > 0",
                 },
                 "tasks that have stopped, refusals, decisions to come",
                 now=True,

@@ -21,7 +21,7 @@ KINDS = (
     "replicate",
     "operate",
     "archive",
-    "base",
+    "snapshot",
     "backfill",
     "bootstrap",
     "quality",

@@ -158,14 +158,14 @@ def _for_browsers(value: Any) -> Any:
 
 def accepted() -> JSONResponse:
     """Return 202: it takes longer than a page should wait for, and the page asks again."""
-    return JSONResponse({"looking": True}, 202)
+    return JSONResponse({"pending": True}, 202)
 
 
 def error_response(error: Exception) -> JSONResponse:
     """Render an error for people: what happened, and the hint."""
     reason: SluiceError = ours(error)
     message = str(reason.args[0]) if reason.args else type(reason).__name__
-    document = {"error": message, "way_out": reason.way_out, "transient": reason.transient}
+    document = {"error": message, "hint": reason.hint, "transient": reason.transient}
     return JSONResponse(
         document, 503 if reason.transient else 500 if reason.exit_code == 4 else 409
     )

@@ -44,7 +44,5 @@ def trigger(dag_id: str, conf: dict[str, Any], by: str) -> str:
         dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=by, conf=conf
     )
     if run is None:
-        raise NoRunError(
-            f"Airflow made no run of the DAG {dag_id}", way_out="trigger it in Airflow"
-        )
+        raise NoRunError(f"Airflow made no run of the DAG {dag_id}", hint="trigger it in Airflow")
     return str(run.run_id)

@@ -22,7 +22,7 @@ _POLICY = "; ".join(
         "img-src 'self' data:",
         "connect-src 'self'",
         "frame-src 'self'",
-        "base-uri 'none'",
+        "snapshot-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'self'",
     )

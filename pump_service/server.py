@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ _OUTCOME_WAIT_TIMEOUT_S = 1.0
 class StartError(SluiceError):
     """Report that the pump can't start; the message is for the operator."""
 
-    way_out = "fix the cause above, then start the pump again"
+    hint = "fix the cause above, then start the pump again"
 
 
 class PumpServer:
@@ -81,7 +81,6 @@ class PumpServer:
         self._loop: asyncio.AbstractEventLoop
         self._node: Node
         self._store: Store
-        self._capture: Capture | None = None
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
         self.notice_s = _LEAVE_NOTICE_S
@@ -149,10 +148,6 @@ class PumpServer:
     def drainers(self) -> list[dict[str, Any]]:
         """Return the registry's drainers."""
         return [dict(status.to_dict()) for status in self._registry.drainers()]
-
-    def capture_status(self) -> dict[str, Any] | None:
-        """Return the figures of CaptureStatus; None if the pump takes binlogs."""
-        return None if self._capture is None else asdict(self._capture.status())
 
     def fresh_ts(self) -> int:
         """Return a TSO from PD."""
@@ -243,7 +238,6 @@ class PumpServer:
             capture = Capture(
                 cluster, self._begin_capture, data_dir / "capture", config.capture.memory
             )
-            self._capture = capture
             self.metrics.watch_capture(capture.status)
         self._versions = ServiceSafePoint(
             pd,

@@ -1,9 +1,9 @@
 """Store aligned chunks: rows as of a TSO C, written downstream at checkpoint C.
 
-    <url>/appointments/<C>.json             the chunk: which rows, and what is to be done with them
-    <url>/appointments/<C>.outcome.json     {"ready": …}: what was read, and where the files are;
+    <url>/aligned-chunks/<C>.json             the chunk: which rows, and what is to be done with them
+    <url>/aligned-chunks/<C>.outcome.json     {"ready": …}: what was read, and where the files are;
                                             {"void": …}: the chunk is cancelled
-    <url>/appointments/<name>.mending.json  tables under repair: rows of them are missing downstream
+    <url>/aligned-chunks/<name>.repair.json  tables under repair: rows of them are missing downstream
 
 `<C>` is padded to 20 digits. Every file is created exclusively and never changed. A *job* creates
 chunks; *apply*, the process that writes downstream, executes them.
@@ -84,16 +84,16 @@ from sluice.relay.storage import Storage
 from sluice.tidb.table_name import full_name
 
 REPLACE, MISSING, COMPARE = "replace", "missing", "compare"
-_FOLDER = "appointments"
+_FOLDER = "aligned-chunks"
 _NAME = re.compile(r"(\d{20})\.json\Z")
 _OUTCOME = re.compile(r"(\d{20})\.outcome\.json\Z")
-_REPAIR_NAME = re.compile(r"([A-Za-z0-9_.-]+)\.mending\.json\Z")
+_REPAIR_NAME = re.compile(r"([A-Za-z0-9_.-]+)\.repair\.json\Z")
 
 
 class AlignedChunkExistsError(RequestError, RelayError):
     """An aligned chunk exists already at this timestamp."""
 
-    way_out = "take another timestamp"
+    hint = "take another timestamp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ T = TypeVar("T")
 
 
 class AlignedChunks:
-    """The appointments in a relay log.
+    """The aligned chunks in a relay log.
 
     Every method raises OSError, and RelayCorruptError that names the file.
     """
@@ -234,24 +234,24 @@ class AlignedChunks:
 
     # A job's
 
-    def make(self, appointment: AlignedChunk) -> None:
+    def make(self, aligned_chunk: AlignedChunk) -> None:
         """Durably create it. Raises AppointmentExistsError if there is one at this timestamp."""
-        path = _path(appointment.at_ts)
+        path = _path(aligned_chunk.at_ts)
         try:
-            self._storage.create(path, appointment.to_json())
+            self._storage.create(path, aligned_chunk.to_json())
         except FileExistsError:
             raise AlignedChunkExistsError(
-                f"{self._storage.url}/{path} exists: there is an appointment at {appointment.at_ts}"
+                f"{self._storage.url}/{path} exists: there is an aligned chunk at {aligned_chunk.at_ts}"
                 " already"
             ) from None
 
     def of_job(self, job: str) -> list[AlignedChunk]:
-        """Its appointments, ascending, void ones among them."""
+        """Its aligned chunks, ascending, void ones among them."""
         found = (self._chunk(at_ts) for at_ts in _timestamps(_NAME, self._names()))
         return [
-            appointment
-            for appointment in found
-            if appointment is not None and appointment.job == job
+            aligned_chunk
+            for aligned_chunk in found
+            if aligned_chunk is not None and aligned_chunk.job == job
         ]
 
     def remove(self, at_ts: int) -> None:
@@ -264,24 +264,24 @@ class AlignedChunks:
         names = self._names()
         made = _timestamps(_NAME, names)
         for at_ts in made:
-            appointment = self._chunk(at_ts)
-            if appointment is not None and is_over(appointment.job):
+            aligned_chunk = self._chunk(at_ts)
+            if aligned_chunk is not None and is_over(aligned_chunk.job):
                 self.remove(at_ts)
-        for mending in self._repairs(names):
-            if is_over(mending.job):
-                self.mended(mending.name)
+        for repair in self._repairs(names):
+            if is_over(repair.job):
+                self.mended(repair.name)
         for at_ts in set(_timestamps(_OUTCOME, names)).difference(made):
             if not self.exists(at_ts):  # it may have been made while the names were listed
                 self._storage.remove(_outcome_path(at_ts))
 
-    def begin_repair(self, mending: TableRepair) -> None:
+    def begin_repair(self, repair: TableRepair) -> None:
         """Record a repair durably; no error if a file of that name exists already."""
-        if not _REPAIR_NAME.match(f"{mending.name}.mending.json"):
+        if not _REPAIR_NAME.match(f"{repair.name}.repair.json"):
             raise ValueError(
-                f"{mending.name!r} is no name: letters, digits, -, _ and . can be in it"
+                f"{repair.name!r} is no name: letters, digits, -, _ and . can be in it"
             )
         try:
-            self._storage.create(_repair_path(mending.name), _dump(asdict(mending)))
+            self._storage.create(_repair_path(repair.name), _dump(asdict(repair)))
         except FileExistsError:
             return
 
@@ -307,7 +307,7 @@ class AlignedChunks:
         return REMOVED
 
     def exists(self, at_ts: int) -> bool:
-        """Whether there is an appointment at this timestamp now."""
+        """Whether there is an aligned chunk at this timestamp now."""
         try:
             self._storage.read(_path(at_ts))
         except FileNotFoundError:
@@ -339,14 +339,14 @@ class AlignedChunks:
                 at_ts in settled and isinstance(self.outcome(at_ts), ChunkCancelled)
             ):
                 continue
-            appointment = self._chunk(at_ts)
-            if appointment is not None:
-                pending.append(appointment)
-        tables = frozenset(table for mending in self._repairs(names) for table in mending.tables)
+            aligned_chunk = self._chunk(at_ts)
+            if aligned_chunk is not None:
+                pending.append(aligned_chunk)
+        tables = frozenset(table for repair in self._repairs(names) for table in repair.tables)
         return PendingChunks(tuple(pending), tables)
 
     def due(self, after_ts: int, now_ts: int) -> bool:
-        """Whether there is an appointment behind `after_ts` and through `now_ts` (TSOs).
+        """Whether there is an aligned chunk behind `after_ts` and through `now_ts` (TSOs).
 
         One listing.
         """
@@ -369,7 +369,7 @@ class AlignedChunks:
             for match in map(_REPAIR_NAME.match, names)
             if match
         )
-        return [mending for mending in found if mending is not None]
+        return [repair for repair in found if repair is not None]
 
     def _small(self, path: str, parse: Callable[[bytes], T]) -> T | None:
         """Return a file's content, parsed; None if there is no such file."""
@@ -381,8 +381,8 @@ class AlignedChunks:
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise RelayCorruptError(
                     f"{self._storage.url}/{path}: {error}",
-                    way_out=(
-                        "remove the file; its job makes another appointment, or ends with an error"
+                    hint=(
+                        "remove the file; its job makes another aligned chunk, or ends with an error"
                     ),
                 ) from None
         found: T = self._read_before[path]
@@ -407,7 +407,7 @@ _CHUNK_FIELDS: dict[str, type] = {
 
 def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
     """Return the fields of a JSON object. Raises ValueError that names the one that is wrong."""
-    raw = parse_json(data, "an appointment")
+    raw = parse_json(data, "an aligned chunk")
     if not isinstance(raw, dict) or set(raw) != set(kinds):
         raise ValueError(f"a JSON object with the keys {', '.join(kinds)} is expected")
     for key, value in raw.items():
@@ -417,7 +417,7 @@ def _fields(data: bytes, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _parse_outcome(data: bytes) -> Outcome:
-    ((kind, raw),) = parse_json(data, "the outcome of an appointment").items()
+    ((kind, raw),) = parse_json(data, "the outcome of an aligned chunk").items()
     if kind == "void":
         return ChunkCancelled(**raw)
     if kind != "ready":
@@ -432,7 +432,7 @@ def _kind_of(outcome: Outcome) -> str:
 
 
 def _parse_repair(data: bytes) -> TableRepair:
-    raw = parse_json(data, "a table of which rows are missing (mending)")
+    raw = parse_json(data, "a table of which rows are missing (repair)")
     return TableRepair(
         str(raw["name"]), str(raw["job"]), tuple(map(int, raw["tables"])), int(raw["made_ms"])
     )
@@ -455,4 +455,4 @@ def _outcome_path(at_ts: int) -> str:
 
 
 def _repair_path(name: str) -> str:
-    return f"{_FOLDER}/{name}.mending.json"
+    return f"{_FOLDER}/{name}.repair.json"

@@ -20,7 +20,7 @@ __all__ = ["AuditEntry", "AuditLog"]
 MAX_ENTRIES = 1000
 _FOLDER = "audit"
 _MAX_VERSIONS = 8
-_WAY_OUT = (
+_HINT = (
     "restore the file from a copy, or remove the folder: what was ordered before is forgotten then"
 )
 
@@ -49,7 +49,7 @@ class AuditLog:
 
     def __init__(self, storage: Storage) -> None:
         self._file = VersionedDocument(
-            storage, _FOLDER, DocumentFormat(_text, _parse, tuple, _WAY_OUT), _MAX_VERSIONS
+            storage, _FOLDER, DocumentFormat(_text, _parse, tuple, _HINT), _MAX_VERSIONS
         )
 
     def begin(self, by: str, what: str, about: str) -> AuditEntry:

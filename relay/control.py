@@ -28,7 +28,7 @@ __all__ = ["Control", "ControlFile"]
 _FOLDER = "control"
 _LEGACY_FILE = "control.json"
 _MAX_VERSIONS = 64
-_WAY_OUT = "correct the file, or remove it for what was asked for before"
+_HINT = "correct the file, or remove it for what was asked for before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ControlFile:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        form = DocumentFormat(Control.to_json, Control.from_json, self._former, _WAY_OUT)
+        form = DocumentFormat(Control.to_json, Control.from_json, self._former, _HINT)
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> Control:
@@ -104,5 +104,5 @@ class ControlFile:
             return Control()
         except ValueError as error:
             raise RelayCorruptError(
-                f"{self._storage.url}/{_LEGACY_FILE}: {error}", way_out=_WAY_OUT
+                f"{self._storage.url}/{_LEGACY_FILE}: {error}", hint=_HINT
             ) from None

@@ -8,7 +8,7 @@ from sluice.errors import SluiceError
 class RelayError(SluiceError):
     """The relay log can't do what was asked; the text names the file and what can be done."""
 
-    way_out = "bring back what it names from a copy, or land again into an empty relay log"
+    hint = "bring back what it names from a copy, or land again into an empty relay log"
 
 
 class RelayCorruptError(RelayError):
@@ -19,13 +19,13 @@ class WindowConflictError(RelayError):
     """A window record that begins at the same timestamp exists: another process landed it."""
 
     transient = True
-    way_out = "end the other process that lands into the same relay log"
+    hint = "end the other process that lands into the same relay log"
 
 
 class RelayGapError(RelayError):
     """The chain of windows is broken: no window begins where one ends, but later ones exist."""
 
-    way_out = (
+    hint = (
         "land the gap again, or copy the downstream again as of a later time and set its checkpoint"
     )
 
@@ -33,4 +33,4 @@ class RelayGapError(RelayError):
 class ClaimLostError(RelayError):
     """Another process has taken the role over; this one must stop without writing anything more."""
 
-    way_out = "end one of the two processes"
+    hint = "end one of the two processes"

@@ -37,14 +37,14 @@ FORMAT_FILE = "format.json"
 class NewerFormatError(RelayError):
     """A newer version of Sluice wrote this. Nothing was changed."""
 
-    way_out = (
+    hint = (
         "install the version that wrote it, or a newer one, wherever Sluice runs: Airflow's tasks,"
         " Spark's workers, the command"
     )
 
     def at(self, where: str) -> NewerFormatError:
         """Return the same error with the name of the file in front."""
-        return NewerFormatError(f"{where}: {self.args[0]}", way_out=self.way_out)
+        return NewerFormatError(f"{where}: {self.args[0]}", hint=self.hint)
 
 
 def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFormatError | None:
@@ -57,7 +57,7 @@ def newer_format_error(what: str, found: object, reads: int = FORMAT) -> NewerFo
     return NewerFormatError(
         f"{what} has format {found}, this version of Sluice reads {reads}: a newer version"
         " wrote it",
-        way_out=NewerFormatError.way_out,
+        hint=NewerFormatError.hint,
     )
 
 
@@ -86,5 +86,5 @@ def refuse_newer(storage: Storage, what: str) -> None:
     except ValueError as error:
         raise RelayError(
             f"{storage.url}/{FORMAT_FILE}: {error}: it names the format of the files there",
-            way_out="restore the file from a copy",
+            hint="restore the file from a copy",
         ) from None

@@ -27,7 +27,7 @@ __all__ = ["ACCEPTED", "LANDED", "MISSED", "KnownPump", "KnownPumps", "LateCommi
 LANDED, MISSED, ACCEPTED = "landed", "missed", "accepted"
 _FOLDER = "pumps"
 _MAX_VERSIONS = 64
-_WAY_OUT = (
+_HINT = (
     "restore the file from a copy; without the folder landing takes the registry's pumps for all"
     " there are"
 )
@@ -92,9 +92,7 @@ class KnownPumps:
     """The document in a relay log. Every method raises RelayCorruptError, OSError."""
 
     def __init__(self, storage: Storage) -> None:
-        form = DocumentFormat(
-            PumpsDocument.to_json, PumpsDocument.from_json, PumpsDocument, _WAY_OUT
-        )
+        form = DocumentFormat(PumpsDocument.to_json, PumpsDocument.from_json, PumpsDocument, _HINT)
         self._file = VersionedDocument(storage, _FOLDER, form, _MAX_VERSIONS)
 
     def load(self) -> PumpsDocument:

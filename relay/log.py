@@ -24,9 +24,9 @@ and a pipeline's own files, beside them or in a folder by its name
         why a task has stopped, see `sluice.relay.failures`
     control/<number>.json
         operators' requests, the newest counts
-    decisions/<commit_ts>.json
+    overrides/<commit_ts>.json
         operators' overrides of single transactions and DDL
-    appointments/<at_ts>.json
+    aligned-chunks/<at_ts>.json
         rows to be written at a checkpoint, see `sluice.relay.aligned_chunks`
 
 `<hour>` is the UTC hour of lo, `<lo>` and `<hi>` are TSOs padded to 20 digits. A window is landed
@@ -77,7 +77,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.]+\Z")
 _PART_NAME = re.compile(r"(\d{20})-(\d{20})-([A-Za-z0-9_.]+)-(\d+)\.arrow\Z")
 _UNFINISHED_FILE_TTL_S = 3600.0
 _MAX_TS = 2**63 - 1
-_ORDERS, _IMMUTABLE = ("control", "decisions", "appointments"), ("control", "decisions")
+_ORDERS, _IMMUTABLE = ("control", "overrides", "aligned-chunks"), ("control", "overrides")
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class RelayLog:
         """Operators' requests, with the state of the folder of which they are."""
         self._had_orders = False
         self.aligned_chunks = AlignedChunks(self._orders)
-        self.decisions = Overrides(self._orders)
+        self.overrides = Overrides(self._orders)
         self.failures = Failures(self.place)
         self.known_pumps = KnownPumps(storage)
 
@@ -198,7 +198,7 @@ class RelayLog:
                 raise RelayCorruptError(
                     f"{self.url}: there are no windows, but {_FIRST_WINDOW_FILE} records that the"
                     f" first one began at {window.lo}; its part {part.path} is gone, too",
-                    way_out=(
+                    hint=(
                         "restore the folders windows and parts from a copy; or remove"
                         f" {_FIRST_WINDOW_FILE} if the windows were removed on purpose"
                     ),
@@ -379,7 +379,7 @@ class RelayLog:
                 raise RelayError(
                     f"{self.url}: the folder control, which held orders, is empty or gone: is the"
                     " relay log's folder not mounted? No order is taken for withdrawn",
-                    way_out="mount the folder again",
+                    hint="mount the folder again",
                     transient=True,
                 )
             self._had_orders = number > 0
@@ -435,7 +435,7 @@ class RelayLog:
             raise error.at(f"{self.place.url}/{path}") from None
         except ValueError as error:
             raise RelayCorruptError(
-                f"{self.place.url}/{path}: {error}", way_out="restore the file from a copy"
+                f"{self.place.url}/{path}: {error}", hint="restore the file from a copy"
             ) from None
 
     # Retention
@@ -501,7 +501,7 @@ class RelayLog:
         return RelayGapError(
             f"{self.url}: no window begins at {window.hi}, where {window.path} ends, but"
             f" {later.path} exists",
-            way_out=f"restore {window_path(window.hi)} from a copy",
+            hint=f"restore {window_path(window.hi)} from a copy",
         )
 
     def _starts(self) -> Iterator[int]:
@@ -561,7 +561,7 @@ class RelayLog:
     def _corrupt(self, path: str, what: object) -> RelayCorruptError:
         return RelayCorruptError(
             f"window record {self.url}/{path}: {what}",
-            way_out=(
+            hint=(
                 "restore the file from a copy, or, while the pumps still hold these commits, remove"
                 " it and all later records and land again"
             ),
@@ -602,7 +602,7 @@ class RoleClaim:
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise ClaimLostError(
                 f"{self._storage.url}/{self.path}: {error!r}: the claim can't be proved",
-                way_out="start again",
+                hint="start again",
             ) from None
         if token != self.token:
             raise ClaimLostError(

@@ -1,9 +1,9 @@
 """Operators' overrides of single transactions and DDL statements, beside the windows.
 
-    <url>/decisions/<commit_ts>.json        the override; created exclusively, never changed,
+    <url>/overrides/<commit_ts>.json        the override; created exclusively, never changed,
                                             removed to withdraw it
-    <url>/decisions/<commit_ts>.begun.json  a commit that obeys it is about to come, or has come
-    <url>/decisions/<commit_ts>.used.json   when a checkpoint first passed it
+    <url>/overrides/<commit_ts>.begun.json  a commit that obeys it is about to come, or has come
+    <url>/overrides/<commit_ts>.used.json   when a checkpoint first passed it
 
 `<commit_ts>` is padded to 20 digits. Where several transactions or DDL share it, an override of one
 of them is `<commit_ts>-<start_ts>.json`, and so on. An override holds for every later run wherever
@@ -26,7 +26,7 @@ from sluice.relay.format_version import parse_json
 from sluice.relay.storage import Storage
 
 SKIP, REPLACE = "skip", "replace"
-_FOLDER = "decisions"
+_FOLDER = "overrides"
 _NAME = re.compile(r"(\d{20})(?:-(\d{20}))?\.json\Z")
 _USED = re.compile(r"(\d{20})(?:-(\d{20}))?\.used\.json\Z")
 
@@ -37,7 +37,7 @@ OverrideKey = tuple[int, int]
 class OverrideExistsError(RequestError, RelayError):
     """An override of this commit timestamp exists already."""
 
-    way_out = "take the decision back first: `sluice decisions remove`"
+    hint = "take the override back first: `sluice overrides remove`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Override:
         }
         raw = {"start_ts": 0} | dict(raw)
         if set(raw) != set(kinds):
-            raise ValueError(f"a decision has the fields {sorted(raw)}, expected {sorted(kinds)}")
+            raise ValueError(f"an override has the fields {sorted(raw)}, expected {sorted(kinds)}")
         for name, kind in kinds.items():
             if type(raw[name]) is not kind:
                 raise ValueError(f"field {name} is {raw[name]!r}, expected {kind.__name__}")
@@ -111,27 +111,27 @@ class Override:
 
 
 class Overrides:
-    """The decisions in a relay log."""
+    """The overrides in a relay log."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def add(self, decision: Override) -> None:
-        """Durably write a decision down.
+    def add(self, override: Override) -> None:
+        """Durably write an override down.
 
         Raises OverrideExistsError if there is one about the same transaction.
         """
-        path = _path(decision.key)
+        path = _path(override.key)
         try:
-            self._storage.create(path, decision.to_json())
+            self._storage.create(path, override.to_json())
         except FileExistsError:
             raise OverrideExistsError(
-                f"{self._storage.url}/{path} exists: there is a decision about commit_ts"
-                f" {decision.commit_ts} already; `{remove_command(*decision.key)}` takes it back"
+                f"{self._storage.url}/{path} exists: there is an override about commit_ts"
+                f" {override.commit_ts} already; `{remove_command(*override.key)}` takes it back"
             ) from None
 
     def remove(self, commit_ts: int, start_ts: int = 0) -> bool:
-        """Take a decision back; False if there is none.
+        """Take an override back; False if there is none.
 
         Found by its name: a list may not know of it yet.
         """
@@ -146,7 +146,7 @@ class Overrides:
         return True
 
     def unsettled(self, through_ts: int) -> Sequence[Override]:
-        """Return decisions through a commit timestamp that aren't marked as used.
+        """Return overrides through a commit timestamp that aren't marked as used.
 
         Raises RelayCorruptError.
         """
@@ -157,10 +157,10 @@ class Overrides:
         )
 
     def _read_all(self, keys: Iterable[OverrideKey]) -> list[Override]:
-        return [decision for decision in map(self._read, keys) if decision is not None]
+        return [override for override in map(self._read, keys) if override is not None]
 
     def list(self, after_ts: int = -1, through_ts: int | None = None) -> list[Override]:
-        """Decisions with after_ts < commit_ts <= through_ts, ascending.
+        """Return the overrides with after_ts < commit_ts <= through_ts, ascending.
 
         Raises RelayCorruptError, which names the file.
         """
@@ -171,7 +171,7 @@ class Overrides:
         )
 
     def used_ms(self) -> dict[int, int]:
-        """By `Override.named`, when (Unix ms) each decision that was used was first used."""
+        """By `Override.named`, when (Unix ms) each override that was used was first used."""
         found = {}
         for key in _keys(_USED, self._names()):
             try:
@@ -181,11 +181,11 @@ class Overrides:
                 continue
         return found
 
-    def mark_begun(self, decisions: Sequence[Override]) -> None:
-        """Note, before a commit, that it keeps to these decisions."""
-        for decision in decisions:
+    def mark_begun(self, overrides: Sequence[Override]) -> None:
+        """Note, before a commit, that it keeps to these overrides."""
+        for override in overrides:
             with contextlib.suppress(FileExistsError):
-                self._storage.create(_begun_path(decision.key), b"{}\n")
+                self._storage.create(_begun_path(override.key), b"{}\n")
 
     def is_kept(self, commit_ts: int, start_ts: int = 0) -> bool:
         """Return whether the first checkpoint that passes an override obeys it.
@@ -197,16 +197,16 @@ class Overrides:
             self._is_there(path((commit_ts, start_ts))) for path in (_begun_path, _used_path)
         )
 
-    def mark_used(self, decisions: Sequence[Override]) -> None:
-        """Note that a checkpoint has passed these decisions. The first time counts."""
-        for decision in decisions:
+    def mark_used(self, overrides: Sequence[Override]) -> None:
+        """Note that a checkpoint has passed these overrides. The first time counts."""
+        for override in overrides:
             try:
                 note = {"used_ms": time.time_ns() // 1_000_000}
-                self._storage.create(_used_path(decision.key), json.dumps(note).encode() + b"\n")
+                self._storage.create(_used_path(override.key), json.dumps(note).encode() + b"\n")
             except FileExistsError:
                 continue
             finally:
-                self._storage.remove(_begun_path(decision.key))
+                self._storage.remove(_begun_path(override.key))
 
     def _is_there(self, path: str) -> bool:
         try:
@@ -221,18 +221,18 @@ class Overrides:
     def _read(self, key: OverrideKey) -> Override | None:
         path = _path(key)
         try:
-            decision = Override.from_dict(parse_json(self._storage.read(path), "a decision"))
-            if decision.key != key:
+            override = Override.from_dict(parse_json(self._storage.read(path), "an override"))
+            if override.key != key:
                 raise ValueError(
-                    f"it is about commit_ts {decision.commit_ts}, start_ts {decision.start_ts}"
+                    f"it is about commit_ts {override.commit_ts}, start_ts {override.start_ts}"
                 )
-            return decision
+            return override
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
             raise RelayCorruptError(
-                f"decision {self._storage.url}/{path}: {error}",
-                way_out=f"remove it with `{remove_command(*key)}` and decide again",
+                f"override {self._storage.url}/{path}: {error}",
+                hint=f"remove it with `{remove_command(*key)}` and decide again",
             ) from None
 
 
@@ -246,8 +246,8 @@ def _named(commit_ts: int, start_ts: int) -> int:
 
 
 def remove_command(commit_ts: int, start_ts: int = 0) -> str:
-    """Return the command that takes a decision back."""
-    return f"sluice decisions remove {commit_ts}{f' --start-ts {start_ts}' if start_ts else ''}"
+    """Return the command that takes an override back."""
+    return f"sluice overrides remove {commit_ts}{f' --start-ts {start_ts}' if start_ts else ''}"
 
 
 def _keys(pattern: re.Pattern[str], names: Iterable[str]) -> list[OverrideKey]:

@@ -180,11 +180,11 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
         f"relay part {part.path} of {storage.url}, commit_ts {part.min_commit_ts} to"
         f" {part.max_commit_ts}"
     )
-    way_out = (
+    hint = (
         "restore the file from a copy, or, while the pumps still hold these commits, remove the"
         " window records from this one on and land again"
     )
-    with _checked(storage, part, where, way_out) as file:
+    with _checked(storage, part, where, hint) as file:
         rows = 0
         try:
             # What is small is decompressed here: to hand its columns to threads, and to wait for
@@ -193,21 +193,21 @@ def part_batches(storage: Storage, part: Part) -> Iterator[pa.RecordBatch]:
             reader = pa.ipc.open_file(file, options=options)
             if not reader.schema.equals(PART_SCHEMA):
                 raise RelayCorruptError(
-                    f"{where}: unknown columns {reader.schema.names}", way_out=way_out
+                    f"{where}: unknown columns {reader.schema.names}", hint=hint
                 )
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
                 rows += batch.num_rows
                 yield batch
         except pa.ArrowInvalid as error:
-            raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from error
+            raise RelayCorruptError(f"{where}: {error}", hint=hint) from error
         if rows != part.rows:
             raise RelayCorruptError(
-                f"{where}: {rows} rows, the window record has {part.rows}", way_out=way_out
+                f"{where}: {rows} rows, the window record has {part.rows}", hint=hint
             )
 
 
-def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.NativeFile:
+def _checked(storage: Storage, part: Part, where: str, hint: str) -> pa.NativeFile:
     """Open a part's file, of the right length and checksum, at its beginning.
 
     A file that was damaged on the way here is read once more. A small one is held in memory: two
@@ -217,7 +217,7 @@ def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.Nativ
         try:
             file = storage.open(part.path)
         except FileNotFoundError:
-            raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
+            raise RelayCorruptError(f"{where}: the file is missing", hint=hint) from None
         size, crc = file.size(), 0
         if size == part.bytes <= _READ_BYTES:
             with file:
@@ -231,10 +231,10 @@ def _checked(storage: Storage, part: Part, where: str, way_out: str) -> pa.Nativ
         file.close()
         if last and size != part.bytes:
             raise RelayCorruptError(
-                f"{where}: {size} bytes, but the window record has {part.bytes}", way_out=way_out
+                f"{where}: {size} bytes, but the window record has {part.bytes}", hint=hint
             )
     raise RelayCorruptError(
-        f"{where}: CRC-32C {crc:#010x}, the window record has {part.crc32c:#010x}", way_out=way_out
+        f"{where}: CRC-32C {crc:#010x}, the window record has {part.crc32c:#010x}", hint=hint
     )
 
 

@@ -1,7 +1,7 @@
 """Folders for each of several pipelines that read one relay log.
 
     <url>/pipelines/<name>/…       a pipeline's downstream.json, stop.json, failures, control,
-                                   decisions, appointments
+                                   overrides, appointments
 
 A pipeline without a name has them beside the windows, as there was only one once. One that got its
 name later keeps them there: the downstream that is recorded there identifies it.
@@ -98,7 +98,7 @@ def folder_of_pipeline(storage: Storage, name: str, downstream: str) -> str:
     raise RelayError(
         f"{storage.url}: the pipelines {', '.join(others)} read this relay log, and one that writes"
         f" to {downstream}, without a name, can't be distinguished from them",
-        way_out=(
+        hint=(
             "name it as its file in $SLUICE_PIPELINES is (`--pipeline`), or with [relay] pipeline"
         ),
     )

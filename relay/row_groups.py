@@ -65,8 +65,8 @@ _ENCODING = {
     "row": "DELTA_LENGTH_BYTE_ARRAY",
 }
 
-_WAY_OUT = (
-    "restore the file from a copy; a moment before it, or behind a later base, can be had"
+_HINT = (
+    "restore the file from a copy; a moment before it, or behind a later snapshot, can be had"
     " without it"
 )
 
@@ -112,7 +112,7 @@ def _ranges(numbers: Sequence[int]) -> Iterator[str]:
 def _parsed(path: str) -> tuple[str, list[list[int]]]:
     match = _PATH.match(path)
     if match is None:
-        raise RelayCorruptError(f"{path}: these aren't row groups of a log file", way_out=_WAY_OUT)
+        raise RelayCorruptError(f"{path}: these aren't row groups of a log file", hint=_HINT)
     bands = []
     for band in match["bands"].split(","):
         numbers: list[int] = []
@@ -301,13 +301,13 @@ class _LogFile:
                 raise RelayCorruptError(
                     f"{self.where}: row group {number}, bytes {begin} to {end}: they aren't what"
                     " was written",
-                    way_out=_WAY_OUT,
+                    hint=_HINT,
                 )
             piece = self._decoded(number, begin, data)
             if piece.num_rows != rows or content_crc32c(piece) != content:
                 raise RelayCorruptError(
                     f"{self.where}: row group {number} holds other rows than were to be written",
-                    way_out=_WAY_OUT,
+                    hint=_HINT,
                 )
             pieces.append(piece)
         return pa.concat_tables(pieces)
@@ -321,7 +321,7 @@ class _LogFile:
             return read.cast(PART_SCHEMA)
         except (pa.ArrowException, ValueError, OSError) as error:
             raise RelayCorruptError(
-                f"{self.where}: row group {number}: {error}", way_out=_WAY_OUT
+                f"{self.where}: row group {number}: {error}", hint=_HINT
             ) from error
 
 
@@ -355,17 +355,15 @@ def read_row_groups(
     try:
         file = storage.open(name)
     except FileNotFoundError:
-        raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
+        raise RelayCorruptError(f"{where}: the file is missing", hint=_HINT) from None
     with file:
         log_file = _opened(where, file, footer_crc32c)
         if any(number >= len(log_file.entries) for band in bands for number in band):
-            raise RelayCorruptError(
-                f"{where}: it has no such row groups as {path}", way_out=_WAY_OUT
-            )
+            raise RelayCorruptError(f"{where}: it has no such row groups as {path}", hint=_HINT)
         there = sum(log_file.entries[number][0] for band in bands for number in band)
         if there != rows:
             raise RelayCorruptError(
-                f"{path} of {storage.url}: {there} rows, but {rows} are noted", way_out=_WAY_OUT
+                f"{path} of {storage.url}: {there} rows, but {rows} are noted", hint=_HINT
             )
         for band in bands:
             yield from _in_order(log_file.table(band)).to_batches(max_chunksize=_BATCH_ROWS)
@@ -387,25 +385,25 @@ def _opened(where: str, file: pa.NativeFile, footer_crc32c: int) -> _LogFile:
     )
     if length > size:
         raise RelayCorruptError(
-            f"{where}: {size} bytes without an end: it was cut or damaged", way_out=_WAY_OUT
+            f"{where}: {size} bytes without an end: it was cut or damaged", hint=_HINT
         )
     footer = tail[-length:] if length <= len(tail) else _read_at(file, size - length)
     if google_crc32c.value(footer) != footer_crc32c:
         raise RelayCorruptError(
             f"{where}: the footer (the last {length} bytes) isn't what was written",
-            way_out=_WAY_OUT,
+            hint=_HINT,
         )
     try:
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
         entries = json.loads(metadata.metadata[_KEY])
     except (pa.ArrowException, ValueError, OSError, KeyError, TypeError) as error:
         raise RelayCorruptError(
-            f"{where}: the footer can't be read: {error}", way_out=_WAY_OUT
+            f"{where}: the footer can't be read: {error}", hint=_HINT
         ) from error
     if not metadata.schema.to_arrow_schema().equals(PART_SCHEMA):
         raise RelayError(
             f"{where}: unknown columns {metadata.schema.names}",
-            way_out="read it with a newer Sluice",
+            hint="read it with a newer Sluice",
         )
     return _LogFile(where, file, metadata, entries, size)
 

@@ -145,7 +145,7 @@ class Verifications:
         if not _NAME.match(path.rpartition("/")[2]):
             raise RelayError(
                 f"{run.job!r} can't be a job's id: letters, digits, - and _ can",
-                way_out="rename it",
+                hint="rename it",
             )
         self._storage.replace(path, _text(run.to_json()))
         new = {table.name: table for table in run.tables}
@@ -213,5 +213,5 @@ def _parse(data: bytes) -> dict[str, TableVerified]:
 
 _DOCUMENT_FORMAT: DocumentFormat[dict[str, TableVerified]] = DocumentFormat(
     lambda last: _text([table.to_json() for table in last.values()]), _parse, dict,
-    way_out="remove the file: the one before it counts then",
+    hint="remove the file: the one before it counts then",
 )  # fmt: skip

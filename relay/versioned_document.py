@@ -42,7 +42,7 @@ class DocumentFormat(Generic[T]):
     text: Callable[[T], bytes]
     parse: Callable[[bytes], T]
     first: Callable[[], T]
-    way_out: str
+    hint: str
     """The hint for a file that can't be read."""
 
 
@@ -85,7 +85,7 @@ class VersionedDocument(Generic[T]):
             except ValueError as error:
                 path = self._path(number)
                 raise RelayCorruptError(
-                    f"{self._storage.url}/{path}: {error}", way_out=self._form.way_out
+                    f"{self._storage.url}/{path}: {error}", hint=self._form.hint
                 ) from None
         raise self._contended()
 
@@ -171,6 +171,6 @@ class VersionedDocument(Generic[T]):
     def _contended(self) -> RelayError:
         return RelayError(
             f"{self._storage.url}/{self._folder}: changed by others all the time",
-            way_out="try again",
+            hint="try again",
             transient=True,
         )

@@ -25,7 +25,7 @@ class WindowLog(Protocol):
     def storage(self) -> Storage: ...
 
     @property
-    def decisions(self) -> Overrides:
+    def overrides(self) -> Overrides:
         """What operators decided about transactions and DDL in the windows."""
 
     def first(self) -> WindowRecord | None:

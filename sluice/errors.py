@@ -1,1 +1,116 @@
-../errors.py
+"""The root of every error that leaves a room, and the two things that whoever meets one wants to
+know.
+
+`transient` tells whether trying again, without anybody doing anything, may help: the loops of
+landing and applying, the command line's exit code and Airflow's tasks ask it and nothing else.
+`hint` tells people what they can do.
+
+This room lies below all others and imports none. Errors of other libraries become ours at the edge
+of the room that talks to them; what the operating system says may come through as OSError, and
+`ours` tells what it means.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar
+
+__all__ = ["DefectError", "MachineError", "RequestError", "Signal", "SluiceError", "ours"]
+
+
+_SENTENCE_ENDS = (".", "?", "!")
+
+
+class SluiceError(Exception):
+    """Something went wrong: `str()` says what, to what, and the way out.
+
+    A subclass sets `transient` and `hint` for all of its errors; one error may have its own. Its
+    own way out is shown behind the message, unless the message has it already; that of its class is
+    general, and not repeated there.
+    """
+
+    transient: bool = False
+    """Whether trying again may help without anybody doing anything."""
+    hint: str = ""
+    """What people can do. Of a transient error: what helps if it lasts."""
+    exit_code: ClassVar[int] = 4
+    """What the command line ends with if the error isn't transient."""
+    _shown = ""
+
+    def __init__(
+        self, message: str = "", *details: object, hint: str = "", transient: bool | None = None
+    ) -> None:
+        super().__init__(message, *details)
+        self._shown = hint
+        if hint:
+            self.hint = hint
+        if transient is not None:
+            self.transient = transient
+
+    def __str__(self) -> str:
+        message = str(self.args[0]) if self.args else ""
+        if self._shown in message:
+            return message
+        return f"{message}{' Hint:' if message.endswith(_SENTENCE_ENDS) else ';'} {self._shown}"
+
+
+class RequestError(SluiceError):
+    """What was asked for can't be done, and nothing has changed: another command, or other
+    settings, may work.
+    """
+
+    hint = "correct what it names, and try again"
+    exit_code = 1
+
+
+class MachineError(SluiceError):
+    """The operating system refused something: a file, a disk, a connection, memory."""
+
+    transient = True
+    hint = "look at the disk, the rights or the network that it names"
+
+
+class DefectError(SluiceError):
+    """Something that nobody has foreseen; its cause has the stack trace."""
+
+    hint = (
+        "this is a defect of Sluice: report it with the stack trace in the log, then let the task"
+        " run again; nothing was lost"
+    )
+    exit_code = 1
+
+
+class Signal(Exception):
+    """Control flow by an exception. A room catches it before it returns to its callers."""
+
+
+_BY_NUMBER = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "raise the quota, or make room",
+    errno.EACCES: "let the user that runs this read and write there",
+    errno.EPERM: "let the user that runs this read and write there",
+    errno.EROFS: "make the file system writable again",
+    errno.EMFILE: "raise the limit of open files (LimitNOFILE of the service)",
+}
+
+
+def ours(error: BaseException) -> SluiceError:
+    """An error as one of ours: itself if it is; what the operating system said; else a defect.
+
+    It has the original for its cause.
+    """
+    if isinstance(error, SluiceError):
+        return error
+    if isinstance(error, OSError):
+        told: SluiceError = MachineError(str(error) or type(error).__name__)
+        told.hint = _BY_NUMBER.get(error.errno or 0, MachineError.hint)
+    elif isinstance(error, MemoryError):
+        told = MachineError(f"out of memory: {error}")
+        told.hint = (
+            "give it more memory, or let it take less at once: [window] max-bytes, [apply]"
+            " max-bytes"
+        )
+    else:
+        told = DefectError(f"{type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

@@ -37,7 +37,7 @@ LONG = (
     "tests/etl/apply/test_apply_edges.py",
     "tests/etl/apply/test_apply_recordings.py",
     "tests/etl/history/as_of/test_asof_recordings.py",
-    "tests/etl/apply/test_appointments_random.py",
+    "tests/etl/apply/test_aligned_chunks_random.py",
     "tests/etl/apply/test_flight_replay.py",
     "tests/devstack/tidb/sql/test_in_the_cluster.py",
     "tests/etl/verify/reapply/test_reapply_files.py",

@@ -40,13 +40,13 @@ def raised_by(room: str) -> set[type[BaseException]]:
 
 
 @pytest.mark.parametrize("room", PRODUCT)
-def test_every_error_of_a_room_says_whether_it_passes_and_what_the_way_out_is(room):
+def test_every_error_of_a_room_says_whether_it_passes_and_what_the_hint_is(room):
     for each in raised_by(room) - {SluiceError, Signal}:
         if issubclass(each, Signal):
             assert not issubclass(each, SluiceError)
             continue
         assert issubclass(each, SluiceError), f"{each} has another root"
-        assert each.way_out or each.transient is True, f"{each} leaves people alone"
+        assert each.hint or each.transient is True, f"{each} leaves people alone"
 
 
 @pytest.mark.parametrize("room", PRODUCT)
@@ -67,15 +67,15 @@ def test_no_signal_is_offered_at_a_door(room):
             ), f"{door}.{name}"
 
 
-def test_an_errors_own_way_out_is_shown_once_and_that_of_its_class_is_not_repeated():
+def test_an_errors_own_hint_is_shown_once_and_that_of_its_class_is_not_repeated():
     class Broken(SluiceError):
-        way_out = "mend it"
+        hint = "mend it"
 
-    assert (str(Broken("it broke")), Broken("it broke").way_out) == ("it broke", "mend it")
-    own = Broken("it broke", way_out="glue it")
-    assert (str(own), own.way_out) == ("it broke; glue it", "glue it")
-    said = Broken("it broke: glue it, then go on", way_out="glue it")
-    assert (str(said), said.way_out) == ("it broke: glue it, then go on", "glue it")
+    assert (str(Broken("it broke")), Broken("it broke").hint) == ("it broke", "mend it")
+    own = Broken("it broke", hint="glue it")
+    assert (str(own), own.hint) == ("it broke; glue it", "glue it")
+    said = Broken("it broke: glue it, then go on", hint="glue it")
+    assert (str(said), said.hint) == ("it broke: glue it, then go on", "glue it")
     assert not own.transient
     assert Broken("it broke", transient=True).transient
 
@@ -84,7 +84,7 @@ def test_what_the_operating_system_says_is_tried_again_and_names_what_helps():
     full = ours(OSError(errno.ENOSPC, "No space left on device", "/data/part"))
     assert isinstance(full, MachineError)
     assert full.transient
-    assert "room" in full.way_out
+    assert "room" in full.hint
     assert "/data/part" in str(full)
     assert ours(ConnectionResetError()).transient
 

@@ -16,7 +16,7 @@ _DONE, _SYNCED = 4, 6
 class HistoryError(SluiceError, ValueError):
     """A DDL job that can't be applied; names the job and what is missing."""
 
-    way_out = "report the DDL job with its statement: Sluice doesn't know what it does"
+    hint = "report the DDL job with its statement: Sluice doesn't know what it does"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ _TO_DAYS_OF_YEAR_1 = 365  # TO_DAYS('0001-01-01') is 366, Python's ordinal of th
 class PartitionError(SluiceError, ValueError):
     """A partition that can't be told; says why."""
 
-    way_out = "leave the transaction out: `sluice txn skip`, or the statement: `sluice ddl skip`"
+    hint = "leave the transaction out: `sluice txn skip`, or the statement: `sluice ddl skip`"
 
 
 ExpressionValue = int | Decimal | str | None

@@ -68,7 +68,7 @@ class RowDecodeError(SluiceError, ValueError):
     place).
     """
 
-    way_out = "leave the transaction out: `sluice txn skip`"
+    hint = "leave the transaction out: `sluice txn skip`"
 
     def __init__(self, table: Table, row: int, offset: int | None, found: str) -> None:
         where = "" if offset is None else f", byte {offset}"

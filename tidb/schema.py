@@ -33,7 +33,7 @@ class SchemaError(SluiceError, ValueError):
     Names the table or column and the part that is wrong.
     """
 
-    way_out = "report the DDL job: Sluice doesn't understand what it says of the table"
+    hint = "report the DDL job: Sluice doesn't understand what it says of the table"
 
 
 def parse_object(data: bytes, what: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _EXACTLY = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 class TableNameError(RequestError, ValueError):
     """A text names no table."""
 
-    way_out = (
+    hint = (
         "write SCHEMA.TABLE, a part that holds a dot in backquotes and all in single quotes:"
         " '`my.db`.orders'"
     )

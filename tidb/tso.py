@@ -23,7 +23,7 @@ _FIRST_MS = 315_532_800_000  # 1980: TiDB is younger
 class MomentError(RequestError, ValueError):
     """What a person typed is neither a TSO nor a time."""
 
-    way_out = "give the TSO as TiDB prints it, or a date-time such as 2026-11-21T09:30:00+00:00"
+    hint = "give the TSO as TiDB prints it, or a date-time such as 2026-11-21T09:30:00+00:00"
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:

@@ -33,7 +33,7 @@ class ServiceNotReady(Signal):
 class MissingProgram(RequestError):
     """A program that the part needs is not installed; the text says which, and how to get it."""
 
-    way_out = "install the program that it names, or put it on PATH"
+    hint = "install the program that it names, or put it on PATH"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _IDLE_MARGIN_MS = 24 * 3600 * 1000
 class OracleError(SluiceError, RuntimeError):
     """No timestamp can be given now, or one was asked for that no PD would give."""
 
-    way_out = "start the stand-in cluster again with the recording that it served"
+    hint = "start the stand-in cluster again with the recording that it served"
 
 
 class Oracle:

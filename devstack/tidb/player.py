@@ -37,7 +37,7 @@ _STOP_TIMEOUT_S = 5.0
 class ReplayError(SluiceError, RuntimeError):
     """A replay that can't go on."""
 
-    way_out = "replay into an empty stack: `sluice replay` says how"
+    hint = "replay into an empty stack: `sluice replay` says how"
 
 
 class PumpWriter(Protocol):

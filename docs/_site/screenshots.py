@@ -1,5 +1,5 @@
 """Pictures of the pages for the documentation: the whole stack with live traffic in a folder of its
-own, a base and a backfill, then Chromium. `make screenshots`, or `python docs/_site/screenshots.py
+own, a snapshot and a backfill, then Chromium. `make screenshots`, or `python docs/_site/screenshots.py
 [MINUTES]`, which says how long the traffic lasts before.
 """
 
@@ -64,7 +64,7 @@ def main(minutes: float) -> None:
             propose = [sys.executable, "-m", "cli", "quality", "init", "--config", str(site.config)]
             while subprocess.run(propose, cwd=ROOT).returncode:  # nothing is landed or applied yet
                 time.sleep(5)
-            _trigger(airflow, "base", {"source": "downstream"})
+            _trigger(airflow, "snapshot", {"source": "downstream"})
             _trigger(airflow, "verify", {})
             _trigger(airflow, "quality", {})
             time.sleep(60 * minutes / 2)

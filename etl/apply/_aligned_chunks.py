@@ -60,7 +60,7 @@ class AlignedChunkApplier:
 
     def apply(
         self,
-        appointment: AlignedChunk,
+        aligned_chunk: AlignedChunk,
         sink: object,
         waiting_since: Callable[[], float | None],
         should_continue: Callable[[], bool],
@@ -72,49 +72,53 @@ class AlignedChunkApplier:
         None. `should_continue` sleeps a little and returns whether to wait longer.
         """
         why = (
-            sink.why_not(appointment)
+            sink.why_not(aligned_chunk)
             if isinstance(sink, AcceptsChunks)
             else "the downstream is no database"
         )
         if why or not isinstance(sink, AcceptsChunks):
-            self._cancel(appointment, why)
+            self._cancel(aligned_chunk, why)
             return
-        outcome = self._await_outcome(appointment, waiting_since, should_continue)
+        outcome = self._await_outcome(aligned_chunk, waiting_since, should_continue)
         if not isinstance(outcome, ChunkReady):
             if outcome is not None:
-                log.info("aligned chunk at %d: %s", appointment.at_ts, outcome.why)
+                log.info("aligned chunk at %d: %s", aligned_chunk.at_ts, outcome.why)
             return
-        result = sink.find_result(appointment) or self._write(appointment, outcome, sink, confirm)
+        result = sink.find_result(aligned_chunk) or self._write(
+            aligned_chunk, outcome, sink, confirm
+        )
         text = replace(result, examples=()).to_text()  # no values of rows in logs
-        log.info("aligned chunk at %d of job %s: %s", appointment.at_ts, appointment.job, text)
+        log.info("aligned chunk at %d of job %s: %s", aligned_chunk.at_ts, aligned_chunk.job, text)
 
     def cancel_within(self, after_ts: int, through_ts: int) -> None:
         """Cancel chunks that the in-flight batch after `after_ts` through `through_ts` passed by.
 
         The process that began it didn't know of them.
         """
-        for appointment in self._relay.aligned_chunks.agenda(after_ts + 1).pending:
-            if appointment.at_ts < through_ts:
-                self._cancel(appointment, f"changes through {through_ts} were begun before")
+        for aligned_chunk in self._relay.aligned_chunks.agenda(after_ts + 1).pending:
+            if aligned_chunk.at_ts < through_ts:
+                self._cancel(aligned_chunk, f"changes through {through_ts} were begun before")
 
-    def _cancel(self, appointment: AlignedChunk, why: str) -> None:
-        self._relay.aligned_chunks.settle(appointment.at_ts, ChunkCancelled(why, "apply"))
-        log.warning("aligned chunk at %d of job %s: %s", appointment.at_ts, appointment.job, why)
+    def _cancel(self, aligned_chunk: AlignedChunk, why: str) -> None:
+        self._relay.aligned_chunks.settle(aligned_chunk.at_ts, ChunkCancelled(why, "apply"))
+        log.warning(
+            "aligned chunk at %d of job %s: %s", aligned_chunk.at_ts, aligned_chunk.job, why
+        )
 
     def _await_outcome(
         self,
-        appointment: AlignedChunk,
+        aligned_chunk: AlignedChunk,
         waiting_since: Callable[[], float | None],
         should_continue: Callable[[], bool],
     ) -> Outcome | None:
         """Return the chunk's outcome, None if the run ends before there is one."""
         began = time.monotonic()
-        chunk = appointment.job, appointment.number
+        chunk = aligned_chunk.job, aligned_chunk.number
         wait_s = self._wait_s * min(
             2 ** max(0, self._late_counts[chunk] - _LATENESS_FACTORS), _MAX_WAIT_FACTORS
         )
-        while (outcome := self._relay.aligned_chunks.outcome(appointment.at_ts)) is None:
-            if not self._relay.aligned_chunks.exists(appointment.at_ts):
+        while (outcome := self._relay.aligned_chunks.outcome(aligned_chunk.at_ts)) is None:
+            if not self._relay.aligned_chunks.exists(aligned_chunk.at_ts):
                 return REMOVED  # cancelled and removed between two polls
             now, since = time.monotonic(), waiting_since()
             waited = 0.0 if since is None else now - max(began, since)
@@ -122,7 +126,7 @@ class AlignedChunkApplier:
                 self._late_counts[chunk] += 1
                 why = f"its rows were not there after {now - began:.1f} s at the checkpoint"
                 return self._relay.aligned_chunks.settle(
-                    appointment.at_ts, ChunkCancelled(why, "apply")
+                    aligned_chunk.at_ts, ChunkCancelled(why, "apply")
                 )
             if not should_continue():
                 return None
@@ -131,7 +135,7 @@ class AlignedChunkApplier:
 
     def _write(
         self,
-        appointment: AlignedChunk,
+        aligned_chunk: AlignedChunk,
         ready: ChunkReady,
         sink: AcceptsChunks,
         confirm: BeforeCommit,
@@ -142,23 +146,23 @@ class AlignedChunkApplier:
                 LoadLayout.from_json(load.layout)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             return sink.decline(
-                appointment, f"what was read can't be understood: {error!r}", is_passing=False
+                aligned_chunk, f"what was read can't be understood: {error!r}", is_passing=False
             )
-        why = self._changed(appointment, table, ready.defined_ts)
+        why = self._changed(aligned_chunk, table, ready.defined_ts)
         if why:
-            return sink.decline(appointment, why, is_passing=True)
+            return sink.decline(aligned_chunk, why, is_passing=True)
         try:
             routed = self._routed(table)
             loads = list(self._loads(ready))
         except (_ChunkDeclined, RelayCorruptError) as error:
             return sink.decline(
-                appointment, str(error), is_passing=isinstance(error, RelayCorruptError)
+                aligned_chunk, str(error), is_passing=isinstance(error, RelayCorruptError)
             )
         at_ts, tries = self._attempts
-        self._attempts = appointment.at_ts, tries + 1 if at_ts == appointment.at_ts else 1
+        self._attempts = aligned_chunk.at_ts, tries + 1 if at_ts == aligned_chunk.at_ts else 1
         if self._attempts[1] > _MAX_ATTEMPTS:
             return sink.decline(
-                appointment, f"it failed {_MAX_ATTEMPTS} times; the log says why", is_passing=True
+                aligned_chunk, f"it failed {_MAX_ATTEMPTS} times; the log says why", is_passing=True
             )
         columns = (
             loads[0].layout.columns
@@ -167,17 +171,17 @@ class AlignedChunkApplier:
         )
         hexed = frozenset(name for load in loads for name in load.layout.hex)
         return sink.write_chunk(
-            AlignedChunkRows(appointment, routed, loads, columns, hexed), confirm
+            AlignedChunkRows(aligned_chunk, routed, loads, columns, hexed), confirm
         )
 
-    def _changed(self, appointment: AlignedChunk, table: Table, defined_ts: int) -> str:
+    def _changed(self, aligned_chunk: AlignedChunk, table: Table, defined_ts: int) -> str:
         """Return why the rows may have another table definition than at the chunk's TSO, or ""."""
-        if table.id != appointment.table_id:
-            return f"rows of table id {table.id} were read for table id {appointment.table_id}"
+        if table.id != aligned_chunk.table_id:
+            return f"rows of table id {table.id} were read for table id {aligned_chunk.table_id}"
         known_ts = defined_ts
         for window in (
-            self._relay.windows(defined_ts, appointment.at_ts)
-            if defined_ts < appointment.at_ts
+            self._relay.windows(defined_ts, aligned_chunk.at_ts)
+            if defined_ts < aligned_chunk.at_ts
             else ()
         ):
             if window.lo > known_ts:
@@ -185,11 +189,11 @@ class AlignedChunkApplier:
             known_ts = window.hi
             for ddl in RecordedSchema.from_window(window).ddls:
                 if (
-                    defined_ts < ddl.commit_ts <= appointment.at_ts
+                    defined_ts < ddl.commit_ts <= aligned_chunk.at_ts
                     and table.id in ddl.effect.tables
                 ):
                     return f"DDL job {ddl.job_id} at commit_ts {ddl.commit_ts} changed the table"
-        if known_ts < appointment.at_ts:
+        if known_ts < aligned_chunk.at_ts:
             return f"the relay log doesn't have the DDL after {known_ts}"
         return ""
 

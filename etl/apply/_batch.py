@@ -39,7 +39,7 @@ class ApplyLog(Protocol):
     def aligned_chunks(self) -> AlignedChunks: ...
 
     @property
-    def decisions(self) -> Overrides: ...
+    def overrides(self) -> Overrides: ...
 
     def next(self, lo: int) -> WindowRecord | None: ...
 
@@ -158,4 +158,4 @@ def check_not_paused(relay: ApplyLog, commit_ts: int) -> None:
 
 def overrides_for(relay: ApplyLog, batch: WindowBatch) -> tuple[Override, ...]:
     """Return the present overrides for commits of a batch."""
-    return tuple(relay.decisions.list(batch.after_ts, batch.hi))
+    return tuple(relay.overrides.list(batch.after_ts, batch.hi))

@@ -81,7 +81,7 @@ def find_failing_transaction(
         change, fault = found
         raise ApplyError(
             _failure_text(change, fault, search.address),
-            way_out=_skip_hint(change.commit_ts, search.address),
+            hint=_skip_hint(change.commit_ts, search.address),
         ) from error
 
 
@@ -123,7 +123,7 @@ class _Bisection:
         self._relay = relay
         self._options = replace(options, shape="net", workers=1)
         self._batch = batch
-        self._overrides = relay.decisions.list(batch.after_ts, batch.hi)
+        self._overrides = relay.overrides.list(batch.after_ts, batch.hi)
         self._windows: list[WindowRecord] = []
         self._changes: list[pa.Table] = []
         self._until = time.monotonic() + _SEARCH_TIMEOUT_S

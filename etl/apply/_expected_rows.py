@@ -144,7 +144,7 @@ class ExpectedRows:
         for past in schema.moved:
             self._record_move(move_of(past))
         changes = self._relay.read([window])
-        decided = self._relay.decisions.list(window.lo)
+        decided = self._relay.overrides.list(window.lo)
         skipped = {each.named for each in decided if each.action == SKIP} | self._rules.ignored_ts
         stamps, done = changes["commit_ts"].to_numpy(), 0
         for ddl in schema.ddls:

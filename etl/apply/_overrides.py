@@ -28,7 +28,7 @@ def check_blocked(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
         f"changes between commit_ts {checkpoint.commit_ts} and {flight.until} were refused before,"
         " when others of them were written already, and no operator has decided since:"
         f" {flight.refused.text.rstrip('.')}.",
-        way_out=(
+        hint=(
             "leave a transaction out (`sluice txn skip COMMIT_TS`), or have every row of these"
             " changes written as it is upstream, whatever is there:"
             f" `sluice accept {flight.refused.token}`"
@@ -38,7 +38,7 @@ def check_blocked(checkpoint: Checkpoint | None, relay: RelayLog) -> None:
 
 def _has_new_overrides(after_ts: int, flight: InFlight, relay: RelayLog) -> bool:
     assert flight.refused is not None
-    decided = {override.named for override in relay.decisions.list(after_ts, flight.until)}
+    decided = {override.named for override in relay.overrides.list(after_ts, flight.until)}
     return (
         decided != set(flight.refused.decided) or relay.control().accepted == flight.refused.token
     )
@@ -52,7 +52,7 @@ def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
     """
     rows_through = step.detail.rows_through if isinstance(step.detail, CommitDetail) else 0
     through = max(step.commit_ts, rows_through)
-    relay.decisions.mark_begun([each for each in batch.overrides if each.commit_ts <= through])
+    relay.overrides.mark_begun([each for each in batch.overrides if each.commit_ts <= through])
 
 
 def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:
@@ -61,11 +61,11 @@ def settle_overrides(relay: RelayLog, through_ts: int) -> list[str]:
     Returns the lines that it logs.
     """
     lines = []
-    for override in relay.decisions.unsettled(through_ts):
+    for override in relay.overrides.unsettled(through_ts):
         line = f"commit_ts {override.commit_ts}: {override}"
-        if relay.decisions.is_kept(*override.key):
-            relay.decisions.mark_used([override])
-        elif relay.decisions.remove(*override.key):
+        if relay.overrides.is_kept(*override.key):
+            relay.overrides.mark_used([override])
+        elif relay.overrides.remove(*override.key):
             line += ": too late, the commit was in progress and is applied; the override is removed"
         else:
             continue

@@ -115,8 +115,8 @@ class BatchPrefetcher:
     def _run(self) -> None:
         try:
             position = self._checkpoint.commit_ts
-            for appointment in self._next.chunks_at(position):
-                self._queue.put(appointment)
+            for aligned_chunk in self._next.chunks_at(position):
+                self._queue.put(aligned_chunk)
             while True:
                 self._slot.acquire()
                 windows, hi = self._next.next_batch(position)
@@ -148,9 +148,9 @@ class BatchPrefetcher:
                         )
                 self._queue.put(END_OF_BATCH)
                 position = hi
-                for appointment in agenda.pending:
-                    if appointment.at_ts == hi:
-                        self._queue.put(appointment)
+                for aligned_chunk in agenda.pending:
+                    if aligned_chunk.at_ts == hi:
+                        self._queue.put(aligned_chunk)
         except WaitStopped:
             return
         except BaseException as error:

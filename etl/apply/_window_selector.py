@@ -183,7 +183,7 @@ class WindowSelector:
             raise RelayGapError(
                 f"{self._relay.url}: the checkpoint is at {position}, but the next landed window"
                 f" begins at {window.lo}: what lies between was removed or never landed",
-                way_out=(
+                hint=(
                     "land it again, or copy the downstream anew as of a later time and set its"
                     " checkpoint"
                 ),

@@ -40,7 +40,7 @@ log = logging.getLogger("sluice.reapply")
 class OutsideReplayRange(SluiceError):
     """The sink's checkpoint lies outside of the range."""
 
-    way_out = "begin with another sink"
+    hint = "begin with another sink"
 
 
 OnBatch = Callable[[BatchReport, int], None]
@@ -72,8 +72,8 @@ class _ReadOnlyLog:
         return self._windows.url
 
     @property
-    def decisions(self) -> Overrides:
-        return self._windows.decisions
+    def overrides(self) -> Overrides:
+        return self._windows.overrides
 
     def next(self, lo: int) -> WindowRecord | None:
         return self._windows.next(lo)

@@ -172,7 +172,7 @@ class _ApplyLoop:
         if isinstance(self._sink, DrainerTakeover):
             self._sink.set_guard(self._ownership)
         self._aligned_chunks = AlignedChunkApplier(
-            self._relay, settings.rules, settings.apply.appointment_wait_ms
+            self._relay, settings.rules, settings.apply.aligned_chunk_wait_ms
         )
         self._counters = ApplyCounters(self._relay, pipeline.downstream)
         self._other_sessions = (

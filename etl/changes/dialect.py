@@ -27,7 +27,7 @@ MYSQL_PRODUCT, MARIADB_PRODUCT, TIDB_PRODUCT = "MySQL", "MariaDB", "TiDB"
 class UnknownServerError(SluiceError, ValueError):
     """The version string names no server that is known; it is in the text."""
 
-    way_out = "use MariaDB, MySQL or TiDB, or a proxy that says which of them it stands for"
+    hint = "use MariaDB, MySQL or TiDB, or a proxy that says which of them it stands for"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
-"""Copy rows that aren't in the binlog: their sources, their chunks, and each downstream once.
+"""Rows that aren't in the binlog: where they come from, in which chunks, and how they are brought
+downstream once.
 
-What only the client needs is imported on first use: Spark's workers import this package, too.
+What only the client needs is imported on first use: Spark's workers come through this door, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Convert fields of a dump to Arrow columns, in the types and texts of `sluice.tidb.rows`.
+"""Fields of a dump as Arrow columns, in the types and texts that `sluice.tidb.rows` decodes binlog
+rows into.
 
 What stands in a dump is TiDB's own text of a value, so nearly all of it is taken as it is: quotes
 and escapes go, hex digits become bytes, numbers are read. Whole columns at a time; what differs
-from value to value within a column (hex beside quoted text) goes value by value, which nothing
-that Dumpling writes needs.
+from value to value within a column (hex beside quoted text) goes value by value, which nothing that
+Dumpling writes needs.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ValueRefused(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ValueSyntax:
-    """The spelling of values in a file.
+    """How a file spells values.
 
     `quote`: around strings, -1 for none. `null`: how NULL is spelled. `hex`: bytes may come as
     x'...'. `letters`: what Dumpling writes behind a backslash; empty: nothing is escaped, a quote
@@ -77,7 +78,7 @@ SQL_DOUBLED_SYNTAX = ValueSyntax(_SINGLE, b"NULL", hex=True)
 
 
 def csv_syntax(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool) -> ValueSyntax:
-    """Return the spelling of values in a CSV file with this delimiter (b"" for none)."""
+    """How a CSV file with this delimiter (b"" for none) spells values."""
     quote = delimiter[0] if delimiter else -1
     if not escapes:
         return ValueSyntax(quote, null)
@@ -88,10 +89,7 @@ def csv_syntax(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool
 def column_array(
     column: Column, fields: FieldPositions, index: int, spelling: ValueSyntax
 ) -> pa.Array:
-    """Return the values of the field `index` of all rows, as `column` has them.
-
-    Raises ValueRefused.
-    """
+    """The values of the field `index` of all rows, as `column` has them. Raises ValueRefused."""
     start, end = (
         np.ascontiguousarray(fields.start[:, index]),
         np.ascontiguousarray(fields.end[:, index]),
@@ -141,7 +139,7 @@ def _hex_mask(data: Bytes, start: Ints, end: Ints, first: Bytes, spelling: Value
 
 
 def _unclosed(data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> int | None:
-    """Return the first row whose value doesn't end with the quote that it begins with."""
+    """The first row whose value doesn't end with the quote that it begins with."""
     if not quoted.any():
         return None
     open_ended = quoted & ((end - start < 2) | (data[np.maximum(end - 1, 0)] != quote))
@@ -149,9 +147,8 @@ def _unclosed(data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> 
 
 
 def _gather(data: Bytes, start: Ints, end: Ints, null: Mask) -> pa.LargeBinaryArray:
-    """Return the bytes from `start` to `end`, in one pass of Arrow's own copy.
-
-    The block is seen as gap, value, gap, value, ... of which the values are taken.
+    """The bytes from `start` to `end`, in one pass of Arrow's own copy: the block seen as gap,
+    value, gap, value, ... of which the values are taken.
     """
     count = len(start)
     end = np.where(null, start, end)
@@ -178,7 +175,7 @@ def _binary(array: pa.Array, null: Mask) -> pa.LargeBinaryArray:
 
 
 def _parts(array: pa.LargeBinaryArray) -> tuple[pa.Buffer | None, Ints, Bytes]:
-    """Return (validity, offsets, bytes) of an array that begins at its buffers' beginning."""
+    """(validity, offsets, bytes) of an array that begins at its buffers' beginning."""
     validity, offsets, data = array.buffers()
     found = np.frombuffer(offsets, np.int64, len(array) + 1)
     return validity, found, np.frombuffer(data, np.uint8, int(found[-1]))
@@ -197,7 +194,7 @@ def _binary_array(
 def _unescaped(
     column: Column, array: pa.LargeBinaryArray, spelling: ValueSyntax
 ) -> pa.LargeBinaryArray:
-    """Return the values without the bytes that only give the next one a meaning."""
+    """Without the bytes that only tell what the next one means."""
     if not spelling.letters and spelling.quote < 0:
         return array
     validity, offsets, data = _parts(array)
@@ -223,9 +220,8 @@ def _unescaped(
 
 
 def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: ValueSyntax) -> Ints:
-    """Return the positions that Dumpling writes in another way.
-
-    It writes some bytes in one way only: these were written by another rule.
+    """Dumpling writes some bytes in one way only: where something is written in another way, by
+    another rule.
     """
     follows = data[at + 1]
     if not spelling.letters:
@@ -242,7 +238,7 @@ def _escaped_otherwise(
     column: Column, offsets: Ints, data: Bytes, place: int, spelling: ValueSyntax
 ) -> ValueRefused:
     if spelling.letters:
-        hint = "if Dumpling was given --escape-backslash=false, set that option here, too"
+        hint = "if Dumpling was given --escape-backslash=false, say so"
     else:
         hint = "it was read as one of --escape-backslash=false"
     row = int(np.searchsorted(offsets, place, side="right")) - 1
@@ -278,7 +274,7 @@ def _unhex(row: int, value: bytes) -> bytes:
 def _decode_mixed(
     array: pa.LargeBinaryArray, hexed: Mask, spelling: ValueSyntax
 ) -> pa.LargeBinaryArray:
-    """Decode an array of which some values came as hex and the others are still escaped."""
+    """Some values came as hex, the others are still escaped."""
     return pa.array(
         [
             value if is_hex or value is None else _decode_value(value, spelling)

@@ -23,7 +23,7 @@ __all__ = ["BootstrapRun", "BootstrapSummary", "CopyProgressCounts"]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSummary:
-    """The outcome of a run.
+    """What was done.
 
     `ts`: the checkpoint. `rows` and `bytes` count what this process copied, `rows_there` all.
     `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left downstream.
@@ -41,10 +41,9 @@ class BootstrapSummary:
 
 
 class BootstrapRun(CopyJob):
-    """A run of a bootstrap's job: `prepare`, `copy`, `finish`, or all three as `whole`.
-
-    `copy` may be done by several processes. Each raises LeaseLostError, CopyError for what hinders
-    it, DdlError, DownstreamError, and what `make` raises.
+    """A run of a bootstrap's job: `prepare`, then `copy`, by one or by several processes, then
+    `finish`, or all three as `whole`. Each raises LeaseLostError, CopyError for what hinders it,
+    DdlError, DownstreamError, and what `make` raises.
     """
 
     def __init__(
@@ -79,7 +78,9 @@ class BootstrapRun(CopyJob):
         return True
 
     def copy(self, make: MakeLoads, share: int, shares: int) -> CopyProgressCounts:
-        """Copy one share of the chunks, then what is left of the others, or stop as ordered."""
+        """Copy one share of the chunks, then what is left of the others, up to where the run is
+        ordered to stop.
+        """
         try:
             self._set_activity("copying rows")
             self._session.connect()
@@ -91,7 +92,7 @@ class BootstrapRun(CopyJob):
         return self.progress
 
     def finish(self, make: MakeLoads) -> BootstrapSummary:
-        """Copy what is left of the chunks, then all that comes after rows; or stop as ordered."""
+        """What is left of the chunks, then all that comes after rows; or what was ordered."""
         try:
             self._acquire_lock()
             self._copied.create(self._session)
@@ -106,9 +107,8 @@ class BootstrapRun(CopyJob):
     # Ending
 
     def _first_checkpoint(self) -> Checkpoint:
-        """Return the first row; it names this pipeline if that wrote to the replica that was lost.
-
-        No other pipeline wrote that row.
+        """Where this pipeline wrote before, to a replica that was lost, the row names it: nobody
+        else wrote it.
         """
         checkpoint = super()._first_checkpoint()
         owned = self._settings.open_relay().ownership()
@@ -151,7 +151,7 @@ class BootstrapRun(CopyJob):
         return self._cancel()
 
     def cancel(self) -> BootstrapSummary:
-        """Give the copy up: remove what it made downstream, except where another program wrote."""
+        """Give the copy up: what it made downstream goes, as far as nobody else wrote there."""
         try:
             self._acquire_lock()
             self._copied.create(self._session)
@@ -164,18 +164,18 @@ class BootstrapRun(CopyJob):
             raise JobError(f"the job {self._job.id} has written its checkpoint already: it is done")
         self._session.begin()
         self._copied.give_up(self._session)
-        self._session.commit()  # no process copies any more
+        self._session.commit()  # nobody copies any more
         there = self._copied.rows(self._session)
         left = self.tables.take_back(self.tables.expected(there), self._run.doing)
         self._copied.forget(self._session)
         self._session.commit()
         summary = replace(self._summary(CANCELLED), rows_there=0, left=tuple(left))
-        way_out = (
-            "look at these tables, and remove what isn't needed, before the next bootstrap begins"
+        hint = (
+            "look at these tables, and remove what nobody needs, before a bootstrap begins anew"
             if left
             else ""
         )
-        self._run.end(CANCELLED, said="; ".join(left), way_out=way_out, result=asdict(summary))
+        self._run.end(CANCELLED, said="; ".join(left), hint=hint, result=asdict(summary))
         return summary
 
     def _summary(self, state: str) -> BootstrapSummary:
@@ -194,6 +194,6 @@ def _saved_plan(job: Job) -> dict[str, Any]:
     if plan is None:
         raise JobError(
             f"the job {job.id} has no plan: the process that began it died before it had one",
-            way_out=f"give the command again that began it, or `sluice jobs cancel {job.id}`",
+            hint=f"give the command again that began it, or `sluice jobs cancel {job.id}`",
         )
     return plan

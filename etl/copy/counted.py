@@ -1,4 +1,5 @@
-"""Compare the copied rows with TiDB's at the source's position: how many, table by table.
+"""Rows that were copied, compared with those that TiDB had at the source's position: how many,
+table by table.
 
 A dump whose files were emptied, or cut where a statement ends, looks whole. Its source is TiDB, so
 TiDB is asked.
@@ -38,10 +39,10 @@ def compare_with_tidb(
 ) -> str:
     """Compare the rows that were copied with those that TiDB had at the plan's position, by number.
 
-    Return why that could not be done, "" if it was. `source`: from `Source.spec`. Raises CopyError
-    if they differ.
+    Return why that could not be done, "" if it was. `source`: what `Source.spec` says. Raises
+    CopyError if they differ.
     """
-    if source["kind"] == "base":
+    if source["kind"] == "snapshot":
         return ""  # its manifest has the rows and the CRC-32C of each file, and these were compared
     try:
         counted = _count_upstream_rows(plan, _address(source, upstream), doing)
@@ -56,7 +57,7 @@ def compare_with_tidb(
         raise CopyError(
             f"the source doesn't hold what TiDB had at {plan.ts}: {', '.join(wrong[:5])}"
             f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}",
-            way_out=(
+            hint=(
                 "its files are emptied or cut off: `sluice jobs cancel` gives this copy up; dump"
                 " again, then begin anew"
             ),

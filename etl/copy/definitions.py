@@ -1,6 +1,5 @@
-"""Read the upstream's databases and tables at a timestamp from TiDB's DDL job history.
-
-Landing reads them in the same way.
+"""What the upstream's databases and tables were at a timestamp, from TiDB's DDL job history, as
+landing knows them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class SourceSchema:
 
     @classmethod
     def from_history(cls, history: SchemaHistory, ts: int) -> SourceSchema:
-        """Return the schema of a history that stands at `ts`."""
+        """From a history that stands at `ts`."""
         return cls(
             ts,
             history.schema_version,
@@ -59,7 +58,7 @@ class SourceSchema:
 def read_source_schema(
     pd: PDClient, tikv: TiKVClient, ts: int, new_collations: str
 ) -> SourceSchema:
-    """Return the upstream's schema as of `ts`.
+    """The upstream's schema as of `ts`.
 
     `new_collations`: see `sluice.etl.settings`. Raises PDError, TiKVError, HistoryError.
     """
@@ -74,16 +73,16 @@ def read_source_schema(
 
 
 def _version(tikv: TiKVClient, jobs: CompactJobList, ts: int) -> int:
-    """Return the schema version at `ts`.
+    """The schema version at `ts`.
 
-    TiKV may have collected what it was then; each finished job has its end.
+    TiKV may have collected what it was then; each finished job says when it ended.
     """
     by_jobs = jobs.version_at(ts)
     try:
         version = version_at(tikv, ts)
     except TiKVError as error:
         log.warning(
-            "TiKV doesn't give the schema version at %d, by the DDL jobs it is %d: %s",
+            "TiKV doesn't tell the schema version at %d, the DDL jobs say %d: %s",
             ts,
             by_jobs,
             error,

@@ -1,6 +1,5 @@
-"""Hold TiDB's GC back while old rows are read: PD's service safe point, as TiCDC does it.
-
-Dumpling does it, too.
+"""TiDB's GC is held back while rows of the past are read: PD's service safe point, as Dumpling and
+TiCDC do it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ SAFE_POINT_TTL_S = 1800
 
 
 class GcSafePoint:
-    """Keeps versions at `ts` (TSO) and later as long as it is open.
-
-    They stay for its time to live longer unless it is released. `service`: the holder's name in
-    PD's list.
+    """Keeps versions at `ts` (TSO) and later as long as it is open, and its time to live longer
+    unless it is released. `service`: who holds, in PD's list.
     """
 
     def __init__(self, pd: PDClient, service: str, ts: int, ttl_s: int = SAFE_POINT_TTL_S) -> None:
@@ -34,7 +31,7 @@ class GcSafePoint:
         self._thread = threading.Thread(target=self._renew, name="gc hold", daemon=True)
 
     def __enter__(self) -> Self:
-        """Set the safe point. Raises CopyError if the GC has passed the timestamp, PDError."""
+        """Raises CopyError if the GC has passed the timestamp, PDError."""
         self._acquire()
         self.check()
         self._thread.start()
@@ -53,12 +50,12 @@ class GcSafePoint:
             self._pd.update_service_gc_safe_point(self._service, 0, self._ts)
 
     def check(self) -> None:
-        """Raise CopyError if the GC has passed the timestamp."""
+        """Raises CopyError if the GC has passed the timestamp."""
         if self._is_lost:
             raise CopyError(
-                f"TiDB's GC has dropped what was at {self._ts}, which was not held for a while:"
-                " what is left to copy can't be read any more",
-                way_out="give this copy up (`sluice jobs cancel`), and begin anew",
+                f"TiDB's GC has dropped what was at {self._ts}, which nobody held for a while: what"
+                " is left to copy can't be read any more",
+                hint="give this copy up (`sluice jobs cancel`), and begin anew",
             )
 
     def _end(self) -> None:

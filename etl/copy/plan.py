@@ -1,4 +1,4 @@
-"""Plan a copy: which tables go where, in which chunks, and what hinders it."""
+"""What a copy is going to do: which tables go where, in which chunks, and what hinders it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlannedTable:
         return full_name(self.schema, self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
+        """As JSON values; `from_json` is the inverse."""
         return {
             "table": self.table.to_json(),
             "schema": self.schema,
@@ -54,17 +54,15 @@ class PlannedTable:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> PlannedTable:
-        """Return the table from `to_json`'s values."""
+        """The inverse of `to_json`."""
         brought = tuple(document.get("brought", ()))
         return cls(**{**document, "table": Table.from_json(document["table"]), "brought": brought})
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """A plan, whose chunks are numbered by their places in `chunks`.
-
-    A chunk belongs to the table at its place of `of_table`. `problems` hinder the copy; `notes`
-    are for people to know.
+    """Every chunk has its place in `chunks` for a number, and belongs to the table at that place of
+    `of_table`. `problems` hinder the copy; `notes` are for people to know.
     """
 
     ts: int
@@ -81,7 +79,7 @@ class CopyPlan:
         return sum(chunk.bytes for chunk in self.chunks)
 
     def lines(self) -> list[str]:
-        """Return the plan as lines for people."""
+        """The plan for people."""
         found = [f"position {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC)"]
         counts = Counter(self.of_table)
         for place, planned in enumerate(self.tables):
@@ -106,7 +104,7 @@ class CopyPlan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
+        """As JSON values; `from_json` is the inverse."""
         return {
             "ts": self.ts,
             "schema_version": self.schema_version,
@@ -119,7 +117,7 @@ class CopyPlan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CopyPlan:
-        """Return the plan from `to_json`'s values."""
+        """The inverse of `to_json`."""
         return cls(
             document["ts"],
             document["schema_version"],
@@ -138,9 +136,8 @@ def make_copy_plan(
     routes: Routes,
     globs: Sequence[str] = (),
 ) -> CopyPlan:
-    """Plan a copy of all that the rules want, or of what matches one of `globs` (``schema.table``).
-
-    Raises CopyError when not even that can be known.
+    """What copying all that the rules want, or of it what matches one of `globs`
+    (``schema.table``), takes. Raises CopyError when not even that can be known.
     """
     return _CopyPlanner(source, definitions, filters, routes, globs).plan()
 
@@ -176,7 +173,9 @@ class _CopyPlanner:
             )
         dumped = self._source.spec()["kind"] == "dumpling"
         if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):
-            self._notes.append("TIMESTAMPs are taken for UTC: a dump has no time zone of its own")
+            self._notes.append(
+                "TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made"
+            )
         chosen = [t for t in there if t.full_name in self._held and self._matches(t.full_name)]
         for glob in self._globs:
             if not any(fits(t.full_name, glob) for t in chosen):
@@ -250,7 +249,7 @@ class _CopyPlanner:
     def _chunks(self, tables: list[PlannedTable]) -> tuple[list[SourceChunk], list[int]]:
         chunks: list[SourceChunk] = []
         of_table: list[int] = []
-        # Wide tables first: what separates their fields, narrow ones may not show.
+        # Wide tables first: what separates their fields, narrow ones may not tell.
         for place in sorted(
             range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)
         ):
@@ -281,9 +280,9 @@ class _CopyPlanner:
 
 
 def _extent_text(size: int, chunks: int) -> str:
-    """Describe how much there is to copy.
+    """How much there is to copy.
 
-    TiDB without statistics has no sizes, and a table may have no rows.
+    TiDB without statistics tells no sizes, and a table may have no rows.
     """
     unit, power = next(
         ((unit, power) for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)) if size >= 10**power),

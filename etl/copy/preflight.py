@@ -1,4 +1,4 @@
-"""Find what hinders a bootstrap downstream and in the relay log."""
+"""What hinders a bootstrap downstream and in the relay log."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ _MAX_SHOWN = 10
 
 
 def relay_problems(relay: RelayLog, ts: int) -> list[str]:
-    """Return why what was committed after `ts` can't go downstream from the relay log.
-
-    The relay log is what is there, and what landing adds to it.
+    """Whether what was committed after `ts` can go downstream from the relay log: what is there,
+    and what landing adds to it.
     """
     first, last = relay.first(), relay.last()
     if first is None or last is None or first.lo <= ts:
         return []
     return [
         f"the relay log {relay.url} holds the windows from {first.lo} to {last.hi}, and the source"
-        f" is of {ts}: what was committed between is not in it. Take a younger source (`sluice base"
+        f" is of {ts}: what was committed between is not in it. Take a younger source (`sluice snapshot"
         " make --from archive` makes one), or begin with an empty relay log ([relay] url), and"
         " land nothing before the copy is done"
     ]
 
 
 def needed_from(relay: RelayLog, ts: int) -> int:
-    """Return since when (TSO) pumps must have what was committed, for a copy as of `ts`.
-
-    Landing goes on where it ended.
+    """Since when (TSO) pumps must have what was committed, for a copy as of `ts`: landing goes on
+    where it ended.
     """
     last = relay.last()
     return ts if last is None else last.hi
@@ -43,7 +41,7 @@ def needed_from(relay: RelayLog, ts: int) -> int:
 def downstream_problems(
     session: MySQLSession, checkpoint: CheckpointTable, plan: CopyPlan, into: Sequence[str]
 ) -> list[str]:
-    """Return why the downstream is not as empty as it must be.
+    """Whether the downstream is empty, as far as it must be.
 
     `into`: databases that may hold other tables.
     """

@@ -1,4 +1,4 @@
-"""Describe a person's request for a bootstrap."""
+"""What a person asks a bootstrap for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["BootstrapRequest"]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapRequest:
-    """A person's request for a bootstrap.
+    """What a person asks for.
 
-    `url`: a Dumpling folder's, TIDB, or BASE. `globs`: names of tables (schema.table, * and ?), ()
-    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: the
-    user who asks.
+    `url`: a Dumpling folder's, TIDB, or SNAPSHOT. `globs`: names of tables (schema.table, * and ?), ()
+    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who
+    asks.
     """
 
     url: str

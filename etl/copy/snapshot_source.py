@@ -1,4 +1,4 @@
-"""A base of the archive as a source of rows; a chunk is a file of it."""
+"""A snapshot of the archive as a source of rows; a chunk is a file of it."""
 
 from __future__ import annotations
 
@@ -22,80 +22,85 @@ __all__ = ["SnapshotSource"]
 
 
 class SnapshotSource:
-    """The base `name` of the archive at a URL; see `sluice.etl.copy.source.RowSource`.
+    """The snapshot `name` of the archive at a URL; see `sluice.etl.copy.source.RowSource`.
 
     Damaged files are RelayCorruptErrors.
     """
 
     def __init__(self, url: str, name: str, position: int) -> None:
-        """Name a snapshot and its `position`; nothing is looked up."""
+        """Nothing is looked up. `position`: the snapshot's."""
         self._url = url
         self._name = name
         self.position = position
         self._storage = open_storage(url)
         self._snapshot: ArchiveSnapshot | None = None
         self.left_empty: frozenset[int] = frozenset()
-        """Ids of tables that have no chunks here, whatever rows the base has of them."""
+        """Ids of tables that have no chunks here, whatever rows the snapshot has of them."""
 
     @classmethod
-    def from_snapshot(cls, url: str, base: ArchiveSnapshot) -> Self:
-        """Return a snapshot of the archive at `url`."""
-        made = cls(url, base.id, base.ts)
-        made._snapshot = base
+    def from_snapshot(cls, url: str, snapshot: ArchiveSnapshot) -> Self:
+        """A snapshot of the archive at `url`."""
+        made = cls(url, snapshot.id, snapshot.ts)
+        made._snapshot = snapshot
         return made
 
     @classmethod
     def open(cls, url: str, name: str) -> Self:
-        """Return the named snapshot of the archive at `url`. Raises RelayError if there is none."""
+        """The snapshot of that name in the archive at `url`. Raises RelayError if there is none."""
         return cls.from_snapshot(url, SnapshotStore(open_storage(url)).get(name))
 
     @classmethod
     def latest(cls, url: str) -> Self:
-        """Return the youngest snapshot of the archive at `url`.
+        """The youngest snapshot of the archive at `url`.
 
         Raises CopyError if it has none, RelayError.
         """
-        base = SnapshotStore(open_storage(url)).latest(2**63 - 1)
-        if base is None:
-            raise CopyError(f"{url} has no base", way_out="`sluice base make` makes one")
-        return cls.from_snapshot(url, base)
+        snapshot = SnapshotStore(open_storage(url)).latest(2**63 - 1)
+        if snapshot is None:
+            raise CopyError(f"{url} has no snapshot", hint="`sluice snapshot make` makes one")
+        return cls.from_snapshot(url, snapshot)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """Return the source in another process; nothing is looked up."""
-        return cls(spec["url"], spec["base"], spec["position"])
+        """In another process; nothing is looked up."""
+        return cls(spec["url"], spec["snapshot"], spec["position"])
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "base", "url": self._url, "base": self._name, "position": self.position}
+        return {
+            "kind": "snapshot",
+            "url": self._url,
+            "snapshot": self._name,
+            "position": self.position,
+        }
 
     def describe(self) -> str:
-        return f"the base {self._name} of {self._url}"
+        return f"the snapshot {self._name} of {self._url}"
 
     @property
-    def base(self) -> ArchiveSnapshot:
-        """Return its manifest. Raises RelayError."""
+    def snapshot(self) -> ArchiveSnapshot:
+        """Its manifest. Raises RelayError."""
         if self._snapshot is None:
             self._snapshot = SnapshotStore(self._storage).get(self._name)
         return self._snapshot
 
     def definitions(self) -> SourceSchema:
-        """Return the upstream's schema at its position: databases, tables, views and sequences.
+        """The upstream's schema at its position: databases, tables, views and sequences.
 
         Raises RelayError.
         """
         # workers load no client of the cluster
         from sluice.etl.copy.definitions import SourceSchema
 
-        base = self.base
+        snapshot = self.snapshot
         return SourceSchema(
-            base.ts, base.schema_version, tuple(map(Schema.from_json, base.schemas)),
-            tuple(Table.from_json(table.table) for table in base.tables),
+            snapshot.ts, snapshot.schema_version, tuple(map(Schema.from_json, snapshot.schemas)),
+            tuple(Table.from_json(table.table) for table in snapshot.tables),
         )  # fmt: skip
 
     def tables(self) -> list[TableEstimate]:
         return [
             TableEstimate(table.schema, table.name, table.row_bytes, table.rows)
-            for table in self.base.tables
+            for table in self.snapshot.tables
             if Table.from_json(table.table).is_base_table
         ]
 
@@ -123,7 +128,7 @@ class SnapshotSource:
 
     def _table(self, table: Table) -> SnapshotTable:
         try:
-            found = self.base.table(table.schema_name, table.name)
+            found = self.snapshot.table(table.schema_name, table.name)
         except RelayError as error:
             raise CopyError(str(error)) from error
         if found is None:

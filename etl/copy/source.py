@@ -1,9 +1,9 @@
-"""Define what each kind of source of rows offers.
+"""Where rows to be copied come from: what each kind of source offers.
 
-A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each
-of which can be read by itself, anywhere, any number of times, with the same rows every time. A
-chunk is a few JSON values, so that it can be written down and sent to Spark's workers; no secret
-is in it.
+A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each of
+which can be read by itself, anywhere, any number of times, with the same rows every time. A chunk
+is a few JSON values, so that it can be written down and sent to Spark's workers; no secret is in
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _MAX_SHOWN_CHARS = 500
 class SourceChunk:
     """Rows of one table.
 
-    `place` locates them, in the source's own terms; `bytes` is about how much there is to read.
+    `place` says where they are, in the source's own terms; `bytes` is about how much there is to
+    read.
     """
 
     schema: str
@@ -43,7 +44,7 @@ class SourceChunk:
         return f"{self.full_name} {json.dumps(dict(self.place))}"[:_MAX_SHOWN_CHARS]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON values; `from_json` is the inverse."""
+        """As JSON values; `from_json` is the inverse."""
         return {
             "schema": self.schema,
             "table": self.table,
@@ -54,15 +55,14 @@ class SourceChunk:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SourceChunk:
-        """Return the chunk from `to_json`'s values."""
+        """The inverse of `to_json`."""
         return cls(**document)
 
 
 @dataclass(frozen=True, slots=True)
 class TableEstimate:
-    """A table of a source: about how many bytes there are to read, and how many rows.
-
-    None if that is unknown.
+    """A table of a source: about how many bytes there are to read, and how many rows, None if
+    nothing tells.
     """
 
     schema: str
@@ -81,37 +81,33 @@ class RowSource(Protocol):
 
     @property
     def position(self) -> int:
-        """Return the commit timestamp (TSO) as of which the rows are.
-
-        Every transaction through it is inside, none after.
+        """The commit timestamp (TSO) as of which the rows are: every transaction through it is
+        inside, none after.
         """
 
     def describe(self) -> str:
-        """Describe the source and its place for people; without secrets."""
+        """What it is and where, for people; without secrets."""
 
     def spec(self) -> dict[str, Any]:
-        """Return what `sluice.etl.copy.sources.open_source` needs to open it in another process.
-
-        These are JSON values without secrets.
+        """What `sluice.etl.copy.sources.open_source` needs to open it in another process, as JSON
+        values without secrets.
         """
 
     def tables(self) -> Sequence[TableEstimate]:
-        """Return the tables that it holds, sorted by name."""
+        """The tables that it holds, sorted by name."""
 
     def check_schema(self, table: Table) -> None:
-        """Raise CopyError if the source was made from another definition than this one.
-
-        `table`: the upstream's at the source's position.
+        """Raises CopyError if the source was made from another definition than this one, the
+        upstream's at its position.
         """
 
     def chunks(self, table: Table) -> Sequence[SourceChunk]:
-        """Return the chunks of a table, numbered from 0; the same ones each time."""
+        """The chunks of a table, numbered from 0; the same ones each time."""
 
     def brings(self, table: Table) -> frozenset[str]:
         """Return the names of the stored generated columns that all its rows of the table hold."""
 
     def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a chunk, in types and texts of `sluice.tidb.rows.arrow_schema`.
-
-        One column for each of `table.writable_columns` and of what it brings, in table order.
+        """The rows of a chunk: one column for each of `table.writable_columns` and of what it
+        brings, in table order, in types and texts of `sluice.tidb.rows.arrow_schema`.
         """

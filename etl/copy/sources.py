@@ -1,4 +1,4 @@
-"""Open sources of any kind anywhere, from `RowSource.spec`."""
+"""The kinds of sources, opened anywhere from what `RowSource.spec` says."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sluice.etl.copy.source import RowSource
 
 
 def source_url(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the URL from which files of a source with this `RowSource.spec` are read.
+    """The URL that whoever reads a source with this `RowSource.spec` reads files at.
 
-    () for a database.
+    None for a database.
     """
     return (str(spec["url"]),) if "url" in spec else ()
 
 
 def open_source(spec: Mapping[str, Any]) -> RowSource:
-    """Return the source that `spec` describes, to read chunks from. Raises CopyError."""
+    """The source that `spec` describes, to read chunks from. Raises CopyError."""
     if spec.get("kind") == "dumpling":
         return DumplingFolder.from_spec(spec)
     if spec.get("kind") == "tidb-sql":
@@ -27,7 +27,7 @@ def open_source(spec: Mapping[str, Any]) -> RowSource:
         from sluice.etl.copy.tidb_sql import TidbSql
 
         return TidbSql.from_spec(spec)
-    if spec.get("kind") == "base":
+    if spec.get("kind") == "snapshot":
         from sluice.etl.copy.snapshot_source import SnapshotSource
 
         return SnapshotSource.from_spec(spec)

@@ -1,4 +1,6 @@
-"""Make loads in Spark's workers: chunks become files, see `sluice.etl.copy.staged_loads`."""
+"""The job of Spark's workers that makes loads: chunks become files, see
+`sluice.etl.copy.staged_loads`.
+"""
 
 from __future__ import annotations
 

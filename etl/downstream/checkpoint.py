@@ -9,7 +9,7 @@ other way round:
 One key is ours, and Drainer ignores it: `"sluice": {"owner": "..."}` names the pipeline that wrote
 the row, and is gone once a Drainer writes it; `"sluice": {"process": token}` is renewed by every
 process that goes on from the row; `"sluice": {"ddl": {...}}` stands there while a DDL statement is
-being executed downstream, `"sluice": {"flight": {...}}` while several sessions write what comes
+being executed downstream, `"sluice": {"in-flight": {...}}` while several sessions write what comes
 after commitTS, `"sluice": {"safe-until": ts}` while changes through that commit timestamp may be
 downstream already, left there by a Drainer that wasn't stopped in good order. The protocol is in
 docs/explanation/exactly-once.md.
@@ -42,7 +42,7 @@ Without one the row has no format, which means 1.
 class CheckpointError(SluiceError):
     """The checkpoint row can't be read; names cluster and content."""
 
-    way_out = "repair the checkpoint row by hand, or remove it to begin where the relay log does"
+    hint = "repair the checkpoint row by hand, or remove it to begin where the relay log does"
 
 
 class NewerCheckpointError(CheckpointError):
@@ -51,13 +51,13 @@ class NewerCheckpointError(CheckpointError):
     Going on from it here could lose or repeat changes.
     """
 
-    way_out = "install the version of Sluice that wrote it, or a newer one; nothing was changed"
+    hint = "install the version of Sluice that wrote it, or a newer one; nothing was changed"
 
 
 class CheckpointMovedError(SluiceError):
     """The checkpoint isn't where this process left it: another process writes there."""
 
-    way_out = (
+    hint = (
         "find the other process that writes to this downstream and end it, then let the task go on"
     )
 
@@ -111,7 +111,7 @@ class InFlight:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
         """Parse the row's part. Raises KeyError, ValueError, TypeError."""
-        refused = document.get("refused")
+        refused = document.get("blocked")
         return cls(
             int(document["until"]),
             tuple(map(int, document.get("left-out") or ())),
@@ -135,7 +135,7 @@ class InFlight:
         if self.rules:
             document["rules"] = self.rules
         if self.refused is not None:
-            document["refused"] = {
+            document["blocked"] = {
                 "id": self.refused.token,
                 "text": self.refused.text,
                 "decided": list(self.refused.decided),
@@ -182,7 +182,7 @@ class Checkpoint:
             document = json.loads(text)
             sluice = document.get("sluice") or {}
             refuse_newer(f"the checkpoint of cluster {cluster_id}", sluice, ROW_FORMAT)
-            ours, flight, shared = sluice.get("ddl"), sluice.get("flight"), sluice.get("shared")
+            ours, flight, shared = sluice.get("ddl"), sluice.get("in-flight"), sluice.get("shared")
             return cls(
                 commit_ts=int(document["commitTS"]),
                 schema_version=int(document.get("schema-version") or 0),
@@ -223,7 +223,7 @@ class Checkpoint:
                 "fingerprint": self.pending.fingerprint,
             }
         if self.flight is not None:
-            ours["flight"] = self.flight.to_json()
+            ours["in-flight"] = self.flight.to_json()
         if self.shared is not None:
             ours |= {
                 "format": ROW_FORMAT,
@@ -292,7 +292,7 @@ def refuse_newer(what: str, ours: Mapping[str, Any], reads: int = FORMAT) -> Non
         raise NewerCheckpointError(
             f"{what} has format {found}, this version of Sluice reads {reads}: a newer version"
             " wrote it",
-            way_out=NewerCheckpointError.way_out,
+            hint=NewerCheckpointError.hint,
         )
 
 
@@ -359,7 +359,7 @@ class CheckpointTable:
             raise CheckpointError(
                 f"the checkpoint table {self._table} on {self._session.address} is in the storage"
                 f" engine {engine}, which has no transactions",
-                way_out="ALTER TABLE ... ENGINE = InnoDB",
+                hint="ALTER TABLE ... ENGINE = InnoDB",
             )
         self._session.query("COMMIT")
 

@@ -100,15 +100,15 @@ class DownstreamError(SluiceError):
     back, connecting anew and starting again at the checkpoint may help.
     """
 
-    way_out = "do what the server's message asks for, then let the task go on"
+    hint = "do what the server's message asks for, then let the task go on"
 
-    def __init__(self, code: int, message: str, way_out: str = "") -> None:
+    def __init__(self, code: int, message: str, hint: str = "") -> None:
         text = f"{message} (error {code})" if code else message
-        super().__init__(text, transient=code in server_errors.TRANSIENT, way_out=way_out)
+        super().__init__(text, transient=code in server_errors.TRANSIENT, hint=hint)
         self.code = code
         self.message = message
         if self.transient:
-            self.way_out = "start the downstream, or see why it doesn't answer or finish"
+            self.hint = "start the downstream, or see why it doesn't answer or finish"
 
 
 @dataclass(frozen=True, slots=True)

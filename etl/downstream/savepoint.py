@@ -90,7 +90,7 @@ class SavepointFile:
                 f"savepoint file {self.path} was written by"
                 f" {f'the job {job}' if job else 'a pipeline or a Drainer'}, and"
                 f" {f'the job {self._job}' if self._job else 'a pipeline'} is to write there",
-                way_out="give each a folder or topic, and a savepoint, of its own",
+                hint="give each a folder or topic, and a savepoint, of its own",
             )
         return found if found.checkpoint.commit_ts or found.place is not None else None
 

@@ -69,7 +69,7 @@ class HistoryLog:
             raise FindError(
                 f"{settings.archive_url} and {settings.relay.url}: what was committed after"
                 f" {tso.text(middle)} through {tso.text(gap)} is in neither of them",
-                way_out=f"look at one side of it: --until {middle}, or --since {gap}",
+                hint=f"look at one side of it: --until {middle}, or --since {gap}",
             )
         return found
 

@@ -82,5 +82,5 @@ class LandingControl:
 
 def _skip_overrides(relay: RelayLog, after_ts: int) -> frozenset[int]:
     return frozenset(
-        each.commit_ts for each in relay.decisions.list(after_ts) if each.action == SKIP
+        each.commit_ts for each in relay.overrides.list(after_ts) if each.action == SKIP
     )

@@ -109,7 +109,7 @@ def _missing(node_id: str, pump: KnownPump) -> PumpUnavailableError:
     return PumpUnavailableError(
         f"pump {node_id!r} at {pump.host}, last seen {pump.state}, has no entry in the registry:"
         " what it holds would be passed over, so every window waits for it",
-        way_out=(
+        hint=(
             "start the pump, it registers itself again; if it is gone for good, accept the loss of"
             f" what was not landed: `sluice pumps forget {node_id}`"
         ),
@@ -126,7 +126,7 @@ def _unread(entry: NodeStatus, lo: int) -> UnreadPumpError:
     return UnreadPumpError(
         f"pump {entry.node_id!r} at {entry.host} is offline with binlogs that were not landed:"
         f" {what}; landing ends at {tso.text(lo)}",
-        way_out=(
+        hint=(
             "bring its disk back and start the pump. If its binlogs are lost: `sluice pumps forget"
             f" {entry.node_id}` accepts that, `sluice resume`, then `sluice verify` and its"
             " --repair bring the rows"

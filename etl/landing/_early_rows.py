@@ -265,7 +265,7 @@ def _check_order(
         raise HistoryError(
             f"DDL job {job.id} of {table.full_name} belongs between rows at commit_ts {max(passed)}"
             f" and {first_ts}, and no timestamp lies between",
-            way_out=f"`sluice txn skip {first_ts}`, then bring its rows with `sluice backfill`",
+            hint=f"`sluice txn skip {first_ts}`, then bring its rows with `sluice backfill`",
         )
 
 

@@ -107,7 +107,7 @@ class LandingJob:
         answers = [json.loads(row) for batch in batches for row in batch.column(0).to_pylist()]
         for answer in answers:
             if "unreadable" in answer:
-                raise BinlogDecodeError(answer["unreadable"], way_out=answer["way_out"])
+                raise BinlogDecodeError(answer["unreadable"], hint=answer["hint"])
         found = sorted(answer["n"] for answer in answers)
         if found != list(range(len(tasks))):
             raise SparkError(

@@ -47,7 +47,7 @@ class LateCommitCheck:
                     f" {tso.text(commit_ts)} after landing had passed it: it is missing in the"
                     " relay log and downstream. Did PD's clock go back, or was the transaction"
                     " decided by hand?",
-                    way_out=(
+                    hint=(
                         "bring its rows: `sluice verify` with --repair --apply; then `sluice txn"
                         f" skip {commit_ts}` and `sluice resume`"
                     ),
@@ -74,7 +74,7 @@ class LateCommitCheck:
                 " landed, and holds some of them: they are missing in the relay log and"
                 f" downstream, the first at {tso.text(commit_ts)}. Did the registry lose its"
                 " entry?",
-                way_out=(
+                hint=(
                     "bring their rows: `sluice verify` with --repair --apply; then `sluice txn skip"
                     f" {commit_ts}` and `sluice resume`"
                 ),

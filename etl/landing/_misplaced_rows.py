@@ -34,7 +34,7 @@ class MisplacedRowError(SluiceError):
     Names commit_ts, tables, partition and DDL job.
     """
 
-    way_out = (
+    hint = (
         "move the row upstream, then `sluice txn skip COMMIT_TS` and `sluice backfill --table NAME`"
     )
 
@@ -152,7 +152,7 @@ def _misplaced(
         f" behind DDL job {exchanged.job_id}, EXCHANGE PARTITION. TiDB put its row into partition"
         f" {exchanged.partition!r} of table {partitioned!r}, where it does not belong:"
         f" {str(dict(values))[:500]}",
-        way_out=(
+        hint=(
             "exchange the partition back upstream and move the row there; then leave the"
             f" transaction out, `sluice txn skip {commit_ts}`, and copy its tables: `sluice"
             f" backfill --table {argument(partitioned)} --table {argument(ordinary)}`"

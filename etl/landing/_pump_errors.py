@@ -12,7 +12,7 @@ class PumpUnavailableError(SluiceError):
     """
 
     transient = True
-    way_out = (
+    hint = (
         "start the pump again, or, once all it holds has been landed, set it offline: `sluice pumps"
         " offline`"
     )
@@ -21,7 +21,7 @@ class PumpUnavailableError(SluiceError):
 class UnreadPumpError(SluiceError):
     """A pump went offline with binlogs that were not landed; names the pump and the range."""
 
-    way_out = (
+    hint = (
         "bring the pump's disk back and start the pump, or accept the loss: `sluice pumps forget`"
     )
 
@@ -29,13 +29,13 @@ class UnreadPumpError(SluiceError):
 class UpstreamBehindError(SluiceError):
     """PD's timestamps are older than the landed ones: new commits below them would be passed over."""
 
-    way_out = "point pd-urls at the PD of the cluster that was landed"
+    hint = "point pd-urls at the PD of the cluster that was landed"
 
 
 class CommitsPurgedError(SluiceError):
     """A pump has already removed commits that were not landed; names pump and timestamps."""
 
-    way_out = (
+    hint = (
         "copy the upstream's data to the downstream anew, then begin with an empty relay log and a"
         " checkpoint at the copy's timestamp"
     )
@@ -44,4 +44,4 @@ class CommitsPurgedError(SluiceError):
 class MissedCommitError(SluiceError):
     """A pump received a commit after landing had passed it; names pump and transaction."""
 
-    way_out = "bring its rows with `sluice verify` and --repair, then `sluice txn skip`"
+    hint = "bring its rows with `sluice verify` and --repair, then `sluice txn skip`"

@@ -232,7 +232,7 @@ class DuplicateWrites:
             f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) wrote equal rows of"
             f" table {name!r} while its partitions were reorganized, and TiKV has no write that"
             " shows which of them are copies",
-            way_out=(
+            hint=(
                 f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
                 f" `sluice backfill --table {argument(name)}`"
             ),

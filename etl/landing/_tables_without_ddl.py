@@ -30,7 +30,7 @@ class UnknownTableError(SluiceError):
     Names table id and commit_ts.
     """
 
-    way_out = "leave the transaction out: `sluice txn skip`"
+    hint = "leave the transaction out: `sluice txn skip`"
 
 
 class TablesWithoutDdl:
@@ -126,7 +126,7 @@ def check_known(
         raise UnknownTableError(
             f"{span.rows} changes from commit_ts {span.first_commit_ts} on are of table id"
             f" {table_id}, which no DDL job up to schema version {history.schema_version} has made",
-            way_out=(
+            hint=(
                 "if TiKV's DDL history is incomplete, start with an empty relay log from a"
                 " checkpoint after these commits; if they aren't wanted, leave the transaction"
                 f" out: `sluice txn skip {span.first_commit_ts}`"

@@ -60,7 +60,7 @@ class DefinitionUnknownError(SluiceError):
     Names commit_ts, table and DDL job.
     """
 
-    way_out = (
+    hint = (
         "skip the transaction (`sluice txn skip COMMIT_TS`), then copy the table (`sluice backfill"
         " --table NAME`)"
     )
@@ -278,7 +278,7 @@ class DefinitionResolver:
             f"transaction at commit_ts {commit_ts} ({tso.text(commit_ts)}) changed rows of table"
             f" {table.full_name!r} while DDL job {jobs} changed its partitions, and which partition"
             f" they were written to is not known: {why}",
-            way_out=(
+            hint=(
                 f"leave it out: `sluice txn skip {commit_ts}`, then copy the table again:"
                 f" `sluice backfill --table {argument(table.full_name)}`"
             ),

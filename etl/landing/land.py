@@ -273,7 +273,7 @@ class _LandingLoop:
             raise HistoryError(
                 f"{described.ddls[0].title} belongs before the first row of the window behind"
                 f" {landed.plan.lo}, and no timestamp lies between",
-                way_out=(
+                hint=(
                     f"`sluice txn skip {landed.plan.lo + 1}`, then bring its rows with `sluice"
                     " backfill`"
                 ),

@@ -149,7 +149,7 @@ class WindowPlanner:
                 f"PD's clock went back: it is at {tso.text(fresh_ts)}, but commits through"
                 f" {tso.text(lo)} are landed. What TiDB commits at timestamps in ({fresh_ts}, {lo}]"
                 " from now on would be passed over",
-                way_out=(
+                hint=(
                     "if pd-urls names the PD of another cluster, correct it. Else have PD go on"
                     f" above {lo}, then `sluice resume`, and `sluice verify` with --repair for what"
                     " was committed meanwhile"
@@ -339,12 +339,12 @@ class WindowPlanner:
         ):
             return CommitsPurgedError(
                 f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
-                way_out=CommitsPurgedError.way_out,
+                hint=CommitsPurgedError.hint,
             )
         return PumpUnavailableError(
             f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error});"
             " every window waits for it",
-            way_out=(
+            hint=(
                 f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id}"
                 " --gone`"
             ),

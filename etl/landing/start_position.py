@@ -27,13 +27,13 @@ _CLEAN_UP_SPAN = tso.span(600_000)
 class NoCheckpointError(SluiceError):
     """To begin now would pass over what another drainer has been replicating; names the drainer."""
 
-    way_out = "say where to begin: a checkpoint row downstream, or initial-commit-ts"
+    hint = "say where to begin: a checkpoint row downstream, or initial-commit-ts"
 
 
 class WrongClusterError(SluiceError):
     """The relay log holds another cluster's windows."""
 
-    way_out = "give each cluster a relay log of its own, or correct pd-urls"
+    hint = "give each cluster a relay log of its own, or correct pd-urls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition 
         raise WrongClusterError(
             f"the relay log {relay.url} is of cluster {last.cluster_id}, PD at {cluster.pd_urls} is"
             f" of cluster {cluster.id}",
-            way_out="give each cluster a relay log of its own",
+            hint="give each cluster a relay log of its own",
         )
     removed = relay.clean_unreferenced(since_ts=max(0, last.lo - _CLEAN_UP_SPAN))
     if removed:

@@ -25,7 +25,7 @@ from sluice.etl.operate.commands import (
 )
 from sluice.etl.operate.form import ACTIONS, OperateForm, dispatch, order_job
 from sluice.etl.operate.status import (
-    list_decisions,
+    list_overrides,
     orders,
     read_checkpoint_in_time,
     registered_pumps,
@@ -49,7 +49,7 @@ __all__ = [
     "find_stopped_dags",
     "find_window",
     "latest_windows",
-    "list_decisions",
+    "list_overrides",
     "notes_on_paused_dag",
     "order_job",
     "orders",

@@ -2,7 +2,7 @@
 
 Each returns what it did, as a line of text.
 
-Nothing here talks to running tasks: they read what operators asked for, and the decisions, several
+Nothing here talks to running tasks: they read what operators asked for, and the overrides, several
 times a second and again before every commit. What comes too late for them is refused: an order is
 written down first, then it is looked behind the lock of the checkpoint whether a commit has gone
 past it (`_settled`).
@@ -199,7 +199,7 @@ def _check_reachable(checkpoint: Checkpoint | Exception | None, ts: int) -> None
         )
 
 
-# Decisions
+# Overrides
 
 
 def skip_transaction(
@@ -222,8 +222,8 @@ def skip_transaction(
             f"at commit_ts {commit_ts} there is a DDL: `sluice ddl skip {commit_ts}`"
         )
     named = start_ts if len(found) > 1 or not found else 0
-    decision = Override(commit_ts, SKIP, (), by, why, now_ms(), named)
-    note = _add_override(settings.target, relay, decision, is_ddl=False)
+    override = Override(commit_ts, SKIP, (), by, why, now_ms(), named)
+    note = _add_override(settings.target, relay, override, is_ddl=False)
     return f"the transaction at {tso.text(commit_ts)} is left out{_not_landed(one)}{note}"
 
 
@@ -247,8 +247,8 @@ def skip_ddl(settings: Settings, which: int, by: str = "", why: str = "") -> str
     """
     relay = settings.open_relay()
     commit_ts, found, start_ts = _find_ddl(settings.target, relay, which)
-    decision = Override(commit_ts, SKIP, (), by, why, now_ms(), start_ts)
-    note = _add_override(settings.target, relay, decision, is_ddl=True)
+    override = Override(commit_ts, SKIP, (), by, why, now_ms(), start_ts)
+    note = _add_override(settings.target, relay, override, is_ddl=True)
     return f"the DDL at {tso.text(commit_ts)} is left out{_not_landed(found)}{note}"
 
 
@@ -261,8 +261,8 @@ def replace_ddl(
     """
     relay = settings.open_relay()
     commit_ts, found, start_ts = _find_ddl(settings.target, relay, which)
-    decision = Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms(), start_ts)
-    note = _add_override(settings.target, relay, decision, is_ddl=True)
+    override = Override(commit_ts, REPLACE, tuple(sql), by, why, now_ms(), start_ts)
+    note = _add_override(settings.target, relay, override, is_ddl=True)
     return (
         f"the DDL at {tso.text(commit_ts)} is replaced by {len(sql)} statements"
         f"{_not_landed(found)}{note}"
@@ -293,29 +293,29 @@ def accept(settings: Settings, refusal: str) -> str:
     )
 
 
-def _add_override(target: Target, relay: RelayLog, decision: Override, *, is_ddl: bool) -> str:
-    """Write a decision down, and take it back with OperateError if it comes too late.
+def _add_override(target: Target, relay: RelayLog, override: Override, *, is_ddl: bool) -> str:
+    """Write an override down, and take it back with OperateError if it comes too late.
 
     Returns what isn't known of it, "" for nothing.
     """
-    relay.decisions.add(decision)
+    relay.overrides.add(override)
     with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):  # commits may come, and one may have begun with it
             return (
                 f"; whether it came in time is unknown now ({checkpoint}): one that came too"
-                " late is taken back, and `sluice decisions list` shows when it is used"
+                " late is taken back, and `sluice overrides list` shows when it is used"
             )
-        commit_ts = decision.commit_ts
+        commit_ts = override.commit_ts
         try:
             if checkpoint is None or _reached(checkpoint, is_ddl=is_ddl) < commit_ts:
                 _check_not_running(target, relay, checkpoint, commit_ts)
-            elif not relay.decisions.is_kept(*decision.key):
+            elif not relay.overrides.is_kept(*override.key):
                 raise OperateError(
                     f"too late: what was committed at {commit_ts} was being applied meanwhile, the"
                     f" downstream is at {tso.text(checkpoint.commit_ts)}"
                 )
         except OperateError:
-            relay.decisions.remove(*decision.key)
+            relay.overrides.remove(*override.key)
             raise
         if checkpoint is not None and _is_pending(checkpoint, commit_ts):
             return "; it was begun before, and what of it was executed then stays"
@@ -363,29 +363,29 @@ def _check_not_running(
 
 
 def remove_override(settings: Settings, commit_ts: int, start_ts: int = 0) -> str:
-    """Take a decision back. Raises OperateError if there is none, or it is used."""
+    """Take an override back. Raises OperateError if there is none, or it is used."""
     relay, target = settings.open_relay(), settings.target
     with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
-                f"whether the decision about commit_ts {commit_ts} is used can't be known now:"
+                f"whether the override about commit_ts {commit_ts} is used can't be known now:"
                 f" {checkpoint}",
                 transient=ours(checkpoint).transient,
             )
         if checkpoint is None or checkpoint.commit_ts < commit_ts:
             _check_not_running(target, relay, checkpoint, commit_ts)
-        elif relay.decisions.is_kept(commit_ts, start_ts):
+        elif relay.overrides.is_kept(commit_ts, start_ts):
             raise OperateError(
-                f"too late: the decision about commit_ts {commit_ts} is used, the downstream is at"
+                f"too late: the override about commit_ts {commit_ts} is used, the downstream is at"
                 f" {tso.text(checkpoint.commit_ts)}; what was left out can be brought by `sluice"
                 " backfill`"
             )
-        if not relay.decisions.remove(commit_ts, start_ts):
+        if not relay.overrides.remove(commit_ts, start_ts):
             raise OperateError(
-                f"there is no decision about commit_ts {commit_ts}; `sluice decisions list` shows"
+                f"there is no override about commit_ts {commit_ts}; `sluice overrides list` shows"
                 " those there are"
             )
-    return f"the decision about {tso.text(commit_ts)} is taken back"
+    return f"the override about {tso.text(commit_ts)} is taken back"
 
 
 def _committed_at(target: Target, relay: RelayLog, commit_ts: int) -> dict[int, str]:
@@ -424,7 +424,7 @@ def _one_of(found: Mapping[int, str], commit_ts: int, start_ts: int) -> str:
         several = ", ".join(f"{ts} ({kind})" for ts, kind in found.items())
         raise OperateError(
             f"several were committed at {commit_ts}; they started at {several}",
-            way_out=f"name one: `sluice txn skip {commit_ts} --start-ts {next(iter(found))}`, or a"
+            hint=f"name one: `sluice txn skip {commit_ts} --start-ts {next(iter(found))}`, or a"
             " DDL by its job",
         )
     return found[start_ts] if start_ts else next(iter(found.values()))

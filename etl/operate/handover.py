@@ -225,7 +225,7 @@ def _require_no_other_writer(pipeline: PipelineIdentity, settings: Settings) -> 
     if seen is not None:
         raise OperateError(
             f"{pipeline.downstream}: {seen}",
-            way_out=(
+            hint=(
                 "wait until it has ended, or end it, then `sluice takeover`; a drainer that"
                 " replicates to another downstream belongs into [upstream] unrelated-drainers"
             ),
@@ -246,8 +246,8 @@ def _await_unmoved_checkpoint(target: Target, cluster_id: int, say: Say) -> Chec
         raise OperateError(
             f"{downstream_name(target)}: the checkpoint has moved to"
             f" {later.commit_ts if later else 'nothing'} meanwhile: another process writes there,"
-            " though no Drainer that counts is online in the registry. Find and stop it first: a"
-            " Drainer of [upstream] unrelated-drainers, or another pipeline"
+            " though no Drainer that counts is online in the registry. Find and stop it first: a Drainer"
+            " of [upstream] unrelated-drainers, or another pipeline"
         )
     return later
 

@@ -20,7 +20,7 @@ from sluice.tidb import PDClient, PDError, tso
 __all__ = [
     "LAND",
     "failures",
-    "list_decisions",
+    "list_overrides",
     "locked_checkpoint",
     "newest_checkpoint",
     "now_ms",
@@ -60,7 +60,7 @@ def status(settings: Settings) -> dict[str, Any]:
         "checkpoint": at,
         "consistent": checkpoint.consistent if checkpoint else None,
         "written_by": _written_by(settings.target, relay, checkpoint),
-        "refused": {"id": refused.token, "text": refused.text} if refused else None,
+        "blocked": {"id": refused.token, "text": refused.text} if refused else None,
         "ddl_under_way": (
             checkpoint.pending.commit_ts if checkpoint and checkpoint.pending else None
         ),
@@ -112,7 +112,7 @@ def orders(settings: Settings) -> dict[str, Any]:
         "land_paused": control.land_paused,
         "apply_paused": control.apply_paused,
         "apply_until_ts": control.apply_until_ts,
-        "decisions": list_decisions(settings),
+        "overrides": list_overrides(settings),
         "jobs": [job.status().to_json() for job in Jobs.for_pipeline(relay).unfinished()],
     }
 
@@ -127,15 +127,15 @@ def failures(relay: RelayLog) -> list[Failure]:
     return [each for each in relay.failures.list() if each.what != LAND or each.made_ms > landed_ms]
 
 
-def list_decisions(settings: Settings) -> list[dict[str, Any]]:
+def list_overrides(settings: Settings) -> list[dict[str, Any]]:
     """Return every override, ascending.
 
     ``used_ms``: Unix ms, None if no checkpoint has passed it.
     """
-    decisions = settings.open_relay().decisions
-    used = decisions.used_ms()
+    overrides = settings.open_relay().overrides
+    used = overrides.used_ms()
     return [
-        decision.to_dict() | {"used_ms": used.get(decision.named)} for decision in decisions.list()
+        override.to_dict() | {"used_ms": used.get(override.named)} for override in overrides.list()
     ]
 
 

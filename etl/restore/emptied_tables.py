@@ -23,7 +23,7 @@ def overridden_commits(settings: Settings, after_ts: int, through_ts: int) -> se
     archived = Archive.open(settings.archive_url).overrides_of(relay.pipeline)
     return {
         one.commit_ts
-        for log in (relay.decisions, archived)
+        for log in (relay.overrides, archived)
         for one in log.list(after_ts, through_ts)
     }
 
@@ -44,5 +44,5 @@ def check_overrides(plan: RestorePlan, decided: Iterable[int]) -> None:
         raise RestoreError(
             f"operators decided about the DDL at {late} after this restore was planned; by then it"
             " went without rows that these DDL remove, and a decision may keep",
-            way_out="give this restore up (`sluice jobs cancel`), and ask for it again",
+            hint="give this restore up (`sluice jobs cancel`), and ask for it again",
         )

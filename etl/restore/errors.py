@@ -17,7 +17,7 @@ class RestoreMismatchError(SluiceError):
     They are there to be looked at.
     """
 
-    way_out = (
+    hint = (
         "look at the tables that are named: somebody wrote there meanwhile, or it is a defect of"
         " Sluice. `sluice jobs resume` verifies again, `sluice jobs cancel` removes what was"
         " restored"

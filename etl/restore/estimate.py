@@ -18,9 +18,9 @@ class TimeEstimate:
     """Seconds, on two cores that MariaDB has a part of; see docs/reference/performance/jobs.md."""
 
     a_row: float = 1.5e-6
-    """Of the base, with its indexes."""
+    """Of the snapshot, with its indexes."""
     a_byte: float = 7.0e-9
-    """Of the base's rows in memory."""
+    """Of the snapshot's rows in memory."""
     a_change: float = 1.9e-6
     verified: float = 1.2e-6
     """A row or a change, once more by Spark."""
@@ -45,7 +45,7 @@ class TimeEstimate:
         )
 
     def seconds(self, rows: int, size: int, changes: int, *, verify: bool) -> float:
-        """For so many rows of a base with `size` bytes in memory, and changes."""
+        """For so many rows of a snapshot with `size` bytes in memory, and changes."""
         loading = rows * self.a_row + size * self.a_byte
         verifying = self.a_verification + (rows + changes) * self.verified if verify else 0.0
         return self.a_job + loading + changes * self.a_change + verifying

@@ -22,7 +22,7 @@ class RestoreExecutor(Protocol):
     """`own` are the settings of the restore."""
 
     def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
-        """How chunks of a base become loads."""
+        """How chunks of a snapshot become loads."""
 
     def steps(
         self, own: Settings, url: str, without_rows: frozenset[int]

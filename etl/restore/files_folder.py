@@ -52,7 +52,7 @@ class FolderLockedError(SluiceError):
     """Another process is writing the manifest of the folder, and doesn't end; names it."""
 
     transient = True
-    way_out = "end the process that it names: the restore goes on then"
+    hint = "end the process that it names: the restore goes on then"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ def read_manifest(request: FilesRequest, names: Iterable[str]) -> list[RestoredF
         _check_free(request, names)
         return None
     except ValueError as error:
-        raise RestoreError(f"{path}: {error}", way_out="name another folder") from None
+        raise RestoreError(f"{path}: {error}", hint="name another folder") from None
     if found.get("format") != _FORMAT or found.get("asked") != request.asked():
         raise RestoreError(
             f"{request.folder} holds another restore: {json.dumps(found.get('asked'))}",
-            way_out="name another folder",
+            hint="name another folder",
         )
     return [RestoredFile(**one | {"left_out": tuple(one["left_out"])}) for one in found["tables"]]
 
@@ -121,12 +121,12 @@ def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
     if there and not request.beside:
         raise RestoreError(
             f"{request.folder} isn't empty: there is {min(there)}",
-            way_out="name another folder, or say that other files may be there: --beside",
+            hint="name another folder, or say that other files may be there: --beside",
         )
     if taken := sorted(there.intersection(_files_of(request, names))):
         raise RestoreError(
             f"{request.folder / taken[0]} is there already, and no restore's",
-            way_out="name another folder",
+            hint="name another folder",
         )
 
 

@@ -40,7 +40,7 @@ def create_or_resume_files(settings: Settings, request: FilesRequest, by: str) -
         FILES_KIND, plan.request.to_json(), touched, by
     )
     job.save_plan(plan.to_json())
-    pin(settings, job, plan.since, plan.base)
+    pin(settings, job, plan.since, plan.snapshot)
     return job
 
 
@@ -63,7 +63,7 @@ def run_files(
         )
         plan = FilesPlan.from_json(kept)
         if job.entry().state not in FINAL_STATES:
-            pin(settings, job, plan.since, plan.base)
+            pin(settings, job, plan.since, plan.snapshot)
         summary = FilesRestoreJob(settings, job, run, plan, compute).whole()
     unpin(settings, job)
     return summary

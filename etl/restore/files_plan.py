@@ -19,14 +19,14 @@ __all__ = ["FilesPlan", "plan_files"]
 
 @dataclass(frozen=True, slots=True)
 class FilesPlan:
-    """`base`: what tables are computed from, "" for none.
+    """`snapshot`: what tables are computed from, "" for none.
 
     `rows` are those that it has of the `tables`; `problems` hinder it. `begun`: the folder holds
     this restore already, whoever made it; `folders`: those that aren't there yet, from below.
     """
 
     request: FilesRequest
-    base: str
+    snapshot: str
     since: int
     tables: tuple[str, ...] = ()
     rows: int = 0
@@ -38,11 +38,15 @@ class FilesPlan:
     def lines(self) -> list[str]:
         """The plan for people."""
         request, extent = self.request, self.extent
-        base = f"the base {self.base}, as of" if self.base else "no base: everything since"
+        snapshot = (
+            f"the snapshot {self.snapshot}, as of"
+            if self.snapshot
+            else "no snapshot: everything since"
+        )
         return [
             f"until    {tso.text(request.until)}",
             f"to       {request.folder}, as {request.kind}",
-            f"base     {base} {tso.text(self.since)}",
+            f"snapshot     {snapshot} {tso.text(self.since)}",
             *(f"table    {name}" for name in self.tables),
             f"compute  from {self.rows:,} rows and {extent.changes:,} row changes of"
             f" {extent.windows:,} windows, {extent.log_bytes / 1e6:,.1f} MB"
@@ -81,7 +85,7 @@ def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, 
     lineage = past.lineage()
     family = lineage.family(request.tables)
     names = tuple(table.full_name for table in family.asked)
-    held = {table.full_name: table.rows for table in past.base.tables} if past.base else {}
+    held = {table.full_name: table.rows for table in past.snapshot.tables} if past.snapshot else {}
     problems = _problems(lineage, family, request)
     begun = False
     try:
@@ -91,7 +95,7 @@ def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, 
         hindered = [str(error)]
     plan = FilesPlan(
         request,
-        past.base.id if past.base else "",
+        past.snapshot.id if past.snapshot else "",
         past.since,
         names,
         sum(held.get(name, 0) for name in names),
@@ -109,7 +113,7 @@ def _problems(lineage: TableLineage, family: RestoreGroup, request: FilesRequest
         f"{glob}: no table had such a name then" for glob in unmatched(request.tables, family)
     ]
     found += [
-        f"{lineage.unknown[i].full_name}: no base holds its rows"
+        f"{lineage.unknown[i].full_name}: no snapshot holds its rows"
         for i in sorted(family.ids & lineage.unknown.keys())
     ]
     return found

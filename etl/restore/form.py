@@ -84,7 +84,7 @@ def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
         key, place = refused[0]
         raise RestoreError(
             f"the DAG may not restore to {place}: it isn't among [restore] {key}",
-            way_out=(
+            hint=(
                 f"add it to [restore] {key} in the pipeline's settings, or use the command `sluice"
                 " restore`"
             ),

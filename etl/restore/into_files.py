@@ -201,7 +201,7 @@ class FilesRestoreJob:
             if found != expected[name]:
                 raise RestoreMismatchError(
                     f"{name}: {found} were written, and {expected[name]} computed once more",
-                    way_out=(
+                    hint=(
                         f"`sluice jobs resume {self._job.id}` computes it anew; if it says so"
                         " again, it is a defect of Sluice"
                     ),

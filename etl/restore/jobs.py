@@ -53,7 +53,7 @@ def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Jo
         raise RestoreError("\n".join(plan.problems))
     job = jobs.create(KIND, request.to_json(), touched, by)
     job.save_plan(plan.to_json())
-    pin(settings, job, plan.since, plan.base)
+    pin(settings, job, plan.since, plan.snapshot)
     return job
 
 
@@ -107,7 +107,7 @@ def _saved_or_new_plan(settings: Settings, job: Job) -> RestorePlan:
         )
     plan = RestorePlan.from_json(kept)
     if job.entry().state not in FINAL_STATES:
-        pin(settings, job, plan.since, plan.base)
+        pin(settings, job, plan.since, plan.snapshot)
     return plan
 
 
@@ -124,7 +124,7 @@ def _check_overlap(jobs: Jobs, touched: WriteScope) -> None:
             raise JobOverlapError(
                 f"the job {other.spec}, which is {other.status().state}, restores some of these"
                 " tables",
-                way_out=(
+                hint=(
                     f"`sluice jobs show {other.id}` tells more, `sluice jobs cancel {other.id}`"
                     " gives it up"
                 ),

@@ -1,4 +1,4 @@
-"""What became of tables between a base and a moment: under which names and ids each was, and which
+"""What became of tables between a snapshot and a moment: under which names and ids each was, and which
 belong together.
 
 What is asked for are tables as they are named at the moment. A table that had another name before,
@@ -68,7 +68,7 @@ class TableLineage:
         schemas: Iterable[Schema] = (),
         problems: Iterable[str] = (),
     ) -> None:
-        """Begin with a base's tables and databases.
+        """Begin with a snapshot's tables and databases.
 
         Or with none, where the log of windows begins.
         """
@@ -92,7 +92,7 @@ class TableLineage:
 
     @property
     def unknown(self) -> dict[int, Table]:
-        """Tables that were there at `since`, as windows describe them, and that no base holds."""
+        """Tables that were there at `since`, as windows describe them, and that no snapshot holds."""
         return self._replay.unknown
 
     def follow(self, windows: Iterable[WindowRecord], until: int) -> None:

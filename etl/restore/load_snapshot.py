@@ -1,4 +1,4 @@
-"""The first half of a restore: databases, tables and rows as they were at the base, and the
+"""The first half of a restore: databases, tables and rows as they were at the snapshot, and the
 checkpoint there.
 """
 
@@ -17,7 +17,7 @@ _LOCK_TIMEOUT_S = 60.0
 
 
 class LoadSnapshot(CopyJob):
-    """Loads the base, or finds it loaded."""
+    """Loads the snapshot, or finds it loaded."""
 
     log_bytes: int = 0
     """Of the archive's files, to be applied afterwards: for the progress."""

@@ -13,14 +13,18 @@ from sluice.relay.jobs import CANCEL, CANCELLED, FINAL_STATES, Job, JobRun, Runn
 __all__ = ["cancelling", "pin", "unpin"]
 
 
-def pin(settings: Settings, job: Job, since: int, base: str) -> None:
-    """Have nothing removed of the base with this id ("" for none), nor of the chain from `since`
+def pin(settings: Settings, job: Job, since: int, snapshot: str) -> None:
+    """Have nothing removed of the snapshot with this id ("" for none), nor of the chain from `since`
     (TSO) on. Raises RemovedError, relay errors, OSError.
     """
     archive = Archive.open(settings.archive_url)
     last = archive.last()
     held = Pin(
-        f"the restore {job.id}", since, (base,) if base else (), job.id, last.hi if last else since
+        f"the restore {job.id}",
+        since,
+        (snapshot,) if snapshot else (),
+        job.id,
+        last.hi if last else since,
     )
     Pins(archive.storage).note(_pin_name(job), held)
 

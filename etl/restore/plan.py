@@ -18,13 +18,13 @@ _MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class RestoreCost:
-    """`base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in
+    """`snapshot_rows` with `snapshot_bytes` (in memory) are loaded, and `changes` applied, which lie in
     `log_bytes` of files. `disk_bytes` are needed where it is written to; `seconds` at the pace of
     the last restore, or of two cores.
     """
 
-    base_rows: int = 0
-    base_bytes: int = 0
+    snapshot_rows: int = 0
+    snapshot_bytes: int = 0
     changes: int = 0
     log_bytes: int = 0
     disk_bytes: int = 0
@@ -33,15 +33,15 @@ class RestoreCost:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """`since` (TSO) is where the base is, or where the log of windows begins without one.
+    """`since` (TSO) is where the snapshot is, or where the log of windows begins without one.
 
-    `base` its id, "" for none. `ids` (but for those in `without_rows`) and `names` as in
+    `snapshot` its id, "" for none. `ids` (but for those in `without_rows`) and `names` as in
     `sluice.etl.restore.lineage.RestoreGroup`.
     """
 
     until: int
     since: int
-    base: str
+    snapshot: str
     cluster_id: int
     to: str
     copy: CopyPlan
@@ -72,16 +72,20 @@ class RestorePlan:
 
     def lines(self) -> list[str]:
         """The plan for people."""
-        base = f"the base {self.base}, as of {tso.text(self.since)}" if self.base else "no base"
+        snapshot = (
+            f"the snapshot {self.snapshot}, as of {tso.text(self.since)}"
+            if self.snapshot
+            else "no snapshot"
+        )
         cost = self.cost
         found = [
             f"until    {tso.text(self.until)}",
             f"to       {self.to}",
-            f"base     {base}"
-            + ("" if self.base else f": everything since {tso.text(self.since)}"),
+            f"snapshot     {snapshot}"
+            + ("" if self.snapshot else f": everything since {tso.text(self.since)}"),
             *(f"table    {table.full_name}" for table in (*self.asked, *self.others)),
             (
-                f"load     {cost.base_rows:,} rows, {cost.base_bytes / 1e6:,.1f} MB, in"
+                f"load     {cost.snapshot_rows:,} rows, {cost.snapshot_bytes / 1e6:,.1f} MB, in"
                 f" {len(self.copy.chunks)} chunks"
             ),
             f"apply    {cost.changes:,} row changes of {self.windows:,} windows,"

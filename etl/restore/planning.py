@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sluice.etl.changes.formats.base_columns import columns_lacking_in_snapshot
+from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.plan import CopyPlan, make_copy_plan
 from sluice.etl.downstream import is_same_server, open_session
@@ -47,7 +47,7 @@ def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
 
     def planned(past: RestoreSources) -> tuple[RestorePlan, bool]:
         planner = _RestorePlanner(settings, request, past)
-        return planner.plan(), planner.is_base_lacking
+        return planner.plan(), planner.is_snapshot_lacking
 
     return RestoreSources.open(settings, request.until).plan_with_fallback(planned)
 
@@ -67,8 +67,8 @@ class _RestorePlanner:
         self._without_rows: frozenset[int] = frozenset()
         self._problems: list[str] = []
         self._notes: list[str] = []
-        self.is_base_lacking = False
-        """Whether the base doesn't hold all that was asked for: an older one may."""
+        self.is_snapshot_lacking = False
+        """Whether the snapshot doesn't hold all that was asked for: an older one may."""
 
     def plan(self) -> RestorePlan:
         past, request = self._sources, self._request
@@ -90,7 +90,7 @@ class _RestorePlanner:
         made = RestorePlan(
             until=request.until,
             since=past.since,
-            base=past.base.id if past.base else "",
+            snapshot=past.snapshot.id if past.snapshot else "",
             cluster_id=past.cluster_id,
             to=(
                 f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port},"
@@ -128,17 +128,17 @@ class _RestorePlanner:
         if not family.asked and not self._problems:
             self._problems.append(f"there was no table at {tso.text(self._request.until)}")
         lost = sorted(lineage.unknown[i].full_name for i in family.ids & lineage.unknown.keys())
-        self.is_base_lacking |= bool(lost or unmatched(self._request.tables, family))
+        self.is_snapshot_lacking |= bool(lost or unmatched(self._request.tables, family))
         if lost:
             where = (
-                f"the base {self._sources.base.id} doesn't hold them"
-                if self._sources.base
-                else "there is no base"
+                f"the snapshot {self._sources.snapshot.id} doesn't hold them"
+                if self._sources.snapshot
+                else "there is no snapshot"
             )
             self._problems.append(
                 f"{_abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where},"
-                " so their rows can't be told: leave them out with --table, or make a base"
-                " (`sluice base make`) and take a moment after it"
+                " so their rows can't be told: leave them out with --table, or make a snapshot"
+                " (`sluice snapshot make`) and take a moment after it"
             )
         for table, others in missing_references(family).items():
             self._notes.append(
@@ -163,21 +163,21 @@ class _RestorePlanner:
             )
 
     def _copy(self, family: RestoreGroup, lineage: TableLineage, own: Settings) -> CopyPlan:
-        """What of the base is loaded."""
+        """What of the snapshot is loaded."""
         past, source = self._sources, self._sources.source()
-        if source is None or past.base is None:
+        if source is None or past.snapshot is None:
             return CopyPlan(past.since, 0)
         known = {table.id for table in source.definitions().tables}
         tables = tuple(table for table in family.begun if table.id in known)
-        wanted = SourceSchema(past.since, past.base.schema_version, (), tables)
+        wanted = SourceSchema(past.since, past.snapshot.schema_version, (), tables)
         if not tables:
-            return CopyPlan(past.since, past.base.schema_version)
+            return CopyPlan(past.since, past.snapshot.schema_version)
         source.left_empty = self._without_rows
-        self.is_base_lacking |= any(
+        self.is_snapshot_lacking |= any(
             columns_lacking_in_snapshot(held)
             for table in tables
             if table.id not in self._without_rows
-            and (held := past.base.table(table.schema_name, table.name)) is not None
+            and (held := past.snapshot.table(table.schema_name, table.name)) is not None
         )
         return make_copy_plan(source, wanted, own.filters, own.routes)
 
@@ -257,10 +257,10 @@ _UNPACKED_FACTOR = 5
 
 
 def _snapshot_size(plan: RestorePlan, past: RestoreSources) -> tuple[int, int]:
-    """How many rows of the base are loaded, and their bytes in memory."""
-    if past.base is None:
+    """How many rows of the snapshot are loaded, and their bytes in memory."""
+    if past.snapshot is None:
         return 0, 0
-    rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.base.tables}
+    rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.snapshot.tables}
     loaded = (
         planned.table for planned in plan.copy.tables if planned.table.id not in plan.without_rows
     )

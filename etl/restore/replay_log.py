@@ -1,4 +1,4 @@
-"""The second half of a restore: what was committed after the base, by the code that replicates."""
+"""The second half of a restore: what was committed after the snapshot, by the code that replicates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["replay_log"]
 
 
 class _RestoreCheckpointGuard:
-    """Admits the checkpoint row that loading the base has left, or this job itself.
+    """Admits the checkpoint row that loading the snapshot has left, or this job itself.
 
     See `sluice.etl.downstream.sinks.sink.CheckpointGuard`.
     """

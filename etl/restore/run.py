@@ -4,7 +4,7 @@ Each finds what a process before this one has done.
 
 1. what is landed and not archived is archived; what is to be replaced is set aside:
    `sluice.etl.restore.scratch`
-2. the base is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint:
+2. the snapshot is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint:
    `sluice.etl.restore.load_snapshot`
 3. the archive is applied from there, as replication does it, from checkpoint to checkpoint:
 `sluice.etl.restore.replay_log` 4. what wasn't asked for goes, views and sequences come; every table
@@ -148,11 +148,13 @@ class RestoreRun:
             place, (plan.copy, BootstrapSpec({})), self._job, self._run, self._on_progress
         )
         made.log_bytes = plan.cost.log_bytes
-        source = SnapshotSource(self._settings.archive_url, plan.base, plan.since)
-        with ways.loads(self._own, source) as make:  # which nobody asks for anything without a base
+        source = SnapshotSource(self._settings.archive_url, plan.snapshot, plan.since)
+        with ways.loads(
+            self._own, source
+        ) as make:  # which nobody asks for anything without a snapshot
             made.load(make)
         self._summary = replace(
-            self._summary, base_rows=made.progress.rows, warnings=tuple(made.tables.warnings)
+            self._summary, snapshot_rows=made.progress.rows, warnings=tuple(made.tables.warnings)
         )
         self._stage("load")
 
@@ -242,8 +244,8 @@ class RestoreRun:
             )
         self._clean()
         summary = replace(self._summary, state=CANCELLED, left=tuple(left))
-        way_out = "look at these tables, and remove what nobody needs" if left else ""
-        self._run.end(CANCELLED, said="; ".join(left), way_out=way_out, result=asdict(summary))
+        hint = "look at these tables, and remove what nobody needs" if left else ""
+        self._run.end(CANCELLED, said="; ".join(left), hint=hint, result=asdict(summary))
         return summary
 
     # Inside
@@ -295,11 +297,11 @@ def _names(plan: RestorePlan) -> list[Name]:
 def _measured_rates(summary: RestoreSummary) -> dict[str, float]:
     """How long a row and a change took, where there were enough of them."""
     found: dict[str, float] = {}
-    if summary.base_rows >= _MIN_SAMPLE_ROWS:
-        found |= {"a_row": summary.stages_s["load"] / summary.base_rows, "a_byte": 0.0}
+    if summary.snapshot_rows >= _MIN_SAMPLE_ROWS:
+        found |= {"a_row": summary.stages_s["load"] / summary.snapshot_rows, "a_byte": 0.0}
     if summary.changes >= _MIN_SAMPLE_ROWS:
         found["a_change"] = summary.stages_s["apply"] / summary.changes
-    inside = summary.base_rows + summary.changes
+    inside = summary.snapshot_rows + summary.changes
     if summary.verified.rows and inside >= _MIN_SAMPLE_ROWS:
         found["verified"] = (
             max(0.0, summary.stages_s["verify"] - TimeEstimate().a_verification) / inside

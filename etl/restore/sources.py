@@ -1,4 +1,4 @@
-"""What a restore reads: the base that is nearest to the moment, and the windows from there on."""
+"""What a restore reads: the snapshot that is nearest to the moment, and the windows from there on."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class RestoreSources:
     cluster_id: int
     oldest: int
     archived: int
-    base: ArchiveSnapshot | None
+    snapshot: ArchiveSnapshot | None
 
     @classmethod
-    def open(cls, settings: Settings, until: int, base: str | None = None) -> Self:
-        """`base`: the id of the one to be used, "" for none; None: the latest one before `until`.
+    def open(cls, settings: Settings, until: int, snapshot: str | None = None) -> Self:
+        """`snapshot`: the id of the one to be used, "" for none; None: the latest one before `until`.
 
         Raises RestoreError if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
         """
@@ -67,30 +67,32 @@ class RestoreSources:
                 f" {tso.text(log.last)} is there"
             )
         oldest = begins.lo
-        bases = SnapshotStore(archive.storage)
-        if base is None:
-            found = bases.latest(until)
+        snapshots = SnapshotStore(archive.storage)
+        if snapshot is None:
+            found = snapshots.latest(until)
             if found is not None and found.ts < oldest and until > found.ts:
                 found = None  # what came after it is gone
         else:
-            found = bases.get(base) if base else None
+            found = snapshots.get(snapshot) if snapshot else None
         if found is None and until < oldest:
             raise RestoreError(
                 f"the archive {settings.archive_url} begins at {tso.text(oldest)}, and there is no"
-                f" base before {tso.text(until)}: `sluice archive status` says from when on one can"
+                f" snapshot before {tso.text(until)}: `sluice archive status` says from when on one can"
                 " restore"
             )
         return cls(archive, log, until, begins.cluster_id, oldest, log.archived[1] or oldest, found)
 
     def before(self) -> Self | None:
-        """The same past from the base before.
+        """The same past from the snapshot before.
 
         Then without one, from where the archive begins; None behind that.
         """
-        if self.base is None:
+        if self.snapshot is None:
             return None
-        older = SnapshotStore(self.archive.storage).latest(self.base.ts - 1)
-        return replace(self, base=older if older is not None and older.ts >= self.oldest else None)
+        older = SnapshotStore(self.archive.storage).latest(self.snapshot.ts - 1)
+        return replace(
+            self, snapshot=older if older is not None and older.ts >= self.oldest else None
+        )
 
     def plan_with_fallback(self, plan: Callable[[RestoreSources], tuple[Plan, bool]]) -> Plan:
         """What `plan` makes of this past, or of the youngest one before of which it says that
@@ -109,11 +111,13 @@ class RestoreSources:
     @property
     def since(self) -> int:
         """From where on windows are applied (TSO)."""
-        return self.base.ts if self.base else self.oldest
+        return self.snapshot.ts if self.snapshot else self.oldest
 
     def source(self) -> SnapshotSource | None:
-        """The base's rows."""
-        return SnapshotSource.from_snapshot(self.archive.url, self.base) if self.base else None
+        """The snapshot's rows."""
+        return (
+            SnapshotSource.from_snapshot(self.archive.url, self.snapshot) if self.snapshot else None
+        )
 
     def lineage(self) -> TableLineage:
         """The schema from there on, followed to the moment.

@@ -13,7 +13,7 @@ __all__ = ["RestoreSummary", "RestoreVerification"]
 @dataclass(frozen=True, slots=True)
 class RestoreVerification:
     """How the restored tables were verified: `tables` with `rows` were compared with the state that
-    Spark computes from base and archive, and those of `with_tidb` with TiDB as it was at the
+    Spark computes from snapshot and archive, and those of `with_tidb` with TiDB as it was at the
     moment; `note` says what wasn't, and why.
     """
 
@@ -27,7 +27,7 @@ class RestoreVerification:
 class RestoreSummary:
     """What was done.
 
-    `base_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of each
+    `snapshot_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of each
     stage, and of all. `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
     """
 
@@ -35,7 +35,7 @@ class RestoreSummary:
     to: str
     until: int
     tables: int
-    base_rows: int = 0
+    snapshot_rows: int = 0
     changes: int = 0
     ddls: int = 0
     seconds: float = 0.0

@@ -1,5 +1,5 @@
 """Whether restored tables are what they were: each is compared, rows in whatever order, with the
-state that Spark computes from base and archive by other means than those that restored it, and with
+state that Spark computes from snapshot and archive by other means than those that restored it, and with
 TiDB as it was then if that still knows.
 """
 
@@ -76,18 +76,18 @@ def _expected_fingerprints(
     settings: Settings, plan: RestorePlan, notes: list[str], run: PlanExecutor | None
 ) -> dict[str, Fingerprint]:
     """By table, as far as they can be computed; why others can't is noted."""
-    decisions = (
+    overrides = (
         Archive.open(settings.archive_url)
         .overrides_of(settings.open_relay().pipeline)
         .list(plan.since, plan.until)
     )
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
-    if decided := sorted(one.commit_ts for one in decisions if one.commit_ts in ddls):
+    if decided := sorted(one.commit_ts for one in overrides if one.commit_ts in ddls):
         notes.append(
             f"not compared with what Spark computes: operators decided about the DDL at {decided}"
         )
         return {}
-    ignored = [one.named for one in decisions if one.action == SKIP]
+    ignored = [one.named for one in overrides if one.action == SKIP]
 
     def computed(tables: Sequence[Table]) -> dict[str, Fingerprint]:
         names = [exactly(table.full_name) for table in tables]

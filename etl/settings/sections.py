@@ -158,16 +158,16 @@ class Archive:
     """How far back every moment can be restored, counted from the archive's end: ``30d``, at least
     ``1h``; by default for ever.
     """
-    bases_every: str = "1d"
-    """How old the youngest base becomes before another one is made; empty: bases are made only when
+    snapshots_every: str = "1d"
+    """How old the youngest snapshot becomes before another one is made; empty: snapshots are made only when
     asked for.
     """
-    bases_from: str = ""
+    snapshots_from: str = ""
     """What they are made from: ``downstream``, ``tidb`` or ``archive`` (the youngest one rolled
     forward); empty: the downstream if it is what the upstream is, else TiDB.
     """
-    bases_keep: str = "7d"
-    """How long each base is kept; of older ones one for each such span stays. Empty: as long as
+    snapshots_keep: str = "7d"
+    """How long each snapshot is kept; of older ones one for each such span stays. Empty: as long as
     `keep`.
     """
     drills_every: str = "7d"
@@ -178,9 +178,9 @@ class Archive:
     """
 
     def __post_init__(self) -> None:
-        if self.bases_from not in ("", "downstream", "tidb", "archive"):
+        if self.snapshots_from not in ("", "downstream", "tidb", "archive"):
             raise SettingsError(
-                f'[archive] bases-from is {self.bases_from!r}, "downstream", "tidb", "archive" and'
+                f'[archive] snapshots-from is {self.snapshots_from!r}, "downstream", "tidb", "archive" and'
                 ' "" are possible'
             )
         if self.lake not in ("all", "new-values", "none"):
@@ -203,14 +203,14 @@ class Archive:
         return _keep_ms(self.keep)
 
     @property
-    def bases_every_ms(self) -> int:
-        """`bases_every` in ms, 0 for never. Raises ValueError."""
-        return _keep_ms(self.bases_every)
+    def snapshots_every_ms(self) -> int:
+        """`snapshots_every` in ms, 0 for never. Raises ValueError."""
+        return _keep_ms(self.snapshots_every)
 
     @property
-    def bases_keep_ms(self) -> int:
-        """`bases_keep` in ms, 0: as long as `keep`. Raises ValueError."""
-        return _keep_ms(self.bases_keep)
+    def snapshots_keep_ms(self) -> int:
+        """`snapshots_keep` in ms, 0: as long as `keep`. Raises ValueError."""
+        return _keep_ms(self.snapshots_keep)
 
     @property
     def drills_every_ms(self) -> int:
@@ -343,7 +343,7 @@ class Apply:
     waiting.
     """
     max_bytes: int = 32 * 2**20
-    appointment_wait_ms: int = 1_000
+    aligned_chunk_wait_ms: int = 1_000
     """How long changes wait for rows of a backfill to be read, before applying goes on without
     them.
     """

@@ -37,7 +37,7 @@ _POSITIVE_KEYS = {
     "poll_interval_ms",
     "interval_ms",
     "max_rows",
-    "appointment_wait_ms",
+    "aligned_chunk_wait_ms",
     "worker_count",
     "connect_timeout_s",
     "read_timeout_s",
@@ -167,7 +167,7 @@ def _check_spark(name: str, settings: Settings) -> None:
 
 
 def _check_spans(name: str, settings: Settings) -> None:
-    spans = ("every", "keep", "bases-every", "bases-keep", "drills-every")
+    spans = ("every", "keep", "snapshots-every", "snapshots-keep", "drills-every")
     spanned: list[tuple[str, object, str]] = [
         ("keep", settings.relay, "keep_ms"),
         *([("put-every", settings.relay, "put_every_ms")] if settings.relay.put_every else []),

@@ -52,7 +52,7 @@ def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
     }
     if not found:
         raise SettingsError(
-            f"{key}: the connection holds no credentials", way_out="leave the key away for a role"
+            f"{key}: the connection holds no credentials", hint="leave the key away for a role"
         )
     return StoreCredentials(found)
 
@@ -66,7 +66,7 @@ def _aws(connection: AirflowConnection, extra: Mapping[str, Any], key: str) -> d
     if extra.get("role_arn"):
         raise SettingsError(
             f"{key}: role_arn isn't taken from a connection",
-            way_out=(
+            hint=(
                 "give the machine the role, or the processes AWS_ROLE_ARN and"
                 " AWS_WEB_IDENTITY_TOKEN_FILE"
             ),
@@ -90,7 +90,7 @@ def _google(_: AirflowConnection, extra: Mapping[str, Any], key: str) -> dict[st
     }
     if not any(found.values()) and extra.get("key_secret_name"):
         raise SettingsError(
-            f"{key}: key_secret_name isn't read", way_out="use keyfile_dict or key_path"
+            f"{key}: key_secret_name isn't read", hint="use keyfile_dict or key_path"
         )
     return found
 

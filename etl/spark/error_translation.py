@@ -95,7 +95,7 @@ def _version_mismatch(text: str) -> SparkError | None:
     told = SparkError(
         f"{host[1] if host else 'a host'} has a Spark worker that doesn't fit: {found[0]}"
     )
-    told.way_out = WorkerVersionMismatch.way_out
+    told.hint = WorkerVersionMismatch.hint
     return told
 
 

@@ -20,21 +20,21 @@ _MAX_ERROR_CHARS = 20_000
 class SparkError(SluiceError):
     """Spark failed; a new session, or the same job once more, may work."""
 
-    way_out = "look into the log of the Spark Connect server, then let the task go on"
+    hint = "look into the log of the Spark Connect server, then let the task go on"
 
 
 class SparkUnavailableError(SparkError):
     """The Spark Connect server doesn't answer; names its address and how long it was tried."""
 
     transient = True
-    way_out = "start the Spark Connect server, or correct [spark] remote"
+    hint = "start the Spark Connect server, or correct [spark] remote"
 
 
 class SparkJobTimeout(SparkError):
     """A job gave nothing for so long that it was interrupted."""
 
     transient = True
-    way_out = (
+    hint = (
         "look at the cluster's pages whether the Connect server's application has executors; if it"
         " gets none any more, start the server anew"
     )
@@ -63,7 +63,7 @@ def report_to_client() -> Iterator[None]:
             {
                 "said": str(told)[:_MAX_ERROR_CHARS],
                 "transient": told.transient,
-                "way_out": told.way_out,
+                "hint": told.hint,
             }
         )
         raise WorkerError(_WORKER_ERROR_MARK + text) from error
@@ -77,7 +77,7 @@ def parse_worker_error(text: str, where: str = "in a Spark worker") -> WorkerErr
     try:
         said, _ = json.JSONDecoder().raw_decode(text, at + len(_WORKER_ERROR_MARK))
         told = WorkerError(f"{said['said']} ({where})", transient=said["transient"])
-        told.way_out = str(said["way_out"])
+        told.hint = str(said["hint"])
     except (ValueError, KeyError):  # Spark has cut it off
         return None
     return told

@@ -36,7 +36,7 @@ _SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 (its name)
 class SparkMissingError(RequestError):
     """pyspark isn't installed, or without Spark's jars."""
 
-    way_out = "pip install pyspark[connect]==4.3.0 (pyspark-client alone has no server)"
+    hint = "pip install pyspark[connect]==4.3.0 (pyspark-client alone has no server)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 16
 class CertificateError(RequestError):
     """A certificate, its key, or the authorities of clients' certificates can't be used."""
 
-    way_out = (
+    hint = (
         "give PEM files that belong together: --tls-cert, --tls-key, and --tls-client-ca for"
         " clients' authorities"
     )

@@ -33,7 +33,7 @@ Versions = Mapping[str, str]
 class WorkerVersionMismatch(RequestError):
     """A worker has other versions than the client, or lacks something; names its host."""
 
-    way_out = (
+    hint = (
         "give Spark's workers the same Python and packages as Airflow's: the same image, or a"
         " packed environment in [spark] environment (docs/how-to/spark-on-a-cluster.md)"
     )

@@ -44,7 +44,7 @@ _POLL_INTERVAL_S = 0.5
 class TaskFailedPermanently(SluiceError, AirflowFailException):  # type: ignore[misc] # Airflow is untyped
     """Airflow doesn't try the task again. Each one has a hint of its own."""
 
-    way_out = "see the task's log"
+    hint = "see the task's log"
 
 
 def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
@@ -137,15 +137,15 @@ def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], 
                 continue
             raise TaskFailedPermanently(
                 f"{what} has stopped: {reason}",
-                way_out=f"{reason.way_out}; then trigger the DAG with the same values: it goes on",
+                hint=f"{reason.hint}; then trigger the DAG with the same values: it goes on",
             ) from (error if isinstance(reason, DefectError) else None)
 
 
 def _permanent_failure(what: str, reason: SluiceError) -> TaskFailedPermanently:
     return TaskFailedPermanently(
         f"{what} has stopped: {type(reason).__name__}: {reason}",
-        way_out=(
-            f"{reason.way_out}; then `sluice resume`, or unpause the DAG, which pauses when this"
+        hint=(
+            f"{reason.hint}; then `sluice resume`, or unpause the DAG, which pauses when this"
             " run is over, in half a minute"
         ),
     )
@@ -171,9 +171,7 @@ class _FailureRecord:
         """Write down that the task has stopped; whether operators can see it."""
         if self.relay is None:
             return False
-        self._failure = Failure(
-            self._task, str(reason), reason.way_out, time.time_ns() // 1_000_000
-        )
+        self._failure = Failure(self._task, str(reason), reason.hint, time.time_ns() // 1_000_000)
         try:
             self.relay.failures.note(self._failure)
         except (RelayError, OSError) as error:

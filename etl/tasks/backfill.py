@@ -24,7 +24,7 @@ log = logging.getLogger("sluice.backfill")
 class RowsDifferError(SluiceError):
     """Rows are compared, and aren't the same on both sides."""
 
-    way_out = (
+    hint = (
         "trigger the DAG with the mode replace for these tables, or look at how they came to differ"
         " first"
     )

@@ -105,7 +105,7 @@ def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
     if summary.state == PAUSED:
         raise NotDoneError(
             f"the job {name} is paused, as was ordered",
-            way_out=(
+            hint=(
                 f"trigger the DAG with the same values, or `sluice jobs resume {name}`: either"
                 " goes on"
             ),
@@ -113,7 +113,7 @@ def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
     if summary.state == CANCELLED:
         raise NotDoneError(
             f"the job {name} was given up, as was ordered{_left_text(summary)}",
-            way_out="trigger the DAG to begin anew",
+            hint="trigger the DAG to begin anew",
         )
     return job.status().to_json()["result"] or {}
 

@@ -29,7 +29,7 @@ def drill(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str
         every = settings.archive.drills_every
         log.info(
             "no drill: the last one is younger than [archive] drills-every (%s), or there is no"
-            " base yet",
+            " snapshot yet",
             every,
         )
         return None
@@ -37,7 +37,7 @@ def drill(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str
     done = run_drill(settings, job, Runner(f"Airflow's task drill, run {run_id}"))
     if done.state != DONE:
         raise DrillError(
-            f"the drill {job.id} is {done.state}, as was ordered", way_out="trigger the DAG again"
+            f"the drill {job.id} is {done.state}, as was ordered", hint="trigger the DAG again"
         )
     return asdict(done)
 

@@ -23,7 +23,7 @@ log = logging.getLogger("sluice.archive")
 
 
 def retain_or_say_why(settings: Settings, got_on: Callable[[object], None]) -> dict[str, Any]:
-    """Remove what may go: what was done, or `failed` and `way_out`.
+    """Remove what may go: what was done, or `failed` and `hint`.
 
     Raises what passes by itself, and defects.
     """
@@ -33,9 +33,9 @@ def retain_or_say_why(settings: Settings, got_on: Callable[[object], None]) -> d
         reason = ours(error)
         if reason.transient or reason is not error:
             raise
-        log.error("retention removed nothing more: %s; %s", reason, reason.way_out)
-        failure = Failure(RETAIN, str(reason), reason.way_out, time.time_ns() // 1_000_000)
+        log.error("retention removed nothing more: %s; %s", reason, reason.hint)
+        failure = Failure(RETAIN, str(reason), reason.hint, time.time_ns() // 1_000_000)
         settings.open_relay().failures.note(failure)
-        return {"failed": str(reason), "way_out": reason.way_out}
+        return {"failed": str(reason), "hint": reason.hint}
     got_on(None)
     return done.as_dict()

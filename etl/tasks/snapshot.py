@@ -1,4 +1,4 @@
-"""A base as Airflow's tasks: one plans, one makes it."""
+"""A snapshot as Airflow's tasks: one plans, one makes it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from sluice.tidb import tso
 
 __all__ = ["NotDoneError", "begin", "work"]
 
-log = logging.getLogger("sluice.base")
+log = logging.getLogger("sluice.snapshot")
 
 
 def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
     """Plan what the form says.
 
     Unless `plan_only` make a job of it, or find the one that was asked for so and isn't over: its
-    id. None if nothing is to be made: Airflow's clock began the run, and the youngest base is
-    younger than `[archive] bases-every`. Raises as `create_snapshot`.
+    id. None if nothing is to be made: Airflow's clock began the run, and the youngest snapshot is
+    younger than `[archive] snapshots-every`. Raises as `create_snapshot`.
     """
     if is_scheduled(run_id) and (why := not_due(settings)):
         log.info("%s", why)
         return None
     wish = SnapshotRequest.parse(
-        said["source"] or settings.archive.bases_from or AUTO, full=said["full"],
+        said["source"] or settings.archive.snapshots_from or AUTO, full=said["full"],
         options=DumplingOptions(escapes=said["escape_backslash"]),
     )  # fmt: skip
     jobs = Jobs.for_pipeline(settings.open_relay())
@@ -65,17 +65,17 @@ def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
 
 
 def not_due(settings: Settings) -> str:
-    """Why no base is to be made now by the clock; "" if one is."""
-    every_ms = settings.archive.bases_every_ms
+    """Why no snapshot is to be made now by the clock; "" if one is."""
+    every_ms = settings.archive.snapshots_every_ms
     if not every_ms:
-        return "bases are made only when asked for: [archive] bases-every is empty"
+        return "snapshots are made only when asked for: [archive] snapshots-every is empty"
     archive = Archive.open(settings.archive_url)
     if archive.first() is None:
-        return "nothing is archived yet, so no base is of use"
-    youngest = archive.bases.latest(2**63 - 1)
+        return "nothing is archived yet, so no snapshot is of use"
+    youngest = archive.snapshots.latest(2**63 - 1)
     if youngest is not None and tso.physical_ms(youngest.ts) + every_ms > time.time() * 1000:
         return (
-            f"the base {youngest.id} is younger than [archive] bases-every ="
-            f" {settings.archive.bases_every}"
+            f"the snapshot {youngest.id} is younger than [archive] snapshots-every ="
+            f" {settings.archive.snapshots_every}"
         )
     return ""

@@ -12,20 +12,20 @@ from typing import Any
 
 from sluice.errors import SluiceError
 
-__all__ = ["TASK_ERRORS", "say_way_out"]
+__all__ = ["TASK_ERRORS", "say_hint"]
 
 
-def say_way_out(context: Mapping[str, Any]) -> None:
+def say_hint(context: Mapping[str, Any]) -> None:
     """Log the error's hint as the last line of a failed task; Airflow calls it after all else."""
     error = context.get("exception")
-    if isinstance(error, SluiceError) and error.way_out:
-        logging.getLogger("sluice").error("hint: %s", error.way_out)
+    if isinstance(error, SluiceError) and error.hint:
+        logging.getLogger("sluice").error("hint: %s", error.hint)
 
 
 TASK_ERRORS: dict[str, Any] = {
     "retries": 1_000,  # of killed tasks; what passes is waited for inside of them
     "retry_delay": timedelta(seconds=1),
     "max_retry_delay": timedelta(seconds=30),
-    "on_failure_callback": say_way_out,
+    "on_failure_callback": say_hint,
 }
 """`default_args` of a DAG."""

@@ -1,4 +1,6 @@
-"""Compare the downstream with what Spark computes from snapshot and archive, without TiDB."""
+"""The half of a verification that needs no TiDB: the downstream against what Spark computes from
+snapshot and archive.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Compare the downstream at its checkpoint with the state that Spark computes from the archive.
+"""The downstream at its checkpoint against the past: the state that Spark computes from a snapshot and
+the archive, as of that same moment, by other means than those that write downstream. For when there
+is no TiDB, or it no longer knows.
 
-Spark computes from a snapshot and the archive, as of that same moment, by other means than those
-that write downstream. For when there is no TiDB, or it no longer has that moment.
-
-Rows are distributed to parts by their key, here as on Spark, and each part has a sum. So of a table
-that is the same only its sums are transferred, and of one that differs the rows of the parts that
-differ.
+Rows are dealt to parts by their key, here as on Spark, and each part has a sum: so of a table that
+is the same nothing travels but its sums, and of one that isn't the rows of the parts that differ.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ __all__ = ["ARCHIVE_ZERO_KINDS", "ArchiveComparison", "ArchiveEndpoint"]
 
 PARTS = 4096
 MAX_DIFFERING_PARTS = 64
-"""The most differing parts of a table of which rows are read."""
+"""Of so many parts that differ the rows are looked at, a table."""
 ARCHIVE_ZERO_KINDS = ("double",)
-"""Kinds whose zero has its sign: a FLOAT's may have lost it on the way into a base."""
+"""Kinds whose zero has its sign: a FLOAT's may have lost it on the way into a snapshot."""
 
 OnActivity = Callable[[str], None]
 
@@ -45,7 +43,7 @@ class ArchiveComparison:
     """A table that was compared.
 
     `bytes`: of its rows in memory; `diff_rows`: the rows that differ, None if none does;
-    `more_parts`: the number of further parts in which rows differ, and which weren't read.
+    `more_parts`: in so many more parts rows differ, which weren't looked at.
     """
 
     table: Table
@@ -58,9 +56,9 @@ class ArchiveComparison:
 
 
 class ArchiveEndpoint:
-    """The tables that archive and snapshots hold at `ts` (TSO, a checkpoint).
+    """The tables that the archive and its snapshots tell of at `ts` (TSO, a checkpoint).
 
-    `notes` describe how they are computed, `unknown` the tables that can't be, and why.
+    `notes` say how, `unknown` which tables can't be had, and why.
     """
 
     def __init__(self, settings: Settings, ts: int, run: PlanExecutor | None = None) -> None:
@@ -73,23 +71,25 @@ class ArchiveEndpoint:
         self.unknown: dict[str, str] = {}
 
     def open(self, wanted: Callable[[str], bool] = lambda name: True) -> list[ArchiveTables]:
-        """Return what can be computed of the wanted tables (`schema.table`); nothing is read yet.
+        """What can be computed of the tables whose `schema.table` is wanted; nothing is read yet.
 
         Raises errors of `sluice.etl.history.archive.archive_through`, relay errors.
         """
         units = [unit for unit in self._units(self._names()) if any(map(wanted, unit))]
         found = [self._checked(past) for past in self._queries(units)]
-        bases = sorted({base for one in found for base in one.past.bases})
-        self._add_note(bases)
+        snapshots = sorted({snapshot for one in found for snapshot in one.past.snapshots})
+        self._add_note(snapshots)
         return [one for one in found if one.tables]
 
     def _names(self) -> set[str]:
-        bases = [*self._archive.bases.all(), None]
+        snapshots = [*self._archive.snapshots.all(), None]
         return {
             name
-            for base in bases
-            if base is None or base.ts <= self.ts
-            for name in tables_restorable_at(self._settings, base, self.ts, whole=False).values()
+            for snapshot in snapshots
+            if snapshot is None or snapshot.ts <= self.ts
+            for name in tables_restorable_at(
+                self._settings, snapshot, self.ts, whole=False
+            ).values()
         }
 
     def _units(self, names: Collection[str]) -> list[tuple[str, ...]]:
@@ -126,12 +126,14 @@ class ArchiveEndpoint:
         return self._archive.overrides_of(self._settings.open_relay().pipeline).list(0, self.ts)
 
     def _ignored(self) -> Collection[int]:
-        """Return the commits that operators or the settings keep out of the downstream."""
+        """What isn't downstream as operators, or the settings, said."""
         skipped = {one.named for one in self._overridden_commits() if one.action == SKIP}
         return skipped | self._settings.ignored_ts
 
     def _overridden_tables(self) -> dict[int, int]:
-        """Return the ids of tables of overridden DDL, with its commit timestamp."""
+        """The ids of tables that a DDL is about of which operators decided, with its commit
+        timestamp.
+        """
         log = self._archive.log
         return {
             int(table_id): one.commit_ts
@@ -143,7 +145,7 @@ class ArchiveEndpoint:
         }
 
     def _checked(self, past: TimeTravelQuery) -> ArchiveTables:
-        """Drop tables whose downstream state is unknown."""
+        """Without tables of which nothing tells what they hold downstream."""
         decided = self._overridden_tables()
         tables = {one.table.id: one.table for one in past.tables.values()}
         groups = {
@@ -169,18 +171,22 @@ class ArchiveEndpoint:
                 left[name] = group
         return ArchiveTables(past, left)
 
-    def _add_note(self, bases: Sequence[str]) -> None:
-        made_from = [f"{base} ({self._archive.bases.get(base).made_from})" for base in bases]
+    def _add_note(self, snapshots: Sequence[str]) -> None:
+        made_from = [
+            f"{snapshot} ({self._archive.snapshots.get(snapshot).made_from})"
+            for snapshot in snapshots
+        ]
         self.notes.append(
             "compared with what Spark computes from the"
-            f" archive{' and the bases ' + ', '.join(made_from) if made_from else ''}, not with"
+            f" archive{' and the snapshots ' + ', '.join(made_from) if made_from else ''}, not with"
             " TiDB: what differed between the upstream and these before can't be seen"
         )
         if any(
-            self._archive.bases.get(base).made_from.startswith("the downstream") for base in bases
+            self._archive.snapshots.get(snapshot).made_from.startswith("the downstream")
+            for snapshot in snapshots
         ):
             self.notes.append(
-                "a base was made from the downstream itself: what was wrong there already is in"
+                "a snapshot was made from the downstream itself: what was wrong there already is in"
                 " it, too"
             )
 
@@ -193,10 +199,10 @@ class ArchiveTables:
     tables: Mapping[str, MergedTable]
 
     def compare(self, snapshot: ConsistentReader, doing: OnActivity) -> Iterator[ArchiveComparison]:
-        """Compare each table over the snapshot's first session.
+        """Each table, over the snapshot's first session.
 
-        `doing` is called with each activity, and may raise. Raises AsOfError, RemovedError,
-        SparkError, BaseError, DownstreamError, relay errors.
+        `doing` is told what is done, and may raise. Raises AsOfError, RemovedError, SparkError,
+        BaseError, DownstreamError, relay errors.
         """
         doing(f"computing what {len(self.tables)} tables were")
         expected = self.past.part_sums(PARTS)

@@ -27,12 +27,12 @@ log = logging.getLogger("sluice.verify")
 
 _WRITE_PLAN = "newest"
 _MAX_BATCH_CHANGES = 50_000
-"""The changes read at a time."""
+"""So many changes are read at a time."""
 _MAX_BATCH_WINDOWS = 1_000
 
 OnRead = Callable[[int, int], None]
-"""Called with the changes and the bytes of parts that are about to be read. It waits if they are
-too many, and may raise.
+"""Told of the changes and the bytes of parts that are about to be read; waits if they are too many,
+and may raise.
 """
 
 
@@ -46,10 +46,9 @@ class ChangedTable:
     images: list[pa.Table] = field(default_factory=list)
 
     def keys(self, table: Table) -> pa.Table | None:
-        """Return the keys as columns of `table`, each once.
+        """The keys as columns of `table`, each once.
 
-        None if there are no such keys: the table has no key, or another one than at the time of the
-        change.
+        None if keys of now can't be had of them: the table has no key, or another one than then.
         """
         key = lookup_key_columns(table)
         names = [column.name for column in key]
@@ -93,10 +92,8 @@ class ChangedRows:
 
 
 class ChangeReader:
-    """Read the changes of a relay log's windows.
-
-    Those of tables that `filters` want, without the transactions `ignored` (commit timestamps).
-    `reading`: see `OnRead`.
+    """Reads the changes of a relay log's windows, of tables that `filters` want, without the
+    transactions `ignored` (commit timestamps). `reading`: see `OnRead`.
     """
 
     def __init__(
@@ -111,10 +108,9 @@ class ChangeReader:
         self._reading = reading
 
     def collect(self, since: int, until: int, most: int = 0) -> ChangedRows:
-        """Collect the changes committed after `since` through `until` (TSO).
-
-        It stops after about `most` changes. Windows that can't be read are noted. Raises
-        RelayGapError, OSError, and transient errors.
+        """What was committed after `since` through `until` (TSO), or as far as about `most` changes
+        go. Windows that can't be looked through are noted. Raises RelayGapError, OSError, and what
+        is transient.
         """
         found = ChangedRows(since)
         for windows in in_portions(
@@ -146,7 +142,7 @@ class ChangeReader:
     def _read_windows(
         self, windows: list[WindowRecord], found: ChangedRows, lo: int, hi: int
     ) -> None:
-        decided = self._relay.decisions.list(lo, hi)
+        decided = self._relay.overrides.list(lo, hi)
         document = BatchPayload.from_windows(windows, lo, hi).decided(list(decided))
         for step in prepare_steps(self._relay.url, document, self._options):
             if isinstance(step.detail, LatestImagesDetail):

@@ -1,6 +1,5 @@
-"""Keep the progress of continuous verification in one small file under the relay log's URL.
-
-The next process continues from it:
+"""How far continuous verification is, in one small file under the relay log's URL, so that whoever
+goes on knows it:
 
     verified/continuous.json
 
@@ -24,11 +23,10 @@ MAX_PENDING_MISMATCHES = 5_000
 
 @dataclass(slots=True)
 class PendingMismatch:
-    """Rows of a table (full name upstream) that differed at `seen_ts` (TSO).
-
-    They are those that `condition` selects, SQL over the key, "" for a table without one; `keys`:
-    their bytes in hexadecimal digits. `confirmed`: they differed at a later checkpoint, too.
-    `rows`: how many differ; `looked_ms`: when they were last compared.
+    """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO):
+    those that `condition` takes, SQL over the key, "" for a table without one; `keys`: their bytes
+    in hexadecimal digits. `confirmed`: they weren't at a later checkpoint, either. `rows`: how many
+    differ; `looked_ms`: when they were looked at again last.
     """
 
     table: str
@@ -81,7 +79,7 @@ class ContinuousState:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`. Raises KeyError, TypeError."""
+        """The inverse of `to_json`. Raises KeyError, TypeError."""
         suspects = [PendingMismatch(**one) for one in document["suspects"]]
         return cls(**{**document, "sweep": ScanState(**document["sweep"]), "suspects": suspects})
 

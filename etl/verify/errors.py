@@ -13,16 +13,16 @@ _MAX_SHOWN = 10
 
 
 class VerifyError(SluiceError):
-    """Whether both sides are equal can't be determined."""
+    """Nothing can be said about whether both sides are equal."""
 
-    way_out = "do what the message asks for, and verify again"
+    hint = "do what the message asks for, and verify again"
 
 
 class UnequalError(SluiceError):
     """Both sides were compared, and aren't equal."""
 
-    way_out = (
-        "`sluice verify --json` lists each row that differs; `sluice verify --repair --apply` makes"
+    hint = (
+        "`sluice verify --json` tells each row that differs; `sluice verify --repair --apply` makes"
         " them right"
     )
 

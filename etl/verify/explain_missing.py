@@ -1,4 +1,6 @@
-"""Explain rows that differ because a transaction's binlog never came: TiKV knows the writer."""
+"""Rows that differ because a transaction's binlog never came: TiKV says which transaction wrote
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ log = logging.getLogger("sluice.verify")
 
 _PUT, _DELETE = 0, 1
 _SEARCH_TIMEOUT_S = 10.0
-"""How long TiKV is asked about the rows of a table."""
+"""So long TiKV is asked about the rows of a table."""
 _MAX_NAMED = 50
 _WHY = "of which no binlog has landed: it was lost with a pump's disk, or TiDB wrote none"
 
@@ -32,11 +34,10 @@ _WHY = "of which no binlog has landed: it was lost with a pump's disk, or TiDB w
 def explain_missing(
     settings: Settings, tikv: TiKVClient, result: TableResult, apart: RowDiff
 ) -> TableResult:
-    """Add the lost transactions that wrote rows of `apart` last upstream to the result.
-
-    They go to its notes and its examples. Lost: neither relay log nor archive has anything of them.
-    Only TiKV's records of a table whose integer key is the handle are read, as far as a few seconds
-    allow. A failure is no error.
+    """The result with the transactions, in its notes and its examples, that wrote rows of `apart`
+    last upstream and of which neither relay log nor archive has anything. Only TiKV's records of a
+    table whose integer key is the handle are looked at, as far as a few seconds do. What can't be
+    had is no error.
     """
     if apart.table.handle_column is None:
         return result
@@ -65,9 +66,9 @@ class _LostTransactionSearch:
     table: Table
     until: int
     writes: dict[int, MvccWrite] = field(default_factory=dict)
-    """The lost transactions' writes, by handle."""
+    """Of lost transactions, by handle."""
     lost: dict[tuple[int, int], MvccWrite] = field(default_factory=dict)
-    """The lost transactions' writes, by commit_ts and start_ts."""
+    """By commit_ts and start_ts."""
     landed: set[tuple[int, int]] = field(default_factory=set)
     asked: int = 0
     in_all: int = 0
@@ -111,7 +112,7 @@ class _LostTransactionSearch:
         return False
 
     def notes(self) -> Iterator[str]:
-        """Yield the notes for people."""
+        """What people are told."""
         if self.asked < self.in_all:
             yield f"TiKV was asked about {self.asked:,} of {self.in_all:,} rows that differ"
         found = [self.lost[key] for key in sorted(self.lost)]

@@ -1,4 +1,4 @@
-"""Read some rows of both sides at the downstream's checkpoint, by a condition over their key."""
+"""Some rows of both sides as of the downstream's checkpoint, named by a condition over their key."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class LiveRows:
         return key_behind(self._session.query, table, key, within, rows)
 
     def compare(self, table: Table, condition: str) -> LiveComparison:
-        """Compare the rows that a condition selects, "" for all of the table's.
+        """The rows that a condition takes, "" for all of the table's.
 
         Raises CopyError, BaseError, TableChanged, DownstreamError.
         """
@@ -119,10 +119,10 @@ class LiveRows:
 def open_live_rows(
     settings: Settings, cluster_id: int, upstream: LiveUpstream, patience_s: float
 ) -> Iterator[LiveRows]:
-    """Open both sides at the downstream's checkpoint.
+    """Raises BaseError, transient if there was no consistent checkpoint for so long.
 
-    Raises BaseError, transient if there was no consistent checkpoint for `patience_s`; VerifyError,
-    transient too, if TiDB no longer has that moment; DownstreamError, and what the upstream raises.
+    VerifyError, transient too, if TiDB no longer knows that moment; DownstreamError, and what the
+    upstream raises.
     """
     with ConsistentReader.open(
         settings.downstream, cluster_id, 1, patience_s=patience_s
@@ -135,7 +135,7 @@ def open_live_rows(
                 raise VerifyError(
                     f"TiDB can't be read as it was at the downstream's checkpoint {ts}: {error}",
                     transient=True,
-                    way_out=(
+                    hint=(
                         "see that applying catches up: TiDB forgets what is older than its GC's"
                         " life time"
                     ),

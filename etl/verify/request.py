@@ -17,25 +17,25 @@ METHODS = ("auto", "upstream", "archive")
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """A request to verify; `tables`: globs of `schema.table` upstream, none: all.
+    """`tables`: globs of `schema.table` upstream, none: all.
 
     `how`: with TiDB ("upstream"), with snapshot and archive ("archive"), or AUTO: with TiDB if the
-    settings name its SQL address and it still has that moment.
+    settings say where it serves SQL and it still knows that moment.
     """
 
     tables: tuple[str, ...] = ()
     how: str = AUTO
 
     def check(self) -> None:
-        """Raise VerifyError for what isn't possible."""
+        """Raises VerifyError for what isn't possible."""
         if self.how not in METHODS:
             raise VerifyError(
-                f"{self.how!r} is no way to verify", way_out=f"one of {', '.join(METHODS)}"
+                f"{self.how!r} is no way to verify", hint=f"one of {', '.join(METHODS)}"
             )
         if wrong := [glob for glob in self.tables if "." not in glob]:
             raise VerifyError(
                 f"{wrong[0]!r} names no table",
-                way_out="write schema.table; * and ? stand for others",
+                hint="write schema.table; * and ? stand for others",
             )
 
     def wants(self, schema: str, name: str) -> bool:
@@ -48,5 +48,5 @@ class VerifyRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
+        """The inverse of `to_json`."""
         return cls(tuple(document["tables"]), document["how"])

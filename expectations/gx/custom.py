@@ -239,7 +239,7 @@ class ExpectSumToBeConstant(OwnExpectation):
 class ExpectTableToEqualTheUpstream(OwnExpectation):
     """Every row is what it is upstream at the checkpoint, as `sluice verify` compares it.
 
-    `how`: with TiDB (``upstream``), with base and archive (``archive``), or ``auto``.
+    `how`: with TiDB (``upstream``), with snapshot and archive (``archive``), or ``auto``.
     """
 
     how: str = "auto"

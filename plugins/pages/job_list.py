@@ -29,7 +29,7 @@ MAX_JOBS_SHOWN = 100
 _MAX_TABLES_SHOWN = 500
 DAGS = {
     "backfill": "backfill",
-    "base": "base",
+    "snapshot": "snapshot",
     "bootstrap": "bootstrap",
     "drill": "restore_drill",
     "restore": "restore",

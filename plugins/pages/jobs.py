@@ -102,7 +102,7 @@ def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
     run, kind = runs.run_id_from_requester(spec.by), DAGS.get(spec.kind)
     if run is None or kind is None:
         raise runs.NoRunError(
-            f"{name} was asked for by {spec.by}", way_out=f"`sluice jobs resume {name}`"
+            f"{name} was asked for by {spec.by}", hint=f"`sluice jobs resume {name}`"
         )
     dag_id = pipeline.dag_id(kind)
     require_trigger(user, dag_id)
@@ -110,7 +110,7 @@ def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
     if conf is None:
         raise runs.NoRunError(
             f"Airflow has the run {run} of the DAG {dag_id} no longer",
-            way_out=(
+            hint=(
                 f"`sluice jobs resume {name}`, or trigger the DAG with the same values by its form"
             ),
         )

@@ -50,7 +50,7 @@ async def time(
 def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
     wanted = [table for table in found.tables if find.lower() in table.name.lower()]
     since = _since(found)
-    tables = {name: getattr(found, name) for name in ("unknown", "holes", "faults", "bases")}
+    tables = {name: getattr(found, name) for name in ("unknown", "holes", "faults", "snapshots")}
     return {
         "url": found.url,
         "lo": found.lo or since,
@@ -74,7 +74,7 @@ def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
 def _since(found: ArchiveStatus) -> int:
     """From when on every table can be restored, TSO, 0 if none can.
 
-    An archive from the very beginning needs no base: its first table was made then.
+    An archive from the very beginning needs no snapshot: its first table was made then.
     """
     if found.whole_from_ts or found.lo or not found.hi or found.unknown:
         return found.whole_from_ts

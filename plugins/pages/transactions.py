@@ -17,7 +17,6 @@ from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, audit_name, perform
 from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows, require_rows
 from sluice.plugins.pages.past_transactions import (
-    TransactionKey,
     found_document,
     state_document,
     transaction_document,
@@ -35,8 +34,7 @@ PAGE_SIZE = 50
 _MAX_TS = 1 << 62
 _MAX_REASON_CHARS = 1000
 
-Commit = Annotated[str, Path(pattern=r"^\d{1,19}(-\d{1,19})?$")]
-"""A commit_ts, and behind a dash the start_ts of one of several that share it."""
+Commit = Annotated[str, Path(pattern=r"^\d{1,19}$")]
 Moment = Annotated[str, Query(max_length=100)]
 Text = Annotated[str, Query(max_length=2000)]
 Kind = Literal["insert", "update", "delete", "ddl", "drop"]
@@ -88,11 +86,6 @@ async def transactions(
     )
 
 
-def _key(commit: str) -> TransactionKey:
-    commit_ts, _, start_ts = commit.partition("-")
-    return int(commit_ts), int(start_ts or 0)
-
-
 @router.get("/transactions/{commit_ts}", dependencies=ROW_READER)
 async def transaction(
     request: Request,
@@ -106,7 +99,7 @@ async def transaction(
     return await answer(
         request,
         key,
-        lambda: transaction_document(pipeline, _key(commit_ts), table, offset),
+        lambda: transaction_document(pipeline, int(commit_ts), table, offset),
         60.0,
         keep=False,
     )
@@ -119,7 +112,7 @@ async def state(
     """Whether it is downstream, and what was decided about it."""
     del settings
     return await answer(
-        request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, _key(commit_ts))
+        request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, int(commit_ts))
     )
 
 
@@ -128,7 +121,7 @@ async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> 
     """Return the SQL that takes a transaction back, tried on the replica."""
     key = ("undo", pipeline, commit_ts)
     return await answer(
-        request, key, lambda: undo_document(pipeline, _key(commit_ts)), 5.0, keep=False
+        request, key, lambda: undo_document(pipeline, int(commit_ts)), 5.0, keep=False
     )
 
 
@@ -141,9 +134,9 @@ def value(
     side: Literal["old", "new"],
 ) -> Response:
     """Return a whole value as a file: nothing in it is taken for a page."""
-    at, start_ts = _key(commit_ts)
-    past, is_old = history_log_of(pipeline), side == "old"
-    found = find.load_value(past, at, position, column, old=is_old, start_ts=start_ts)
+    found = find.load_value(
+        history_log_of(pipeline), int(commit_ts), position, column, old=side == "old"
+    )
     data = found if isinstance(found, bytes) else (found or "").encode("utf-8", "backslashreplace")
     name = quote(
         f"{column}-{commit_ts}-{position}.{'bin' if isinstance(found, bytes) else 'txt'}", safe=""
@@ -159,12 +152,12 @@ def value(
 @router.post("/transactions/{commit_ts}/{what}")
 async def decide(
     commit_ts: Commit,
-    what: Literal["skip-txn", "skip-ddl", "remove-decision"],
+    what: Literal["skip-txn", "skip-ddl", "remove-override"],
     pipeline: PipelineParam,
     user: Viewer,
     order: ActionBody,
 ) -> Response:
-    """Decide about it, or take the decision back."""
+    """Decide about it, or take the override back."""
     why = order.get("why", "")
     if not isinstance(why, str) or len(why) > _MAX_REASON_CHARS:
         raise HTTPException(

@@ -29,7 +29,7 @@ export function draw({ jobs, more, deeds, details }, around) {
   return [
     h("div", { class: "head" }, h("h1", {}, "Jobs"), starts(around)),
     !jobs.length &&
-      empty("There are no jobs yet.", "A job is what takes long and a person asks for: a bootstrap, a backfill, a base, a restore. It goes on where it was killed."),
+      empty("There are no jobs yet.", "A job is what takes long and a person asks for: a bootstrap, a backfill, a snapshot, a restore. It goes on where it was killed."),
     open.map((job) => opencard(job, details.get(job.id), around)),
     over.length > 0 && list(over, details, around),
     more > 0 && h("p", { class: "quiet" }, `${count(more)} older ones aren't shown; \`sluice jobs\` lists all, \`sluice jobs forget --older-than 30d\` removes what is written down of them.`),
@@ -39,7 +39,7 @@ export function draw({ jobs, more, deeds, details }, around) {
 
 const FORMS = [
   ["backfill", "Copy tables again"],
-  ["base", "Take a base"],
+  ["snapshot", "Take a snapshot"],
   ["restore", "Restore"],
   ["verify", "Verify"],
 ];
@@ -60,7 +60,7 @@ function opencard(job, detail, around) {
     bar(job),
     numbers(job),
     job.said && h("p", { class: "said bad" }, withoutWayOut(job)),
-    job.way_out && h("p", {}, h("strong", {}, "Hint: "), job.way_out),
+    job.hint && h("p", {}, h("strong", {}, "Hint: "), job.hint),
     wayOut(job, around),
     h("p", { class: "quiet small" }, asked(job, around)),
     details(job, detail, around),
@@ -101,8 +101,8 @@ function numbers({ progress, state }) {
 }
 
 // An error's text may end with its hint, which the page shows below.
-function withoutWayOut({ said, way_out }) {
-  const end = way_out && [`; ${way_out}`, ` Hint: ${way_out}`].find((text) => said.endsWith(text));
+function withoutWayOut({ said, hint }) {
+  const end = hint && [`; ${hint}`, ` Hint: ${hint}`].find((text) => said.endsWith(text));
   return end ? said.slice(0, -end.length) : said;
 }
 
@@ -200,7 +200,7 @@ function list(jobs, found, around) {
           h("span", { class: "quiet" }, job.progress.rows > 0 && `${many(job.progress.rows, "row")}, `, `took ${span(job.since_ms - job.made_ms)}, ${ago(job.since_ms)}`),
         ),
         job.said && h("p", { class: "quiet" }, withoutWayOut(job)),
-        job.way_out && h("p", { class: "quiet" }, `Hint: ${job.way_out}`),
+        job.hint && h("p", { class: "quiet" }, `Hint: ${job.hint}`),
         details(job, found.get(job.id), around),
       ),
     ),

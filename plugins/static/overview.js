@@ -20,7 +20,7 @@ export function draw({ now, points }, around) {
     card({ id: "way", class: "way" }, picture(now, around.width())),
     numbers(now),
     lagCard(points, around),
-    now.decisions.length > 0 && decisions(now),
+    now.overrides.length > 0 && overrides(now),
     h("div", { class: "pair" }, pumps(now), next(around)),
   ];
 }
@@ -75,7 +75,7 @@ function numbers({ at_ms, downstream, landing, relay, archive, verified, errors,
       verified.at_ms ? (differ ? `${many(verified.differences, "row")} of ${many(verified.differing.length, "table")} differ` : `${many(verified.tables, "table")}, all equal`) : "no table was compared yet",
       differ ? "bad" : "",
     ),
-    figure("Can be restored", restorable(archive), archive.bases ? many(archive.bases, "base") : "no base yet"),
+    figure("Can be restored", restorable(archive), archive.snapshots ? many(archive.snapshots, "snapshot") : "no snapshot yet"),
   );
 }
 
@@ -116,15 +116,15 @@ function lagCard(points, around) {
   );
 }
 
-function decisions({ decisions: waiting }) {
+function overrides({ overrides: waiting }) {
   return card(
-    { id: "decisions" },
-    h("h2", {}, "Decisions that wait to be met"),
+    { id: "overrides" },
+    h("h2", {}, "Overrides that wait to be met"),
     h(
       "ul",
       { class: "lines" },
       waiting.map((each) =>
-        h("li", { id: `decision-${each.commit_ts}` }, h("span", { class: "mono" }, each.commit_ts), ` ${each.what ?? each.action ?? "skip"}`, each.why && ` – ${each.why}`, each.by && h("span", { class: "quiet" }, ` by ${each.by}`)),
+        h("li", { id: `override-${each.commit_ts}` }, h("span", { class: "mono" }, each.commit_ts), ` ${each.what ?? each.action ?? "skip"}`, each.why && ` – ${each.why}`, each.by && h("span", { class: "quiet" }, ` by ${each.by}`)),
       ),
     ),
   );
@@ -165,7 +165,7 @@ const FORMS = [
   ["operate", "Pause, skip, decide", "Land or apply no further, stop at a moment, skip or replace what was refused"],
   ["verify", "Verify", "Compare both sides at the checkpoint, table by table"],
   ["backfill", "Copy tables again", "Beside replication, without stopping it"],
-  ["base", "Take a base", "All tables as of one moment: a restore begins there"],
+  ["snapshot", "Take a snapshot", "All tables as of one moment: a restore begins there"],
   ["restore", "Restore", "Tables as they were at a moment, beside what is there now"],
 ];
 

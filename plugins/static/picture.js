@@ -32,7 +32,7 @@ function partsOf({ pumps, landing, relay, archive, downstream, errors, as_of_ms 
       title: "Archive",
       state: archive.state,
       value: archive.hi && archive.hi !== 0 ? size(archive.bytes) : "–",
-      more: archive.hi && archive.hi !== 0 ? `${many(archive.bases, "base")}, ${span(archive.lag_ms)} behind` : archive.state === "unknown" ? "not known" : "nothing archived yet",
+      more: archive.hi && archive.hi !== 0 ? `${many(archive.snapshots, "snapshot")}, ${span(archive.lag_ms)} behind` : archive.state === "unknown" ? "not known" : "nothing archived yet",
     },
     landed: { rate: landing.changes_per_s, on: landing.state === "works" },
     applied: { rate: downstream.changes_per_s, on: downstream.state === "works" },

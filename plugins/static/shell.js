@@ -32,7 +32,7 @@ class Refused extends Error {
   constructor(status, document) {
     super(document.error ?? document.detail ?? `Airflow answered with ${status}.`);
     this.status = status;
-    this.wayOut = document.way_out ?? "";
+    this.wayOut = document.hint ?? "";
   }
 }
 

@@ -9,7 +9,7 @@ export let everyMs = 5000;
 
 const HOW = {
   upstream: "with TiDB at the checkpoint",
-  archive: "with base and archive",
+  archive: "with snapshot and archive",
   continuous: "changed rows, again and again",
 };
 const ENOUGH = 20;

@@ -1,4 +1,4 @@
-// From when to when one can restore: a bar with its holes, the bases and drills on it, and a restore from a moment.
+// From when to when one can restore: a bar with its holes, the snapshots and drills on it, and a restore from a moment.
 
 import { lineAt, timeBar } from "./timebar.js";
 import { h } from "./dom.js";
@@ -29,17 +29,17 @@ export function draw(found, around) {
   if (!Number(found.hi)) {
     return [
       h("div", { class: "head" }, h("h1", {}, "Time")),
-      empty("Nothing is archived yet.", "The DAG archive keeps what was landed; once it runs, and there is a base, any moment since can be restored."),
-      bases(found, around),
+      empty("Nothing is archived yet.", "The DAG archive keeps what was landed; once it runs, and there is a snapshot, any moment since can be restored."),
+      snapshots(found, around),
     ];
   }
   return [
-    h("div", { class: "head" }, h("h1", {}, "Time"), h("div", { class: "row" }, around.dag("base", "Take a base", { kindOfLink: "button" }), around.dag("restore_drill", "Try a restore", { kindOfLink: "button" }))),
+    h("div", { class: "head" }, h("h1", {}, "Time"), h("div", { class: "row" }, around.dag("snapshot", "Take a snapshot", { kindOfLink: "button" }), around.dag("restore_drill", "Try a restore", { kindOfLink: "button" }))),
     promise(found),
     barCard(found, around),
     restoreCard(found, around),
     troubles(found),
-    h("div", { class: "pair" }, bases(found, around), drills(found)),
+    h("div", { class: "pair" }, snapshots(found, around), drills(found)),
     tables(found, around),
     room(found),
   ];
@@ -53,7 +53,7 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep, held_by }) {
     { class: "facts", id: "promise" },
     whole
       ? figure("Every table can be restored since", moment(whole), `any moment of ${span(landed - whole)}, through ${moment(landed)}`)
-      : figure("Every table can be restored", "not yet", "a base is needed: all tables as of one moment"),
+      : figure("Every table can be restored", "not yet", "a snapshot is needed: all tables as of one moment"),
     figure("Stays so for moments since", tsoMs(promised_ts) ? moment(tsoMs(promised_ts)) : whole ? moment(whole) : "–", held_by ? `what keeps the oldest part: ${held_by}` : keep.keep ? `kept for ${keep.keep}` : "kept for ever"),
     figure("Archived through", moment(tsoMs(hi)), landed > tsoMs(hi) ? `${span(landed - tsoMs(hi))} more are in the relay log` : "all that is landed"),
   );
@@ -62,7 +62,7 @@ function promise({ promised_ts, whole_from_ts, landed_ts, hi, keep, held_by }) {
 function barCard(found, around) {
   const name = around.query.get("span") ?? "";
   const now = Date.now();
-  const known = [found.lo, found.hi, ...found.holes.map((hole) => hole.lo), ...found.bases.map((base) => base.ts)];
+  const known = [found.lo, found.hi, ...found.holes.map((hole) => hole.lo), ...found.snapshots.map((snapshot) => snapshot.ts)];
   const oldest = Math.min(...known.map(tsoMs).filter((ms) => ms > 0));
   const chosen = SPANS.find(([key]) => key === name)?.[2];
   const newest = Math.max(tsoMs(found.landed_ts), tsoMs(found.hi));
@@ -151,23 +151,23 @@ function troubles({ holes, faults, unknown }) {
       {},
       holes.map((hole) => h("li", {}, h("strong", {}, `${moment(tsoMs(hole.lo))} – ${moment(tsoMs(hole.hi))} is missing: `), hole.why)),
       faults.map((fault) => h("li", {}, fault)),
-      unknown.length > 0 && h("li", {}, `${many(unknown.length, "table")} can't be restored yet, as no base holds what was there before: ${unknown.slice(0, 5).map((table) => table.name).join(", ")}${unknown.length > 5 ? " …" : ""}. A base helps.`),
+      unknown.length > 0 && h("li", {}, `${many(unknown.length, "table")} can't be restored yet, as no snapshot holds what was there before: ${unknown.slice(0, 5).map((table) => table.name).join(", ")}${unknown.length > 5 ? " …" : ""}. A snapshot helps.`),
     ),
   );
 }
 
-function bases({ bases: found, keep, whole_from_ts }, around) {
+function snapshots({ snapshots: found, keep, whole_from_ts }, around) {
   const shown = [...found].sort((one, other) => (BigInt(other.ts) > BigInt(one.ts) ? 1 : -1)).slice(0, 12);
   return card(
-    { id: "bases" },
-    h("div", { class: "head" }, h("h2", {}, "Bases"), h("span", { class: "quiet small" }, keep.bases_every ? `one every ${keep.bases_every}` : "made by hand")),
+    { id: "snapshots" },
+    h("div", { class: "head" }, h("h2", {}, "Snapshots"), h("span", { class: "quiet small" }, keep.snapshots_every ? `one every ${keep.snapshots_every}` : "made by hand")),
     !shown.length && h("p", { class: "quiet" }, Number(whole_from_ts) ? "There is none yet: a restore begins with the first change that is kept." : "There is none: nothing can be restored before there is one."),
-    shown.map((base) =>
+    shown.map((snapshot) =>
       h(
         "div",
-        { id: `base-${base.id}`, class: "past" },
-        h("div", { class: "head" }, h("button", { type: "button", class: "link", title: "Choose this moment", onclick: () => choose(tsoMs(base.ts), around) }, moment(tsoMs(base.ts))), h("span", { class: "quiet" }, size(base.bytes))),
-        h("p", { class: "quiet small" }, `${many(base.tables, "table")}, ${many(base.rows, "row")}, from ${base.made_from}`),
+        { id: `snapshot-${snapshot.id}`, class: "past" },
+        h("div", { class: "head" }, h("button", { type: "button", class: "link", title: "Choose this moment", onclick: () => choose(tsoMs(snapshot.ts), around) }, moment(tsoMs(snapshot.ts))), h("span", { class: "quiet" }, size(snapshot.bytes))),
+        h("p", { class: "quiet small" }, `${many(snapshot.tables, "table")}, ${many(snapshot.rows, "row")}, from ${snapshot.made_from}`),
       ),
     ),
   );
@@ -220,7 +220,7 @@ function tables({ tables: found, tables_in_all, tables_found }, around) {
   );
 }
 
-const SPACES = { relay: "Relay log", log: "Archive", lake: "Lake", bases: "Bases" };
+const SPACES = { relay: "Relay log", log: "Archive", lake: "Lake", snapshots: "Snapshots" };
 
 function room({ spaces, disks, url }) {
   return card(

@@ -29,8 +29,8 @@ export function timeBar({ found, from, to, at, width, choose }) {
       piece("landed", hi, landed, "Landed, and not archived yet"),
       found.holes.map((hole) => piece("hole", tsoMs(hole.lo), tsoMs(hole.hi), `Missing: ${hole.why}`)),
     ),
-    found.bases.filter((base) => inside(tsoMs(base.ts))).map((base) =>
-      s("path", { class: "base", d: `M${x(tsoMs(base.ts))},${TOP - 3}l6,-7l-6,-7l-6,7z` }, s("title", {}, `Base of ${moment(tsoMs(base.ts))}`)),
+    found.snapshots.filter((snapshot) => inside(tsoMs(snapshot.ts))).map((snapshot) =>
+      s("path", { class: "snapshot", d: `M${x(tsoMs(snapshot.ts))},${TOP - 3}l6,-7l-6,-7l-6,7z` }, s("title", {}, `Snapshot of ${moment(tsoMs(snapshot.ts))}`)),
     ),
     found.drills.filter((drill) => drill.ts && inside(tsoMs(drill.ts))).map((drill) =>
       s("circle", { class: `drill ${drill.state}`, cx: x(tsoMs(drill.ts)), cy: TOP + THICK + 9, r: 4 }, s("title", {}, `Drill as of ${moment(tsoMs(drill.ts))}: ${drill.state}`)),
@@ -79,9 +79,9 @@ function stateAt(found, ms) {
 /** What a restore as of this moment begins with, in a sentence. */
 export function lineAt(found, ms) {
   const state = stateAt(found, ms);
-  const before = found.bases.map((base) => tsoMs(base.ts)).filter((ts) => ts <= ms);
-  const base = before.length ? Math.max(...before) : null;
-  const begins = base === null ? "no base lies before it" : base === ms ? "a base is exactly there" : `a restore begins with the base of ${moment(base)}, and applies ${span(ms - base)} of changes`;
+  const before = found.snapshots.map((snapshot) => tsoMs(snapshot.ts)).filter((ts) => ts <= ms);
+  const snapshot = before.length ? Math.max(...before) : null;
+  const begins = snapshot === null ? "no snapshot lies before it" : snapshot === ms ? "a snapshot is exactly there" : `a restore begins with the snapshot of ${moment(snapshot)}, and applies ${span(ms - snapshot)} of changes`;
   return `${moment(ms)}: ${state}; ${begins}.`;
 }
 

@@ -44,7 +44,7 @@ MAX_PARTS = 65_536
 class CaptureWriteError(SluiceError):
     """A captured transaction that can't be written as binlogs; names its timestamps."""
 
-    way_out = "report it with the pump's log"
+    hint = "report it with the pump's log"
 
 
 class BinlogWriter:

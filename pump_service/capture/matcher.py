@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sluice.errors import SluiceError
-from sluice.pump_service.capture import kernel
 from sluice.pump_service.capture.run_files import DELETE, PUT, RunRecord
 from sluice.pump_service.capture.sorter import CHANGE_OVERHEAD_BYTES, CommitSorter, LateChangeError
 from sluice.pump_service.capture.transactions import KeyChange
@@ -30,7 +29,7 @@ class UnmatchedCommitError(SluiceError):
     """Report a commit whose prewrite this subscription never got."""
 
     transient = True
-    way_out = "nothing to do: the region is subscribed again from its last resolved timestamp"
+    hint = "nothing to do: the region is subscribed again from its last resolved timestamp"
 
 
 class Prewrite(NamedTuple):
@@ -39,9 +38,6 @@ class Prewrite(NamedTuple):
     change: KeyChange
     source: int
     generation: int
-
-
-_TYPES = (KeyChange, Prewrite)
 
 
 class Matcher:
@@ -63,29 +59,8 @@ class Matcher:
         self._totals = totals
         totals.matchers.add(self)
 
-    def take_in(self, entries: pb.cdc.Event.Entries) -> None:
-        """Take the rows of an event in order, in compiled code as far as it knows them.
-
-        Raises as `apply` does.
-        """
-        rows = entries.entries
-        at, data, totals = 0, b"", self._totals
-        while at < len(rows):
-            if self.initialized and kernel.IS_COMPILED:
-                data = data or entries.SerializeToString()
-                at, counts, commits = kernel.match(
-                    data, at, (self._start, self._end), self.resolved_ts, self._open, _TYPES
-                )
-                for start_ts, count, size in counts:
-                    totals.count(start_ts, count, size + count * CHANGE_OVERHEAD_BYTES)
-                for commit_ts, start_ts, source, changes in commits:
-                    totals.sorter.add_all(commit_ts, start_ts, source, changes)
-            if at < len(rows):
-                self.apply(rows[at : at + 1])
-                at += 1
-
     def apply(self, rows: Iterable[pb.cdc.Event.Row]) -> None:
-        """Take rows in order.
+        """Take the rows of an event in order.
 
         Raises UnmatchedCommitError, after which the subscription has to begin again, and
         LateChangeError if TiKV broke its promise of a resolved ts.

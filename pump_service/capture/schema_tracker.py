@@ -47,9 +47,7 @@ class UnknownTableError(SluiceError):
     Names the table id and the commit timestamp.
     """
 
-    way_out = (
-        "report it, then start the capture again from the checkpoint: it reads the schema again"
-    )
+    hint = "report it, then start the capture again from the checkpoint: it reads the schema again"
 
 
 @dataclass(frozen=True, slots=True)

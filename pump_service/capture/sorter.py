@@ -43,13 +43,13 @@ class LostPrewriteError(SluiceError):
     """Report a commit without its prewrite."""
 
     transient = True
-    way_out = "nothing to do: the capture begins again at its last durable timestamp"
+    hint = "nothing to do: the capture begins again at its last durable timestamp"
 
 
 class LateChangeError(SluiceError):
     """Report a change that came after the frontier had passed its commit_ts."""
 
-    way_out = (
+    hint = (
         "readers may lack this change: take a new snapshot (`sluice bootstrap`), and report the lines of the pump's"
         " and TiKV's logs around it"
     )
@@ -96,21 +96,6 @@ class CommitSorter:
         if found.changes.get(change.key) is None:
             found.changes[change.key] = change
             self._grow(found, len(change.key) + len(change.value) + len(change.old_value))
-        found.source = found.source or source
-
-    def add_all(
-        self, commit_ts: int, start_ts: int, source: int, changes: Iterable[KeyChange]
-    ) -> None:
-        """Add whole changes of one transaction, as `add` does."""
-        found = self._of(commit_ts, start_ts, source)
-        own, size = found.changes, 0
-        for change in changes:
-            key, value, old_value, _ = change
-            if own.get(key) is None:
-                own[key] = change
-                size += len(key) + len(value) + len(old_value) + CHANGE_OVERHEAD_BYTES
-        found.size += size
-        self.bytes += size
         found.source = found.source or source
 
     def expect(self, commit_ts: int, start_ts: int, key: bytes, *, is_certain: bool) -> None:

@@ -35,7 +35,7 @@ _CHECK_INTERVAL_S = 5.0
 class CaptureRefusedError(SluiceError):
     """Report that TiKV refuses this client for good."""
 
-    way_out = "check that pd-urls name the cluster of this data directory and that its TiKV is 7.5 or newer"
+    hint = "check that pd-urls name the cluster of this data directory and that its TiKV is 7.5 or newer"
 
 
 class Locate(NamedTuple):
@@ -135,7 +135,7 @@ class Subscriptions:
             found.heard = now
             kind = event.WhichOneof("event")
             if kind == "entries":
-                self._rows(found, event.entries, now)
+                self._rows(found, event.entries.entries, now)
             elif kind == "error":
                 self._fail(found, event.error, now)
             elif kind == "resolved_ts":
@@ -196,10 +196,10 @@ class Subscriptions:
 
     # the steps
 
-    def _rows(self, found: _Subscription, entries: pb.cdc.Event.Entries, now: float) -> None:
-        self.events["rows"] += len(entries.entries)
+    def _rows(self, found: _Subscription, rows: Sequence[pb.cdc.Event.Row], now: float) -> None:
+        self.events["rows"] += len(rows)
         try:
-            found.matcher.take_in(entries)
+            found.matcher.apply(rows)
         except UnmatchedCommitError:
             self.events["unmatched"] += 1
             self._deregister(found)

@@ -27,7 +27,7 @@ _REPORT_INTERVAL_S = 600.0
 class HistoryLostError(SluiceError):
     """Report that TiKV may have dropped versions that a capture still needs."""
 
-    way_out = (
+    hint = (
         "replicate anew from the present: start the pump with an empty data-dir, then `sluice bootstrap`;"
         " a longer gc-safepoint-ttl keeps the history through a longer outage"
     )

@@ -35,7 +35,7 @@ _RETRY_INTERVAL_S = 1.0
 class NodeError(SluiceError):
     """Report that the pump can't join the cluster; the message says why and what to do."""
 
-    way_out = "fix the cause above, then start the pump again"
+    hint = "fix the cause above, then start the pump again"
 
 
 def node_id(data_dir: Path, configured: str, advertise_addr: str) -> str:

@@ -29,7 +29,7 @@ _PENDING = TxnOutcome(TxnOutcomeKind.PENDING)
 class OutcomeUnknown(SluiceError):
     """Report that TiKV no longer knows the outcome of a transaction."""
 
-    way_out = "decide its outcome: `PUT /verdict/<start_ts>/<commit_ts or rollback>`"
+    hint = "decide its outcome: `PUT /verdict/<start_ts>/<commit_ts or rollback>`"
 
 
 class ResolverTiKV(Protocol):

@@ -36,7 +36,7 @@ def refuse_newer(data_dir: Path) -> None:
         raise NewerDataError(
             f"value log and index have format {text[:20]!r} by {path}; this version of the pump"
             f" reads {FORMAT}",
-            way_out=NewerDataError.way_out,
+            hint=NewerDataError.hint,
         )
 
 

@@ -8,19 +8,19 @@ from sluice.errors import SluiceError
 class StoreError(SluiceError):
     """Base of everything the store raises or passes to `done`."""
 
-    way_out = "check the disk and the pump's log, then start the pump again"
+    hint = "check the disk and the pump's log, then start the pump again"
 
 
 class StoreLockedError(StoreError):
     """Report that another process holds the data directory."""
 
-    way_out = "stop the other process, or give this pump its own data-dir"
+    hint = "stop the other process, or give this pump its own data-dir"
 
 
 class NewerDataError(StoreError):
     """Report that a newer version of Sluice wrote this data directory; it is left unchanged."""
 
-    way_out = (
+    hint = (
         "start the version of the pump that wrote it, or a newer one, or give this pump another"
         " data-dir"
     )
@@ -29,13 +29,13 @@ class NewerDataError(StoreError):
 class MixedDataError(StoreError):
     """Report that a data directory holds the other kind of transactions, binlogs or captured."""
 
-    way_out = "give a pump that captures from TiKV a data-dir of its own"
+    hint = "give a pump that captures from TiKV a data-dir of its own"
 
 
 class CapturedStoreError(StoreError):
     """Report a request that only a store of binlogs serves."""
 
-    way_out = (
+    hint = (
         "read a capturing pump with Sluice: a Drainer drops a transaction that shares its commit ts"
     )
 
@@ -61,7 +61,7 @@ class NoSpaceError(StoreError):
     """
 
     transient = True
-    way_out = "free space on the pump's disk: writes then resume without a restart"
+    hint = "free space on the pump's disk: writes then resume without a restart"
 
     def __init__(self, available: int, threshold: int) -> None:
         # The original's text, which TiDB's operators know.
@@ -99,13 +99,13 @@ class StoreBusyError(StoreError):
 class InvalidRecordError(StoreError):
     """Report a record whose timestamps can't be stored (negative, or not below 2**63)."""
 
-    way_out = "find the client that sends such records: TiDB doesn't"
+    hint = "find the client that sends such records: TiDB doesn't"
 
 
 class CorruptRecordError(StoreError):
     """Report a pointer to bytes that are no valid record."""
 
-    way_out = "restore the file from a copy; reading then resumes without a restart"
+    hint = "restore the file from a copy; reading then resumes without a restart"
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(f"{path}: offset {offset}: {what}")
@@ -131,7 +131,7 @@ class IndexDamagedError(StoreError):
 class MissedCommitError(StoreError):
     """Report a Commit below this reader's position: the reader lacks a transaction."""
 
-    way_out = (
+    hint = (
         "repair the transaction's rows downstream of every reader, then remove the file that is"
         " named"
     )
@@ -148,7 +148,7 @@ class MissedCommitError(StoreError):
 class WindowPurgedError(StoreError):
     """Report that the requested range begins below what garbage collection has removed."""
 
-    way_out = "copy the data anew; a reader that is this far behind can't catch up"
+    hint = "copy the data anew; a reader that is this far behind can't catch up"
 
     def __init__(self, after_ts: int, gc_ts: int) -> None:
         super().__init__(

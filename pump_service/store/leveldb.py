@@ -29,7 +29,7 @@ _LOST_FILE = ("No such file", "Input/output error")
 class DamagedError(SluiceError):
     """Report that the database's files don't hold what was written to them."""
 
-    way_out = "remove the index: the pump rebuilds it from the value log"
+    hint = "remove the index: the pump rebuilds it from the value log"
 
 
 class Batch:

@@ -39,8 +39,8 @@ class Archive(Chain):
         return ArchiveLog(self.storage)
 
     @property
-    def bases(self) -> SnapshotStore:
-        """Its bases."""
+    def snapshots(self) -> SnapshotStore:
+        """Its snapshots."""
         return SnapshotStore(self.storage)
 
     # Writing
@@ -79,7 +79,7 @@ class Archive(Chain):
             raise RelayError(
                 f"{self.url}: the archive is of cluster {last.cluster_id}, and the volume that"
                 f" begins at {volume.lo} of {volume.cluster_id}",
-                way_out="give each cluster an archive of its own: [archive] url",
+                hint="give each cluster an archive of its own: [archive] url",
             )
         if last.hi != volume.lo:
             raise ArchiveConflictError(

@@ -65,7 +65,7 @@ class ArchiveLog:
         return self._storage
 
     @property
-    def decisions(self) -> Overrides:
+    def overrides(self) -> Overrides:
         """As they were carried over with the windows."""
         return self._chain.overrides_of(self.pipeline)
 

@@ -132,7 +132,7 @@ class Catalogue:
         self._storage.remove_empty_directory(folder)
 
     def _document(self, day: str) -> VersionedDocument[CatalogueDay]:
-        way_out = (
+        hint = (
             "restore the file from a copy; or remove it, if a file with a smaller number is beside"
             " it: that has the state before the last change, and the archive goes on from there"
         )
@@ -140,7 +140,7 @@ class Catalogue:
             text=CatalogueDay.to_bytes,
             parse=_parser(day),
             first=lambda: CatalogueDay(day),
-            way_out=way_out,
+            hint=hint,
         )
         return VersionedDocument(self._storage, path_of(day), form, kept=_MAX_VERSIONS)
 

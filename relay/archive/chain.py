@@ -66,7 +66,7 @@ class Chain:
             raise RelayGapError(
                 f"{self.url}: the archive begins at {first.lo}, what was committed after {from_ts}"
                 " isn't in it",
-                way_out="ask for a later moment, or restore what was removed from a copy",
+                hint="ask for a later moment, or restore what was removed from a copy",
             )
         volume: ArchiveSegment | None = first
         while volume is not None and (to_ts is None or volume.lo < to_ts):
@@ -139,9 +139,9 @@ class Chain:
         return RelayGapError(
             f"{self.url}: no volume begins at {before.hi}, where the one of {path_of(before.day)}"
             f" ends, but in {path_of(volume.day)} one begins at {volume.lo}",
-            way_out=(
+            hint=(
                 f"restore the documents of the days from {before.day} through {volume.day} from a"
-                " copy; moments before the hole, or behind a base that lies after it, can be had"
+                " copy; moments before the hole, or behind a snapshot that lies after it, can be had"
                 " without them"
             ),
         )

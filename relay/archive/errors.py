@@ -12,4 +12,4 @@ class ArchiveConflictError(RelayError):
     """
 
     transient = True
-    way_out = "end the other process that writes into the same archive"
+    hint = "end the other process that writes into the same archive"

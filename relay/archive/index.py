@@ -239,26 +239,26 @@ def write_index(storage: Storage, path: str, index: SegmentIndex) -> ArchiveFile
 def read_index(storage: Storage, file: ArchiveFile) -> SegmentIndex:
     """Return the index of a segment, checked. Raises RelayCorruptError."""
     where = f"archive index {storage.url}/{file.path}"
-    way_out = (
-        "restore the file from a copy; a moment before it, or behind a later base, can be had"
+    hint = (
+        "restore the file from a copy; a moment before it, or behind a later snapshot, can be had"
         " without it"
     )
     try:
         data = storage.read(file.path)
     except FileNotFoundError:
-        raise RelayCorruptError(f"{where}: the file is missing", way_out=way_out) from None
+        raise RelayCorruptError(f"{where}: the file is missing", hint=hint) from None
     if len(data) != file.bytes or google_crc32c.value(data) != file.crc32c:
         raise RelayCorruptError(
             f"{where}: {len(data)} bytes with CRC-32C {google_crc32c.value(data):#010x}, the"
             f" catalogue has {file.bytes} with {file.crc32c:#010x}",
-            way_out=way_out,
+            hint=hint,
         )
     try:
         return SegmentIndex.from_bytes(data)
     except NewerFormatError as error:
         raise error.at(where) from None
     except (ValueError, TypeError) as error:
-        raise RelayCorruptError(f"{where}: {error}", way_out=way_out) from None
+        raise RelayCorruptError(f"{where}: {error}", hint=hint) from None
 
 
 class SegmentIndexCache:

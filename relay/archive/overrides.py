@@ -3,8 +3,8 @@
 So a restore excludes and replaces what replication did. The files are those of the relay log, see
 `sluice.relay.overrides`:
 
-    <archive>/decisions/<commit_ts>.json
-    <archive>/decisions/<commit_ts>.used.json
+    <archive>/overrides/<commit_ts>.json
+    <archive>/overrides/<commit_ts>.used.json
 
 An operator may add an override when its window has been archived, and may remove it before a
 checkpoint has passed it. So every pass copies them. An override that a checkpoint has passed stays,
@@ -26,17 +26,17 @@ def sync_overrides(relay: Overrides, archive: Overrides) -> int:
     It may be repeated, and broken off anywhere. Raises RelayCorruptError, OSError.
     """
     used_there, used = archive.used_ms(), relay.used_ms()
-    there = {decision.named: decision for decision in archive.list()}
-    decided = {decision.named: decision for decision in relay.list()}
+    there = {override.named: override for override in archive.list()}
+    decided = {override.named: override for override in relay.list()}
     changed = 0
-    for name, decision in there.items():
-        if name not in used_there and decision != decided.get(name):
-            archive.remove(*decision.key)
+    for name, override in there.items():
+        if name not in used_there and override != decided.get(name):
+            archive.remove(*override.key)
             changed += 1
-    for name, decision in decided.items():
-        if name not in used_there and there.get(name) != decision:
+    for name, override in decided.items():
+        if name not in used_there and there.get(name) != override:
             with contextlib.suppress(OverrideExistsError):  # another process carries them over, too
-                archive.add(decision)
+                archive.add(override)
                 changed += 1
     newly_used = sorted(decided.keys() & used.keys() - used_there.keys())
     archive.mark_used([decided[name] for name in newly_used])

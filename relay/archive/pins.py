@@ -2,9 +2,9 @@
 
 So nothing is removed while a process reads it.
 
-    <archive>/holds/<name>.json      {"what", "from_ts", "bases", "job", "archive_ts"}:
+    <archive>/pins/<name>.json      {"what", "from_ts", "snapshots", "job", "archive_ts"}:
                                      a pin of snapshots, and of the chain from a TSO on
-    <archive>/floor/<number>.json    {"before_ts", "bases", "token"}:
+    <archive>/removal-mark/<number>.json    {"before_ts", "snapshots", "token"}:
                                      the removal mark: what is being removed, or was
 
 A reader first writes its pin and then reads the removal mark. A process that removes first raises
@@ -34,7 +34,7 @@ from sluice.tidb import tso
 
 __all__ = ["Pin", "Pins", "RemovalMark", "RemovedError"]
 
-_FOLDER = "holds"
+_FOLDER = "pins"
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 _MAX_MARK_VERSIONS = 8
 DEAD_AFTER_MS = 2 * 86_400_000
@@ -45,12 +45,12 @@ LISTED_AFTER_S = 10.0
 class RemovedError(RelayError):
     """The data that a caller wants to read has been removed, or is being removed."""
 
-    way_out = "`sluice archive status` shows the recovery window; take a moment inside of it"
+    hint = "`sluice archive status` shows the recovery window; take a moment inside of it"
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A reader's pin of `bases` (snapshots), and of the chain from `from_ts` (TSO) on.
+    """A reader's pin of `snapshots` (snapshots), and of the chain from `from_ts` (TSO) on.
 
     `what` names the reader for people; `job` is its id, if it is a job; `archive_ts` (TSO) is where
     the archive ended when the pin was created, 0: `Pins.note` finds out.
@@ -58,7 +58,7 @@ class Pin:
 
     what: str
     from_ts: int
-    bases: tuple[str, ...] = ()
+    snapshots: tuple[str, ...] = ()
     job: str = ""
     archive_ts: int = 0
 
@@ -68,7 +68,7 @@ class Pin:
         return cls(
             str(document["what"]),
             int(document["from_ts"]),
-            tuple(map(str, document["bases"])),
+            tuple(map(str, document["snapshots"])),
             str(document["job"]),
             int(document["archive_ts"]),
         )
@@ -76,10 +76,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class RemovalMark:
-    """The data that is gone, or going: the chain through `before_ts` (TSO), and `bases`."""
+    """The data that is gone, or going: the chain through `before_ts` (TSO), and `snapshots`."""
 
     before_ts: int = 0
-    bases: tuple[str, ...] = ()
+    snapshots: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
 
@@ -89,7 +89,7 @@ class Pins:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._removal_mark = VersionedDocument(
-            storage, "floor", _DOCUMENT_FORMAT, kept=_MAX_MARK_VERSIONS
+            storage, "removal-mark", _DOCUMENT_FORMAT, kept=_MAX_MARK_VERSIONS
         )
 
     def note(self, name: str, hold: Pin) -> None:
@@ -101,18 +101,18 @@ class Pins:
         if not _NAME.match(name):
             raise RelayError(
                 f"{name!r} can't be the name of a hold: letters, digits, - and _ can",
-                way_out="rename it",
+                hint="rename it",
             )
         if not hold.archive_ts:
             last = Archive(self._storage).last()
             hold = replace(hold, archive_ts=last.hi if last is not None else hold.from_ts)
         self._storage.replace(_path(name), json.dumps(asdict(hold)).encode() + b"\n")
         floor = self.removal_mark()
-        going = sorted(set(hold.bases) & set(floor.bases))
+        going = sorted(set(hold.snapshots) & set(floor.snapshots))
         if hold.from_ts < floor.before_ts or going:
             self.forget(name)
             what = (
-                f"the base {going[0]}"
+                f"the snapshot {going[0]}"
                 if going
                 else f"what was committed through {tso.text(floor.before_ts)}"
             )
@@ -151,7 +151,7 @@ class Pins:
                     raise RelayCorruptError(
                         f"{self._storage.url}/{path}: {error!r}: nothing is removed from the"
                         " archive while it can't be read",
-                        way_out="remove the file if nothing reads the archive",
+                        hint="remove the file if nothing reads the archive",
                     ) from None
         return found
 
@@ -160,23 +160,23 @@ class Pins:
         return self._removal_mark.load()
 
     def advance_removal(
-        self, before_ts: int, bases: tuple[str, ...], gone: tuple[str, ...] = ()
+        self, before_ts: int, snapshots: tuple[str, ...], gone: tuple[str, ...] = ()
     ) -> RemovalMark:
-        """Raise the removal mark: no new reader gets the chain through `before_ts`, or `bases`.
+        """Raise the removal mark: no new reader gets the chain through `before_ts`, or `snapshots`.
 
         On return `all` lists every reader that began before, which takes a while where lists lag.
         The snapshots `gone` are removed entirely, so the mark leaves them out.
         """
 
         def raised(floor: RemovalMark) -> RemovalMark:
-            named = tuple(sorted(set(floor.bases) - set(gone) | set(bases)))
+            named = tuple(sorted(set(floor.snapshots) - set(gone) | set(snapshots)))
             through = max(floor.before_ts, before_ts)
-            if (through, named) == (floor.before_ts, floor.bases):
+            if (through, named) == (floor.before_ts, floor.snapshots):
                 return floor
-            return replace(floor, before_ts=through, bases=named, token=secrets.token_hex(6))
+            return replace(floor, before_ts=through, snapshots=named, token=secrets.token_hex(6))
 
         after = self._removal_mark.change(raised)
-        if (before_ts or bases) and self._storage.lists_may_lag:
+        if (before_ts or snapshots) and self._storage.lists_may_lag:
             sleep(LISTED_AFTER_S)
         return after
 
@@ -193,12 +193,14 @@ def _parse(data: bytes) -> RemovalMark:
     document = parse_json(data, "what is gone from the archive (floor)")
     try:
         return RemovalMark(
-            int(document["before_ts"]), tuple(map(str, document["bases"])), str(document["token"])
+            int(document["before_ts"]),
+            tuple(map(str, document["snapshots"])),
+            str(document["token"]),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"no floor of an archive: {error!r}") from None
 
 
 _DOCUMENT_FORMAT = DocumentFormat(
-    _text, _parse, lambda: RemovalMark(token=""), way_out="restore the file from a copy"
+    _text, _parse, lambda: RemovalMark(token=""), hint="restore the file from a copy"
 )

@@ -1,10 +1,10 @@
 """Snapshots: all tables as of one timestamp.
 
-    <archive>/bases/<ts>-<token>/making.json
+    <archive>/snapshots/<ts>-<token>/making.json
         while it is being made: {"job", "refers_to": [id, …], "made_ms"}
-    <archive>/bases/<ts>-<token>/<table id>/…parquet
+    <archive>/snapshots/<ts>-<token>/<table id>/…parquet
         rows, in the form that the maker chose
-    <archive>/bases/<ts>-<token>/base.json
+    <archive>/snapshots/<ts>-<token>/snapshot.json
         the manifest, created last: without it there is no snapshot
 
 A file that a manifest names may lie in the folder of an older snapshot: a table without changes
@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 FORMAT = 1
-_FOLDER = "bases"
-_MANIFEST, _PENDING = "base.json", "making.json"
+_FOLDER = "snapshots"
+_MANIFEST, _PENDING = "snapshot.json", "making.json"
 _REMOVED_KEY = "gone_ms"
 _TOMBSTONE_TTL_MS = 30 * 86_400_000
 _LAG_MS = 600_000
@@ -50,9 +50,7 @@ _LAG_MS = 600_000
 After that they have every snapshot that was begun before another one was forgotten.
 """
 _ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
-_WAY_OUT = (
-    "restore the file from a copy, or forget the base (`sluice base forget`) and make another one"
-)
+_HINT = "restore the file from a copy, or forget the snapshot (`sluice snapshot forget`) and make another one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +81,11 @@ class SnapshotFile:
         try:
             made = cls(**{**document, "computed": tuple(document.get("computed", ()))})
         except TypeError as error:
-            raise ValueError(f"no file of a base: {error}") from None
+            raise ValueError(f"no file of a snapshot: {error}") from None
         kinds = dict.fromkeys(cls.__slots__, int) | {"path": str, "computed": tuple}
         for name, kind in kinds.items():
             if type(getattr(made, name)) is not kind:
-                raise ValueError(f"field {name} of a base's file is {getattr(made, name)!r}")
+                raise ValueError(f"field {name} of a snapshot's file is {getattr(made, name)!r}")
         return made
 
 
@@ -145,7 +143,7 @@ class SnapshotTable:
                 str(document["schema"]), str(document["name"]), dict(document["table"]), files
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no table of a base: {error!r}") from None
+            raise ValueError(f"no table of a snapshot: {error!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +243,7 @@ class PendingSnapshot:
         try:
             return cls(str(raw["job"]), tuple(raw["refers_to"]), int(raw["made_ms"]))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"no note of a base that is being made: {error!r}") from None
+            raise ValueError(f"no note of a snapshot that is being made: {error!r}") from None
 
 
 def ts_of_snapshot(name: str) -> int:
@@ -262,7 +260,7 @@ def snapshot_id(ts: int, token: str) -> str:
 
 
 class SnapshotStore:
-    """The bases of an archive.
+    """The snapshots of an archive.
 
     Every method may raise RelayCorruptError, which names the file, and OSError.
     """
@@ -280,8 +278,8 @@ class SnapshotStore:
         return [name for name in self._storage.names(_FOLDER) if _ID.match(name)]
 
     def all(self) -> list[ArchiveSnapshot]:
-        """Every base, by timestamp."""
-        return [base for name in self.ids() if (base := self.find(name)) is not None]
+        """Every snapshot, by timestamp."""
+        return [snapshot for name in self.ids() if (snapshot := self.find(name)) is not None]
 
     def find(self, name: str) -> ArchiveSnapshot | None:
         """Return the snapshot with that id, None if there is none, or none yet."""
@@ -300,16 +298,19 @@ class SnapshotStore:
         found = self.find(name)
         if found is None:
             raise RelayError(
-                f"{self._storage.url}/{_FOLDER}: there is no base {name}",
-                way_out="`sluice base list` names them",
+                f"{self._storage.url}/{_FOLDER}: there is no snapshot {name}",
+                hint="`sluice snapshot list` names them",
             )
         return found
 
     def latest(self, at_or_before_ts: int) -> ArchiveSnapshot | None:
         """Return the newest snapshot as of that TSO or an earlier one, None if there is none."""
         for name in reversed(self.ids()):
-            if ts_of_snapshot(name) <= at_or_before_ts and (base := self.find(name)) is not None:
-                return base
+            if (
+                ts_of_snapshot(name) <= at_or_before_ts
+                and (snapshot := self.find(name)) is not None
+            ):
+                return snapshot
         return None
 
     def content(self, file: SnapshotFile) -> bytes:
@@ -318,16 +319,16 @@ class SnapshotStore:
         try:
             data = self._storage.read(file.path)
         except FileNotFoundError:
-            raise RelayCorruptError(f"{where}: the file is missing", way_out=_WAY_OUT) from None
+            raise RelayCorruptError(f"{where}: the file is missing", hint=_HINT) from None
         if len(data) != file.bytes:
             raise RelayCorruptError(
-                f"{where}: {len(data)} bytes, the manifest has {file.bytes}", way_out=_WAY_OUT
+                f"{where}: {len(data)} bytes, the manifest has {file.bytes}", hint=_HINT
             )
         crc = google_crc32c.value(data)
         if crc != file.crc32c:
             raise RelayCorruptError(
                 f"{where}: CRC-32C {crc:#010x}, the manifest has {file.crc32c:#010x}",
-                way_out=_WAY_OUT,
+                hint=_HINT,
             )
         return data
 
@@ -354,18 +355,18 @@ class SnapshotStore:
         found: PendingSnapshot | None = self._parsed(name, _PENDING, PendingSnapshot.from_json)
         return found
 
-    def publish(self, base: ArchiveSnapshot) -> ArchiveSnapshot:
+    def publish(self, snapshot: ArchiveSnapshot) -> ArchiveSnapshot:
         """Publish a snapshot, whose files are durable, and return the published one.
 
         That is another process's, if it was first. Other files in the folder are removed. Raises
         RelayError if the snapshot was forgotten.
         """
         with contextlib.suppress(FileExistsError):
-            self._storage.create(base.path, base.to_json())
-        found = self._manifest(base.id)
+            self._storage.create(snapshot.path, snapshot.to_json())
+        found = self._manifest(snapshot.id)
         if not isinstance(found, ArchiveSnapshot):
-            raise self._forgotten_error(base.id)
-        self._remove(f"{_FOLDER}/{base.id}", {found.path, *_paths(found)})
+            raise self._forgotten_error(snapshot.id)
+        self._remove(f"{_FOLDER}/{snapshot.id}", {found.path, *_paths(found)})
         return found
 
     # Forgetting
@@ -386,7 +387,7 @@ class SnapshotStore:
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove what is left of bases that were forgotten, unless others refer to it.
+        """Remove what is left of snapshots that were forgotten, unless others refer to it.
 
         Nothing is removed while a manifest can't be read.
         """
@@ -432,8 +433,8 @@ class SnapshotStore:
 
     def _forgotten_error(self, name: str) -> RelayError:
         return RelayError(
-            f"{self._storage.url}/{_FOLDER}/{name}: the base was forgotten while it was being made",
-            way_out="make another one: `sluice base make`",
+            f"{self._storage.url}/{_FOLDER}/{name}: the snapshot was forgotten while it was being made",
+            hint="make another one: `sluice snapshot make`",
         )
 
     def _manifest(self, name: str) -> ArchiveSnapshot | _Tombstone | None:
@@ -447,9 +448,7 @@ class SnapshotStore:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise RelayCorruptError(
-                f"{self._storage.url}/{path}: {error}", way_out=_WAY_OUT
-            ) from None
+            raise RelayCorruptError(f"{self._storage.url}/{path}: {error}", hint=_HINT) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,5 +477,5 @@ def _parse_manifest(data: bytes) -> ArchiveSnapshot | _Tombstone:
     )
 
 
-def _paths(base: ArchiveSnapshot) -> Iterator[str]:
-    return (file.path for table in base.tables for file in table.files)
+def _paths(snapshot: ArchiveSnapshot) -> Iterator[str]:
+    return (file.path for table in snapshot.tables for file in table.files)

@@ -9,7 +9,7 @@ from sluice.relay.errors import ClaimLostError, RelayError
 class JobError(RequestError, RelayError):
     """A request for a job can't be fulfilled; nothing has changed."""
 
-    way_out = "`sluice jobs` shows the jobs there are"
+    hint = "`sluice jobs` shows the jobs there are"
 
 
 class JobOverlapError(JobError):
@@ -23,7 +23,7 @@ class JobRunsError(JobError):
 class LeaseLostError(ClaimLostError):
     """Another process runs the job now: this one must stop, and writes nothing more about it."""
 
-    way_out = "nothing need be done: the job goes on there. `sluice jobs` shows how far it is"
+    hint = "nothing need be done: the job goes on there. `sluice jobs` shows how far it is"
 
 
 class StopRequested(Signal):
@@ -38,14 +38,14 @@ class StopRequested(Signal):
 class NotDoneError(SluiceError):
     """The job was paused or cancelled, as ordered."""
 
-    way_out = "trigger the DAG with the same values to go on with a paused one"
+    hint = "trigger the DAG with the same values to go on with a paused one"
 
     @classmethod
     def of(cls, job: str, state: str) -> NotDoneError:
         """Of a job that any process can go on with if it is paused."""
         return cls(
             f"the job {job} is {state}, as was ordered",
-            way_out=(
+            hint=(
                 f"trigger the DAG with the same values, or `sluice jobs resume {job}`, goes on with"
                 " a paused one"
             ),

@@ -88,7 +88,7 @@ class JobFiles:
         if entry.state in (*FINAL_STATES, FAILED):
             document = {
                 "state": entry.state, "by": entry.by, "made_ms": entry.made_ms, "said": entry.said,
-                "way_out": entry.way_out, "result": entry.result,
+                "hint": entry.hint, "result": entry.result,
             }  # fmt: skip
             self._storage.replace(self.path("result.json"), _text(document))
         if entry.state in FINAL_STATES:
@@ -172,7 +172,7 @@ class JobFiles:
             raise error.at(f"{self._storage.url}/{path}") from None
         except ValueError as error:
             raise RelayCorruptError(
-                f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
+                f"{self._storage.url}/{path}: {error}", hint="restore the file from a copy"
             ) from None
 
 

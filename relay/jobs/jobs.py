@@ -81,7 +81,7 @@ class JobStatus:
             "since_by": entry.by,
             "runner": None if entry.runner is None else str(entry.runner),
             "said": entry.said,
-            "way_out": entry.way_out,
+            "hint": entry.hint,
             "result": entry.result,
             "progress": self.progress.to_json(),
         }
@@ -183,7 +183,7 @@ class Jobs:
                     if owner
                     else f"the job {name} is of the pipeline without a name"
                 ),
-                way_out=f"`--pipeline {owner}`" if owner else "leave --pipeline away",
+                hint=f"`--pipeline {owner}`" if owner else "leave --pipeline away",
             )
         return job
 
@@ -200,7 +200,7 @@ class Jobs:
             return self._job(open_now[name]) if name in open_now else None
         except ValueError as error:
             raise RelayCorruptError(
-                f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
+                f"{self._storage.url}/{path}: {error}", hint="restore the file from a copy"
             ) from None
 
     def is_over(self, name: str) -> bool:
@@ -234,7 +234,7 @@ class Jobs:
         if job.entry().state not in FINAL_STATES:
             raise JobError(
                 f"the job {job.spec} is {job.status().state}, and isn't over",
-                way_out=f"`sluice jobs cancel {name}`",
+                hint=f"`sluice jobs cancel {name}`",
             )
         self._register.change(lambda jobs: jobs.without(name))
         job.files.remove()
@@ -253,7 +253,7 @@ class Jobs:
         what = "the whole downstream" if shared is None else abbreviate(shared)
         raise JobOverlapError(
             f"{what} is touched by the job {other}, which is {job.status().state}",
-            way_out=(
+            hint=(
                 f"wait until it is over (`sluice jobs show {other.id}`), or `sluice jobs cancel"
                 f" {other.id}`"
             ),
@@ -268,7 +268,7 @@ class Jobs:
             return OpenJobs()
         except ValueError as error:
             raise RelayCorruptError(
-                f"{self._storage.url}/{path}: {error}", way_out="restore the file from a copy"
+                f"{self._storage.url}/{path}: {error}", hint="restore the file from a copy"
             ) from None
         return OpenJobs((spec,), {spec.kind: 1})
 
@@ -309,7 +309,7 @@ class Job:
         if plan is None:
             raise JobError(
                 f"the job {self.id} was asked for by a process that ended before its plan was kept",
-                way_out=f"`sluice jobs cancel {self.id}`, then ask for it again",
+                hint=f"`sluice jobs cancel {self.id}`, then ask for it again",
             )
         return plan
 
@@ -410,7 +410,7 @@ class Job:
     def _runs(self, entry: StateEntry) -> JobRunsError:
         return JobRunsError(
             f"the job {self.id} is run by {entry.runner}, since {format_ms(entry.made_ms)}",
-            way_out=(
+            hint=(
                 f"`sluice jobs show {self.id}` shows how far it is, `sluice jobs pause {self.id}`"
                 " has it stop"
             ),

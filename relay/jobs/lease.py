@@ -154,7 +154,7 @@ class JobRun:
         state: str,
         *,
         said: str = "",
-        way_out: str = "",
+        hint: str = "",
         result: Mapping[str, Any] | None = None,
     ) -> None:
         """Record durably how the run ends: DONE, CANCELLED, PAUSED, FAILED.
@@ -166,9 +166,7 @@ class JobRun:
         def ended(newest: StateEntry) -> StateEntry:
             self._entry = newest
             self.check()
-            return newest.then(
-                state, str(self._member.runner), said=said, way_out=way_out, result=result
-            )
+            return newest.then(state, str(self._member.runner), said=said, hint=hint, result=result)
 
         self._entry = self._files.history.change(ended)
         self._files.settle(self._entry)
@@ -217,7 +215,7 @@ class JobRun:
             self.end(PAUSED, said="interrupted")
         elif isinstance(error, Exception):
             told = ours(error)
-            self.end(FAILED, said=str(told), way_out=told.way_out)
+            self.end(FAILED, said=str(told), hint=told.hint)
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_INTERVAL_S):

@@ -56,7 +56,7 @@ class StateEntry:
     """A job's state.
 
     `by`: the person or process that caused it; `made_ms`: when; `run` counts the processes that
-    took the job, `runner` is the last of them; `said` and `way_out` belong to a failure, or to what
+    took the job, `runner` is the last of them; `said` and `hint` belong to a failure, or to what
     a cancelled job leaves behind.
     """
 
@@ -66,14 +66,14 @@ class StateEntry:
     run: int = 0
     runner: Runner | None = None
     said: str = ""
-    way_out: str = ""
+    hint: str = ""
     result: Mapping[str, Any] | None = None
     token: str = field(default_factory=lambda: secrets.token_hex(6), compare=False)
 
     def then(self, state: str, by: str, **changes: Any) -> StateEntry:
-        """Return the next entry; `said`, `way_out` and `result` aren't carried over."""
+        """Return the next entry; `said`, `hint` and `result` aren't carried over."""
         now = time.time_ns() // 1_000_000
-        cleared = {"said": "", "way_out": "", "result": None, **changes}
+        cleared = {"said": "", "hint": "", "result": None, **changes}
         return replace(self, state=state, by=by, made_ms=now, token=secrets.token_hex(6), **cleared)
 
     def to_json(self) -> bytes:

@@ -20,7 +20,7 @@ _APPLY_PREFIX = "apply-"
 _TABLES_SUFFIX = "-tables"
 _FOLDER = "measures"
 _MAX_VERSIONS = 4
-_WAY_OUT = "remove the folder `measures` beside the windows: counting starts over"
+_HINT = "remove the folder `measures` beside the windows: counting starts over"
 
 
 def source_of(downstream: str) -> str:
@@ -114,14 +114,12 @@ class CounterStore:
 
     def _document(self, source: str) -> VersionedDocument[CounterDocument]:
         form = DocumentFormat(
-            CounterDocument.to_json, CounterDocument.from_json, CounterDocument, _WAY_OUT
+            CounterDocument.to_json, CounterDocument.from_json, CounterDocument, _HINT
         )
         return VersionedDocument(self._storage, f"{_FOLDER}/{source}", form, _MAX_VERSIONS)
 
     def _tables(self, source: str) -> VersionedDocument[TableCounters]:
-        form = DocumentFormat(
-            TableCounters.to_json, TableCounters.from_json, TableCounters, _WAY_OUT
-        )
+        form = DocumentFormat(TableCounters.to_json, TableCounters.from_json, TableCounters, _HINT)
         return VersionedDocument(
             self._storage, f"{_FOLDER}/{source}{_TABLES_SUFFIX}", form, _MAX_VERSIONS
         )

@@ -29,13 +29,13 @@ _CLOCK_SKEW_CODES = ("RequestTimeTooSkewed", "RequestExpired")
 class ChangedError(MachineError, OSError):
     """A file has changed since its version was looked up."""
 
-    way_out = "it is tried again; if it lasts, find the other process that writes below the URL"
+    hint = "it is tried again; if it lasts, find the other process that writes below the URL"
 
 
 class UnknownConditionError(SluiceError, OSError):
     """The store doesn't know the condition."""
 
-    way_out = "use a store with conditional PUTs, see docs/how-to/object-stores.md"
+    hint = "use a store with conditional PUTs, see docs/how-to/object-stores.md"
 
 
 def translate_error(url: str, what: str, error: Exception) -> OSError:
@@ -56,7 +56,7 @@ def translate_error(url: str, what: str, error: Exception) -> OSError:
     if status == "501" or isinstance(error, (NotImplementedError, NotSupportedError)):
         return UnknownConditionError(f"{where}: {_cause(text)}")
     often = f", {attempts} attempts" if attempts > 1 else ""
-    message = f"{where}: {_cause(text)}{often}; {_way_out(status, code)}"
+    message = f"{where}: {_cause(text)}{often}; {_hint(status, code)}"
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         return PermissionError(message)
     return OSError(message)
@@ -71,7 +71,7 @@ def _cause(text: str) -> str:
     return f"{cause[:_SHOWN_CHARS]}{f' ({code})' if code else ''}"
 
 
-def _way_out(status: str, code: str) -> str:
+def _hint(status: str, code: str) -> str:
     if code in _CLOCK_SKEW_CODES:
         return "this machine's clock and the store's differ by many minutes: set it (NTP)"
     if status in ("401", "403"):

@@ -46,9 +46,9 @@ ON_THE_STACK = (
     "sluice status",
     "sluice status --json",
     "sluice top --once",
-    "sluice base list",
-    "sluice base check",
-    "sluice base make --from downstream --plan",
+    "sluice snapshot list",
+    "sluice snapshot check",
+    "sluice snapshot make --from downstream --plan",
     "sluice backfill --table shop.orders --plan",
     "sluice backfill --table 'shop.*' --table crm.customer --mode compare --plan",
     "sluice backfill --table shop.orders --from-key 1000000 --to-key 2000000 --plan",
@@ -63,15 +63,15 @@ and folders that are there in place of the documents'.
 BY_A_TEST = {
     r"make (run|up|down)|sluice run": "tests/cli/test_run.py",
     r"sluice (programs|down|run --rec.*)": "tests/test_wheel.py",
-    r"sluice (up|replay .*--paused|bootstrap --from tidb.*|base make)|sluice (restore|backfill)"
+    r"sluice (up|replay .*--paused|bootstrap --from tidb.*|snapshot make)|sluice (restore|backfill)"
     r" --table bank.child.*"
     r"|sluice backfill --table shop.orders|mariadb --defaults-file=.*": (
         "tests/cli/test_tried_documents.py"
     ),
     r"sluice (up pump-1|replay .*)": "tests/cli/test_cli.py",
     r"sluice bootstrap --from /mnt/.*": "tests/etl/copy/test_bootstrap_command.py",
-    r"sluice (base (make|forget).*|bootstrap --from base://)": (
-        "tests/etl/history/snapshots/test_bases_running.py"
+    r"sluice (snapshot (make|forget).*|bootstrap --from snapshot://)": (
+        "tests/etl/history/snapshots/test_snapshots_running.py"
     ),
     r"sluice archive export .*": "tests/etl/history/lake/test_lake_commands.py",
     r"sluice as-of .*": "tests/etl/history/as_of/test_asof_by_spark.py",

@@ -48,7 +48,7 @@ def damage(config):
 
 def test_0_it_is_done(sluice):
     assert sluice.started("pause").returncode == 0
-    assert sluice.typed("decisions", "list").returncode == 0
+    assert sluice.typed("overrides", "list").returncode == 0
 
 
 def test_1_what_was_asked_for_can_not_be_done(sluice):
@@ -56,7 +56,7 @@ def test_1_what_was_asked_for_can_not_be_done(sluice):
     *pipeline, error = done.stderr.splitlines()
     assert (done.returncode, len(pipeline), done.stdout) == (1, 1, "")
     assert "'soon'" in error
-    assert sluice.typed("decisions", "remove", str(TS)).returncode == 1
+    assert sluice.typed("overrides", "remove", str(TS)).returncode == 1
 
 
 def test_1_a_defect_shows_its_stack_trace(sluice, config):
@@ -98,7 +98,7 @@ def test_4_replication_has_stopped_and_waits_for_somebody(sluice, config):
     assert sluice.typed("status").returncode == 3
 
 
-def test_4_a_damaged_relay_log_names_its_way_out(sluice, config):
+def test_4_a_damaged_relay_log_names_its_hint(sluice, config):
     damage(config)
     done = sluice.typed("relay", "show")
     assert done.returncode == 4, done.stderr

@@ -172,8 +172,8 @@ def test_an_entry_that_moves_is_not_written_over(
     site.registry.remove_drainer("sluice-2")
 
 
-def test_every_way_out_names_commands_that_there_are() -> None:
+def test_every_hint_names_commands_that_there_are() -> None:
     for words in ("pumps forget a", "pumps offline a --gone", "drainers offline a"):
         *command, _ = words.replace(" --gone", "").split()
         assert CliRunner().invoke(cli.group, [*command, "--help"]).exit_code == 0
-    assert "sluice pumps forget" in UnreadPumpError.way_out
+    assert "sluice pumps forget" in UnreadPumpError.hint

@@ -128,7 +128,7 @@ def test_the_command_of_an_error_has_landing_pass_a_misplaced_row(
     change = encode_insert(ORDINARY, row(15))
     with pytest.raises(MisplacedRowError) as error:
         window.check(at, INSERT, change, is_past=True)
-    found = re.search(r"`sluice (txn skip \d+)`", error.value.way_out)
+    found = re.search(r"`sluice (txn skip \d+)`", error.value.hint)
     assert found is not None
     sluice(*found[1].split())
     skips = LandingControl(RelayLog.open(story._url), frozenset()).skips(0)
@@ -141,19 +141,19 @@ def test_skipping_a_transaction_from_the_command_line_works_and_is_listed_and_ta
     story.insert(ITEM, {"id": 2, "name": "b"})
     at = story._ts
     sluice("txn", "skip", at, "--why", "it's broken")
-    listed = json.loads(sluice("decisions", "list", "--json").stdout)
+    listed = json.loads(sluice("overrides", "list", "--json").stdout)
     assert [(d["commit_ts"], d["action"], d["why"], d["used_ms"]) for d in listed] == [
         (at, "skip", "it's broken", None)
     ]
-    assert "not used yet" in sluice("decisions", "list").stdout
-    assert "sluice decisions remove" in sluice("txn", "skip", at, code=1).stderr
-    sluice("decisions", "remove", at)
-    assert "no decisions" in sluice("decisions", "list").stdout
+    assert "not used yet" in sluice("overrides", "list").stdout
+    assert "sluice overrides remove" in sluice("txn", "skip", at, code=1).stderr
+    sluice("overrides", "remove", at)
+    assert "no overrides" in sluice("overrides", "list").stdout
     sluice("txn", "skip", at)
     story.apply()
     assert story.rows("item") == [(1, "a")]
-    assert "; used " in sluice("decisions", "list").stdout
-    assert "no decision about" in sluice("decisions", "remove", at + 1, code=1).stderr
+    assert "; used " in sluice("overrides", "list").stdout
+    assert "no override about" in sluice("overrides", "remove", at + 1, code=1).stderr
 
 
 def test_what_is_applied_or_not_there_or_something_else_is_not_skipped(
@@ -188,8 +188,8 @@ def test_a_ddl_is_replaced_by_job_id_with_statements_from_option_and_file(
         "--file",
         tmp_path / "more.sql",
     )
-    (decision,) = json.loads(sluice("decisions", "list", "--json").stdout)
-    assert (decision["commit_ts"], decision["sql"]) == (
+    (override,) = json.loads(sluice("overrides", "list", "--json").stdout)
+    assert (override["commit_ts"], override["sql"]) == (
         ddl,
         ["ALTER TABLE item ADD COLUMN w bigint", "UPDATE item SET w = 5"],
     )
@@ -260,9 +260,7 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
     with job.run(Runner("a test")) as run:
         run.set_totals(table_of)
         run.did("d.item", Part(700, 1_000_000, 1))
-        run.end(
-            FAILED, said="d.item has a column that the downstream lacks", way_out="add it there"
-        )
+        run.end(FAILED, said="d.item has a column that the downstream lacks", hint="add it there")
     said = sluice("status", code=3).stdout
     assert (
         "job         backfill: failed, 25 %, 700 rows, 1.0 MB of about 4.0 MB, 1 of 4 chunks"

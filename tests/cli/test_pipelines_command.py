@@ -54,7 +54,7 @@ def test_an_order_goes_to_the_pipeline_that_is_named(sluice: Run) -> None:
     assert paused == {"search": True, "shop": False}
 
 
-@pytest.mark.parametrize("command", [("pause",), ("status",), ("decisions", "list")])
+@pytest.mark.parametrize("command", [("pause",), ("status",), ("overrides", "list")])
 def test_of_several_one_is_to_be_named(sluice: Run, command: tuple[str, ...]) -> None:
     code, _, said = sluice(*command)
     assert code == 2 and "which pipeline?" in said and "search" in said and "shop" in said
@@ -70,7 +70,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones_and_two_ways_to_name_one_a
 
 def test_the_only_one_needs_no_name(sluice: Run, folder: Path) -> None:
     (folder / "search.toml").unlink()
-    assert sluice("decisions", "list")[0] == 0
+    assert sluice("overrides", "list")[0] == 0
 
 
 def test_pipelines_are_listed_with_state_and_what_is_wrong_with_a_file(

@@ -49,7 +49,7 @@ def overview(**more: object) -> Overview:
             "stopped", "db:3306, checkpoint a.b", 4, 2_500.0, 9.0, 1_999.0
         ),
         "verified": VerifiedPart(1, 3.6e6, 10_000, ("a.b",), 3),
-        "decisions": ({"commit_ts": 1},),
+        "overrides": ({"commit_ts": 1},),
         "jobs": (),
         "failures": (),
         "held_back": (),

@@ -255,12 +255,12 @@ def test_the_task_of_operate_does_what_the_form_says_and_refuses_what_makes_no_s
     assert relay.control() == Control()
     run("skip-txn", str(ts), why="broken")
     run("replace-ddl", str(ts + 1), "ALTER TABLE a ADD b int; SELECT ';'")
-    assert [(d.commit_ts, d.action, d.sql, d.by, d.why) for d in relay.decisions.list()] == [
+    assert [(d.commit_ts, d.action, d.sql, d.by, d.why) for d in relay.overrides.list()] == [
         (ts, "skip", (), "airflow manual__1", "broken"),
         (ts + 1, "replace", ("ALTER TABLE a ADD b int", "SELECT ';'"), "airflow manual__1", ""),
     ]
-    run("remove-decision", str(ts))
-    assert len(relay.decisions.list()) == 1
+    run("remove-override", str(ts))
+    assert len(relay.overrides.list()) == 1
     assert str(ts + 1) in run("status")
     assert run("show") == "[]"
     job = Jobs(relay.storage).create("backfill", {}, WriteScope("db", ("d.t",)), "ann")

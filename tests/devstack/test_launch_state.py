@@ -38,7 +38,7 @@ def test_no_state_file_is_an_empty_state(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", '{"format": 99}'])
-def test_a_state_file_that_cannot_be_used_is_named_with_the_way_out(tmp_path, text):
+def test_a_state_file_that_cannot_be_used_is_named_with_the_hint(tmp_path, text):
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(StackError, match=r"state\.json.*make clean"):
         load_state(tmp_path)

@@ -173,7 +173,7 @@ def eventually(look, what, seconds=120):
 
 
 @pytest.mark.slow
-def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_out(stack, airflow):
+def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_hint(stack, airflow):
     damaged = stack.home / "relay" / window_path(470614793860415502)
     damaged.parent.mkdir(parents=True)
     damaged.write_text("no record")
@@ -219,7 +219,7 @@ def test_a_terminal_error_fails_the_tasks_once_pauses_the_dag_and_says_the_way_o
 
 
 @pytest.mark.slow
-def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_with_the_way_out(
+def test_a_bootstrap_is_asked_for_by_rest_and_what_hinders_it_ends_it_at_once_with_the_hint(
     stack, airflow
 ):
     (stack.home.parent / "dags" / "bootstrap.py").write_text((DAGS / "bootstrap.py").read_text())

@@ -123,14 +123,14 @@ def found(connection: pymysql.connections.Connection, piece: Cut) -> list[tuple[
 def make_ready(
     relay: RelayLog, told: Told, piece: Cut, at_ts: int, number: int = 0, **more: Any
 ) -> AlignedChunk:
-    """An appointment of which the rows are read already, in two files."""
+    """An aligned chunk of which the rows are read already, in two files."""
     asked = appoint(relay, piece, at_ts, number, **more)
     deliver(relay, told, piece, asked)
     return asked
 
 
 def appoint(relay: RelayLog, piece: Cut, at_ts: int, number: int = 0, **more: Any) -> AlignedChunk:
-    """An appointment without an outcome."""
+    """An aligned chunk without an outcome."""
     asked = AlignedChunk(
         at_ts, more.pop("job", "job"), number, TABLES[piece.table].id, "rnd", piece.table,
         condition=piece.condition, key=(piece.column,) if piece.column else (), **more,
@@ -140,7 +140,7 @@ def appoint(relay: RelayLog, piece: Cut, at_ts: int, number: int = 0, **more: An
 
 
 def deliver(relay: RelayLog, told: Told, piece: Cut, asked: AlignedChunk) -> None:
-    """The rows of an appointment, and its outcome."""
+    """The rows of an aligned chunk, and its outcome."""
     rows = told.rows_at(asked.at_ts, piece)
     loads = [
         _write(relay, f"jobs/{asked.job}/{asked.at_ts}-{n}.load", TABLES[piece.table], some)

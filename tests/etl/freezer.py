@@ -26,7 +26,7 @@ from typing import Any, Self
 ROOT = Path(__file__).parents[2]
 PATIENCE = "SLUICE_TEST_PATIENCE"
 """The environment's: how many times as long is waited."""
-_ORDERS = ("control", "decisions", "appointments")
+_ORDERS = ("control", "overrides", "aligned-chunks")
 
 
 class Freezer:

@@ -14,7 +14,7 @@ from sluice.etl.downstream.sinks import ApplyError
 from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.tasks import airflow_task as task
 from sluice.etl.tasks.airflow_task import TaskFailedPermanently, run_paired, run_task
-from sluice.etl.tasks.task_errors import say_way_out
+from sluice.etl.tasks.task_errors import say_hint
 from sluice.relay import Failure, RelayLog
 
 
@@ -68,7 +68,7 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
     relay, caplog
 ):
     def refused(settings, got_on):
-        raise ApplyError("a row is missing", way_out="bring it back")
+        raise ApplyError("a row is missing", hint="bring it back")
 
     with pytest.raises(
         TaskFailedPermanently,
@@ -77,10 +77,10 @@ def test_a_terminal_error_ends_the_task_for_good_and_is_there_to_be_read_until_i
         run_task(pipelines()[""], "apply", refused)
     assert isinstance(caught.value, AirflowFailException)
     assert caught.value.__suppress_context__, "a stack trace tells operators nothing"
-    say_way_out({"exception": caught.value})
+    say_hint({"exception": caught.value})
     assert caplog.records[-1].getMessage().startswith("hint: bring it back")
     (failure,) = relay.failures.list()
-    assert (failure.what, failure.said, failure.way_out) == (
+    assert (failure.what, failure.said, failure.hint) == (
         "apply", "a row is missing; bring it back", "bring it back",
     )  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_a_programming_error_is_terminal_and_keeps_its_stack_trace(relay):
     with pytest.raises(TaskFailedPermanently, match="KeyError") as caught:
         run_task(pipelines()[""], "land", broken)
     assert isinstance(caught.value.__cause__, KeyError)
-    assert relay.failures.list()[0].way_out == DefectError.way_out
+    assert relay.failures.list()[0].hint == DefectError.hint
 
 
 def test_settings_that_are_wrong_stop_the_task(relay, monkeypatch, tmp_path):
@@ -130,7 +130,7 @@ def test_when_one_of_a_runs_two_tasks_has_stopped_the_other_one_ends_so_that_the
         return {"landed": 1}
 
     def refused(settings, got_on, stop):
-        raise ApplyError("a row is missing", way_out="bring it back")
+        raise ApplyError("a row is missing", hint="bring it back")
 
     assert run_paired(pipelines()[""], "land", "apply", lands) == {"landed": 1}
 
@@ -145,7 +145,7 @@ def test_a_task_that_has_just_stopped_is_resumed_before_its_dag_pauses(relay, mo
     def applies(settings, got_on, stop):
         attempts.append(relay.failures.list())
         if len(attempts) == 1:
-            raise ApplyError("a row is missing", way_out="bring it back")
+            raise ApplyError("a row is missing", hint="bring it back")
         return {"applied": 1}
 
     def operator():

@@ -19,7 +19,7 @@ class Server:
 
     def __init__(self, port, pipeline):
         self.origin = f"http://127.0.0.1:{port}"
-        self.base = f"{self.origin}{PREFIX}"
+        self.snapshot = f"{self.origin}{PREFIX}"
         self.pipeline = pipeline
         self.tokens = {}
 
@@ -33,7 +33,9 @@ class Server:
 
     def call(self, method, path, body=None, headers=None):
         """(status, body, headers) of what is below Airflow's address; redirects aren't followed."""
-        request = urllib.request.Request(f"{self.base}{path}", body, headers or {}, method=method)
+        request = urllib.request.Request(
+            f"{self.snapshot}{path}", body, headers or {}, method=method
+        )
         opener = urllib.request.build_opener(_Stay)
         try:
             with opener.open(request, timeout=120) as answer:

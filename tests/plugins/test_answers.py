@@ -93,14 +93,14 @@ def test_an_order_has_everything_worked_out_anew():
     asyncio.run(story())
 
 
-def test_an_error_is_told_with_its_way_out_and_not_kept():
+def test_an_error_is_told_with_its_hint_and_not_kept():
     def wrong():
-        raise RequestError("no such thing", way_out="ask for another")
+        raise RequestError("no such thing", hint="ask for another")
 
     async def story():
         answered = await answer(Asked(), ("wrong", "shop"), wrong)
         assert answered.status_code == 409
-        assert json.loads(answered.body)["way_out"] == "ask for another"
+        assert json.loads(answered.body)["hint"] == "ask for another"
         assert (await answer(Asked(), ("wrong", "shop"), dict)).status_code == 200
 
     asyncio.run(story())
@@ -157,7 +157,7 @@ def test_a_list_of_jobs_holds_the_newest_and_no_tables_and_what_is_over_is_read_
 
 def test_a_job_shows_the_unfinished_tables_first_and_those_that_one_looks_for(pipeline):
     job = Jobs.for_pipeline(pipeline.settings.open_relay()).create(
-        "base", {}, WriteScope("", ()), "somebody"
+        "snapshot", {}, WriteScope("", ()), "somebody"
     )
     with job.run(Runner("a test")) as run:
         run.set_totals(

@@ -126,7 +126,7 @@ def test_what_rows_hold_needs_a_right_of_its_own(pages):
         for rows in each["tables"]
         if isinstance(rows, dict)
     )
-    assert pages.get(f"{one}/state", "val")["decision"] is None
+    assert pages.get(f"{one}/state", "val")["override"] is None
     assert not any(
         failure["observed"]
         for suite in pages.get("quality", "val")["suites"]
@@ -155,7 +155,7 @@ def test_every_answer_forbids_scripts_in_the_page_and_frames_of_others(pages):
             and "script-src 'self'" in policy
             and "unsafe" not in policy
         )
-        assert "frame-ancestors 'self'" in policy and "base-uri 'none'" in policy
+        assert "frame-ancestors 'self'" in policy and "snapshot-uri 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
 
 
@@ -174,18 +174,18 @@ def test_who_may_not_trigger_the_dag_gets_no_order_through(pages):
     job = pages.pipeline.failed
     before = job.entry()
     transaction = f"transactions/{pages.pipeline.inserted}"
-    decisions = (
+    overrides = (
         f"{transaction}/skip-txn",
         f"{transaction}/skip-ddl",
-        f"{transaction}/remove-decision",
+        f"{transaction}/remove-override",
     )
-    for path in (f"jobs/{job.id}/cancel", "tasks/pause", *decisions):
+    for path in (f"jobs/{job.id}/cancel", "tasks/pause", *overrides):
         status, said = pages.order(path, "vic")
         assert (status, "operate" in said["detail"]) == (403, True)
     status, said = pages.order("time/restore", "vic", json.dumps({"until": "2026-01-01"}).encode())
     assert (status, "restore" in said["detail"]) == (403, True)
     assert job.entry() == before
-    assert pages.get(f"{transaction}/state")["decision"] is None
+    assert pages.get(f"{transaction}/state")["override"] is None
     assert not any(dag["may"] for dag in pages.get("context", "vic")["dags"].values())
     assert all(dag["may"] for dag in pages.get("context", "uma")["dags"].values())
 
@@ -216,7 +216,7 @@ def test_an_order_that_another_site_could_send_is_refused(pages, change):
         403,
         415,
     )
-    assert pages.get(f"transactions/{pages.pipeline.inserted}/state")["decision"] is None
+    assert pages.get(f"transactions/{pages.pipeline.inserted}/state")["override"] is None
 
 
 def test_an_order_by_link_is_none(pages):
@@ -264,11 +264,11 @@ def test_a_job_whose_run_airflow_has_removed_is_given_the_commands_that_go_on_wi
 ):
     jobs = Jobs.for_pipeline(load_settings(pages.pipeline.config).open_relay())
     job = jobs.create(
-        "base", {"source": "tidb"}, WriteScope("nowhere", ()), "airflow manual__of_last_year"
+        "snapshot", {"source": "tidb"}, WriteScope("nowhere", ()), "airflow manual__of_last_year"
     )
     status, said = pages.order(f"jobs/{job.id}/resume", "ann")
-    assert (status, f"`sluice jobs resume {job.id}`" in said["way_out"]) == (409, True), said
-    assert "has the run manual__of_last_year of the DAG base no longer" in said["error"]
+    assert (status, f"`sluice jobs resume {job.id}`" in said["hint"]) == (409, True), said
+    assert "has the run manual__of_last_year of the DAG snapshot no longer" in said["error"]
     status, said = pages.order(f"jobs/{job.id}/cancel", "ann")
     assert (status, job.entry().state) == (200, CANCELLING)
     assert (
@@ -323,27 +323,27 @@ def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_taken_bac
         )[0]
         == 200
     )
-    decision = pages.get(f"transactions/{at}/state")["decision"]
-    assert (decision["by"], decision["why"], decision["action"]) == (
+    override = pages.get(f"transactions/{at}/state")["override"]
+    assert (override["by"], override["why"], override["action"]) == (
         "airflow uma",
         TRAP.format("why"),
         "skip",
     )
     status, said = pages.order(f"transactions/{at}/skip-txn", "ann")
-    assert status == 409 and "decision" in said["error"]
-    status, said = pages.order(f"transactions/{at}/remove-decision", "ann")
+    assert status == 409 and "override" in said["error"]
+    status, said = pages.order(f"transactions/{at}/remove-override", "ann")
     assert status == 503 and said["transient"], (
         "the downstream, which knows whether it was used, is away"
     )
-    assert pages.get(f"transactions/{at}/state")["decision"] is not None
-    load_settings(pages.pipeline.config).open_relay().decisions.remove(at)
+    assert pages.get(f"transactions/{at}/state")["override"] is not None
+    load_settings(pages.pipeline.config).open_relay().overrides.remove(at)
     deeds = [
         (deed["by"], deed["what"], deed["about"])
         for deed in pages.get("jobs")["deeds"]
         if deed["about"] == str(at)
     ]
     assert deeds == [
-        ("ann", "remove-decision", str(at)),
+        ("ann", "remove-override", str(at)),
         ("ann", "skip-txn", str(at)),
         ("uma", "skip-txn", str(at)),
     ]
@@ -366,12 +366,12 @@ def _until(true):
         time.sleep(0.2)
 
 
-def test_what_cannot_be_searched_for_is_said_with_the_way_out(pages):
+def test_what_cannot_be_searched_for_is_said_with_the_hint(pages):
     for wrong in ("where=id+%3D", "since=yesterday", "until=7", "where=nothing(1)"):
         status, body, _ = pages.call(
             "GET", f"/sluice/api/transactions?{wrong}", None, pages.cookie("vic")
         )
-        assert status == 409 and json.loads(body)["way_out"], wrong
+        assert status == 409 and json.loads(body)["hint"], wrong
     assert pages.get("transactions?where=no_such_column+%3D+1")["unknown"] == ["no_such_column"]
     for path in ("7", "1" * 19, f"{pages.pipeline.inserted}/value?position=9&column=v&side=new"):
         assert (
@@ -438,7 +438,7 @@ def look(pages, chromium):
             context = closing.enter_context(chromium.new_context(**options))
             context.set_default_timeout(PATIENCE_MS)
             context.add_cookies(
-                [{"name": "_token", "value": pages.tokens[who], "url": f"{pages.base}/"}]
+                [{"name": "_token", "value": pages.tokens[who], "url": f"{pages.snapshot}/"}]
             )
             tab = context.new_page()
             tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -446,7 +446,7 @@ def look(pages, chromium):
             tab.on(
                 "console", lambda said: wrong.append(said.text) if said.type == "error" else None
             )
-            tab.goto(f"{pages.base}{path}")
+            tab.goto(f"{pages.snapshot}{path}")
             return tab
 
         yield open_tab
@@ -541,7 +541,7 @@ def test_a_search_is_kept_in_the_address_and_finds_by_key(look, pages):
     expect(tab.locator("#entries li")).to_have_count(0)
 
 
-def test_the_way_out_of_a_transaction_is_the_roles(look, pages):
+def test_the_hint_of_a_transaction_is_the_roles(look, pages):
     for who, buttons in (("vic", 0), ("uma", 1)):
         tab = look(f"/sluice/transactions?at={pages.pipeline.inserted}", who)
         expect(tab.locator("#remedies")).to_contain_text("Whether it is applied can't be known")
@@ -552,10 +552,10 @@ def test_the_data_docs_stand_in_a_frame_and_none_of_their_scripts_runs(chromium,
     with chromium.new_context() as context:  # the browser says aloud what it does not run
         context.set_default_timeout(PATIENCE_MS)
         context.add_cookies(
-            [{"name": "_token", "value": pages.tokens["ann"], "url": f"{pages.base}/"}]
+            [{"name": "_token", "value": pages.tokens["ann"], "url": f"{pages.snapshot}/"}]
         )
         tab = context.new_page()
-        tab.goto(f"{pages.base}/sluice/quality")
+        tab.goto(f"{pages.snapshot}/sluice/quality")
         tab.get_by_role("link", name="Data Docs").click()
         frame = tab.frame_locator("#docs")
         frame.get_by_role("link", name="a page").click()
@@ -588,7 +588,7 @@ def test_what_is_new_appears_by_itself_and_what_is_open_stays_open(look, pages):
     drawn(tab)
     tab.locator(f"#job-{pages.pipeline.failed.id} summary").click()
     jobs = Jobs(RelayLog.open(load_settings(pages.pipeline.config).relay.url).storage)
-    new = jobs.create("base", {}, WriteScope("elsewhere", ("a.b",)), "somebody")
+    new = jobs.create("snapshot", {}, WriteScope("elsewhere", ("a.b",)), "somebody")
     expect(tab.locator(f"#job-{new.id}")).to_be_visible()
     expect(tab.locator(f"#job-{pages.pipeline.failed.id} details")).to_have_attribute("open", "")
 

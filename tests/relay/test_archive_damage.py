@@ -45,7 +45,7 @@ def spoiled(path: Path, archive: Archive, data: bytes, expected: pa.Table) -> st
         assert everything(archive.url).equals(expected)
         return ""
     except RelayError as error:
-        assert error.way_out
+        assert error.hint
         return str(error)
 
 

@@ -251,20 +251,20 @@ def test_an_archive_in_an_object_store_is_appended_to_read_and_compacted(tmp_pat
     assert archive.log.find(BASE + 25).hi == relay.last().hi
 
 
-def test_decisions_go_with_the_windows_and_one_that_was_used_stays(tmp_path):
+def test_overrides_go_with_the_windows_and_one_that_was_used_stays(tmp_path):
     relay = filled(tmp_path, 2)
     archive = Archive.open(f"{tmp_path.as_uri()}/archive")
     kept, used, late = (Override(BASE + i, SKIP, why=f"{i}") for i in (3, 7, 13))
-    for decision in (kept, used, late):
-        relay.decisions.add(decision)
-    relay.decisions.mark_used([used])
-    assert sync_overrides(relay.decisions, archive.overrides_of()) == 3
-    assert sync_overrides(relay.decisions, archive.overrides_of()) == 0
-    relay.decisions.remove(late.commit_ts)
-    relay.decisions.remove(used.commit_ts)
+    for override in (kept, used, late):
+        relay.overrides.add(override)
+    relay.overrides.mark_used([used])
+    assert sync_overrides(relay.overrides, archive.overrides_of()) == 3
+    assert sync_overrides(relay.overrides, archive.overrides_of()) == 0
+    relay.overrides.remove(late.commit_ts)
+    relay.overrides.remove(used.commit_ts)
     changed = Override(kept.commit_ts, SKIP, why="another reason")
-    relay.decisions.remove(kept.commit_ts)
-    relay.decisions.add(changed)
-    sync_overrides(relay.decisions, archive.overrides_of())
-    assert archive.log.decisions.list() == [changed, used]
-    assert isinstance(archive.log.decisions, Overrides)
+    relay.overrides.remove(kept.commit_ts)
+    relay.overrides.add(changed)
+    sync_overrides(relay.overrides, archive.overrides_of())
+    assert archive.log.overrides.list() == [changed, used]
+    assert isinstance(archive.log.overrides, Overrides)

@@ -39,7 +39,7 @@ def test_a_window_that_does_not_fit_is_not_landed_and_fits_once_there_is_room(di
             lo = land(log, lo)
     assert lo > BASE
     assert ours(full.value).transient
-    assert "make room" in ours(full.value).way_out
+    assert "make room" in ours(full.value).hint
     windows = list(log.windows(0))
     assert [each.lo for each in windows] == list(range(BASE, lo, 10))
     assert log.read(windows).num_rows == len(windows)

@@ -155,7 +155,7 @@ def test_a_url_with_credentials_is_refused_and_not_repeated(url):
     assert "environment" in text
 
 
-def test_a_url_of_a_store_without_a_condition_is_refused_with_the_way_out():
+def test_a_url_of_a_store_without_a_condition_is_refused_with_the_hint():
     with pytest.raises(RelayError, match="NFS"):
         RelayLog.open("hdfs://namenode:8020/relay")
 

@@ -30,12 +30,12 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("settled")
 def test_looking_again_at_what_is_as_it_was_lists_nothing(s3_server: S3Server) -> None:
     log = RelayLog.open(s3_server.url())
-    log.decisions.add(Override(5, SKIP))
+    log.overrides.add(Override(5, SKIP))
     log.change_control(lambda control: Control(land_paused=True))
 
     def look() -> None:
         assert log.control().land_paused
-        assert [each.commit_ts for each in log.decisions.list()] == [5]
+        assert [each.commit_ts for each in log.overrides.list()] == [5]
         assert log.aligned_chunks.agenda(0).pending == ()
 
     look()
@@ -54,11 +54,11 @@ def test_what_another_process_orders_is_seen_at_the_next_look(s3_server: S3Serve
         assert log.control().apply_paused is paused
         assert log.control().apply_paused is paused
     for why in ("first", "again"):
-        other.decisions.add(Override(5, SKIP, why=why))
-        assert [each.why for each in log.decisions.list()] == [why]
-        assert [each.why for each in log.decisions.list()] == [why]
-        other.decisions.remove(5)
-        assert log.decisions.list() == []
+        other.overrides.add(Override(5, SKIP, why=why))
+        assert [each.why for each in log.overrides.list()] == [why]
+        assert [each.why for each in log.overrides.list()] == [why]
+        other.overrides.remove(5)
+        assert log.overrides.list() == []
     made = AlignedChunk(AT, "job", 0, 1, "d", "t")
     other.aligned_chunks.make(made)
     assert log.aligned_chunks.agenda(0).pending == (made,)
@@ -82,10 +82,10 @@ def test_what_nobody_told_of_is_seen_after_a_while(
 
 def test_a_list_that_may_lag_is_not_remembered_right_after_a_change(s3_server: S3Server) -> None:
     log = RelayLog.open(s3_server.url())
-    log.decisions.add(Override(5, SKIP))
-    log.decisions.list()
+    log.overrides.add(Override(5, SKIP))
+    log.overrides.list()
     s3_server.counted()
-    log.decisions.list()
+    log.overrides.list()
     assert s3_server.counted()["LIST"] == 1
 
 

@@ -110,9 +110,9 @@ def test_windows_that_somebody_removed_do_not_come_back_without_their_parts(tmp_
 def test_a_decision_that_no_list_knows_of_can_be_taken_back(
     unlisted: Callable[[], RelayLog],
 ) -> None:
-    unlisted().decisions.add(Override(5, SKIP))
-    assert unlisted().decisions.remove(5)
-    assert not unlisted().decisions.remove(5)
+    unlisted().overrides.add(Override(5, SKIP))
+    assert unlisted().overrides.remove(5)
+    assert not unlisted().overrides.remove(5)
 
 
 class OneOldList(LocalStorage):

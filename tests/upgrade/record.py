@@ -6,8 +6,8 @@ own code.
 The recorded one, `release_1.tar.gz`, is what the first release writes: it is made anew only as long
 as that one isn't released. A release with another format records one of its own beside it.
 
-    relay/        three windows, applied through the first one; orders, a decision, a job, an appointment
-    archive/      the same windows in a volume, a base
+    relay/        three windows, applied through the first one; orders, an override, a job, an aligned chunk
+    archive/      the same windows in a volume, a snapshot
     pump/         a pump's data directory: transactions, a rollback, a fake binlog, a Prewrite without verdict
     expected.json what is to be read of it
 """
@@ -127,10 +127,10 @@ class _Keeper:
 
 
 def _orders(relay: RelayLog, hi: int) -> None:
-    """Orders, a decision about a transaction to come, a job with an appointment, and a claim."""
+    """Orders, an override about a transaction to come, a job with an aligned chunk, and a claim."""
     relay.claim("land")
     relay.change_control(lambda control: replace(control, land_paused=True))
-    relay.decisions.add(Override(hi + 1000, SKIP, (), "ann", "too large", 1))
+    relay.overrides.add(Override(hi + 1000, SKIP, (), "ann", "too large", 1))
     Consumers(relay).note("other", hi, "another pipeline")
     job = Jobs(relay.storage).create(
         "backfill", {"of": ["rnd.plain"]}, WriteScope("db:3306", ("rnd.plain",)), "ann"
@@ -142,9 +142,9 @@ def _orders(relay: RelayLog, hi: int) -> None:
 def _archive(folder: Path, relay: RelayLog) -> None:
     archive = Archive.open(f"file://{folder}/archive")
     archive_all(relay, archive)
-    bases, name, rows = SnapshotStore(archive.storage), snapshot_id(400, "a1"), b"rows" * 10
-    bases.begin(name, PendingSnapshot("base-1", made_ms=1))
-    path = f"bases/{name}/102/1.parquet"
+    snapshots, name, rows = SnapshotStore(archive.storage), snapshot_id(400, "a1"), b"rows" * 10
+    snapshots.begin(name, PendingSnapshot("snapshot-1", made_ms=1))
+    path = f"snapshots/{name}/102/1.parquet"
     with archive.storage.new_file(path) as file:
         file.write(rows)
     table = SnapshotTable(
@@ -153,7 +153,7 @@ def _archive(folder: Path, relay: RelayLog) -> None:
         TABLES["plain"].to_json(),
         (SnapshotFile(path, 3, len(rows), google_crc32c.value(rows), 90),),
     )
-    bases.publish(
+    snapshots.publish(
         ArchiveSnapshot(name, 400, 1, 7, 1, "a test", ({"id": 1, "name": "rnd"},), (table,))
     )
     Pins(archive.storage).note("restore-1", Pin("a restore", 400, (name,), "restore-1", 500))

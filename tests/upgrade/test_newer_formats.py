@@ -78,14 +78,14 @@ DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]
         newer_json,
         lambda f: relay_of(f).ownership(),
     ),
-    "decision": ("relay/decisions/*.json", newer_json, lambda f: relay_of(f).decisions.list()),
+    "override": ("relay/overrides/*.json", newer_json, lambda f: relay_of(f).overrides.list()),
     "position of a consumer": (
         "relay/consumers/other.json",
         newer_json,
         lambda f: Consumers(relay_of(f)).positions(),
     ),
-    "appointment": (
-        "relay/appointments/*.json",
+    "aligned chunk": (
+        "relay/aligned-chunks/*.json",
         newer_json,
         lambda f: relay_of(f).aligned_chunks.of_job("backfill"),
     ),
@@ -110,12 +110,12 @@ DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]
         newer_index,
         lambda f: archive_of(f).log.last(),
     ),
-    "base": (
-        "archive/bases/*/base.json",
+    "snapshot": (
+        "archive/snapshots/*/snapshot.json",
         newer_sealed,
         lambda f: SnapshotStore(archive_of(f).storage).latest(500),
     ),
-    "hold": ("archive/holds/*.json", newer_json, lambda f: Pins(archive_of(f).storage).all()),
+    "hold": ("archive/pins/*.json", newer_json, lambda f: Pins(archive_of(f).storage).all()),
 }
 
 
@@ -130,7 +130,7 @@ def test_a_newer_document_is_refused_by_its_format(folder: Path, kind: str) -> N
     before = everything(folder)
     with pytest.raises(RelayError, match="has format 2, this version of Sluice reads 1") as caught:
         read(folder)
-    assert "install the version that wrote it" in caught.value.way_out
+    assert "install the version that wrote it" in caught.value.hint
     assert not caught.value.transient
     assert everything(folder) == before
 

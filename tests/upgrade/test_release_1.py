@@ -112,15 +112,15 @@ def test_the_archive_of_release_1_holds_what_its_relay_log_does(release_1: Path)
     read = pa.concat_tables(relay.read([window]) for window in relay.windows(0))
     archived = [part for window in changes.windows(0) for part in window.parts]
     assert archived and read.num_rows == sum(part.rows for part in archived)
-    base = SnapshotStore(archive.storage).latest(400)
-    assert base is not None and base.table("rnd", "plain") is not None
+    snapshot = SnapshotStore(archive.storage).latest(400)
+    assert snapshot is not None and snapshot.table("rnd", "plain") is not None
     assert list(Pins(archive.storage).all()) == ["restore-1"]
 
 
-def test_orders_decisions_jobs_and_positions_of_release_1_are_known(release_1: Path) -> None:
+def test_orders_overrides_jobs_and_positions_of_release_1_are_known(release_1: Path) -> None:
     relay, hi = RelayLog.open(f"file://{release_1}/relay"), expected_of(release_1)["hi"][-1]
     assert relay.control().land_paused
-    assert [decision.by for decision in relay.decisions.list()] == ["ann"]
+    assert [override.by for override in relay.overrides.list()] == ["ann"]
     assert Consumers(relay).positions()["other"] == hi
     (job,) = Jobs(relay.storage).list()
     assert (job.id, job.entry().state, job.plan()) == (

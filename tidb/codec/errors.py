@@ -9,7 +9,7 @@ class CodecError(SluiceError, ValueError):
     `position` is the byte offset in the decoded buffer, None when encoding.
     """
 
-    way_out = "leave the transaction out: `sluice txn skip`"
+    hint = "leave the transaction out: `sluice txn skip`"
 
     def __init__(self, what: str, position: int | None = None) -> None:
         super().__init__(what if position is None else f"{what} at byte {position}")

@@ -15,7 +15,7 @@ ALLOW_INVALID_DATES = 1 << 25
 class ConversionError(SluiceError, ValueError):
     """A value that can't be converted exactly; says why. `value` is what it was, as text."""
 
-    way_out = "convert the column downstream by hand, then `sluice ddl skip`"
+    hint = "convert the column downstream by hand, then `sluice ddl skip`"
 
     def __init__(self, value: object, reason: str) -> None:
         super().__init__(f"{shown(value)}: {reason}")

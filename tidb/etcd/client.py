@@ -24,7 +24,7 @@ class EtcdError(SluiceError):
     """etcd could not answer. The message names the call, the key and the last failure."""
 
     transient = True
-    way_out = "see whether PD (its etcd) runs at pd-urls and can be reached from here"
+    hint = "see whether PD (its etcd) runs at pd-urls and can be reached from here"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class RegistryError(SluiceError):
     """A registry entry that can't be read or written. The message names its key."""
 
     transient = True
-    way_out = "correct or remove the entry that it names"
+    hint = "correct or remove the entry that it names"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class PDError(SluiceError):
     """PD could not answer. The message names the call, the addresses tried and the last failure."""
 
     transient = True
-    way_out = "see whether PD runs at pd-urls and can be reached from here"
+    hint = "see whether PD runs at pd-urls and can be reached from here"
 
 
 def worth_retrying(error: grpc.RpcError) -> bool:

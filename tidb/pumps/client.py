@@ -42,7 +42,7 @@ class PumpWriteError(SluiceError):
     """
 
     transient = True
-    way_out = "start a pump, or look into the log of the one it names"
+    hint = "start a pump, or look into the log of the one it names"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class CommitsGoneError(PumpReadError):
     """
 
     transient = False
-    way_out = "copy the data anew: the pump doesn't have them any more"
+    hint = "copy the data anew: the pump doesn't have them any more"
 
 
 def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:

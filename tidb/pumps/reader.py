@@ -36,7 +36,7 @@ class PumpReadError(SluiceError):
     """
 
     transient = True
-    way_out = "start the pump again, or look into its log"
+    hint = "start the pump again, or look into its log"
 
     def __init__(self, message: str, *, unimplemented: bool = False) -> None:
         super().__init__(message)

@@ -30,7 +30,7 @@ class TiKVError(SluiceError):
     """
 
     transient = True
-    way_out = "see whether TiKV runs and can be reached from here"
+    hint = "see whether TiKV runs and can be reached from here"
 
 
 class TxnKind(StrEnum):

@@ -44,9 +44,7 @@ _CHUNK_BYTES = 1 << 20
 class BinlogFileError(SluiceError):
     """A binlog file isn't what it should be; names file, offset and a hint."""
 
-    way_out = (
-        "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
-    )
+    hint = "bring back an undamaged copy of the file, or begin a new folder at an earlier commitTS"
 
 
 class DamagedRecordError(BinlogFileError):

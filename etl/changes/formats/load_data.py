@@ -55,7 +55,7 @@ STATEMENT_BYTES = 1 << 20
 class UnsupportedColumnError(SluiceError, ValueError):
     """A column of a kind, or with values, that can't be written; names table and column."""
 
-    way_out = "leave the table out with a [filter], or the transaction: `sluice txn skip`"
+    hint = "leave the table out with a [filter], or the transaction: `sluice txn skip`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class ProtocolError(SluiceError):
     """An answer that no server of this protocol would give."""
 
     transient = True
-    way_out = "see what stands between here and the server"
+    hint = "see what stands between here and the server"
 
 
 @dataclass(frozen=True, slots=True)

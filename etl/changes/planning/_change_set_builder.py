@@ -107,7 +107,7 @@ class ChangeSetBuilder:
         except PartitionError as error:
             raise ChangeError(
                 f"DDL at commit_ts {ddl.commit_ts}: {error}.",
-                way_out=f"`sluice ddl replace {ddl.commit_ts}`",
+                hint=f"`sluice ddl replace {ddl.commit_ts}`",
             ) from error
         found = self._schemas.find(move.table.id, ddl.commit_ts)
         kept = kept.filter(pa.array(~_named(kept, self._ignored)))

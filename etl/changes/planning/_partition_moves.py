@@ -191,7 +191,7 @@ def _relocated_rows(changes: pa.Table, places: np.ndarray, move: PartitionMove) 
             raise PartitionError(
                 f"commit_ts {row['commit_ts']}: a change by schema version {row['schema_version']},"
                 f" near the last change of its partitions: {error}.",
-                way_out=(
+                hint=(
                     f"`sluice txn skip {row['commit_ts']}` leaves the transaction out; see to its"
                     " rows by hand"
                 ),

@@ -228,12 +228,12 @@ class BatchPayload:
         for counted in self.counted_before:
             yield from counted.parts
 
-    def decided(self, decisions: Sequence[Override]) -> BatchPayload:
+    def decided(self, overrides: Sequence[Override]) -> BatchPayload:
         """With what operators decided."""
         return replace(
             self,
-            skipped=frozenset(one.named for one in decisions if one.action == SKIP),
-            replaced={one.named: tuple(one.sql) for one in decisions if one.action == REPLACE},
+            skipped=frozenset(one.named for one in overrides if one.action == SKIP),
+            replaced={one.named: tuple(one.sql) for one in overrides if one.action == REPLACE},
         )
 
     def written_of(self, ignored: Iterable[int]) -> frozenset[int]:

@@ -311,7 +311,7 @@ class _DdlScoper:
         ts = self._ddl.commit_ts
         return ScopeError(
             f"{self._ddl.title}: {what}. Statement: {self._ddl.query[:1000]}.",
-            way_out=(
+            hint=(
                 f"{way} leave the statement out: `sluice ddl skip {ts}`, or {ts} in [filter]"
                 " ignore-txn-commit-ts"
             ),

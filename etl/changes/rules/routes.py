@@ -78,7 +78,7 @@ class RouteError(SluiceError, ValueError):
     Names both and the ways out.
     """
 
-    way_out = "give one of the tables another target, or write a [[route]] rule that merges them"
+    hint = "give one of the tables another target, or write a [[route]] rule that merges them"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _NOTHING = pa.py_buffer(b"")
 class ChangeError(SluiceError, ValueError):
     """Changes that can't be applied; names table, key and commit_ts."""
 
-    way_out = "leave the transaction out: `sluice txn skip`"
+    hint = "leave the transaction out: `sluice txn skip`"
 
 
 @dataclass(frozen=True, slots=True)

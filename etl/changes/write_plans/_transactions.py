@@ -88,7 +88,7 @@ def transaction_steps(
             raise ChangeError(
                 f"the transaction at commit_ts {commit_ts} is {size} bytes as one message, more"
                 f" than the {MAX_MESSAGE_BYTES} that protobuf readers take",
-                way_out=f"leave it out, `sluice txn skip {commit_ts}`, and copy its rows",
+                hint=f"leave it out, `sluice txn skip {commit_ts}`, and copy its rows",
             )
         if waiting and len(waiting) + size > step_bytes:
             yield _step(last, waiting, rows, count)

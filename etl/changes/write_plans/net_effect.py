@@ -31,7 +31,7 @@ class InconsistentHistory(SluiceError, ValueError):
     them. `change` is the index of the second one.
     """
 
-    way_out = (
+    hint = (
         "land the window again into an empty relay log, or leave the transaction out: `sluice txn"
         " skip`"
     )

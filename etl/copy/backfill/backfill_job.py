@@ -1,6 +1,6 @@
 """A backfill at work: chunk after chunk is cut, appointed, read and handed to apply.
 
-While one chunk is read the one before is being written, and the next has its appointment already. A
+While one chunk is read the one before is being written, and the next has its aligned chunk already. A
 chunk that comes to nothing, whatever the reason, is appointed again, smaller if it took too long.
 """
 
@@ -43,16 +43,16 @@ from sluice.tidb.schema import Table
 log = logging.getLogger("sluice.backfill")
 
 _MAX_CHUNK_BYTES = 24 << 20
-"""Size of one chunk at most."""
+"""Of one chunk."""
 _MAX_ATTEMPTS = 30
-"""Attempts at one chunk."""
+"""Of one chunk."""
 _WAIT_LOG_DELAY_S = 3.0
 _POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillEndpoints:
-    """The endpoints of a backfill. `read` is called by a thread of its own."""
+    """What a backfill works with. `read` is called by a thread of its own."""
 
     upstream: UpstreamCatalog
     downstream: BackfillDownstream
@@ -63,7 +63,7 @@ class BackfillEndpoints:
 
 @dataclass(slots=True)
 class _ActiveChunk:
-    """A chunk with its appointment.
+    """A chunk with its aligned chunk.
 
     `read` once its rows are ready, `trouble` if nothing came of it.
     """
@@ -77,7 +77,7 @@ class _ActiveChunk:
 
 
 class BackfillJob:
-    """One run of a job, done by `work`; if it ends early, nothing waits for its leftovers."""
+    """One run of a job. `work` does it; whatever ends it early, nobody waits for what it leaves."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class BackfillJob:
         self._reading: Future[None] | None = None
         self.warnings: list[str] = []
 
-    # Reports
+    # What is told
 
     @property
     def result(self) -> dict[str, Any]:
-        """Return what was done so far, by table, as JSON values."""
+        """What was done so far, by table, as JSON values."""
         tables = {
             plan.name: {
                 **state.counts,
@@ -123,7 +123,7 @@ class BackfillJob:
         return {"mode": self._request.mode, "tables": tables, "warnings": list(self.warnings)}
 
     def progress(self) -> dict[str, TableProgress]:
-        """Return what there is to do, and what is done, by table."""
+        """What there is to do, and what is done, by table."""
         return {
             plan.name: TableProgress(
                 JobCounts(state.counts["rows"], state.bytes, state.chunks),
@@ -137,7 +137,7 @@ class BackfillJob:
     # Doing it
 
     def work(self) -> None:
-        """Work until every chunk is done.
+        """Until every chunk is done.
 
         Raises StopRequested, BackfillError, and what the upstream's and the downstream's clients
         raise.
@@ -174,7 +174,7 @@ class BackfillJob:
             self._after_read(current)
 
     def _release(self) -> None:
-        """Give up the open chunks, except those whose rows are ready for the apply process."""
+        """Of aligned chunks that nothing comes of; what is ready apply will write, or not."""
         given_up = []
         for hand in self._active:
             with contextlib.suppress(SluiceError, OSError):
@@ -195,7 +195,7 @@ class BackfillJob:
     # Cutting, appointing
 
     def _schedule(self) -> _ActiveChunk | None:
-        """Schedule the next chunk as an aligned chunk; None if there is none at the moment."""
+        """An aligned chunk for the next chunk; None if there is none at the moment."""
         while (wait_s := self._rate.wait_s()) > 0:
             if self._active:
                 return None
@@ -234,7 +234,7 @@ class BackfillJob:
         return hand
 
     def _open_again(self) -> BackfillChunk | None:
-        """Return a chunk that came to nothing, cut again if chunks have become smaller."""
+        """A chunk that came to nothing, cut anew if chunks have become smaller."""
         busy = {hand.chunk.number for hand in self._active}
         for number, chunk in self._progress_state.open.items():
             if number not in busy:
@@ -282,7 +282,8 @@ class BackfillJob:
         )
 
     def _begin_repairs(self) -> None:
-        """Mark every table that is not done as under repair, before waiting for the apply process.
+        """Say of every table that is not done that rows may be missing, before applying is waited
+        for.
 
         Applying may have stopped at any of them, and the first aligned chunk waits for applying.
         """
@@ -309,14 +310,14 @@ class BackfillJob:
         return not (self._request.where or plan.low or plan.high or plan.only)
 
     def _repair_name(self, plan: BackfillTablePlan, table_id: int = 0) -> str:
-        """Return the name of a table's mending.
+        """Return the name of a table's repair.
 
         `table_id` if it has another id than when it was planned.
         """
         return f"{self._job}.{plan.table_id}" + (f".{table_id}" if table_id else "")
 
     def _definition(self, place: int, at_ts: int | None = None) -> Table | None:
-        """Return a table of the plan as it is now, or was at a timestamp; None if it is gone.
+        """A table of the plan as it is now, or was at a timestamp; None if it is gone.
 
         Raises BackfillError if it isn't what was planned.
         """
@@ -356,19 +357,19 @@ class BackfillJob:
     # Reading
 
     def _read(self, hand: _ActiveChunk) -> None:
-        """Read the chunk, and mark it as ready.
+        """Read the chunk, and say that it is ready.
 
-        It runs in a thread of its own; an error is noted, and reported by `_look_at`.
+        In a thread of its own; trouble is noted, and told by `_look_at`.
         """
         try:
             self._scheduler.wait_for(hand.made.at_ts)
             self._read_at(hand)
         except Exception as error:
             self._scheduler.give_up(hand.made, f"it could not be read: {error}")
-            failure = ours(error)
-            if not failure.transient:
+            told = ours(error)
+            if not told.transient:
                 raise
-            hand.read, hand.failure = None, str(failure)
+            hand.read, hand.failure = None, str(told)
 
     def _read_at(self, hand: _ActiveChunk) -> None:
         made = hand.made
@@ -419,7 +420,7 @@ class BackfillJob:
             raise BackfillError(
                 f"{self._plan.tables[chunk.table].name}: a chunk came to nothing {_MAX_ATTEMPTS}"
                 f" times, the last time because: {why}",
-                way_out="see to that, then `sluice jobs resume` goes on with it",
+                hint="see to that, then `sluice jobs resume` goes on with it",
             )
         time.sleep(min(0.05 * 2 ** self._attempts[chunk.number], 2.0))
 
@@ -440,7 +441,7 @@ class BackfillJob:
         elif found.declined:
             if not found.is_passing:
                 raise BackfillError(
-                    found.declined, way_out="see to that, then `sluice jobs resume` goes on"
+                    found.declined, hint="see to that, then `sluice jobs resume` goes on"
                 )
             self._retry(hand.chunk, found.declined, too_large=False)
 
@@ -459,21 +460,21 @@ class BackfillJob:
     def _end(self, place: int) -> None:
         self._progress_state.tables[place].is_over = True
         name = self._repair_name(self._plan.tables[place])
-        for mending in self._aligned_chunks.repairs():
-            if mending.name == name or mending.name.startswith(f"{name}."):
-                self._aligned_chunks.mended(mending.name)
+        for repair in self._aligned_chunks.repairs():
+            if repair.name == name or repair.name.startswith(f"{name}."):
+                self._aligned_chunks.mended(repair.name)
 
     def _waiting(self, seconds: float) -> None:
         self._run.check()
         if seconds > _WAIT_LOG_DELAY_S:
             self._run.doing(
                 "waiting for applying to come to the chunk: does the pipeline run? `sluice status`"
-                " shows it"
+                " tells"
             )
             self._run.check_order()
 
     def _finish_orphaned(self, made: AlignedChunk) -> None:
-        """Finish a chunk of an earlier process; its rows are ready for the apply process."""
+        """Of a process before: its rows were ready, apply has written them or will."""
         found = self._scheduler.result(made, self._waiting)
         chunk = self._progress_state.open.get(made.number)
         if chunk is not None and found is not None and not found.declined:
@@ -485,12 +486,12 @@ class BackfillJob:
             self._endpoints.storage.remove(load.path)
 
 
-def end_repair(appointments: AlignedChunks, job: str) -> Iterator[str]:
-    """End the repair of a job that is given up: changes to its tables are checked again.
+def end_repair(aligned_chunks: AlignedChunks, job: str) -> Iterator[str]:
+    """A job that is given up: changes to its tables are checked again.
 
-    Yields the names of its repairs.
+    The names of its mendings.
     """
-    for mending in appointments.repairs():
-        if mending.job == job:
-            appointments.mended(mending.name)
-            yield mending.name
+    for repair in aligned_chunks.repairs():
+        if repair.job == job:
+            aligned_chunks.mended(repair.name)
+            yield repair.name

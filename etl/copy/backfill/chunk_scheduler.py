@@ -1,6 +1,5 @@
-"""Schedule aligned chunks (`sluice.relay.aligned_chunks`) for a job, and follow them to their end.
-
-They are made a little ahead of PD's clock.
+"""The job's side of aligned chunks (`sluice.relay.aligned_chunks`): made a little ahead of PD's
+clock, and followed until it is certain what became of them.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ CANCELLED_BY_JOB = "job"
 
 
 class AlignedChunkScheduler:
-    """The appointments of one job."""
+    """The aligned chunks of one job."""
 
     def __init__(
         self,
-        appointments: AlignedChunks,
+        aligned_chunks: AlignedChunks,
         job: str,
         now: Callable[[], int],
         downstream: BackfillDownstream,
     ) -> None:
         """`now`: fresh timestamps of PD."""
-        self._aligned_chunks = appointments
+        self._aligned_chunks = aligned_chunks
         self._job = job
         self._now = now
         self._downstream = downstream
         self._lead_ms = _LEAD_MS
 
     def make(self, wanted: AlignedChunk) -> AlignedChunk:
-        """Make the aligned chunk, at a timestamp that PD's clock has not reached.
+        """The aligned chunk, at a timestamp that PD's clock has not reached.
 
         Raises BackfillError if none can be made in time, PDError, RelayError, OSError.
         """
@@ -65,14 +64,14 @@ class AlignedChunkScheduler:
                 continue
             if self._now() < made.at_ts:
                 return made
-            self.give_up(made, "the appointment came too late")
+            self.give_up(made, "the aligned chunk came too late")
             self._aligned_chunks.remove(made.at_ts)
             self._lead_ms *= 2
             if self._lead_ms > _MAX_LEAD_MS:
                 raise BackfillError(
-                    "appointments come too late: writing a file takes longer than"
+                    "aligned chunks come too late: writing a file takes longer than"
                     f" {_MAX_LEAD_MS / 1000:g} s",
-                    way_out="see to the relay log's storage, then `sluice jobs resume`",
+                    hint="see to the relay log's storage, then `sluice jobs resume`",
                 )
 
     def wait_for(self, at_ts: int) -> None:
@@ -81,11 +80,11 @@ class AlignedChunkScheduler:
             time.sleep(min(max(tso.ms_between(now, at_ts), 1) / 1000, 1.0))
 
     def settle(self, made: AlignedChunk, ready: ChunkReady) -> ChunkReady | ChunkCancelled:
-        """Settle a chunk whose rows are read; return what holds."""
+        """The rows are read; what holds."""
         return self._aligned_chunks.settle(made.at_ts, ready)
 
     def give_up(self, made: AlignedChunk, why: str) -> bool:
-        """Cancel a chunk.
+        """Nothing comes of it.
 
         False if its rows are ready already, so that apply may write them.
         """
@@ -95,9 +94,9 @@ class AlignedChunkScheduler:
         )
 
     def result(self, made: AlignedChunk, waiting: Callable[[float], None]) -> ChunkResult | None:
-        """Return the result of a chunk whose rows are ready, None: nothing, and nothing will be.
+        """What was done at an aligned chunk whose rows are ready, None: nothing, and nothing will be.
 
-        `waiting` is called with the seconds that it has waited; its exceptions are passed on.
+        `waiting` is called with the seconds that it has waited; what that raises comes through.
         """
         began = time.monotonic()
         while True:
@@ -111,23 +110,23 @@ class AlignedChunkScheduler:
             time.sleep(_POLL_INTERVAL_S if waited < _SLOW_POLL_DELAY_S else _SLOW_POLL_INTERVAL_S)
 
     def remove(self, made: AlignedChunk) -> None:
-        """Remove a chunk that is over."""
+        """It is over."""
         self._aligned_chunks.remove(made.at_ts)
 
-    def begin_repair(self, mending: TableRepair, run: JobRun) -> None:
-        """Mark that rows are missing, which loosens what apply checks.
+    def begin_repair(self, repair: TableRepair, run: JobRun) -> None:
+        """Say that rows are missing, which loosens what apply checks.
 
-        A process that stood still until its job was over takes it back at once: no other process
-        would, before the next job. Raises LeaseLostError, RelayError, OSError.
+        A process that stood still until its job was over takes it back at once: nobody else would,
+        before the next job. Raises LeaseLostError, RelayError, OSError.
         """
-        self._aligned_chunks.begin_repair(mending)
+        self._aligned_chunks.begin_repair(repair)
         run.look()
         if run.is_over:
-            self._aligned_chunks.mended(mending.name)
+            self._aligned_chunks.mended(repair.name)
         run.check()
 
     def orphaned(self) -> list[AlignedChunk]:
-        """Return the chunks of an earlier process that apply may still write.
+        """Those of a process before this one that apply may still write.
 
         The others are given up and removed.
         """

@@ -1,6 +1,5 @@
-"""Read rows at one timestamp in Spark's workers, into a file for each LOAD DATA statement.
-
-Aligned chunks have them in this form.
+"""Rows read at one timestamp, in Spark's workers: a file for each LOAD DATA statement, as
+aligned chunks have them.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from sluice.tidb.schema import Table
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The rows of `table` at `ts` (TSO) that meet `condition` (SQL), to files below `path`.
-
-    Their names begin with `path`. Reading ends early where they become more than `most_bytes`, 0
-    for no limit.
+    """The rows of `table` at `ts` (TSO) that meet `condition` (SQL) go to files whose names begin
+    with `path`. Reading ends early where they become more than `most_bytes`, 0 for no limit.
     """
 
     ts: int
@@ -40,20 +37,20 @@ class ReadRequest:
     most_bytes: int = 0
 
     def to_text(self) -> str:
-        """Return the JSON text; `parse` is the inverse."""
+        """As JSON; `parse` is the inverse."""
         document = {name: getattr(self, name) for name in ("ts", "condition", "path", "most_bytes")}
         return json.dumps(document | {"table": self.table.to_json()})
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the request from `to_text`'s text."""
+        """The inverse of `to_text`."""
         document = json.loads(text)
         return cls(**{**document, "table": Table.from_json(document["table"])})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The result of a request.
+    """What became of an order.
 
     `complete` False: it was more than `most_bytes`, and nothing of it counts. `read_ms`: how long
     the worker took.
@@ -65,21 +62,21 @@ class ReadResult:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows in all files."""
+        """In all files."""
         return sum(load.rows for load in self.loads)
 
     @property
     def bytes(self) -> int:
-        """Return the size of all files."""
+        """Of all files."""
         return sum(load.bytes for load in self.loads)
 
     def to_text(self) -> str:
-        """Return the JSON text; `parse` is the inverse."""
+        """As JSON; `parse` is the inverse."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the result from `to_text`'s text."""
+        """The inverse of `to_text`."""
         document = json.loads(text)
         return cls(**{**document, "loads": tuple(LoadFile(**load) for load in document["loads"])})
 

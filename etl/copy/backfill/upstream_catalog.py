@@ -1,4 +1,6 @@
-"""Query the upstream for a backfill: the time, the tables, their sizes, and where to cut them."""
+"""The upstream as a backfill sees it: the time, what the tables are, how large, and where to cut
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
 
 _MAX_ODD_KEYS = 20
-"""Keys that no literal can express, one behind the other, at most."""
+"""So many keys that no literal says may come one behind the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """A table's estimated size by TiDB's statistics; `rows` 0 where they have none."""
+    """About how large a table is, as TiDB's statistics say; `rows` 0 where they don't."""
 
     rows: int
     bytes: int
@@ -51,7 +53,7 @@ class UpstreamCatalog:
     @classmethod
     @contextmanager
     def connect(cls, settings: Settings) -> Iterator[Self]:
-        """Connect to PD, TiKV and, at the first use, TiDB."""
+        """Connected to PD, TiKV and, at the first use, TiDB."""
         with ExitStack() as stack:
             tls = settings.upstream.tls()
             pd = PDClient(settings.upstream.pd_urls, tls=tls)
@@ -67,7 +69,7 @@ class UpstreamCatalog:
         return self._pd.cluster_id
 
     def now(self) -> int:
-        """Return a fresh TSO."""
+        """A fresh TSO."""
         return self._pd.tso()
 
     def close(self) -> None:
@@ -90,7 +92,7 @@ class UpstreamCatalog:
             return known
 
     def sizes(self) -> Mapping[str, TableSize]:
-        """Return the sizes by full name."""
+        """By full name."""
         rows = self._query(
             "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM"
             " information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
@@ -103,7 +105,7 @@ class UpstreamCatalog:
         }
 
     def check_readable(self, table: Table, where: str) -> None:
-        """Raise CopyError if TiDB refuses to read the table's rows with this condition.
+        """Raises CopyError if TiDB refuses to read the table's rows with this condition.
 
         Reads none.
         """
@@ -118,9 +120,8 @@ class UpstreamCatalog:
         within: tuple[list[str] | None, list[str] | None],
         rows: int,
     ) -> list[str] | None:
-        """Return the key, as literals, behind the first `rows` rows of a range [low, high).
-
-        The table is as it is now. None if there aren't more.
+        """The key, as literals, behind the first `rows` rows of a range [low, high), as the table
+        is now; None if there aren't more.
         """
         return key_behind(self._query, table, key, within, rows)
 
@@ -146,10 +147,8 @@ def key_behind(
     query: Callable[[str], list[tuple[bytes | None, ...]]], table: Table, key: list[KeyColumn],
     within: tuple[list[str] | None, list[str] | None], rows: int,
 ) -> list[str] | None:  # fmt: skip
-    """Return the key, as literals, behind the first `rows` rows of a range [low, high).
-
-    The table is as `query` sees it; None if there aren't more. Raises BackfillError, and as
-    `query`.
+    """The key, as literals, behind the first `rows` rows of a range [low, high), as `query` sees
+    the table; None if there aren't more. Raises BackfillError, and as `query`.
     """
     names = ", ".join(column.quoted for column in key)
     place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {names}"
@@ -161,7 +160,7 @@ def key_behind(
             return [
                 column.literal(value or b"") for column, value in zip(key, found[0], strict=True)
             ]
-        except UnicodeDecodeError:  # no literal can express it: the range goes on
+        except UnicodeDecodeError:  # no literal says it: the range goes on
             continue
     raise BackfillError(
         f"{table.full_name}: {_MAX_ODD_KEYS} keys behind each other are text that isn't utf-8: no"

@@ -37,7 +37,7 @@ class CannotConvert(SluiceError):
     it.
     """
 
-    way_out = "convert the column downstream by hand, then `sluice ddl skip`"
+    hint = "convert the column downstream by hand, then `sluice ddl skip`"
 
     def __init__(self, message: str, raw: bytes | None = None) -> None:
         super().__init__(message)

@@ -28,7 +28,7 @@ _CHECKED_KINDS = {"timestamp", "datetime", "date", "time", "year", "json"}
 class CannotReconcile(SluiceError):
     """The downstream table can't be brought to what the upstream has; names table and columns."""
 
-    way_out = "bring the downstream's table to what the upstream has, then let the task go on"
+    hint = "bring the downstream's table to what the upstream has, then let the task go on"
 
 
 def reconcile(session: MySQLSession, ddl: DdlJob, *, values: bool = True) -> list[str]:
@@ -70,13 +70,13 @@ def _reconcile_table(
             f" {', '.join(f'DROP COLUMN {quote_name(name)}' for name in gone)}"
         )
         warnings.append(f"{table.full_name}: {', '.join(gone)} dropped apart")
-    if mending := repair_blank_ends(
+    if repair := repair_blank_ends(
         session, table.schema_name, table.name, blank_ended_columns(table)
     ):
         raise CannotReconcile(
             f"{table.full_name}: the server has cut off the blanks that elements of its ENUM or SET"
             " columns end with",
-            way_out=f"let the columns have them: {mending}; then let the task go on",
+            hint=f"let the columns have them: {repair}; then let the task go on",
         )
     dialect = session.dialect
     wrong = wrong_collations(table, actual, dialect)
@@ -129,7 +129,7 @@ def _refuse_unknown_zone(session: MySQLSession, table: Table, columns: list[Colu
             f"{table.full_name}.{one.name}: the upstream's existing rows have"
             f" {one.origin_default!r} by the clock of the TiDB server that added the column, and"
             " its time zone isn't known",
-            way_out="give the rows the upstream's value downstream by hand, then `sluice ddl skip`",
+            hint="give the rows the upstream's value downstream by hand, then `sluice ddl skip`",
         )
 
 

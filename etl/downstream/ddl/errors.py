@@ -14,7 +14,7 @@ class DdlError(SluiceError):
     It names the statement, job id, commit_ts, the server's error and ways out.
     """
 
-    way_out = (
+    hint = (
         "repair the downstream and let the task go on, or decide: `sluice ddl skip` or `sluice ddl"
         " replace`"
     )

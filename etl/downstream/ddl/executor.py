@@ -462,8 +462,8 @@ class DdlExecutor:
     def _unsupported(self, ddl: ScopedDdl) -> list[str]:
         raise self._failure(ddl, "it brings back rows that are in no binlog")
 
-    def _failure(self, ddl: ScopedDdl, reason: str, way_out: str = "") -> DdlError:
+    def _failure(self, ddl: ScopedDdl, reason: str, hint: str = "") -> DdlError:
         return DdlError(
             f"{ddl.title} in {ddl.schema_name}: {reason}. Statement: {ddl.query[:2000]}.",
-            way_out=way_out or _HINT.format(ddl.commit_ts),
+            hint=hint or _HINT.format(ddl.commit_ts),
         )

@@ -19,7 +19,7 @@ class BootstrapPending(SluiceError):
     """A job makes the downstream a replica, and isn't over; names it."""
 
     transient = True
-    way_out = "replication begins by itself once the job is done: `sluice jobs`"
+    hint = "replication begins by itself once the job is done: `sluice jobs`"
 
 
 def require_bootstrap_done(
@@ -40,14 +40,14 @@ def require_bootstrap_done(
         return
     status = found[0].status()
     if status.state in (RUNNING, PAUSING, CANCELLING):
-        way_out = BootstrapPending.way_out
+        hint = BootstrapPending.hint
     else:
         name = status.spec.id
-        way_out = (
+        hint = (
             f"`sluice jobs resume {name}` goes on with it, `sluice jobs cancel {name}` gives it up"
         )
     raise BootstrapPending(
         f"the job {status.spec} is {status.state}, {status.progress.percent} % are done, and there"
         " is no checkpoint yet",
-        way_out=way_out,
+        hint=hint,
     )

@@ -47,14 +47,14 @@ _WRITING_STATES = ("online", "pausing", "closing")
 class OtherWriterError(SluiceError):
     """Another process writes to the downstream, or has; names it, and the ways out."""
 
-    way_out = "stop the other one, then `sluice takeover`"
+    hint = "stop the other one, then `sluice takeover`"
 
 
 class RegistryUnknownError(SluiceError, OSError):
     """The registry can't be asked, and going on without it isn't safe. Waiting may help."""
 
     transient = True
-    way_out = "bring the registry (etcd in PD) back"
+    hint = "bring the registry (etcd in PD) back"
 
 
 def other_writers(
@@ -161,7 +161,7 @@ class WriterExclusivity:
                 raise OtherWriterError(
                     f"{self._where}: {place}, written by pipeline {found.owner}, whose relay log is"
                     f" another one than {self._relay.url}.",
-                    way_out=(
+                    hint=(
                         "stop that pipeline; if it is this one, with a new relay log, or its place"
                         " is to be taken: `sluice takeover`"
                     ),
@@ -182,7 +182,7 @@ class WriterExclusivity:
             raise OtherWriterError(
                 f"the relay log {self._relay.url} was applied to {owned.downstream} so far, and"
                 f" sluice.toml now names {self._where}, where {place}.",
-                way_out=(
+                hint=(
                     "if that is a mistake, correct [downstream] or [relay] url; if it is meant:"
                     " `sluice takeover`"
                 ),
@@ -191,7 +191,7 @@ class WriterExclusivity:
             raise OtherWriterError(
                 f"{self._where}: the checkpoint that this pipeline wrote is gone. Nothing was"
                 " applied: all since the relay log's beginning would be applied again.",
-                way_out=(
+                hint=(
                     "bring the row back; or, if the downstream was lost, make it a replica again"
                     " with `sluice bootstrap`; or, if it is to begin where the relay log begins:"
                     " `sluice takeover`"
@@ -204,7 +204,7 @@ class WriterExclusivity:
             raise OtherWriterError(
                 f"{self._where}: {place}, and it was {by} that wrote it, not this pipeline: two"
                 " that write to the same downstream make rows differ. Applying has not gone on.",
-                way_out="stop the other one, then `sluice takeover` goes on from there",
+                hint="stop the other one, then `sluice takeover` goes on from there",
             )
         else:
             # another process may have begun it since this one looked

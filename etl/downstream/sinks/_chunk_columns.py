@@ -164,12 +164,12 @@ class ChunkColumns:
                 f"{session.address} computes {', '.join(unsure)} of {table.full_name} by itself,"
                 " and may come to other values than the upstream: make them plain columns"
             )
-        if mending := repair_blank_ends(
+        if repair := repair_blank_ends(
             session, table.schema_name, table.name, blank_ended_columns(table)
         ):
             raise ChunkDoesNotFit(
                 f"{session.address} has cut off the blanks that elements of ENUM or SET columns of"
-                f" {table.full_name} end with: {mending}"
+                f" {table.full_name} end with: {repair}"
             )
         written = tuple(by_name[folded(name)] for name in brought if folded(name) not in computed)
         names = [folded(column.name) for column in lookup_key_columns(table)]

@@ -120,8 +120,8 @@ class IdempotentDdl:
                     f"DDL job {job} at commit_ts {commit_ts}: statement {number + 1} of the"
                     f" {len(statements)} that replace it: {error}. Statement:"
                     f" {statements[number][:2000]}.",
-                    way_out=(
-                        f"decide anew: `sluice decisions remove {commit_ts}`, then `sluice ddl"
+                    hint=(
+                        f"decide anew: `sluice overrides remove {commit_ts}`, then `sluice ddl"
                         f" replace {commit_ts}` or `sluice ddl skip {commit_ts}`; what was executed"
                         " before this statement stays"
                     ),

@@ -45,7 +45,7 @@ class KafkaUnavailableError(SluiceError, OSError):
     """Brokers can't be reached, or don't answer in time: connecting anew may help."""
 
     transient = True
-    way_out = "start the brokers, or correct [kafka] brokers"
+    hint = "start the brokers, or correct [kafka] brokers"
 
 
 @dataclass(frozen=True, slots=True)

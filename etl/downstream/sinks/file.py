@@ -93,10 +93,10 @@ class FileSink(BinlogSink):
                 found = self._adopt(found)
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
             raise ApplyError(
-                f"{error}", way_out="[file] dir must be a folder that this user can write to"
+                f"{error}", hint="[file] dir must be a folder that this user can write to"
             ) from error
         except BinlogFileError as error:
-            raise ApplyError(str(error), way_out=error.way_out) from error
+            raise ApplyError(str(error), hint=error.hint) from error
         self._checkpoint = found.checkpoint if found.checkpoint.commit_ts else None
         self._start_maintenance()
         return self._checkpoint

@@ -99,7 +99,7 @@ class KafkaSink(BinlogSink):
                 f"{self.address}: the transaction at commit_ts {commit_ts} is a message of"
                 f" {len(message)} bytes, [kafka] max-message-bytes is"
                 f" {self._options.max_message_bytes}",
-                way_out=(
+                hint=(
                     "raise it, and max.message.bytes of the topic, or leave the transaction out:"
                     f" `sluice txn skip {commit_ts}`"
                 ),

@@ -140,7 +140,7 @@ class MySQLSink:
                 f"changes between commit_ts {found.commit_ts} and {flight.until} are on"
                 f" {self.address} in part, written under another [filter] or other [[route]]"
                 " rules.",
-                way_out=(
+                hint=(
                     f"go on with the former rules until the checkpoint is past {flight.until}"
                     f" (`sluice run-until {flight.until}`), then change them"
                 ),
@@ -182,9 +182,9 @@ class MySQLSink:
                 self._row.roll_back()
             self._row.change(replace(before, flight=replace(before.flight, refused=refused)))
 
-    def why_not(self, appointment: AlignedChunk) -> str:
+    def why_not(self, aligned_chunk: AlignedChunk) -> str:
         at = self._row.reached()
-        if at.commit_ts != appointment.at_ts:
+        if at.commit_ts != aligned_chunk.at_ts:
             return f"the checkpoint is at {at.commit_ts}"
         if not at.consistent or at.pending is not None or at.shared is not None:
             return f"what was committed after {at.commit_ts} may be on {self.address} in part"
@@ -198,8 +198,8 @@ class MySQLSink:
             self._row.release()
         return ""
 
-    def find_result(self, appointment: AlignedChunk) -> ChunkResult | None:
-        found = self._results.find(self._session, appointment.job, appointment.at_ts)
+    def find_result(self, aligned_chunk: AlignedChunk) -> ChunkResult | None:
+        found = self._results.find(self._session, aligned_chunk.job, aligned_chunk.at_ts)
         self._row.release()
         return found
 
@@ -225,22 +225,22 @@ class MySQLSink:
             with contextlib.suppress(DownstreamError):
                 writer.close()
 
-    def decline(self, appointment: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
+    def decline(self, aligned_chunk: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
         self._row.begin()
         return self._record_result(
-            appointment, lambda: ChunkResult(declined=why, is_passing=is_passing)
+            aligned_chunk, lambda: ChunkResult(declined=why, is_passing=is_passing)
         )
 
     def _record_result(
-        self, appointment: AlignedChunk, do: Callable[[], ChunkResult]
+        self, aligned_chunk: AlignedChunk, do: Callable[[], ChunkResult]
     ) -> ChunkResult:
         """Return the recorded result, or do the chunk and record its result; the row is locked."""
-        found = self._results.find(self._session, appointment.job, appointment.at_ts)
+        found = self._results.find(self._session, aligned_chunk.job, aligned_chunk.at_ts)
         if found is not None:
             self._row.roll_back()
             return found
         result = do()
-        self._results.note(self._session, appointment.job, appointment.at_ts, result)
+        self._results.note(self._session, aligned_chunk.job, aligned_chunk.at_ts, result)
         self._row.commit_here()
         return result
 

@@ -22,10 +22,10 @@ class ApplyError(SluiceError):
     `found` is the downstream's own message alone.
     """
 
-    way_out = "bring the downstream to what the changes expect, then let the task go on"
+    hint = "bring the downstream to what the changes expect, then let the task go on"
 
-    def __init__(self, message: str, found: str = "", way_out: str = "") -> None:
-        super().__init__(message, way_out=way_out)
+    def __init__(self, message: str, found: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
         self.found = found
 
 
@@ -122,10 +122,10 @@ class AcceptsChunks(Protocol):
     CheckpointMovedError and DownstreamError, after which the caller calls `recover`.
     """
 
-    def why_not(self, appointment: AlignedChunk) -> str:
+    def why_not(self, aligned_chunk: AlignedChunk) -> str:
         """Return why the chunk can't be written at the present checkpoint, "" if it can."""
 
-    def find_result(self, appointment: AlignedChunk) -> ChunkResult | None:
+    def find_result(self, aligned_chunk: AlignedChunk) -> ChunkResult | None:
         """Return the chunk's recorded result, None if there is none."""
 
     def write_chunk(self, chunk: AlignedChunkRows, confirm: BeforeCommit) -> ChunkResult:
@@ -134,7 +134,7 @@ class AcceptsChunks(Protocol):
         A chunk that the downstream can't take is declined.
         """
 
-    def decline(self, appointment: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
+    def decline(self, aligned_chunk: AlignedChunk, why: str, *, is_passing: bool) -> ChunkResult:
         """Record that the chunk isn't written, and return its result.
 
         If it was written before, that is the result. `is_passing`: it may be accepted if its rows

@@ -221,12 +221,12 @@ class WriteExecutor:
         Raises ApplyError where it may compute something else.
         """
         layout = step.detail_of(LoadDetail).layout
-        if mending := repair_blank_ends(self._session, step.schema, step.table, layout.blank_ends):
+        if repair := repair_blank_ends(self._session, step.schema, step.table, layout.blank_ends):
             raise self._unfit(
                 step,
                 f"{self._session.address} has cut off the blanks that elements of its ENUM or SET"
                 " columns end with",
-                f"Let the columns have them: {mending}; then let the task go on",
+                f"Let the columns have them: {repair}; then let the task go on",
             )
         if not layout.generated:
             return layout
@@ -245,23 +245,23 @@ class WriteExecutor:
             changes = ", ".join(
                 f"MODIFY COLUMN {quote_name(name)} {computed[folded(name)]}" for name in unsure
             )
-            way_out = (
+            hint = (
                 f"Make them plain columns with the upstream's values: ALTER TABLE {_target(step)}"
                 f" {changes}; then compare the rows that are there with the upstream's, and let the"
                 " task go on"
             )
-            raise self._unfit(step, what, way_out)
+            raise self._unfit(step, what, hint)
         return replace(
             layout, left_out=tuple(name for name in layout.generated if folded(name) in computed)
         )
 
-    def _unfit(self, step: Step, what: str, way_out: str) -> ApplyError:
+    def _unfit(self, step: Step, what: str, hint: str) -> ApplyError:
         return ApplyError(
             f"table {step.full_name}, rows changed between commit_ts"
             f" {step.detail_of(RowsDetail).first_ts} and {step.commit_ts}: {what}. {self._hint}."
-            f" {way_out}",
-            f"{what}. {way_out}",
-            way_out,
+            f" {hint}",
+            f"{what}. {hint}",
+            hint,
         )
 
     def _check_absent(self, step: Step) -> None:
@@ -297,7 +297,7 @@ class WriteExecutor:
                 f"table {step.full_name} has no key, and {there} of its rows {state} between"
                 f" commit_ts {first_ts} and {step.commit_ts} are on {self._session.address}"
                 f" {reason}; which ones is unknown. Nothing of this batch was committed."
-                f" {self._way_out(step, _target(step), self._columns(step))}"
+                f" {self._fallback_hint(step, _target(step), self._columns(step))}"
             )
 
     def _make_check(self, step: Step, target: str, check: str) -> None:
@@ -311,7 +311,7 @@ class WriteExecutor:
             f"CREATE TEMPORARY TABLE {check} AS SELECT {names} FROM {target} LIMIT 0"
         )
 
-    def _way_out(self, step: Step, target: str, names: list[str]) -> str:
+    def _fallback_hint(self, step: Step, target: str, names: list[str]) -> str:
         columns, at = ", ".join(names), self._checkpoint.commit_ts
         return (
             "Ways out: start the Drainer again and stop it with `sluice drainers pause`, if it"

@@ -183,7 +183,7 @@ class Archiver:
 
     def _sync_overrides(self) -> None:
         for each in self._relay.all_pipelines():
-            sync_overrides(each.decisions, self._archive.overrides_of(each.pipeline))
+            sync_overrides(each.overrides, self._archive.overrides_of(each.pipeline))
 
     def _goal(self, until_ts: int | None) -> int | None:
         """Through where windows are to be archived; None if nothing is landed."""

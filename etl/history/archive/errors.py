@@ -10,15 +10,15 @@ __all__ = ["ArchiveGapError", "NotYetLandedError", "OtherClusterError"]
 class NotYetLandedError(RequestError):
     """What is to be archived isn't in the relay log yet."""
 
-    way_out = "wait until landing has come so far (`sluice status`), or name an earlier moment"
+    hint = "wait until landing has come so far (`sluice status`), or name an earlier moment"
 
 
 class ArchiveGapError(SluiceError):
     """Windows that follow the archive's end are in the relay log no longer."""
 
-    way_out = (
+    hint = (
         "bring the relay log's files back from a copy; or give [archive] url another place, where"
-        " an archive begins anew with what the relay log has, and make a base: the old one stays"
+        " an archive begins anew with what the relay log has, and make a snapshot: the old one stays"
         " readable"
     )
 
@@ -26,4 +26,4 @@ class ArchiveGapError(SluiceError):
 class OtherClusterError(SluiceError):
     """The archive keeps another cluster's past."""
 
-    way_out = "give [archive] url a place of its own for each cluster"
+    hint = "give [archive] url a place of its own for each cluster"

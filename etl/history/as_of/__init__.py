@@ -1,4 +1,4 @@
-"""Tables of the past: any of them as of any moment of the archive, computed by Spark from a base
+"""Tables of the past: any of them as of any moment of the archive, computed by Spark from a snapshot
 and the changes since, without a database and without what applies changes downstream: so it can
 judge that as well.
 

@@ -93,7 +93,7 @@ def _contradiction(version: TableVersion, images: pa.Table, at: int) -> str:
     )
     return (
         f"{version.table.full_name}: at commit_ts {images[COMMIT_TS_COLUMN][at].as_py()} a row"
-        f" {what}: {_shown(version, images, at)}. The log, or the base it goes on from, isn't what"
+        f" {what}: {_shown(version, images, at)}. The log, or the snapshot it goes on from, isn't what"
         " the upstream had"
     )
 
@@ -138,7 +138,7 @@ def _by_values(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Ta
 def _identifying_columns(version: TableVersion) -> Iterator[list[Column]]:
     """By which columns a row is looked for that is to go: all of them.
 
-    While TiDB drops a column old images come without it; and what a base has fewer digits of tells
+    While TiDB drops a column old images come without it; and what a snapshot has fewer digits of tells
     nothing.
     """
     yield version.identity

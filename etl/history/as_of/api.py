@@ -1,5 +1,5 @@
 """Tables of the past: as of a moment, or what became different between two, from the archive and
-its bases.
+its snapshots.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TimeTravelQuery:
 
     archive_url: str
     asked: PlannedQuery
-    bases: tuple[str, ...]
+    snapshots: tuple[str, ...]
     run: PlanExecutor
     moments: tuple[int, ...]
 
@@ -100,7 +100,7 @@ class TimeTravelQuery:
     def files(
         self, folder: str, on_file: Callable[[str, SnapshotFile], None] = lambda name, file: None
     ) -> dict[str, list[SnapshotFile]]:
-        """The rows as files of a base, written by Spark's workers below `folder` of the archive, by
+        """The rows as files of a snapshot, written by Spark's workers below `folder` of the archive, by
         table. `on_file` is called with each one's table as it comes.
         """
         found: dict[str, list[SnapshotFile]] = {name: [] for name in self.tables}
@@ -141,7 +141,7 @@ class TimeTravelQuery:
         """Keep what is read in the archive meanwhile."""
         what = f"`sluice as-of` {tso.text(self.moments[-1])}"
         return pinned(
-            Archive.open(self.archive_url), "as-of", what, self.asked.start_ts, self.bases
+            Archive.open(self.archive_url), "as-of", what, self.asked.start_ts, self.snapshots
         )
 
 
@@ -188,22 +188,22 @@ def _build_query(
     if last is None or last.hi < moments[-1]:
         archive_through(settings, moments[-1])
     ids: dict[int, str] = {}
-    asked = plan_query(archive.log, _bases(archive, moments[0], ids), moments, tables, ignored)
-    used = tuple(ids[ts] for ts in asked.bases)
+    asked = plan_query(archive.log, _snapshots(archive, moments[0], ids), moments, tables, ignored)
+    used = tuple(ids[ts] for ts in asked.snapshots)
     return TimeTravelQuery(url, asked, used, run or SparkExecution(settings.spark, url), moments)
 
 
-def _bases(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:
-    """The bases at or before a moment, from the newest to the oldest.
+def _snapshots(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:
+    """The snapshots at or before a moment, from the newest to the oldest.
 
     `ids` learns which they are, by timestamp.
     """
-    while (base := archive.bases.latest(moment)) is not None:
-        source = SnapshotSource.from_snapshot(archive.url, base)
+    while (snapshot := archive.snapshots.latest(moment)) is not None:
+        source = SnapshotSource.from_snapshot(archive.url, snapshot)
         tables = {table.id: table for table in source.definitions().tables if table.is_base_table}
-        ids[base.ts] = base.id
-        yield SnapshotStart(base.ts, tables, source)
-        moment = base.ts - 1
+        ids[snapshot.ts] = snapshot.id
+        yield SnapshotStart(snapshot.ts, tables, source)
+        moment = snapshot.ts - 1
 
 
 __all__ = ["PlanExecutor", "TimeTravelQuery", "differences_between", "tables_as_of"]

@@ -1,4 +1,4 @@
-"""A plan by Spark: workers read portions of the log and chunks of the base and deal rows to
+"""A plan by Spark: workers read portions of the log and chunks of the snapshot and deal rows to
 buckets, others bring each bucket through changes and DDL. Nothing but what `Aggregation` makes of
 the rows comes back.
 """
@@ -71,7 +71,7 @@ def restored_errors() -> Iterator[None]:
     except WorkerError as error:
         if not str(error).startswith(ERROR_MARK):
             raise
-        raise AsOfError(str(error).removeprefix(ERROR_MARK), way_out=error.way_out) from error
+        raise AsOfError(str(error).removeprefix(ERROR_MARK), hint=error.hint) from error
 
 
 RESULT_TYPES = "moment long, name string, payload binary"

@@ -10,7 +10,5 @@ from sluice.errors import SluiceError
 class AsOfError(SluiceError):
     """A table as of a moment that can't be computed exactly; names the table, and where it ends."""
 
-    way_out = (
-        "ask for another moment, or begin with a base that was made after it: `sluice base make`"
-    )
+    hint = "ask for another moment, or begin with a snapshot that was made after it: `sluice snapshot make`"
     exit_code: ClassVar[int] = 1

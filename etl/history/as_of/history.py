@@ -39,7 +39,7 @@ class SchemaChangeLog:
     skipped: list[int] = field(default_factory=list)
     """Commit timestamps of transactions that were left out at landing."""
     brings: Callable[[Table], frozenset[str]] = lambda table: frozenset()
-    """The stored generated columns of which the base at the start holds values."""
+    """The stored generated columns of which the snapshot at the start holds values."""
     may_lack: bool = False
     """Whether stored generated columns may be left out, as nothing tells their values."""
     tables_at: dict[int, dict[int, Table]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class SchemaChangeLog:
             if not matched:
                 raise AsOfError(
                     f"no table {name} at {tso.text(moment)}{self._hint(name, moment)}",
-                    way_out=_unknown_table_hint(name),
+                    hint=_unknown_table_hint(name),
                 )
             found |= matched
         return dict(sorted(found.items()))
@@ -77,7 +77,7 @@ class SchemaChangeLog:
             return ""
         return (
             f": nothing was found of it in what was committed after {tso.text(self.start_ts)}, and"
-            " no base tells what there was before"
+            " no snapshot tells what there was before"
         )
 
 
@@ -91,9 +91,7 @@ def _is_users(table: Table) -> bool:
 
 
 def _unknown_table_hint(name: str) -> str:
-    return (
-        f"look for {name} at another moment, or have a base made that holds it: `sluice base make`"
-    )
+    return f"look for {name} at another moment, or have a snapshot made that holds it: `sluice snapshot make`"
 
 
 def read_history(
@@ -105,7 +103,7 @@ def read_history(
 ) -> SchemaChangeLog:
     """What lies in (start_ts, until_ts].
 
-    `known`: the tables of the base at `start_ts`, None if there is none. Raises AsOfError where the
+    `known`: the tables of the snapshot at `start_ts`, None if there is none. Raises AsOfError where the
     log doesn't reach, relay errors.
     """
     replay = SchemaReplay(start_ts, (known or {}).values())
@@ -129,7 +127,7 @@ def read_history(
                     raise AsOfError(
                         f"{ddl.title} took the whole cluster back to an earlier moment, and its"
                         " rows are in no binlog",
-                        way_out="begin with a base that was made after it: `sluice base make`",
+                        hint="begin with a snapshot that was made after it: `sluice snapshot make`",
                     )
                 if ddl.effect.tables:
                     found.ddls.append(ddl)
@@ -140,18 +138,18 @@ def read_history(
 def _check_reach(log: WindowLog, start_ts: int, until_ts: int) -> None:
     first, last = log.first(), log.last()
     if first is None or last is None:
-        raise AsOfError(f"{log.url}: nothing was landed", way_out="wait until windows are landed")
+        raise AsOfError(f"{log.url}: nothing was landed", hint="wait until windows are landed")
     if start_ts < first.lo:
         raise AsOfError(
             f"{log.url} holds what was committed after {tso.text(first.lo)}, not from"
             f" {tso.text(start_ts)} on",
-            way_out=(
-                "ask for a moment from the first base on: `sluice archive status` says from when"
+            hint=(
+                "ask for a moment from the first snapshot on: `sluice archive status` says from when"
             ),
         )
     if until_ts > last.hi:
         raise AsOfError(
             f"{log.url} holds what was committed through {tso.text(last.hi)}: {tso.text(until_ts)}"
             " isn't landed",
-            way_out="ask for an earlier moment, or wait until it is landed",
+            hint="ask for an earlier moment, or wait until it is landed",
         )

@@ -24,13 +24,15 @@ _KNOWN_ACTIONS = set(Action)
 
 
 class StartTooLateError(AsOfError):
-    """Rows are needed that were there before, and that the base, or the lack of one, doesn't tell."""
+    """Rows are needed that were there before, and that the snapshot, or the lack of one, doesn't tell."""
 
-    way_out = "ask for a moment after a base that holds the table; `sluice base make` makes one"
+    hint = (
+        "ask for a moment after a snapshot that holds the table; `sluice snapshot make` makes one"
+    )
 
 
 class MissingValuesError(StartTooLateError):
-    """The base lacks values of stored generated columns: an older one, or the log from its
+    """The snapshot lacks values of stored generated columns: an older one, or the log from its
     beginning, may tell them.
     """
 
@@ -47,7 +49,7 @@ class TableGroup:
     versions: tuple[Mapping[int, TableVersion], ...]
     """For each stretch, the tables there are, by id."""
     based: frozenset[int]
-    """The tables whose rows begin in the base."""
+    """The tables whose rows begin in the snapshot."""
     results: Mapping[int, Mapping[str, int]]
     """By moment, the ids of the wanted tables by name."""
     until: Mapping[int, int]
@@ -204,7 +206,7 @@ def _versions_between_breaks(
 
 
 def _held_columns(history: SchemaChangeLog, table: Table) -> frozenset[str]:
-    """Return the stored generated columns that the base holds.
+    """Return the stored generated columns that the snapshot holds.
 
     Raises LackingValuesError if that isn't all.
     """
@@ -212,7 +214,7 @@ def _held_columns(history: SchemaChangeLog, table: Table) -> frozenset[str]:
     held = wanted & history.brings(table) if wanted else wanted
     if held < wanted and not history.may_lack:
         raise MissingValuesError(
-            f"the base of {tso.text(history.start_ts)} holds no values of"
+            f"the snapshot of {tso.text(history.start_ts)} holds no values of"
             f" {', '.join(sorted(wanted - held))} of {table.full_name}"
         )
     return held
@@ -221,7 +223,7 @@ def _held_columns(history: SchemaChangeLog, table: Table) -> frozenset[str]:
 def _unknown(history: SchemaChangeLog, table: Table) -> str:
     return (
         f"{table.full_name} (id {table.id}) was there before {tso.text(history.start_ts)}, where"
-        " the log begins or the base was made, and no base tells its rows then"
+        " the log begins or the snapshot was made, and no snapshot tells its rows then"
     )
 
 

@@ -181,7 +181,7 @@ def file_output(
     """
     path = folder / file_name(name, kind)
     if path.exists():
-        raise RequestError(f"{path} exists", way_out="name another folder, or remove it")
+        raise RequestError(f"{path} exists", hint="name another folder, or remove it")
     partial = path.with_name(f"{path.name}.partial")
     try:
         with open_output_at(partial, kind, schema, table) as output:

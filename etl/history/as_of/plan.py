@@ -26,7 +26,7 @@ PIECES = pa.schema(
         pa.field("rows", pa.binary()),
     ]
 )
-"""Rows on their way to their bucket: an Arrow IPC stream of some of a base's rows, or of changed
+"""Rows on their way to their bucket: an Arrow IPC stream of some of a snapshot's rows, or of changed
 images. In a bucket they count in the order of `step`, task and number.
 """
 SNAPSHOT_STEP = -1
@@ -42,7 +42,7 @@ def step_of(stretch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRows:
-    """A chunk of a base's rows."""
+    """A chunk of a snapshot's rows."""
 
     table_id: int
     chunk: Mapping[str, Any]
@@ -105,8 +105,8 @@ class TimeTravelPlan:
     """Tables as of some moments, and everything they are computed from."""
 
     log_url: str
-    base: Mapping[str, Any] | None
-    """What opens the base as a source of a copy; None where nothing is read of one."""
+    snapshot: Mapping[str, Any] | None
+    """What opens the snapshot as a source of a copy; None where nothing is read of one."""
     families: tuple[GroupBuckets, ...]
     tasks: tuple[ReadTask, ...]
     ignored: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""Made on the driver: which windows and chunks of a base are read for some tables, in which
+"""Made on the driver: which windows and chunks of a snapshot are read for some tables, in which
 portions, and into how many buckets their rows are dealt.
 """
 
@@ -37,7 +37,7 @@ _UNPACKED_FACTOR = 3  # rows in memory, to their bytes in a file
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStart:
-    """A base: the rows of all its tables as of `ts` (TSO)."""
+    """A snapshot: the rows of all its tables as of `ts` (TSO)."""
 
     ts: int
     tables: Mapping[int, Table]
@@ -50,23 +50,23 @@ def make_time_travel_plan(
     start_ts: int,
     until_ts: int,
     found: Iterable[TableGroup],
-    base: SnapshotStart | None,
+    snapshot: SnapshotStart | None,
 ) -> TimeTravelPlan:
     """Raises AsOfError, relay errors, CopyError."""
     families = list(found)
     tasks: list[ReadTask] = []
-    if base is not None:
-        tasks += _snapshot_tasks(families, base)
+    if snapshot is not None:
+        tasks += _snapshot_tasks(families, snapshot)
     tasks += _survivor_tasks(log, families)
     tasks += _ChangeTasks(families).of(log, start_ts, until_ts)
-    spec = base.source.spec() if base is not None else None
+    spec = snapshot.source.spec() if snapshot is not None else None
     return TimeTravelPlan(log.url, spec, tuple(_buckets(families, tasks)), tuple(tasks))
 
 
-def _snapshot_tasks(families: list[TableGroup], base: SnapshotStart) -> Iterator[SnapshotRows]:
+def _snapshot_tasks(families: list[TableGroup], snapshot: SnapshotStart) -> Iterator[SnapshotRows]:
     for family in families:
         for table_id in sorted(family.based):
-            for chunk in base.source.chunks(base.tables[table_id]):
+            for chunk in snapshot.source.chunks(snapshot.tables[table_id]):
                 yield SnapshotRows(table_id, chunk.to_json(), chunk.bytes)
 
 
@@ -201,12 +201,12 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
     log_bytes = sum(task.bytes for task in tasks if not isinstance(task, SnapshotRows))
     first = 0
     for family in families:
-        base_bytes = sum(
+        snapshot_bytes = sum(
             task.bytes
             for task in tasks
             if isinstance(task, SnapshotRows) and task.table_id in family.ids
         )
-        size = _UNPACKED_FACTOR * (base_bytes + log_bytes)
+        size = _UNPACKED_FACTOR * (snapshot_bytes + log_bytes)
         if not family.is_partitioned and size > _MAX_UNPARTITIONED_BYTES:
             names = sorted(
                 {
@@ -218,7 +218,7 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
             raise AsOfError(
                 f"{', '.join(names)}: DDL left no column as it was, so the rows can't be dealt to"
                 f" several workers, and are too many for one (about {size:,} bytes)",
-                way_out="have a base made after that DDL: `sluice base make`",
+                hint="have a snapshot made after that DDL: `sluice snapshot make`",
             )
         count = min(_MAX_BUCKETS, size // _TARGET_BUCKET_BYTES + 1) if family.is_partitioned else 1
         yield GroupBuckets(family, first, int(count))

@@ -1,4 +1,4 @@
-"""What is asked for becomes a plan: from the newest base that helps, or from where tables begin in
+"""What is asked for becomes a plan: from the newest snapshot that helps, or from where tables begin in
 the log.
 """
 
@@ -24,7 +24,7 @@ from sluice.tidb.table_name import exactly
 @dataclass(frozen=True, slots=True)
 class AsOfTable:
     """A table as it was at a moment: its definition, and `left_out`, stored generated columns whose
-    values nothing tells, as the base doesn't hold what a database computes itself.
+    values nothing tells, as the snapshot doesn't hold what a database computes itself.
     """
 
     table: Table
@@ -36,15 +36,15 @@ class PlannedQuery:
     """What is to be computed."""
 
     plans: tuple[TimeTravelPlan, ...]
-    """One for each base that tables begin with, and one for those that begin in the log."""
+    """One for each snapshot that tables begin with, and one for those that begin in the log."""
     tables: Mapping[int, Mapping[str, AsOfTable]]
     """By moment (TSO) and name."""
     versions: Mapping[int, Mapping[str, TableVersion]]
     """The same, with what the columns are."""
     start_ts: int
     """Where the log is read from (TSO)."""
-    bases: tuple[int, ...] = ()
-    """The timestamps (TSO) of the bases that are read."""
+    snapshots: tuple[int, ...] = ()
+    """The timestamps (TSO) of the snapshots that are read."""
     skipped: tuple[int, ...] = ()
     """Transactions that operators had landing leave out, or that are ignored: what they did is
     missing.
@@ -52,26 +52,26 @@ class PlannedQuery:
 
 
 def plan_query(
-    log: WindowLog, bases: Iterable[SnapshotStart], moments: Sequence[int], names: Sequence[str],
+    log: WindowLog, snapshots: Iterable[SnapshotStart], moments: Sequence[int], names: Sequence[str],
     ignored: Collection[int] = (),
 ) -> PlannedQuery:  # fmt: skip
     """The plans for tables (`schema.table`, also with * and ?) at moments (TSO).
 
-    `bases` from the newest to the oldest, none after the first moment: each table begins with the
+    `snapshots` from the newest to the oldest, none after the first moment: each table begins with the
     newest that helps, or in the log. `ignored`: commit timestamps of transactions to be left out.
     Raises AsOfError, relay errors.
     """
     asking = _QueryPlanner(log, tuple(sorted(set(moments))), frozenset(ignored))
     left: Sequence[str] = names
     tried: list[SnapshotStart] = []
-    for base in itertools.chain(bases, [None]):
-        missing = asking.begin(base, left)
+    for snapshot in itertools.chain(snapshots, [None]):
+        missing = asking.begin(snapshot, left)
         if not missing:
             return asking.asked()
-        tried += [base] if base is not None else []
+        tried += [snapshot] if snapshot is not None else []
         left = [exactly(name) for name in sorted(missing)]
-    for base in tried:  # without columns whose values nothing tells
-        missing = asking.begin(base, left, may_lack=True)
+    for snapshot in tried:  # without columns whose values nothing tells
+        missing = asking.begin(snapshot, left, may_lack=True)
         if not missing:
             return asking.asked()
         left = [exactly(name) for name in sorted(missing)]
@@ -84,12 +84,12 @@ class _QueryPlanner:
         self._moments = moments
         self._ignored = ignored
         self._plans: list[tuple[int, TimeTravelPlan]] = []
-        self._bases: list[int] = []
+        self._snapshots: list[int] = []
         self._skipped: set[int] = set()
         self.refused: dict[frozenset[str], StartTooLateError] = {}
 
     def begin(
-        self, base: SnapshotStart | None, names: Sequence[str], *, may_lack: bool = False
+        self, snapshot: SnapshotStart | None, names: Sequence[str], *, may_lack: bool = False
     ) -> set[str]:
         """Plan what can begin there; the names of the tables that can't.
 
@@ -97,23 +97,23 @@ class _QueryPlanner:
         """
         first = self._log.first()
         if (
-            base is None
+            snapshot is None
             and first is not None
             and self._moments[0] < first.lo
             and not (self._plans or self.refused)
         ):
             raise AsOfError(
                 f"{tso.text(self._moments[0])} lies before {self._log.url} begins, and there is no"
-                " base of before",
-                way_out=f"ask for a moment from {tso.text(first.lo)} on: that is the earliest",
+                " snapshot of before",
+                hint=f"ask for a moment from {tso.text(first.lo)} on: that is the earliest",
             )
-        start_ts = base.ts if base is not None else (first.lo if first is not None else 0)
+        start_ts = snapshot.ts if snapshot is not None else (first.lo if first is not None else 0)
         until_ts = self._moments[-1]
-        known = base.tables if base is not None else None
+        known = snapshot.tables if snapshot is not None else None
         history = read_history(self._log, start_ts, known, until_ts, self._moments)
         history.may_lack = may_lack
-        if base is not None:
-            history.brings = base.source.brings
+        if snapshot is not None:
+            history.brings = snapshot.source.brings
         wanted = {moment: history.find(moment, names) for moment in self._moments}
         missing = {
             *history.skipped,
@@ -124,12 +124,12 @@ class _QueryPlanner:
             ids = {table_id for family in found for table_id in family.ids}
             log = self._log.for_tables(ids) if isinstance(self._log, ArchiveLog) else self._log
             try:
-                plan = make_time_travel_plan(log, start_ts, until_ts, found, base)
+                plan = make_time_travel_plan(log, start_ts, until_ts, found, snapshot)
             except StartTooLateError as error:
                 refused[frozenset(name for family in found for name in family.names)] = error
             else:
                 self._plans.append((start_ts, replace(plan, ignored=self._ignored)))
-                self._bases += [base.ts] if base is not None else []
+                self._snapshots += [snapshot.ts] if snapshot is not None else []
                 self._skipped |= missing
         self.refused = refused | self.refused
         return {name for named in refused for name in named}
@@ -150,7 +150,7 @@ class _QueryPlanner:
         start_ts = min((at for at, _ in self._plans), default=self._moments[0])
         plans = tuple(plan for _, plan in self._plans)
         return PlannedQuery(
-            plans, tables, versions, start_ts, tuple(self._bases), tuple(sorted(self._skipped))
+            plans, tables, versions, start_ts, tuple(self._snapshots), tuple(sorted(self._skipped))
         )
 
 

@@ -1,4 +1,4 @@
-"""Rows of a base and changes of windows, dealt to buckets: what a worker makes of one task."""
+"""Rows of a snapshot and changes of windows, dealt to buckets: what a worker makes of one task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 def shuffle_pieces(plan: TimeTravelPlan, number: int) -> Iterator[pa.RecordBatch]:
     """Those of a task, in PIECES.
 
-    Raises AsOfError, relay errors, the row codec's and the base's.
+    Raises AsOfError, relay errors, the row codec's and the snapshot's.
     """
     task: ReadTask = plan.tasks[number]
     if isinstance(task, SnapshotRows):
@@ -68,8 +68,8 @@ class _TaskPieces:
     def from_snapshot(self, task: SnapshotRows) -> Iterator[pa.RecordBatch]:
         buckets = self._plan.by_table[task.table_id]
         version = buckets.family.versions[0][task.table_id]
-        assert self._plan.base is not None
-        source = open_source(self._plan.base)
+        assert self._plan.snapshot is not None
+        source = open_source(self._plan.snapshot)
         names = [column.name for column in version.columns]
         for batch in source.read(SourceChunk.from_json(dict(task.chunk)), version.table):
             arrays = {

@@ -19,7 +19,7 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
 INEXACT_KINDS = ("float",)
-"""Kinds of which a base may have fewer digits than the binlog: large and small FLOATs are shown
+"""Kinds of which a snapshot may have fewer digits than the binlog: large and small FLOATs are shown
 with six.
 """
 
@@ -82,7 +82,7 @@ class TableVersion:
 
     @classmethod
     def from_table(cls, table: Table, brings: frozenset[str] | None = None) -> TableVersion:
-        """Of a table that is new, or comes from a base that `brings` these stored generated
+        """Of a table that is new, or comes from a snapshot that `brings` these stored generated
         columns.
         """
         columns = (
@@ -99,7 +99,7 @@ class TableVersion:
             if was is not None and not column.generated and was.name not in self.labels:
                 raise AsOfError(
                     f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{column.name} was"
-                    " generated, so no base holds the values that it has since"
+                    " generated, so no snapshot holds the values that it has since"
                 )
             if was is not None and not is_converted(was, column):
                 if was.name in self.labels:

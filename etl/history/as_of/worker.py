@@ -84,4 +84,4 @@ def _marked_errors() -> Iterator[None]:
     try:
         yield
     except AsOfError as error:
-        raise AsOfError(f"{ERROR_MARK}{error}", way_out=error.way_out) from error
+        raise AsOfError(f"{ERROR_MARK}{error}", hint=error.hint) from error

@@ -12,7 +12,7 @@ class FindError(RequestError, ValueError):
 class ConditionError(FindError):
     """A condition that can't be read, or that makes no sense for a column."""
 
-    way_out = (
+    hint = (
         "conditions are comparisons of columns with constants or columns (= <> < <= > >= <=> IN"
         " BETWEEN LIKE IS NULL), with AND, OR, NOT and parentheses; old.c and new.c are a column"
         " before and after the change"
@@ -22,4 +22,4 @@ class ConditionError(FindError):
 class SearchDeadlineError(FindError):
     """A search that a page waits for has used up its time."""
 
-    way_out = "narrow the time or the tables; `sluice find` with the same --where has no time limit"
+    hint = "narrow the time or the tables; `sluice find` with the same --where has no time limit"

@@ -47,7 +47,7 @@ def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
         raise FindError(
             f"no table {glob} has rows or DDL in what was committed after"
             f" {tso.time_text(past.first)} through {tso.time_text(past.last)}",
-            way_out=(
+            hint=(
                 f"look for {' or '.join(alike)}"
                 if alike
                 else "name it schema.table, * and ? stand for others"

@@ -43,7 +43,7 @@ MAX_ROWS_SHOWN = 50
 class NoTransactionError(FindError):
     """Nothing was committed at this timestamp, as far as the past is kept."""
 
-    way_out = "search for it by its table and time"
+    hint = "search for it by its table and time"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class SkippedWindow:
 class RecentPage:
     """What was committed after `through` (TSO) has been looked through: go on with it for the
     query's `until`, unless `complete`. `unknown`: columns of the condition that no table had until
-    then. `problem`, `way_out`: why it can't go on.
+    then. `problem`, `hint`: why it can't go on.
     """
 
     through: int
@@ -68,7 +68,7 @@ class RecentPage:
     """So many were looked at."""
     unknown: list[str] = field(default_factory=list)
     problem: str = ""
-    way_out: str = ""
+    hint: str = ""
 
 
 class TimeBudget:
@@ -110,7 +110,7 @@ def recent_page(
     except (SluiceError, OSError) as error:
         if not look.done.found:
             raise
-        look.done.problem, look.done.way_out = str(error), getattr(error, "way_out", "")
+        look.done.problem, look.done.hint = str(error), getattr(error, "hint", "")
     return look.done
 
 

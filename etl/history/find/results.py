@@ -45,7 +45,6 @@ class FoundDdl:
     statement: str
     tables: tuple[str, ...] = ()
     drops: bool = False
-    start_ts: int = 0
 
 
 E = TypeVar("E", FoundTransaction, FoundDdl)

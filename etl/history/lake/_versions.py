@@ -62,7 +62,7 @@ class LakeSchemaVersions:
             except (ValueError, KeyError, TypeError) as error:
                 raise RelayCorruptError(
                     f"{self._storage.url}/{path}: {error}",
-                    way_out=(
+                    hint=(
                         "remove the file: changes of these columns will lie under a version of"
                         " their own"
                     ),

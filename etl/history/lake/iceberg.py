@@ -54,14 +54,14 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         from pyiceberg.catalog import load_catalog
     except ImportError as error:
         raise IcebergError(
-            f"pyiceberg isn't there ({error})", way_out="pip install 'sluice[iceberg]'"
+            f"pyiceberg isn't there ({error})", hint="pip install 'sluice[iceberg]'"
         ) from None
     try:
         return load_catalog(name, **properties)
     except Exception as error:
         raise IcebergError(
             f"the Iceberg catalog {name!r}: {error}",
-            way_out="give its type, uri and warehouse by --property, or in ~/.pyiceberg.yaml",
+            hint="give its type, uri and warehouse by --property, or in ~/.pyiceberg.yaml",
         ) from error
 
 
@@ -82,11 +82,11 @@ def export_iceberg(
     if not by_version:
         raise IcebergError(
             f"the lake has no files for {name}",
-            way_out="`sluice archive run` archives what has landed",
+            hint="`sluice archive run` archives what has landed",
         )
     parts = catalog.identifier_to_tuple(name)
     if len(parts) < 2:
-        raise IcebergError(f"{name!r} has no namespace", way_out="write namespace.table")
+        raise IcebergError(f"{name!r} has no namespace", hint="write namespace.table")
     catalog.create_namespace_if_not_exists(parts[:-1])
     found = []
     for target, (schema, versions) in _tables(storage, by_version, parts).items():
@@ -144,7 +144,7 @@ def _synchronize(table: Table, storage: Storage, files: Sequence[LakeFile]) -> t
     if strange:
         raise IcebergError(
             f"{table.name()} holds files that aren't of this lake: {strange[0]}",
-            way_out="give another name by --as, or drop the table from the catalog",
+            hint="give another name by --as, or drop the table from the catalog",
         )
     come, gone = sorted(wanted - held.keys()), sorted(held.keys() - wanted)
     with table.transaction() as transaction:

@@ -1,7 +1,7 @@
-"""What is known of an archive's days and bases: as much as status and retention reckon with, and
+"""What is known of an archive's days and snapshots: as much as status and retention reckon with, and
 small.
 
-A day of 10,000 tables has hundreds of thousands of files, a base the definitions of all tables;
+A day of 10,000 tables has hundreds of thousands of files, a snapshot the definitions of all tables;
 what is reckoned with here is a hundredth of it. So it can be kept beside them: see
 `sluice.etl.history.retain.summaries`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from sluice.etl.changes.formats.base_columns import columns_lacking_in_snapshot
+from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
 from sluice.etl.history.retain.table_events import ReadStart, TableEvent
 from sluice.relay.archive import ArchiveSegment, ArchiveSnapshot
 from sluice.relay.archive.catalogue import CatalogueDay
@@ -120,7 +120,7 @@ def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:
-    """A base as of `ts` (TSO).
+    """A snapshot as of `ts` (TSO).
 
     `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and bytes of
     those in the folders of older ones; `columns_lacking_in_snapshot`: ids of tables that can't be
@@ -138,17 +138,27 @@ class SnapshotSummary:
     lacking: frozenset[int] = frozenset()
 
     @classmethod
-    def from_snapshot(cls, base: ArchiveSnapshot) -> Self:
+    def from_snapshot(cls, snapshot: ArchiveSnapshot) -> Self:
         """From its manifest."""
-        files = {file.path: file.bytes for table in base.tables for file in table.files}
-        others = {path: size for path, size in files.items() if owner_of(path) != base.id}
-        tables = {int(table.table["id"]): table.full_name for table in base.tables}
+        files = {file.path: file.bytes for table in snapshot.tables for file in table.files}
+        others = {path: size for path, size in files.items() if owner_of(path) != snapshot.id}
+        tables = {int(table.table["id"]): table.full_name for table in snapshot.tables}
         own = sum(files.values()) - sum(others.values())
         lacks = frozenset(
-            int(table.table["id"]) for table in base.tables if columns_lacking_in_snapshot(table)
+            int(table.table["id"])
+            for table in snapshot.tables
+            if columns_lacking_in_snapshot(table)
         )
         return cls(
-            base.id, base.ts, base.made_ms, base.made_from, base.rows, tables, own, others, lacks
+            snapshot.id,
+            snapshot.ts,
+            snapshot.made_ms,
+            snapshot.made_from,
+            snapshot.rows,
+            tables,
+            own,
+            others,
+            lacks,
         )
 
     @property
@@ -164,7 +174,7 @@ class SnapshotSummary:
 
     @property
     def refers_to(self) -> tuple[str, ...]:
-        """The ids of older bases in whose folders files of this one lie."""
+        """The ids of older snapshots in whose folders files of this one lie."""
         return tuple(sorted({owner_of(path) for path in self.others}))
 
     def to_json(self) -> dict[str, Any]:
@@ -189,5 +199,5 @@ class SnapshotSummary:
 
 
 def owner_of(path: str) -> str:
-    """The id of the base in whose folder a file lies."""
+    """The id of the snapshot in whose folder a file lies."""
     return path.split("/")[1]

@@ -1,6 +1,6 @@
-"""Bases are read, whole, before others are given up for them.
+"""Snapshots are read, whole, before others are given up for them.
 
-<archive>/checked/<base id>.json    {"archive_ts"}: where the archive ended when the base was read, and whole (TSO)
+<archive>/checked/<snapshot id>.json    {"archive_ts"}: where the archive ended when the snapshot was read, and whole (TSO)
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ _VALID_FOR = tso.span(7 * 86_400_000)
 
 
 class VerifiedSnapshots:
-    """Which bases were read of late."""
+    """Which snapshots were read of late."""
 
     def __init__(self, archive: Archive) -> None:
         self._storage = archive.storage
-        self._bases = SnapshotStore(archive.storage)
+        self._snapshots = SnapshotStore(archive.storage)
         self._now = last.hi if (last := archive.last()) is not None else 0
 
-    def fault(self, base: ArchiveSnapshot) -> str | None:
-        """What is wrong with a base.
+    def fault(self, snapshot: ArchiveSnapshot) -> str | None:
+        """What is wrong with a snapshot.
 
         None if it can be read, or could within the last 7 days of the upstream's time. Raises
         OSError.
         """
-        if 0 <= self._now - self._verified_at(base.id) <= _VALID_FOR:
+        if 0 <= self._now - self._verified_at(snapshot.id) <= _VALID_FOR:
             return None
-        for table in base.tables:
+        for table in snapshot.tables:
             for file in table.files:
                 try:
-                    self._bases.content(file)
+                    self._snapshots.content(file)
                 except RelayError as error:
-                    return f"{table.full_name} in the base {base.id}: {error}"
+                    return f"{table.full_name} in the snapshot {snapshot.id}: {error}"
         self._storage.replace(
-            f"{_FOLDER}/{base.id}.json", json.dumps({"archive_ts": self._now}).encode() + b"\n"
+            f"{_FOLDER}/{snapshot.id}.json", json.dumps({"archive_ts": self._now}).encode() + b"\n"
         )
         return None
 
     def forget(self, left: frozenset[str]) -> None:
-        """Only the bases `left` are there."""
+        """Only the snapshots `left` are there."""
         for name in self._storage.names(_FOLDER):
             if name.removesuffix(".json") not in left:
                 self._storage.remove(f"{_FOLDER}/{name}")

@@ -10,9 +10,7 @@ __all__ = ["NotArchivedError", "RetainError"]
 class RetainError(SluiceError):
     """Something can't be removed, since what must be there instead isn't, or can't be read."""
 
-    way_out = (
-        "`sluice archive check` reads the whole archive; bring back what is damaged from a copy"
-    )
+    hint = "`sluice archive check` reads the whole archive; bring back what is damaged from a copy"
 
 
 class NotArchivedError(RetainError):
@@ -21,7 +19,7 @@ class NotArchivedError(RetainError):
     The relay log keeps them.
     """
 
-    way_out = (
+    hint = (
         "the relay log still has these windows: move the archive elsewhere, and it is made anew"
         " from there; or bring back what is damaged from a copy"
     )

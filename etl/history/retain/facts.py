@@ -1,4 +1,4 @@
-"""From an archive to what retention and status reckon with: its chain, what DDL did, its bases."""
+"""From an archive to what retention and status reckon with: its chain, what DDL did, its snapshots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CREATING_ACTIONS = frozenset(
 
 
 def inventory_of(
-    archive: Archive, contents: ArchiveContents, bases: Iterable[ReadStart], floor_ts: int = 0
+    archive: Archive, contents: ArchiveContents, snapshots: Iterable[ReadStart], floor_ts: int = 0
 ) -> ArchiveInventory | None:
     """What there is behind the last hole and `floor_ts`, None if nothing is.
 
@@ -40,7 +40,7 @@ def inventory_of(
     if not volumes:
         return None
     turns = tuple(_events_after(archive, contents, volumes[0].lo))
-    return ArchiveInventory(volumes[0].lo, volumes[-1].hi, tuple(bases), turns)
+    return ArchiveInventory(volumes[0].lo, volumes[-1].hi, tuple(snapshots), turns)
 
 
 def _events_after(

@@ -3,7 +3,7 @@
 Pure: no clock, no files.
 
 The promise: every table that can be had at a moment of the promised range can be had there
-afterwards. To have it one needs a base at or before that moment which holds it, and the chain from
+afterwards. To have it one needs a snapshot at or before that moment which holds it, and the chain from
 there to it; or the chain since it was created.
 """
 
@@ -32,13 +32,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ArchiveInventory:
-    """What an archive holds: its chain `(lo, hi]` (TSO), without holes, the bases in it that can be
+    """What an archive holds: its chain `(lo, hi]` (TSO), without holes, the snapshots in it that can be
     read, and what DDL did, ascending.
     """
 
     lo: int
     hi: int
-    bases: tuple[ReadStart, ...]
+    snapshots: tuple[ReadStart, ...]
     turns: tuple[TableEvent, ...]
 
 
@@ -53,9 +53,9 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What may go: the bases `forget`, and the chain through `before_ts` (TSO), 0 for none.
+    """What may go: the snapshots `forget`, and the chain through `before_ts` (TSO), 0 for none.
 
-    What is kept of it relies on the bases `rely_on`: they are to be read before anything goes.
+    What is kept of it relies on the snapshots `rely_on`: they are to be read before anything goes.
     `pinned_by` says which table, or what else, needs the oldest of the chain.
     """
 
@@ -90,17 +90,19 @@ def decide_retention(
 ) -> RetentionDecision:
     """What may go of an archive.
 
-    `held`: bases, `held_ts`: the chain from here on, that somebody uses now.
+    `held`: snapshots, `held_ts`: the chain from here on, that somebody uses now.
     """
     promised = recovery_window_start(facts, keep, now_ts)
     chosen = _restore_starts(facts, keep, promised)
-    relied = {origin.base for origin in chosen.values() if origin.base}
-    stay = relied | set(held) | {base.id for base in facts.bases if base.ts > promised}
+    relied = {origin.snapshot for origin in chosen.values() if origin.snapshot}
+    stay = (
+        relied | set(held) | {snapshot.id for snapshot in facts.snapshots if snapshot.ts > promised}
+    )
     thin, thin_rely = _thin_out(facts, keep, now_ts, promised, frozenset(stay - set(held)))
     old = {
-        base.id
-        for base in facts.bases
-        if keep.log_ms and base.ts <= _now(facts, now_ts) - tso.span(keep.log_ms)
+        snapshot.id
+        for snapshot in facts.snapshots
+        if keep.log_ms and snapshot.ts <= _now(facts, now_ts) - tso.span(keep.log_ms)
     }
     forget = old - stay | (thin - set(held))
     before, why = _cut_chain(facts, promised, chosen, held_ts)
@@ -129,7 +131,7 @@ def _restore_starts(
 
 def _possible_starts(facts: ArchiveInventory, moment: int) -> Iterator[ReadStart]:
     yield ReadStart(facts.lo)
-    yield from (base for base in facts.bases if facts.lo <= base.ts <= moment)
+    yield from (snapshot for snapshot in facts.snapshots if facts.lo <= snapshot.ts <= moment)
 
 
 def _cut_chain(
@@ -142,7 +144,7 @@ def _cut_chain(
             before = origin.needs_ts
             why = (
                 f"{origin.name},"
-                f" {f'in the base {origin.base}' if origin.base else 'of which no base holds rows yet'}"
+                f" {f'in the snapshot {origin.snapshot}' if origin.snapshot else 'of which no snapshot holds rows yet'}"
             )
     if held_ts is not None and held_ts < before:
         before, why = held_ts, "who reads it now"
@@ -152,40 +154,44 @@ def _cut_chain(
 def _thin_out(
     facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int, promised: int, stay: frozenset[str]
 ) -> tuple[set[str], set[str]]:
-    """Which bases inside the promised range may go, as one a span is left.
+    """Which snapshots inside the promised range may go, as one a span is left.
 
     And on which ones their tables rely then.
     """
     if not keep.snapshots_ms:
         return set(), set()
     span = tso.span(keep.snapshots_ms)
-    left = sorted((base for base in facts.bases if base.id in stay), key=lambda base: base.ts)
+    left = sorted(
+        (snapshot for snapshot in facts.snapshots if snapshot.id in stay),
+        key=lambda snapshot: snapshot.ts,
+    )
     first: dict[int, str] = {}
-    for base in left:
-        first.setdefault(base.ts // span, base.id)
+    for snapshot in left:
+        first.setdefault(snapshot.ts // span, snapshot.id)
     old = [
-        base
-        for base in left
-        if promised < base.ts <= _now(facts, now_ts) - span and base.id not in first.values()
+        snapshot
+        for snapshot in left
+        if promised < snapshot.ts <= _now(facts, now_ts) - span
+        and snapshot.id not in first.values()
     ]
     thin: list[ReadStart] = []
-    for base in old:
-        others = [one for one in left if one is not base]
-        if {i for i, name in base.tables.items() if keep.wanted(name)} <= _starts_without(
-            facts, keep, others, base.ts
+    for snapshot in old:
+        others = [one for one in left if one is not snapshot]
+        if {i for i, name in snapshot.tables.items() if keep.wanted(name)} <= _starts_without(
+            facts, keep, others, snapshot.ts
         ).keys():
-            thin.append(base)
+            thin.append(snapshot)
             left = others
     rely = (
-        origin.base
-        for base in thin
-        for origin in _starts_without(facts, keep, left, base.ts).values()
+        origin.snapshot
+        for snapshot in thin
+        for origin in _starts_without(facts, keep, left, snapshot.ts).values()
     )
-    return {base.id for base in thin}, set(rely) - {""}
+    return {snapshot.id for snapshot in thin}, set(rely) - {""}
 
 
 def _starts_without(
     facts: ArchiveInventory, keep: RetentionPolicy, others: Sequence[ReadStart], moment: int
 ) -> dict[int, RestoreStart]:
     """From where each table that counts is had at `moment` if there are only `others`."""
-    return _restore_starts(replace(facts, bases=tuple(others)), keep, moment)
+    return _restore_starts(replace(facts, snapshots=tuple(others)), keep, moment)

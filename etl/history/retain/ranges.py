@@ -17,14 +17,14 @@ __all__ = ["TableRange", "table_ranges"]
 @dataclass(frozen=True, slots=True)
 class TableRange:
     """A table can be restored as of any moment from `from_ts` (TSO) on, until `until_ts`, when it
-    was dropped; None: it is there. `base`: the oldest one that holds it; "" if it is known since it
+    was dropped; None: it is there. `snapshot`: the oldest one that holds it; "" if it is known since it
     was created, or came back.
     """
 
     name: str
     from_ts: int
     until_ts: int | None
-    base: str
+    snapshot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ def _id_ranges(facts: ArchiveInventory) -> Iterator[_IdRange]:
     names: dict[int, str] = {}
     starts = [
         ReadStart(facts.lo),
-        *(base for base in facts.bases if facts.lo <= base.ts <= facts.hi),
+        *(snapshot for snapshot in facts.snapshots if facts.lo <= snapshot.ts <= facts.hi),
     ]
     for start in starts:
         for table_id, (since, name) in restorable_since(start, facts.turns, facts.hi).items():
-            base = start.id if table_id in start.tables else ""
+            snapshot = start.id if table_id in start.tables else ""
             if table_id not in first or since < first[table_id][0]:
-                first[table_id] = (since, base)
+                first[table_id] = (since, snapshot)
             names[table_id] = name
     gone: dict[int, int | None] = {}
     for turn in facts.turns:
         gone[turn.table_id] = turn.ts if turn.name is None else None
-    for table_id, (since, base) in first.items():
+    for table_id, (since, snapshot) in first.items():
         until = gone.get(table_id)
         if until is None or until > since:
-            yield _IdRange(table_id, TableRange(names[table_id], since, until, base))
+            yield _IdRange(table_id, TableRange(names[table_id], since, until, snapshot))

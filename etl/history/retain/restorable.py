@@ -1,4 +1,4 @@
-"""Which tables can be had at a moment, from one base."""
+"""Which tables can be had at a moment, from one snapshot."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["tables_restorable_at"]
 
 
 def tables_restorable_at(
-    settings: Settings, base: ArchiveSnapshot | None, ts: int, *, whole: bool = True
+    settings: Settings, snapshot: ArchiveSnapshot | None, ts: int, *, whole: bool = True
 ) -> dict[int, str]:
-    """The tables that the settings want and that can be had at `ts` (TSO) from `base` (None: from
+    """The tables that the settings want and that can be had at `ts` (TSO) from `snapshot` (None: from
     the archive's beginning) by reading the archive: their names then, by id. `whole`: with all
     columns that a restore needs. Raises RelayCorruptError, OSError.
     """
     archive = Archive.open(settings.archive_url)
     facts = inventory_of(archive, read_contents(archive, CachedSummaries(archive).day), ())
     start = ReadStart(facts.lo if facts is not None else 0)
-    if base is not None:
-        known = SnapshotSummary.from_snapshot(base)
+    if snapshot is not None:
+        known = SnapshotSummary.from_snapshot(snapshot)
         start = known.snapshot if whole else ReadStart(known.ts, known.tables, known.id)
     turns = facts.turns if facts is not None else ()
     filters = settings.rules.filters

@@ -1,4 +1,4 @@
-"""Removes what settings let go of: windows of the relay log, bases, volumes.
+"""Removes what settings let go of: windows of the relay log, snapshots, volumes.
 
 The one road on which anything goes.
 
@@ -54,7 +54,7 @@ log = logging.getLogger("sluice.archive")
 
 @dataclass(frozen=True, slots=True)
 class RetainSummary:
-    """What was removed: `windows` of the relay log, `bases` by id, `volumes` with their `bytes`.
+    """What was removed: `windows` of the relay log, `snapshots` by id, `volumes` with their `bytes`.
 
     And what holds the oldest of the rest, in words.
     """
@@ -62,7 +62,7 @@ class RetainSummary:
     windows: int = 0
     verified_changes: int = 0
     relay_held_by: str = ""
-    bases: tuple[str, ...] = ()
+    snapshots: tuple[str, ...] = ()
     volumes: int = 0
     bytes: int = 0
     files: int = 0
@@ -122,7 +122,7 @@ def policy_of(settings: Settings) -> RetentionPolicy:
         table = TableName.parse(name)
         return any(each.wants_table(*table) for each in filters)
 
-    return RetentionPolicy(settings.archive.keep_ms, settings.archive.bases_keep_ms, wanted)
+    return RetentionPolicy(settings.archive.keep_ms, settings.archive.snapshots_keep_ms, wanted)
 
 
 def _other_settings_of_archive(archive_url: str) -> Iterator[Settings]:
@@ -145,15 +145,15 @@ def _purge_archive(
     holds, end = Pins(archive.storage), contents.volumes[-1].hi
     living = active_pins(archive, jobs.is_over, end, bury=True)
     _finish_removal(archive, holds, living)
-    bases, faults = readable_snapshots(SnapshotStore(archive.storage).find, archive)
-    snapshots = [SnapshotSummary.from_snapshot(base).snapshot for base in bases]
-    facts = inventory_of(archive, contents, snapshots, holds.removal_mark().before_ts)
+    snapshots, faults = readable_snapshots(SnapshotStore(archive.storage).find, archive)
+    starts = [SnapshotSummary.from_snapshot(snapshot).snapshot for snapshot in snapshots]
+    facts = inventory_of(archive, contents, starts, holds.removal_mark().before_ts)
     if facts is None:
         return summary
     found = _verified_decision(
         VerifiedSnapshots(archive),
         facts,
-        bases,
+        snapshots,
         lambda facts: _retention_decision(facts, keep, living),
         faults,
     )
@@ -167,11 +167,11 @@ def _purge_archive(
     files = remove_unreferenced(archive, jobs.is_over)
     if faults:
         raise RetainError(
-            "; ".join(faults), way_out="`sluice base forget` the damaged one, and make another"
+            "; ".join(faults), hint="`sluice snapshot forget` the damaged one, and make another"
         )
     return replace(
         summary,
-        bases=gone,
+        snapshots=gone,
         volumes=len(removed),
         bytes=sum(volume.bytes for volume in removed),
         files=files,
@@ -181,16 +181,16 @@ def _purge_archive(
 
 
 def _finish_removal(archive: Archive, holds: Pins, living: Mapping[str, Pin]) -> tuple[str, ...]:
-    """Forget the bases that the floor names, unless somebody reads them; which."""
-    bases = SnapshotStore(archive.storage)
-    held = {name for hold in living.values() for name in hold.bases}
-    gone = tuple(name for name in holds.removal_mark().bases if name not in held)
+    """Forget the snapshots that the floor names, unless somebody reads them; which."""
+    snapshots = SnapshotStore(archive.storage)
+    held = {name for hold in living.values() for name in hold.snapshots}
+    gone = tuple(name for name in holds.removal_mark().snapshots if name not in held)
     for name in gone:
-        bases.forget(name)
+        snapshots.forget(name)
     if gone:
-        bases.sweep()
+        snapshots.sweep()
         holds.advance_removal(0, (), gone)
-        VerifiedSnapshots(archive).forget(frozenset(bases.ids()))
+        VerifiedSnapshots(archive).forget(frozenset(snapshots.ids()))
     return gone
 
 
@@ -202,7 +202,7 @@ def _removable_through(before: int, living: Mapping[str, Pin]) -> int:
 def _retention_decision(
     facts: ArchiveInventory, keep: RetentionPolicy, living: Mapping[str, Pin]
 ) -> RetentionDecision:
-    held = sorted({name for hold in living.values() for name in hold.bases})
+    held = sorted({name for hold in living.values() for name in hold.snapshots})
     held_ts = min((hold.from_ts for hold in living.values()), default=None)
     return decide_retention(facts, keep, tso.wall_clock(), held, held_ts)
 
@@ -210,15 +210,15 @@ def _retention_decision(
 def _verified_decision(
     checked: VerifiedSnapshots,
     facts: ArchiveInventory,
-    bases: Sequence[ArchiveSnapshot],
+    snapshots: Sequence[ArchiveSnapshot],
     judge: Callable[[ArchiveInventory], RetentionDecision],
     faults: list[str],
 ) -> RetentionDecision:
-    """What may go, with every base that the rest relies on read.
+    """What may go, with every snapshot that the rest relies on read.
 
     `faults` gets what is wrong with some.
     """
-    by_id = {base.id: base for base in bases}
+    by_id = {snapshot.id: snapshot for snapshot in snapshots}
     while True:
         found = judge(facts)
         bad = {
@@ -229,7 +229,10 @@ def _verified_decision(
         if not bad:
             return found
         faults += bad.values()
-        facts = replace(facts, bases=tuple(base for base in facts.bases if base.id not in bad))
+        facts = replace(
+            facts,
+            snapshots=tuple(snapshot for snapshot in facts.snapshots if snapshot.id not in bad),
+        )
 
 
 def _refuse_gaps(archive: Archive, contents: ArchiveContents, keep: RetentionPolicy) -> None:
@@ -242,7 +245,7 @@ def _refuse_gaps(archive: Archive, contents: ArchiveContents, keep: RetentionPol
     if holes:
         raise RetainError(
             f"{archive.url} has holes, so nothing is removed from it: {'; '.join(holes)}",
-            way_out=(
+            hint=(
                 "bring the files back from a copy, or wait until the holes are older than [archive]"
                 " keep"
             ),

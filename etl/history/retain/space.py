@@ -73,25 +73,25 @@ def archive_usage(volumes: Sequence[SegmentSummary], keep_ms: int, *, lake: bool
     return DiskUsage(taken(volumes), Growth(rate, _days_left(keep_ms, first.lo or first.hi, end)))
 
 
-def snapshots_usage(bases: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage:
-    """All bases, a file that several refer to counted once.
+def snapshots_usage(snapshots: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage:
+    """All snapshots, a file that several refer to counted once.
 
     What they grow by is what the last one took of its own, as often as they were made of late.
     """
-    there = {base.id for base in bases}
+    there = {snapshot.id for snapshot in snapshots}
     left = {
         path: size
-        for base in bases
-        for path, size in base.others.items()
+        for snapshot in snapshots
+        for path, size in snapshot.others.items()
         if owner_of(path) not in there
     }
-    size = sum(base.own_bytes for base in bases) + sum(left.values())
-    if len(bases) < 2:
+    size = sum(snapshot.own_bytes for snapshot in snapshots) + sum(left.values())
+    if len(snapshots) < 2:
         return DiskUsage(size, Growth(0.0, None))
-    last, before = bases[-1], bases[-2]
+    last, before = snapshots[-1], snapshots[-2]
     between = max(tso.ms_between(before.ts, last.ts), _HOUR_MS)
     rate = last.own_bytes / between * _DAY_MS
-    return DiskUsage(size, Growth(rate, _days_left(keep_ms, bases[0].ts, last.ts)))
+    return DiskUsage(size, Growth(rate, _days_left(keep_ms, snapshots[0].ts, last.ts)))
 
 
 def days_until_full(free: int, growths: Iterable[Growth]) -> float | None:

@@ -36,7 +36,7 @@ __all__ = ["ArchiveStatus", "FileSystemUsage", "UnknownTable", "archive_status"]
 
 @dataclass(frozen=True, slots=True)
 class UnknownTable:
-    """Rows of a table are archived, and no base says what was there before: it can't be restored at
+    """Rows of a table are archived, and no snapshot says what was there before: it can't be restored at
     any moment yet.
     """
 
@@ -75,7 +75,7 @@ class ArchiveStatus:
     unknown: tuple[UnknownTable, ...]
     holes: tuple[ChainGap, ...]
     faults: tuple[str, ...]
-    bases: tuple[dict[str, Any], ...]
+    snapshots: tuple[dict[str, Any], ...]
     held_by: str
     holds: tuple[Pin, ...]
     spaces: dict[str, DiskUsage]
@@ -97,16 +97,14 @@ def archive_status(settings: Settings) -> ArchiveStatus:
     relay, archive = settings.open_relay(), Archive.open(settings.archive_url)
     known = CachedSummaries(archive)
     contents = read_contents(archive, known.day)
-    bases, faults = readable_snapshots(known.base, archive)
-    snapshots = [base.snapshot for base in bases]
-    facts = inventory_of(
-        archive, contents, snapshots, Pins(archive.storage).removal_mark().before_ts
-    )
+    snapshots, faults = readable_snapshots(known.snapshot, archive)
+    starts = [snapshot.snapshot for snapshot in snapshots]
+    facts = inventory_of(archive, contents, starts, Pins(archive.storage).removal_mark().before_ts)
     jobs = Jobs.for_pipeline(relay)
     end = contents.volumes[-1].hi if contents.volumes else 0
     living = tuple(active_pins(archive, jobs.is_over, end).values())
     last = relay.last()
-    spaces = _usages(settings, relay, contents, bases)
+    spaces = _usages(settings, relay, contents, snapshots)
     tables = tuple(table_ranges(facts)) if facts is not None else ()
     keep, now = policy_of(settings), tso.wall_clock()
     return ArchiveStatus(
@@ -120,7 +118,7 @@ def archive_status(settings: Settings) -> ArchiveStatus:
         unknown=_unknown_tables(archive, facts, contents),
         holes=(*contents.holes, *_gap_before_landed(archive, relay, facts)),
         faults=tuple(faults),
-        bases=tuple(_snapshot_json(base) for base in bases),
+        snapshots=tuple(_snapshot_json(snapshot) for snapshot in snapshots),
         held_by=pinned_by(facts, keep, now) if facts is not None else "",
         holds=living,
         spaces=spaces,
@@ -135,7 +133,7 @@ def archive_status(settings: Settings) -> ArchiveStatus:
 RETAIN = "retain"
 """The task of the DAG `archive` whose failures are known by this name."""
 _TASKS = ("archive", "compact", RETAIN)
-_RETENTION_SETTINGS = ("keep", "bases_every", "bases_keep", "drills_every")
+_RETENTION_SETTINGS = ("keep", "snapshots_every", "snapshots_keep", "drills_every")
 
 
 def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableRange]) -> int:
@@ -144,20 +142,20 @@ def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableR
     """
     if facts is None or not tables:
         return 0
-    with_base = [table.from_ts for table in tables if table.base]
-    return max(with_base, default=facts.lo)
+    with_snapshot = [table.from_ts for table in tables if table.snapshot]
+    return max(with_snapshot, default=facts.lo)
 
 
-def _snapshot_json(base: SnapshotSummary) -> dict[str, Any]:
+def _snapshot_json(snapshot: SnapshotSummary) -> dict[str, Any]:
     return {
-        "id": base.id,
-        "ts": base.ts,
-        "made_ms": base.made_ms,
-        "made_from": base.made_from,
-        "tables": len(base.tables),
-        "rows": base.rows,
-        "bytes": base.bytes,
-        "refers_to": list(base.refers_to),
+        "id": snapshot.id,
+        "ts": snapshot.ts,
+        "made_ms": snapshot.made_ms,
+        "made_from": snapshot.made_from,
+        "tables": len(snapshot.tables),
+        "rows": snapshot.rows,
+        "bytes": snapshot.bytes,
+        "refers_to": list(snapshot.refers_to),
     }
 
 
@@ -168,7 +166,7 @@ def _unknown_tables(
     if facts is None:
         return ()
     known = {turn.table_id for turn in facts.turns if turn.begins or turn.takes}
-    known |= {table_id for base in facts.bases for table_id in base.tables}
+    known |= {table_id for snapshot in facts.snapshots for table_id in snapshot.tables}
     after = min((volume.lo for volume in contents.unbroken), default=0)
     found: dict[int, int] = {}
     where: dict[int, str] = {}
@@ -221,14 +219,17 @@ def _gap_before_landed(
 
 
 def _usages(
-    settings: Settings, relay: RelayLog, contents: ArchiveContents, bases: Sequence[SnapshotSummary]
+    settings: Settings,
+    relay: RelayLog,
+    contents: ArchiveContents,
+    snapshots: Sequence[SnapshotSummary],
 ) -> dict[str, DiskUsage]:
     keep_ms = settings.archive.keep_ms
     return {
         "relay": relay_usage(relay, settings.relay.keep_ms),
         "log": archive_usage(contents.volumes, keep_ms, lake=False),
         "lake": archive_usage(contents.volumes, keep_ms, lake=True),
-        "bases": snapshots_usage(bases, keep_ms),
+        "snapshots": snapshots_usage(snapshots, keep_ms),
     }
 
 
@@ -237,7 +238,10 @@ def _disks(
 ) -> tuple[FileSystemUsage, ...]:
     """The file systems they lie on; an object store has no end."""
     places: dict[int, tuple[list[str], int, int]] = {}
-    for storage, names in ((relay.storage, ["relay"]), (archive.storage, ["log", "lake", "bases"])):
+    for storage, names in (
+        (relay.storage, ["relay"]),
+        (archive.storage, ["log", "lake", "snapshots"]),
+    ):
         if isinstance(storage, LocalStorage) and (found := storage.disk()) is not None:
             device, free, total = found
             places.setdefault(device, ([], free, total))[0].extend(names)

@@ -1,8 +1,8 @@
-"""What is known of days, bases and hours of the relay log, kept beside them so that nobody who only
+"""What is known of days, snapshots and hours of the relay log, kept beside them so that nobody who only
 wants to look reads hundreds of thousands of files for it.
 
     <archive>/summaries/days/<YYYY-MM-DD>.json    `sluice.etl.history.retain.catalogue_summary.DaySummary`
-    <archive>/summaries/bases/<base id>.json      `sluice.etl.history.retain.catalogue_summary.SnapshotSummary`
+    <archive>/summaries/snapshots/<snapshot id>.json      `sluice.etl.history.retain.catalogue_summary.SnapshotSummary`
     <relay log>/summaries/hours.json              bytes of the window records and the parts of each hour
 
 They are written by the DAG `archive`, when it has archived, compacted and removed. Each names the
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 
 class SummarySource(Protocol):
-    """An archive's days and bases.
+    """An archive's days and snapshots.
 
     Both methods raise RelayCorruptError for a document that can't be read, OSError.
     """
 
     def day(self, name: str) -> DaySummary: ...
 
-    def base(self, name: str) -> SnapshotSummary | None: ...
+    def snapshot(self, name: str) -> SnapshotSummary | None: ...
 
 
 class DirectSummaries:
@@ -62,15 +62,15 @@ class DirectSummaries:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self._bases = SnapshotStore(archive.storage)
+        self._snapshots = SnapshotStore(archive.storage)
 
     def day(self, name: str) -> DaySummary:
         """A day of the catalogue."""
         return DaySummary.from_day(self._archive.catalogue.load(name))
 
-    def base(self, name: str) -> SnapshotSummary | None:
+    def snapshot(self, name: str) -> SnapshotSummary | None:
         """None if there is none, or none yet."""
-        found = self._bases.find(name)
+        found = self._snapshots.find(name)
         return SnapshotSummary.from_snapshot(found) if found is not None else None
 
 
@@ -80,7 +80,7 @@ class CachedSummaries:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._storage = archive.storage
-        self._bases = SnapshotStore(archive.storage)
+        self._snapshots = SnapshotStore(archive.storage)
         self._direct = DirectSummaries(archive)
 
     def day(self, name: str) -> DaySummary:
@@ -89,10 +89,12 @@ class CachedSummaries:
         kept = self._load(_day_path(name), text, DaySummary.from_json)
         return kept or self._direct.day(name)
 
-    def base(self, name: str) -> SnapshotSummary | None:
+    def snapshot(self, name: str) -> SnapshotSummary | None:
         """None if there is none, or none yet."""
-        kept = self._load(_base_path(name), self._bases.text(name), SnapshotSummary.from_json)
-        return kept or self._direct.base(name)
+        kept = self._load(
+            _snapshot_path(name), self._snapshots.text(name), SnapshotSummary.from_json
+        )
+        return kept or self._direct.snapshot(name)
 
     def refresh(self) -> None:
         """Write those that are missing or no longer right; take away those of what is gone.
@@ -103,12 +105,12 @@ class CachedSummaries:
         for name in days:
             with contextlib.suppress(RelayError):
                 version = self._refresh_day(name, version)
-        bases = []
-        for name in self._bases.ids():
+        snapshots = []
+        for name in self._snapshots.ids():
             with contextlib.suppress(RelayError):
-                bases += [name] if self._refresh_snapshot(name) else []
+                snapshots += [name] if self._refresh_snapshot(name) else []
         self._forget("days", days)
-        self._forget("bases", bases)
+        self._forget("snapshots", snapshots)
 
     def _refresh_day(self, name: str, before: int) -> int:
         """`before`: TiDB's schema version where the day begins, -1 if it isn't known.
@@ -151,15 +153,15 @@ class CachedSummaries:
         return 0, ()
 
     def _refresh_snapshot(self, name: str) -> bool:
-        """Whether there is such a base."""
-        text = self._bases.text(name)
+        """Whether there is such a snapshot."""
+        text = self._snapshots.text(name)
         if text is None:
             return False
-        if self._load(_base_path(name), text, SnapshotSummary.from_json) is not None:
+        if self._load(_snapshot_path(name), text, SnapshotSummary.from_json) is not None:
             return True
-        found = self._direct.base(name)
+        found = self._direct.snapshot(name)
         if found is not None:
-            self._save(_base_path(name), text, found.to_json())
+            self._save(_snapshot_path(name), text, found.to_json())
         return found is not None
 
     def _load(
@@ -251,21 +253,21 @@ def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
 def readable_snapshots(
     find: Callable[[str], T | None], archive: Archive
 ) -> tuple[list[T], list[str]]:
-    """The bases that are there, and aren't about to go, as `find` gives them by name.
+    """The snapshots that are there, and aren't about to go, as `find` gives them by name.
 
     And what is wrong with others. Raises OSError.
     """
     found: list[T] = []
     faults: list[str] = []
-    going = Pins(archive.storage).removal_mark().bases
+    going = Pins(archive.storage).removal_mark().snapshots
     for name in SnapshotStore(archive.storage).ids():
         try:
-            base = find(name)
+            snapshot = find(name)
         except RelayCorruptError as error:
             faults.append(str(error))
             continue
-        if base is not None and name not in going:
-            found.append(base)
+        if snapshot is not None and name not in going:
+            found.append(snapshot)
     return found, faults
 
 
@@ -287,5 +289,5 @@ def _day_path(name: str) -> str:
     return f"{_FOLDER}/days/{name}.json"
 
 
-def _base_path(name: str) -> str:
-    return f"{_FOLDER}/bases/{name}.json"
+def _snapshot_path(name: str) -> str:
+    return f"{_FOLDER}/snapshots/{name}.json"

@@ -1,7 +1,7 @@
-"""From where a table's rows can be had: a base that holds them, or the archive's chain since the
+"""From where a table's rows can be had: a snapshot that holds them, or the archive's chain since the
 table was created.
 
-Pure: knows bases by their tables' ids, and what DDL did to ids, in order. A table that TRUNCATE,
+Pure: knows snapshots by their tables' ids, and what DDL did to ids, in order. A table that TRUNCATE,
 PARTITION BY or EXCHANGE PARTITION gave another id is followed.
 """
 
@@ -43,13 +43,13 @@ class ReadStart:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStart:
-    """What it takes to have a table: the snapshot `base`, "" for none, and the chain from
+    """What it takes to have a table: the snapshot `snapshot`, "" for none, and the chain from
     `needs_ts` (TSO) on.
     """
 
     name: str
     needs_ts: int
-    base: str
+    snapshot: str
 
 
 def restorable_at(
@@ -105,7 +105,7 @@ def _apply_event(
         alive[turn.table_id] = RestoreStart(turn.name, turn.ts - 1, "")
     elif not turn.takes:
         if before is not None:
-            alive[turn.table_id] = RestoreStart(turn.name, before.needs_ts, before.base)
+            alive[turn.table_id] = RestoreStart(turn.name, before.needs_ts, before.snapshot)
     else:
         found = [
             before if i == turn.table_id and before else alive.get(i) or gone.get(i)
@@ -124,5 +124,5 @@ def _combined_start(found: Sequence[RestoreStart | None], name: str) -> RestoreS
     if len(there) < len(found):
         return None
     first = min(there, key=lambda origin: origin.needs_ts)
-    base = next((origin.base for origin in there if origin.base), "")
-    return RestoreStart(name, first.needs_ts, base)
+    snapshot = next((origin.snapshot for origin in there if origin.snapshot), "")
+    return RestoreStart(name, first.needs_ts, snapshot)

@@ -1,4 +1,4 @@
-"""Bases: all tables as of one moment, in the archive.
+"""Snapshots: all tables as of one moment, in the archive.
 
 What only the client needs is imported on first use: Spark's workers come through this door, too.
 """

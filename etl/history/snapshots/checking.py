@@ -1,4 +1,4 @@
-"""Bases looked after: every file read, and bases removed as nobody reads them."""
+"""Snapshots looked after: every file read, and snapshots removed as nobody reads them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sluice.tidb.schema import Table
 __all__ = ["check_snapshot", "forget_snapshot"]
 
 
-def check_snapshot(settings: Settings, base: ArchiveSnapshot) -> list[str]:
-    """Read every file of a base; what is wrong with each that isn't what was written.
+def check_snapshot(settings: Settings, snapshot: ArchiveSnapshot) -> list[str]:
+    """Read every file of a snapshot; what is wrong with each that isn't what was written.
 
     Raises OSError.
     """
     storage = Archive.open(settings.archive_url).storage
     found = []
-    for table in base.tables:
+    for table in snapshot.tables:
         definition = Table.from_json(table.table)
         for file in table.files:
             try:
@@ -32,32 +32,32 @@ def check_snapshot(settings: Settings, base: ArchiveSnapshot) -> list[str]:
 
 
 def forget_snapshot(settings: Settings, name: str) -> None:
-    """Remove a base that nobody reads now.
+    """Remove a snapshot that nobody reads now.
 
     Raises RelayError if there is none, BaseError if somebody reads it.
     """
     archive = Archive.open(settings.archive_url)
-    bases, holds = archive.bases, Pins(archive.storage)
-    if bases.find(name) is None:
-        note = bases.pending(name)
+    snapshots, holds = archive.snapshots, Pins(archive.storage)
+    if snapshots.find(name) is None:
+        note = snapshots.pending(name)
         if note is None:
-            bases.get(name)
+            snapshots.get(name)
         else:
             raise SnapshotError(
-                f"the base {name} is being made by the job {note.job}",
-                way_out=f"`sluice jobs cancel {note.job}`",
+                f"the snapshot {name} is being made by the job {note.job}",
+                hint=f"`sluice jobs cancel {note.job}`",
             )
     _check_unread(settings, holds, name)
     holds.advance_removal(0, (name,))
     _check_unread(settings, holds, name)  # who began before the floor was raised
-    bases.forget(name)
+    snapshots.forget(name)
     holds.advance_removal(0, (), gone=(name,))
 
 
 def _check_unread(settings: Settings, holds: Pins, name: str) -> None:
     jobs = Jobs.for_pipeline(settings.open_relay())
     for hold in holds.all().values():
-        if name in hold.bases and not (hold.job and jobs.is_over(hold.job)):
+        if name in hold.snapshots and not (hold.job and jobs.is_over(hold.job)):
             raise SnapshotError(
-                f"the base {name} is read by {hold.what}", way_out="try again when that is over"
+                f"the snapshot {name} is read by {hold.what}", hint="try again when that is over"
             )

@@ -1,4 +1,4 @@
-"""Chunks of a source become files of a base, in Spark's workers: they read, write and tell what
+"""Chunks of a source become files of a snapshot, in Spark's workers: they read, write and tell what
 they wrote.
 """
 

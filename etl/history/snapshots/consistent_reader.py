@@ -29,11 +29,11 @@ from sluice.etl.settings import Downstream
 
 __all__ = ["ConsistentReader", "KeyBounds", "TableChanged"]
 
-log = logging.getLogger("sluice.base")
+log = logging.getLogger("sluice.snapshot")
 
 OPEN_TIMEOUT_S = 60.0
 _POLL_INTERVAL_S = 0.005
-_SAVEPOINT = "sluice_base"
+_SAVEPOINT = "sluice_snapshot"
 TARGET_PAGE_BYTES = 64 << 20
 _MIN_PAGE_ROWS, _MAX_PAGE_ROWS = 1_000, 500_000
 KeyBounds = tuple[Sequence[str] | None, Sequence[str] | None]
@@ -253,7 +253,7 @@ def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: fl
             raise SnapshotError(
                 f"{opener.address} has no checkpoint of cluster {table.cluster_id}: it is no"
                 " replica (yet)",
-                way_out="make the base from TiDB or from a dump",
+                hint="make the snapshot from TiDB or from a dump",
             )
         why = _inconsistency_reason(found)
         if why is None:
@@ -262,7 +262,7 @@ def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: fl
             raise SnapshotError(
                 f"{opener.address} was never exactly at its checkpoint {found.commit_ts}: {why}",
                 transient=True,
-                way_out="see that applying goes on, or make the base from TiDB",
+                hint="see that applying goes on, or make the snapshot from TiDB",
             )
         time.sleep(_POLL_INTERVAL_S)
 
@@ -290,7 +290,7 @@ def _check_at_checkpoint(
         raise SnapshotError(
             f"a snapshot of {session.address} isn't at the checkpoint {expected.commit_ts}, whose"
             " row was locked meanwhile",
-            way_out=(
+            hint=(
                 "this must not happen: is there a proxy that sends sessions to different servers?"
             ),
         )

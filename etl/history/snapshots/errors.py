@@ -1,4 +1,4 @@
-"""What can be wrong with a base that is to be made."""
+"""What can be wrong with a snapshot that is to be made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluice.errors import RequestError
 
 
 class SnapshotError(RequestError):
-    """A base can't be made, or not in this way; says why, and what can be done.
+    """A snapshot can't be made, or not in this way; says why, and what can be done.
 
     Nothing was changed.
     """

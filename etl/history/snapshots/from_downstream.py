@@ -1,4 +1,4 @@
-"""The downstream's rows at one checkpoint become a base's: read by sessions with snapshots, written
+"""The downstream's rows at one checkpoint become a snapshot's: read by sessions with snapshots, written
 from here.
 
 The sessions' snapshots live no longer than this process, so a job that is killed begins anew, at a
@@ -100,7 +100,7 @@ def write_ranges(
             found.put(error)
 
     threads = [
-        threading.Thread(target=work, args=(n,), name=f"base-{n}", daemon=True)
+        threading.Thread(target=work, args=(n,), name=f"snapshot-{n}", daemon=True)
         for n in range(snapshot.sessions)
     ]
     for thread in threads:

@@ -1,10 +1,10 @@
-"""The rows of a source become a base's, group of chunks by group of chunks, by several Spark jobs
+"""The rows of a source become a snapshot's, group of chunks by group of chunks, by several Spark jobs
 side by side.
 
-What a group has become is noted in the base's folder, so whoever goes on with the job does what is
+What a group has become is noted in the snapshot's folder, so whoever goes on with the job does what is
 left.
 
-    <archive>/bases/<id>/done/<first chunk's number>.json    by chunk, its files
+    <archive>/snapshots/<id>/done/<first chunk's number>.json    by chunk, its files
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SourceRowsWriter:
         self._plan = plan
         self._group_bytes = group_bytes
         self._storage = storage
-        self._folder = f"bases/{plan.base}"
+        self._folder = f"snapshots/{plan.snapshot}"
 
     def written(self) -> WrittenFiles:
         """What is done already."""
@@ -59,7 +59,7 @@ class SourceRowsWriter:
         None is begun once `go_on()` is false. Raises what `make` raises.
         """
         groups = iter(self._groups(done))
-        with ThreadPoolExecutor(at_once, thread_name_prefix="base") as pool:
+        with ThreadPoolExecutor(at_once, thread_name_prefix="snapshot") as pool:
             running: set[Future[list[str]]] = set()
             try:
                 while True:

@@ -1,4 +1,4 @@
-"""A pipeline as a base is made of it: its upstream, its downstream, its relay log, its archive."""
+"""A pipeline as a snapshot is made of it: its upstream, its downstream, its relay log, its archive."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PipelineContext:
         self.relay = settings.open_relay()
         self.jobs = Jobs.for_pipeline(self.relay)
         self.archive = Archive.open(settings.archive_url)
-        self.bases: SnapshotStore = self.archive.bases
+        self.snapshots: SnapshotStore = self.archive.snapshots
         self.cluster = stack.enter_context(SourceCluster.connect(settings.upstream))
 
     @classmethod
@@ -65,7 +65,7 @@ class PipelineContext:
 
     @property
     def touches(self) -> WriteScope:
-        """A base is made of what is there: nothing is written to."""
+        """A snapshot is made of what is there: nothing is written to."""
         return WriteScope(downstream_name(self.settings.target), ())
 
     def plan(self, wish: SnapshotRequest) -> SnapshotPlan:
@@ -83,7 +83,7 @@ class PipelineContext:
 
     def chosen(self, wish: SnapshotRequest) -> SnapshotRequest:
         """AUTO as what is possible here: the downstream, which costs TiDB nothing, then TiDB, then
-        an older base.
+        an older snapshot.
         """
         if wish.source != AUTO:
             return wish
@@ -95,20 +95,20 @@ class PipelineContext:
             return replace(wish, source=DOWNSTREAM)
         if self.settings.upstream.sql_host:
             return replace(wish, source=TIDB)
-        if self.bases.latest(2**63 - 1) is not None:
+        if self.snapshots.latest(2**63 - 1) is not None:
             return replace(wish, source=ARCHIVE)
         raise SnapshotError(
-            abbreviate_problems(problems), way_out="say where TiDB serves SQL: [upstream] sql-host"
+            abbreviate_problems(problems), hint="say where TiDB serves SQL: [upstream] sql-host"
         )
 
     def roll_forward_plan(self) -> SnapshotPlan:
-        """The youngest base rolled forward through what is landed."""
-        older = self.bases.latest(2**63 - 1)
+        """The youngest snapshot rolled forward through what is landed."""
+        older = self.snapshots.latest(2**63 - 1)
         if older is None:
             raise SnapshotError(
-                f"{self.archive.url} has no base that could be rolled forward",
-                way_out=(
-                    "make the first one from TiDB, from a dump or from the downstream: `sluice base"
+                f"{self.archive.url} has no snapshot that could be rolled forward",
+                hint=(
+                    "make the first one from TiDB, from a dump or from the downstream: `sluice snapshot"
                     " make --from`"
                 ),
             )
@@ -119,14 +119,14 @@ class PipelineContext:
         changed = changed_tables(windows, older.ts, ts)
         if changed is None:
             raise SnapshotError(
-                f"what was committed between the base {older.id} and {tso.text(ts)} isn't all in"
+                f"what was committed between the snapshot {older.id} and {tso.text(ts)} isn't all in"
                 f" {self.archive.url}",
-                way_out="make a base from TiDB or from the downstream",
+                hint="make a snapshot from TiDB or from the downstream",
             )
         return roll_forward_plan(snapshot_id(ts, secrets.token_hex(6)), older, definitions, changed)
 
     def downstream_plan(self) -> SnapshotPlan:
-        """What the downstream is now: tables, and why no base can be read from it.
+        """What the downstream is now: tables, and why no snapshot can be read from it.
 
         Rows are read as of a later checkpoint.
         """
@@ -134,7 +134,7 @@ class PipelineContext:
         if downstream.type != "mysql":
             raise SnapshotError(
                 f"[downstream] type is {downstream.type}: it can't be read",
-                way_out="make the base from TiDB",
+                hint="make the snapshot from TiDB",
             )
         session = MySQLSession(downstream)
         try:
@@ -145,7 +145,7 @@ class PipelineContext:
             if checkpoint is None:
                 raise SnapshotError(
                     f"{session.address} has no checkpoint: it is no replica yet",
-                    way_out="make the base from TiDB or from a dump",
+                    hint="make the snapshot from TiDB or from a dump",
                 )
             definitions = self.cluster.definitions(checkpoint.commit_ts).of_users()
             _, problems = downstream_tables(self.settings, definitions, session)
@@ -168,11 +168,11 @@ class PipelineContext:
     def unchanged(
         self, definitions: SourceSchema, *, full: bool
     ) -> tuple[str, dict[str, SnapshotTable]]:
-        """The youngest base that isn't later than `definitions`, and the tables that have not
-        changed since, by full name; "" and none if there is no such base, `full`, or it isn't known
+        """The youngest snapshot that isn't later than `definitions`, and the tables that have not
+        changed since, by full name; "" and none if there is no such snapshot, `full`, or it isn't known
         what has changed.
         """
-        older: ArchiveSnapshot | None = None if full else self.bases.latest(definitions.ts)
+        older: ArchiveSnapshot | None = None if full else self.snapshots.latest(definitions.ts)
         if older is None or older.cluster_id != self.cluster.pd.cluster_id:
             return "", {}
         changed = self.changed(older.ts, definitions.ts)
@@ -236,5 +236,5 @@ class PipelineContext:
             return []
         return [
             f"what was committed between {tso.text(ts)} and {tso.text(first.lo)} is in no archive:"
-            " this base serves its own moment only"
+            " this snapshot serves its own moment only"
         ]

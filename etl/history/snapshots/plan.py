@@ -1,4 +1,4 @@
-"""What making a base is going to do: which tables are copied, in which chunks, which are referred
+"""What making a snapshot is going to do: which tables are copied, in which chunks, which are referred
 to.
 """
 
@@ -22,13 +22,13 @@ __all__ = ["SnapshotPlan", "plan_of_source"]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """`base`: its name.
+    """`snapshot`: its name.
 
     `spec`: the source's, see `sluice.etl.copy.sources`. `tables` have no files unless they are
     `referred` to (full names). `problems` hinder it, `notes` are for people to know.
     """
 
-    base: str
+    snapshot: str
     ts: int
     schema_version: int
     cluster_id: int
@@ -49,7 +49,7 @@ class SnapshotPlan:
 
     @property
     def refers_to(self) -> tuple[str, ...]:
-        """The older bases in whose folders referred files lie."""
+        """The older snapshots in whose folders referred files lie."""
         return tuple(
             sorted({file.path.split("/")[1] for table in self.tables for file in table.files})
         )
@@ -83,7 +83,7 @@ class SnapshotPlan:
         ) - len(self.referred)
         found = [
             (
-                f"base     as of {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC), from"
+                f"snapshot     as of {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC), from"
                 f" {self.made_from}"
             ),
             (
@@ -93,7 +93,7 @@ class SnapshotPlan:
         ]
         if self.older:
             found.append(
-                f"refer    {len(self.referred)} tables that have not changed since the base"
+                f"refer    {len(self.referred)} tables that have not changed since the snapshot"
                 f" {self.older}"
             )
         return [
@@ -105,7 +105,7 @@ class SnapshotPlan:
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return {
-            "base": self.base,
+            "snapshot": self.snapshot,
             "ts": self.ts,
             "schema_version": self.schema_version,
             "cluster_id": self.cluster_id,
@@ -150,9 +150,9 @@ def plan_of_source(
     cluster_id: int,
     unchanged: Mapping[str, SnapshotTable],
 ) -> SnapshotPlan:
-    """The plan of a base `name` of all that a source holds.
+    """The plan of a snapshot `name` of all that a source holds.
 
-    `definitions`: the upstream's schema at its position; `unchanged`: tables of an older base that
+    `definitions`: the upstream's schema at its position; `unchanged`: tables of an older snapshot that
     are referred to. Raises CopyError where not even that can be known.
     """
     known = definitions.of_users()
@@ -179,12 +179,12 @@ def plan_of_source(
 
 
 def table_of(table: Table) -> SnapshotTable:
-    """A table of a base, without rows."""
+    """A table of a snapshot, without rows."""
     return SnapshotTable(table.schema_name, table.name, table.to_json())
 
 
 def schemas_of(schemas: Sequence[Schema]) -> tuple[Mapping[str, Any], ...]:
-    """Databases as a base has them."""
+    """Databases as a snapshot has them."""
     return tuple(schema.to_json() for schema in schemas)
 
 
@@ -195,7 +195,7 @@ def with_files(
     files: dict[str, list[Any]] = {}
     for number, chunk in enumerate(plan.chunks):
         if number not in written:
-            raise SnapshotError(f"chunk {number} of {plan.base} ({chunk}) was not written")
+            raise SnapshotError(f"chunk {number} of {plan.snapshot} ({chunk}) was not written")
         files.setdefault(chunk.full_name, []).extend(written[number])
     return tuple(
         replace(table, files=(*table.files, *files.get(table.full_name, ())))
@@ -209,8 +209,8 @@ def _table_mismatches(source: RowSource, known: SourceSchema, held: set[str]) ->
     found = []
     if missing := sorted(tables - held):
         found.append(
-            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a base has all tables, or a"
-            " restore would lack what was in them. Dump all of them, or make the base from TiDB"
+            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a snapshot has all tables, or a"
+            " restore would lack what was in them. Dump all of them, or make the snapshot from TiDB"
         )
     if unknown := sorted(held - tables):
         found.append(

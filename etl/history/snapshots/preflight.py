@@ -1,4 +1,4 @@
-"""Why the downstream isn't what the upstream is, so that no base can be read from it: each reason
+"""Why the downstream isn't what the upstream is, so that no snapshot can be read from it: each reason
 by name.
 """
 
@@ -70,10 +70,10 @@ def excluded_problems(settings: Settings, relay: RelayLog, ts: int) -> Iterator[
     if settings.ignored_ts:
         some = ", ".join(map(str, sorted(settings.ignored_ts)[:5]))
         yield f"[filter] ignore-txn-commit-ts leaves transactions out: {some}"
-    for decision in relay.decisions.list(through_ts=ts):
+    for override in relay.overrides.list(through_ts=ts):
         yield (
-            f"an operator decided that the downstream is another since {decision.commit_ts}:"
-            f" {decision}"
+            f"an operator decided that the downstream is another since {override.commit_ts}:"
+            f" {override}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What is asked for: from where a base is to be made."""
+"""What is asked for: from where a snapshot is to be made."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DOWNSTREAM, TIDB, ARCHIVE, AUTO = "downstream", "tidb", "archive", "auto"
 class SnapshotRequest:
     """`source`: AUTO.
 
-    DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest base rolled
+    DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest snapshot rolled
     forward; or the URL of a folder that Dumpling wrote. `full`: every table is read, also those
-    that have not changed since the youngest base.
+    that have not changed since the youngest snapshot.
     """
 
     source: str

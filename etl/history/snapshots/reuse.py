@@ -1,4 +1,4 @@
-"""Which tables are what they were in an older base: their rows are referred to, and not copied
+"""Which tables are what they were in an older snapshot: their rows are referred to, and not copied
 again.
 """
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sluice.etl.changes.formats.base_columns import columns_lacking_in_snapshot
+from sluice.etl.changes.formats.snapshot_columns import columns_lacking_in_snapshot
 from sluice.relay import RelayLog, WindowRecord
 from sluice.relay.archive import Archive, ArchiveSnapshot, SnapshotTable
 from sluice.tidb.schema import Table
@@ -18,10 +18,10 @@ __all__ = ["changed_tables", "ddl_tables", "ids_of", "landed_windows", "unchange
 def unchanged_tables(
     older: ArchiveSnapshot, tables: Iterable[Table], changed: set[int]
 ) -> dict[str, SnapshotTable]:
-    """Of the tables of a younger moment, by full name, those that are the older base's.
+    """Of the tables of a younger moment, by full name, those that are the older snapshot's.
 
     `changed`: ids of tables and partitions that anything was done to in between. A table that lacks
-    values in the older base is read again.
+    values in the older snapshot is read again.
     """
     held = {table.full_name: table for table in older.tables}
     found = {}

@@ -1,4 +1,4 @@
-"""An older base rolled forward with the archive, by Spark, group of tables by group of tables.
+"""An older snapshot rolled forward with the archive, by Spark, group of tables by group of tables.
 
 Without a database.
 
@@ -39,13 +39,13 @@ ROLL_GROUP_BYTES = 512 << 20
 """Tables of so many bytes are computed together: each time the changes of all of them are read."""
 
 QueryTables = Callable[[Sequence[str]], TimeTravelQuery]
-"""Tables (names as `tables_as_of` takes them) at the moment of the new base."""
+"""Tables (names as `tables_as_of` takes them) at the moment of the new snapshot."""
 
 
 def roll_forward_plan(
     name: str, older: ArchiveSnapshot, definitions: SourceSchema, changed: set[int]
 ) -> SnapshotPlan:
-    """The plan of a base `name` as of `definitions`.
+    """The plan of a snapshot `name` as of `definitions`.
 
     `changed`: ids of tables that are other than in the older one. There is a chunk for each table
     that is computed.
@@ -71,7 +71,7 @@ def roll_forward_plan(
         definitions.ts,
         definitions.schema_version,
         older.cluster_id,
-        f"the base {older.id} and the archive",
+        f"the snapshot {older.id} and the archive",
         {"kind": ARCHIVE, "older": older.id},
         schemas_of(definitions.schemas),
         tables,
@@ -84,7 +84,7 @@ def roll_forward_plan(
 def definitions_after(
     older: ArchiveSnapshot, windows: Iterable[WindowRecord], ts: int
 ) -> SourceSchema:
-    """The schema at `ts` (TSO): the base's with the DDL behind it.
+    """The schema at `ts` (TSO): the snapshot's with the DDL behind it.
 
     `windows` are those in between, without a hole. Raises BaseError if transactions were left out
     of them.
@@ -100,7 +100,7 @@ def definitions_after(
             raise SnapshotError(
                 f"the transaction committed at {skipped[0]['commit_ts']} isn't in the archive, as"
                 f" an operator had it left out: {skipped[0]['why']}",
-                way_out="make the base from TiDB: it holds what the transaction did",
+                hint="make the snapshot from TiDB: it holds what the transaction did",
             )
         for _ in replay.advance(map(DdlJob.from_json, window.ddls), ts):
             pass

@@ -1,4 +1,4 @@
-"""Bases as jobs: planned, written down, made or gone on with, given up."""
+"""Snapshots as jobs: planned, written down, made or gone on with, given up."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ __all__ = [
     "run_snapshot",
 ]
 
-log = logging.getLogger("sluice.base")
+log = logging.getLogger("sluice.snapshot")
 
-KIND = "base"
+KIND = "snapshot"
 _MAX_ATTEMPTS = 5
 """How often the downstream is read anew after a DDL has changed what was to be read."""
 
@@ -83,13 +83,13 @@ _MAX_ATTEMPTS = 5
 class SnapshotJobSummary:
     """How a run ended.
 
-    `base`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older bases;
+    `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older snapshots;
     `copied_rows`, `copied_bytes` (in memory) what was written for it.
     """
 
     job: str
     state: str
-    base: str = ""
+    snapshot: str = ""
     ts: int = 0
     tables: int = 0
     referred: int = 0
@@ -104,24 +104,24 @@ class SnapshotJobSummary:
         return asdict(self)
 
     @classmethod
-    def from_snapshot(cls, job: str, base: ArchiveSnapshot, began: float) -> SnapshotJobSummary:
+    def from_snapshot(cls, job: str, snapshot: ArchiveSnapshot, began: float) -> SnapshotJobSummary:
         """Of one that is made."""
         own = [
             file
-            for table in base.tables
+            for table in snapshot.tables
             for file in table.files
-            if file.path.split("/")[1] == base.id
+            if file.path.split("/")[1] == snapshot.id
         ]
-        others = [table for table in base.tables if table.files and table.files[0] not in own]
+        others = [table for table in snapshot.tables if table.files and table.files[0] not in own]
         return cls(
             job,
             DONE,
-            base.id,
-            base.ts,
-            len(base.tables),
+            snapshot.id,
+            snapshot.ts,
+            len(snapshot.tables),
             len(others),
-            base.rows,
-            base.file_bytes,
+            snapshot.rows,
+            snapshot.file_bytes,
             sum(file.rows for file in own),
             sum(file.row_bytes for file in own),
             round(time.monotonic() - began, 3),
@@ -129,7 +129,7 @@ class SnapshotJobSummary:
 
 
 def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
-    """What making a base would do, and in `problems` what hinders it.
+    """What making a snapshot would do, and in `problems` what hinders it.
 
     Writes nothing. Raises as `PipelineContext`.
     """
@@ -138,7 +138,7 @@ def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
 
 
 def create_snapshot(settings: Settings, wish: SnapshotRequest, by: str) -> Job:
-    """Write down that a base is to be made; `by` whom it was asked for.
+    """Write down that a snapshot is to be made; `by` whom it was asked for.
 
     Raises as `plan_snapshot`, BaseError for what hinders it.
     """
@@ -183,10 +183,10 @@ def _request_of(job: Job) -> tuple[SnapshotRequest, SnapshotPlan]:
 
 def _remove_unfinished(place: PipelineContext, job: str, *, but: str = "") -> None:
     """Remove what a job has begun to make, and what jobs that are over have left behind."""
-    for name in place.bases.ids():
-        note = place.bases.pending(name)
+    for name in place.snapshots.ids():
+        note = place.snapshots.pending(name)
         if note is not None and name != but and (note.job == job or place.jobs.is_over(note.job)):
-            place.bases.forget(name)
+            place.snapshots.forget(name)
 
 
 class _SnapshotJob:
@@ -203,14 +203,14 @@ class _SnapshotJob:
     def made(self, wish: SnapshotRequest, make: MakeFiles | None) -> SnapshotJobSummary:
         """Make it, or do as was ordered."""
         try:
-            base = (
+            snapshot = (
                 self._from_downstream(wish)
                 if wish.source == DOWNSTREAM
                 else self._from_source(make)
             )
         except StopRequested:
             return self._stop()
-        summary = SnapshotJobSummary.from_snapshot(self._job.id, base, self._began)
+        summary = SnapshotJobSummary.from_snapshot(self._job.id, snapshot, self._began)
         self._run.end(DONE, result=summary.to_json())
         return summary
 
@@ -230,10 +230,10 @@ class _SnapshotJob:
 
     def _from_source(self, make: MakeFiles | None) -> ArchiveSnapshot:
         plan = self._plan
-        if (found := self._context.bases.find(plan.base)) is not None:
+        if (found := self._context.snapshots.find(plan.snapshot)) is not None:
             return found  # by a process that ended before it could say so
-        _remove_unfinished(self._context, self._job.id, but=plan.base)
-        self._begin(plan.base, plan.refers_to, plan.older)
+        _remove_unfinished(self._context, self._job.id, but=plan.snapshot)
+        self._begin(plan.snapshot, plan.refers_to, plan.older)
         with ExitStack() as stack:
             hold = self._gc_hold()
             stack.enter_context(hold or nullcontext())
@@ -248,10 +248,10 @@ class _SnapshotJob:
                 self._report_written(written)
                 done |= written
             self._run.check_order()
-            base = self._publish(plan.base, plan, with_files(plan, done))
+            snapshot = self._publish(plan.snapshot, plan, with_files(plan, done))
             if hold is not None:
                 hold.release()
-        return base
+        return snapshot
 
     def _report_written(self, written: WrittenFiles) -> None:
         for number, files in written.items():
@@ -290,7 +290,7 @@ class _SnapshotJob:
         calls = JobCalls(
             SessionTarget(
                 settings.spark,
-                settings.spark_role("base"),
+                settings.spark_role("snapshot"),
                 settings.relay.url,
                 (settings.archive_url, *source_url(self._plan.spec)),
             ),
@@ -344,7 +344,7 @@ class _SnapshotJob:
             self._run.set_totals(_progress(stripes))
             files: dict[str, list[Any]] = {}
             for stripe, written in write_ranges(
-                snapshot, stripes, self._storage, f"bases/{name}", self._run.should_continue
+                snapshot, stripes, self._storage, f"snapshots/{name}", self._run.should_continue
             ):
                 full_name = stripe.place.table.full_name
                 files.setdefault(full_name, []).extend(written)
@@ -382,19 +382,19 @@ class _SnapshotJob:
     # Both
 
     def _begin(self, name: str, refers_to: tuple[str, ...], older: str) -> None:
-        """`older`: the base by which unchanged tables are known.
+        """`older`: the snapshot by which unchanged tables are known.
 
-        Their files may lie in folders of bases that were forgotten: they stay as long as that one
+        Their files may lie in folders of snapshots that were forgotten: they stay as long as that one
         is there.
         """
         folders = (older, *refers_to) if refers_to else ()
-        there = self._context.bases.begin(
+        there = self._context.snapshots.begin(
             name, PendingSnapshot(self._job.id, tuple(sorted(set(folders))))
         )
         if refers_to and older not in there:
             raise SnapshotError(
-                f"the base {older}, which the new one was to refer to, was forgotten meanwhile",
-                way_out=f"`sluice jobs cancel {self._job.id}`, and make the base anew",
+                f"the snapshot {older}, which the new one was to refer to, was forgotten meanwhile",
+                hint=f"`sluice jobs cancel {self._job.id}`, and make the snapshot anew",
             )
 
     def _publish(
@@ -403,7 +403,7 @@ class _SnapshotJob:
         self._run.look()
         self._run.check_order()
         now = time.time_ns() // 1_000_000
-        base = ArchiveSnapshot(
+        snapshot = ArchiveSnapshot(
             name,
             plan.ts,
             plan.schema_version,
@@ -413,7 +413,7 @@ class _SnapshotJob:
             plan.schemas,
             tables,
         )
-        return self._context.bases.publish(base)
+        return self._context.snapshots.publish(snapshot)
 
 
 def _progress(stripes: list[ReadRange]) -> Mapping[str, TableProgress]:

@@ -86,7 +86,7 @@ def dry_run(
     if not isinstance(target, Downstream):
         raise UndoError(
             "the downstream is no database: there is nothing to look at",
-            way_out="leave --dry-run out",
+            hint="leave --dry-run out",
         )
     session = MySQLSession(target)
     session.connect()
@@ -97,7 +97,7 @@ def dry_run(
         if at < transaction.commit_ts:
             raise UndoError(
                 f"the replica is as of {tso.text(at)}: the transaction isn't there yet",
-                way_out="wait until `sluice status` shows a checkpoint behind it",
+                hint="wait until `sluice status` shows a checkpoint behind it",
             )
         done = DryRun(at)
         for reverse in reverses:

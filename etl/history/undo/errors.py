@@ -10,7 +10,7 @@ from sluice.errors import RequestError
 class UndoError(RequestError, ValueError):
     """Names the transaction and what about it can't be taken back."""
 
-    way_out = "restore the moment before it beside what is there, and take the rows from it"
+    hint = "restore the moment before it beside what is there, and take the rows from it"
 
 
 def restore_hint(commit_ts: int, table: str = "") -> str:

@@ -91,7 +91,7 @@ def _changes(past: HistoryLog, commit_ts: int, start_ts: int) -> tuple[WindowRec
         raise UndoError(
             f"{where} isn't there: what was committed after {tso.text(past.first)} through"
             f" {tso.text(past.last)} is",
-            way_out="`sluice find` lists transactions",
+            hint="`sluice find` lists transactions",
         )
     for stretch in past.ranges(commit_ts - 1, commit_ts):
         for window in stretch.windows():
@@ -102,7 +102,7 @@ def _changes(past: HistoryLog, commit_ts: int, start_ts: int) -> tuple[WindowRec
     raise UndoError(
         f"no transaction was committed at {tso.text(commit_ts)}"
         f"{f', started at {start_ts}' if start_ts else ''}",
-        way_out="`sluice find` lists transactions",
+        hint="`sluice find` lists transactions",
     )
 
 
@@ -126,7 +126,7 @@ def _one_of(
         raise UndoError(
             f"several transactions were committed at commit_ts {tso.text(commit_ts)}; they started"
             f" at {', '.join(map(str, known))}",
-            way_out=f"name one of them: `sluice undo {commit_ts} --start-ts {known[0]}`",
+            hint=f"name one of them: `sluice undo {commit_ts} --start-ts {known[0]}`",
         )
     wanted = start_ts or (known[0] if known else 0)
     if wanted in ddls:
@@ -149,7 +149,7 @@ def _ddl_error(ddl: DdlJob) -> UndoError:
         f"at commit_ts {tso.text(ddl.commit_ts)} is DDL:"
         f" {' '.join(ddl.query.split())[:_MAX_STATEMENT_CHARS]}. No SQL takes DDL back: what it"
         " removed isn't in the binlog",
-        way_out=restore_hint(ddl.commit_ts),
+        hint=restore_hint(ddl.commit_ts),
     )
 
 
@@ -192,7 +192,7 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
             raise UndoError(
                 f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or moved"
                 f" its rows since: {statement}",
-                way_out=restore_hint(commit_ts, before.full_name),
+                hint=restore_hint(commit_ts, before.full_name),
             )
         kept = {column.id: _meaning(column) for column in after.columns if column.public}
         for column in before.columns:
@@ -200,7 +200,7 @@ def _apply_ddl(ddl: DdlJob, now: dict[int, Table], commit_ts: int) -> None:
                 raise UndoError(
                     f"{before.full_name}: DDL at commit_ts {tso.text(ddl.commit_ts)} removed or"
                     f" changed its column {column.name} since: {statement}",
-                    way_out=restore_hint(commit_ts, before.full_name),
+                    hint=restore_hint(commit_ts, before.full_name),
                 )
         now[table_id] = after
 

@@ -59,7 +59,7 @@ class WireFields(NamedTuple):
 class WireError(SluiceError, ValueError):
     """A message that can't be one; `owner` is its index, the smallest if there are several."""
 
-    way_out = "leave the transaction out: `sluice txn skip`"
+    hint = "leave the transaction out: `sluice txn skip`"
 
     def __init__(self, owner: int) -> None:
         super().__init__(f"message {owner} breaks off or has a field of an unknown wire type")

@@ -73,7 +73,7 @@ class BinlogDecodeError(SluiceError, ValueError):
     Names pump, commit_ts, start_ts and what is wrong.
     """
 
-    way_out = "leave the transaction out: `sluice txn skip`"
+    hint = "leave the transaction out: `sluice txn skip`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class RowExtractor:
         if not skippable:
             return BinlogDecodeError(told)
         return BinlogDecodeError(
-            f"{told}.", way_out=f"`sluice txn skip {commit_ts}` leaves the transaction out"
+            f"{told}.", hint=f"`sluice txn skip {commit_ts}` leaves the transaction out"
         )
 
 

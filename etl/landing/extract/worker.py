@@ -101,7 +101,7 @@ def _process_ranges(
     try:
         part = relay.write_part(first["lo"], first["hi"], token, first["n"], changes())
     except BinlogDecodeError as error:
-        return [{"n": current.task["n"], "unreadable": str(error), "way_out": error.way_out}]
+        return [{"n": current.task["n"], "unreadable": str(error), "hint": error.hint}]
     whole = time.perf_counter() - started
     reading, exploding = (
         sum(each.reading for each in ranges),

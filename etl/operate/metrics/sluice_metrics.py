@@ -203,15 +203,15 @@ COUNTED = (
     ),
     MetricFamily(
         "sluice_refused",
-        "1: the downstream refused changes, which wait for a decision",
+        "1: the downstream refused changes, which wait for an override",
         (),
         lambda sight: [((), float(bool(sight.overview.downstream.refused)))],
     ),
     MetricFamily(
-        "sluice_decisions_waiting",
-        "decisions that no checkpoint has passed",
+        "sluice_overrides_waiting",
+        "overrides that no checkpoint has passed",
         (),
-        lambda sight: [((), float(len(sight.overview.decisions)))],
+        lambda sight: [((), float(len(sight.overview.overrides)))],
     ),
     MetricFamily(
         "sluice_windows", "windows landed and applied", ("stage",), _by_stage("windows"), "counter"
@@ -284,7 +284,7 @@ COUNTED = (
     ),
     MetricFamily(
         "sluice_archive_bytes",
-        "what the archive takes with its bases",
+        "what the archive takes with its snapshots",
         (),
         lambda sight: _sample_if_known(sight.overview.archive.bytes),
     ),

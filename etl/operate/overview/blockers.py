@@ -34,7 +34,7 @@ def _stopped_blockers(seen: Overview, orders: Mapping[str, Any]) -> Iterator[str
     if orders.get("stopped"):
         yield f"applying has stopped: {orders['stopped']}"
     for failure in seen.failures:
-        yield f"{failure['what']} has stopped: {failure['said']}. Hint: {failure['way_out']}"
+        yield f"{failure['what']} has stopped: {failure['said']}. Hint: {failure['hint']}"
     if seen.downstream.refused:
         yield (
             f"the downstream refused changes: {seen.downstream.refused[:300]}. Hint: `sluice accept"

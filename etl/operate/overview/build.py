@@ -60,8 +60,8 @@ def overview(settings: Settings, patience_s: float = _POLL_TIMEOUT_S) -> Overvie
         archive=_archive_part(seen, settings),
         downstream=_downstream_part(seen, settings, pipeline.downstream),
         verified=_verified_part(seen.verified),
-        decisions=tuple(
-            each for each in seen.orders.get("decisions", ()) if each["used_ms"] is None
+        overrides=tuple(
+            each for each in seen.orders.get("overrides", ()) if each["used_ms"] is None
         ),
         jobs=tuple(seen.orders.get("jobs", ())),
         failures=tuple(seen.orders.get("failures", ())),
@@ -204,7 +204,7 @@ def _archive_part(seen: _Inputs, settings: Settings) -> ArchivePart:
         found.hi,
         lag_ms,
         found.archive_bytes,
-        found.bases,
+        found.snapshots,
         found.promised_ts,
     )
 

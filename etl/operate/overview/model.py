@@ -102,7 +102,7 @@ class ArchivePart:
     hi: int
     lag_ms: float | None
     bytes: int | None
-    bases: int
+    snapshots: int
     promised_ts: int
 
 
@@ -112,7 +112,7 @@ class DownstreamPart:
 
     `at_ts`: the checkpoint, 0: none; while the downstream doesn't answer, the newest that is known.
     `lag_ms`: clock minus checkpoint. The pace is that of the last minute. `refused`: what was
-    refused, and waits for a decision, "" for nothing; `refusal`: its id.
+    refused, and waits for an override, "" for nothing; `refusal`: its id.
     """
 
     state: str
@@ -155,13 +155,13 @@ class Overview:
     archive: ArchivePart
     downstream: DownstreamPart
     verified: VerifiedPart
-    decisions: tuple[dict[str, Any], ...]
-    """Overrides that no checkpoint has passed, in the form of `sluice.etl.operate.list_decisions`.
+    overrides: tuple[dict[str, Any], ...]
+    """Overrides that no checkpoint has passed, in the form of `sluice.etl.operate.list_overrides`.
     """
     jobs: tuple[dict[str, Any], ...]
     """Unfinished jobs, in the form of `sluice.relay.jobs.JobStatus.to_json`."""
     failures: tuple[dict[str, Any], ...]
-    """Why tasks have stopped: what, said, way_out, made_ms."""
+    """Why tasks have stopped: what, said, hint, made_ms."""
     held_back: tuple[str, ...]
     """The blockers of replication, a sentence each, the gravest first; () if there are none."""
     errors: dict[str, str]

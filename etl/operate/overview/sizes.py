@@ -19,7 +19,7 @@ _FIRST_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StorageSizes:
-    """Bytes of the relay log and of the archive with its bases.
+    """Bytes of the relay log and of the archive with its snapshots.
 
     The archive's ends, and from where on it can be restored, as TSO, 0 where there is nothing.
     `faults` of the archive, `free_bytes` of the disk with the least room, None without one.
@@ -31,7 +31,7 @@ class StorageSizes:
     lo: int
     hi: int
     promised_ts: int
-    bases: int
+    snapshots: int
     faults: tuple[str, ...]
     free_bytes: int | None
     full_in_days: float | None
@@ -49,7 +49,7 @@ def _measure_sizes(settings: Settings) -> StorageSizes:
         found.lo,
         found.hi,
         found.promised_ts,
-        len(found.bases),
+        len(found.snapshots),
         found.faults,
         disks[0].free_bytes if disks else None,
         min(full, default=None),

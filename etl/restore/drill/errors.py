@@ -10,10 +10,12 @@ __all__ = ["DrillError", "DrillFailedError"]
 class DrillError(RequestError):
     """There is nothing to try yet, or not as it was asked for. Nothing has changed."""
 
-    way_out = "`sluice archive status` says what can be restored; `sluice base make` makes a base"
+    hint = (
+        "`sluice archive status` says what can be restored; `sluice snapshot make` makes a snapshot"
+    )
 
 
 class DrillFailedError(SluiceError):
     """Restoring was tried, and failed: so it would if it were needed."""
 
-    way_out = "see to what it names, then have it tried again: `sluice drill`"
+    hint = "see to what it names, then have it tried again: `sluice drill`"

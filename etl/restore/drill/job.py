@@ -134,7 +134,7 @@ def create_or_resume(settings: Settings, wish: RestoreTestRequest, by: str) -> J
     if settings.downstream.type != "mysql":
         raise DrillError(
             f"[downstream] type is {settings.downstream.type}: restoring is tried with a database",
-            way_out="`sluice restore --to` restores to a database anywhere",
+            hint="`sluice restore --to` restores to a database anywhere",
         )
     jobs = _jobs(settings)
     for job in jobs.unfinished():
@@ -304,7 +304,7 @@ def _summary(job: Job, choice: TableChoice, done: RestoreSummary) -> DrillSummar
         choice.ts,
         choice.tables,
         done.tables,
-        done.base_rows,
+        done.snapshot_rows,
         done.changes,
         done.seconds,
         dict(done.stages_s),
@@ -317,8 +317,8 @@ def _failed(job: Job, choice: TableChoice, error: Exception) -> SluiceError:
     return DrillFailedError(
         f"the drill {job.id}: {', '.join(choice.tables)} as of {tso.text(choice.ts)} can't be"
         f" restored: {told}",
-        way_out=(
-            f"{told.way_out}; then `sluice jobs resume {job.id}` goes on with it, or `sluice drill`"
+        hint=(
+            f"{told.hint}; then `sluice jobs resume {job.id}` goes on with it, or `sluice drill`"
             " begins another"
         ),
         transient=told.transient,

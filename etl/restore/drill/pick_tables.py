@@ -78,24 +78,24 @@ def _fitting(names: Sequence[str], sizes: Mapping[str, int], max_bytes: int) -> 
 
 
 def _sizes(settings: Settings, ts: int) -> dict[str, int]:
-    """The tables that can be restored as of a moment from the base next to it, with about how many
+    """The tables that can be restored as of a moment from the snapshot next to it, with about how many
     bytes they have.
     """
-    base = SnapshotStore(Archive.open(settings.archive_url).storage).latest(ts)
-    rows = _by_id(base) if base is not None else {}
-    had = tables_restorable_at(settings, base, ts)
+    snapshot = SnapshotStore(Archive.open(settings.archive_url).storage).latest(ts)
+    rows = _by_id(snapshot) if snapshot is not None else {}
+    had = tables_restorable_at(settings, snapshot, ts)
     return {
         name: rows.get(table_id, 0)
         for table_id, name in had.items()
-        if _fits(name) and (base is None or table_id in rows)
+        if _fits(name) and (snapshot is None or table_id in rows)
     }
 
 
-def _by_id(base: ArchiveSnapshot) -> dict[int, int]:
+def _by_id(snapshot: ArchiveSnapshot) -> dict[int, int]:
     """Of tables with rows: views and sequences aren't tried."""
     return {
         int(table.table["id"]): table.row_bytes
-        for table in base.tables
+        for table in snapshot.tables
         if not table.table.get("is_view") and not table.table.get("is_sequence")
     }
 

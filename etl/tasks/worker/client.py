@@ -56,7 +56,7 @@ class WorkerLostError(SluiceError):
     """The process that did the work is gone, and said nothing."""
 
     transient = True
-    way_out = "see the machine's log; memory that was short is the usual reason"
+    hint = "see the machine's log; memory that was short is the usual reason"
 
 
 class _RemoteError(SluiceError):
@@ -66,7 +66,7 @@ class _RemoteError(SluiceError):
     was made of.
     """
 
-    way_out = "see the task's log"
+    hint = "see the task's log"
 
 
 def run_in_worker(
@@ -81,7 +81,7 @@ def run_in_worker(
     set, as SIGTERM does. A task whose parent is gone is none of Airflow's any longer: it leaves the
     resident as if it had been killed itself.
 
-    Raises ResidentLostError if it dies, else what it raised, by name, message and `way_out`.
+    Raises ResidentLostError if it dies, else what it raised, by name, message and `hint`.
     """
     with _stop_on_sigterm(stop):
         return _run(wish, left_s, stop, got_on)
@@ -283,8 +283,8 @@ class _WorkerHandle:
                 got_on(None)
             case (str(kind), dict() as done) if kind == FINISHED:
                 return done
-            case (str(kind), name, said, way_out) if kind == FAILED:
-                raise type(name, (_RemoteError,), {"way_out": way_out})(said)
+            case (str(kind), name, said, hint) if kind == FAILED:
+                raise type(name, (_RemoteError,), {"hint": hint})(said)
         return None
 
     def _kill(self) -> None:

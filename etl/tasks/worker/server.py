@@ -150,7 +150,7 @@ class WorkerServer:
                     continue
                 if isinstance(told, DefectError):
                     log.exception("%s met a defect", self._spec.what)
-                return FAILED, type(told).__name__, str(told), told.way_out
+                return FAILED, type(told).__name__, str(told), told.hint
         return FINISHED, self._work.taken()
 
     # In the thread of the work

@@ -1,4 +1,6 @@
-"""Apply past windows of the relay log again, to another sink or to rows of the downstream."""
+"""Past windows of the relay log, applied again: to another sink, or to rows of the running
+downstream.
+"""
 
 from sluice.etl.verify.reapply.errors import ReplayRangeError
 from sluice.etl.verify.reapply.plan import ReplayPlan, make_replay_plan

@@ -1,6 +1,5 @@
-"""Collect the rows that a range of windows changes, by table.
-
-They are given as they are at the range's end and at any later timestamp.
+"""The rows that a stretch of windows touches, table by table, as they are at its end and at any
+later timestamp.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class ChangedKeys:
 
     @property
     def tables(self) -> dict[int, Table]:
-        """Return the tables with changed rows, by id, as of the position reached upstream."""
+        """The tables of which rows are touched, by id, as they are upstream where it has come to."""
         return {table_id: self._schema.tables[table_id] for table_id in self._rows}
 
     @property
@@ -63,10 +62,10 @@ class ChangedKeys:
         return self._at
 
     def collect(self, gone_through: Callable[[int], None] = lambda ts: None) -> None:
-        """Collect the changed rows; `gone_through` is called with each TSO reached, and may raise.
+        """Find what is touched; `gone_through` is told how far (TSO) it has come, and may raise.
 
-        Raises ReapplyError for what can't be repaired like this, ChangeError, relay errors, and
-        what preparing raises.
+        Raises ReapplyError for what can't be brought like this, ChangeError, relay errors, and what
+        preparing raises.
         """
         for hi in self._advance_through(self._until, self._rows):
             gone_through(hi)
@@ -84,14 +83,13 @@ class ChangedKeys:
             pass
 
     def rows(self, table_id: int) -> pa.Table:
-        """Return each changed key's newest image where `collect` ended.
-
-        See `sluice.etl.changes.write_plans.latest_images`.
+        """Of every key that is touched the newest image where `gather` ended, see
+        `sluice.etl.changes.write_plans.latest_images`.
         """
         return self._rows[table_id].rows
 
     def current(self, table_id: int, rows: pa.Table) -> pa.Table:
-        """Return some of `rows` as they are at the position reached."""
+        """Some of `rows` as they are where it has come to."""
         later = self._later.get(table_id)
         return merged_with_later(self._schema.tables[table_id], rows, later.rows) if later else rows
 
@@ -103,7 +101,7 @@ class ChangedKeys:
             for window in windows:
                 self._follow(RecordedSchema.from_window(window), ts)
             hi = min(windows[-1].hi, ts)
-            decided = list(self._relay.decisions.list(self._at, hi))
+            decided = list(self._relay.overrides.list(self._at, hi))
             document = BatchPayload.from_windows(windows, self._at, hi).decided(decided)
             for step in from_batches(self._prepare(document)):
                 if isinstance(step.detail, LatestImagesDetail):
@@ -115,16 +113,16 @@ class ChangedKeys:
         table = self._schema.tables[table_id]
         if not lookup_key_columns(table):
             raise ReplayRangeError(
-                f"{table.full_name} has no key: which of its rows were touched is unknown. Copy"
+                f"{table.full_name} has no key: which of its rows were touched can't be told. Copy"
                 f" it again: `sluice backfill --table {shlex.quote(table.full_name)}`"
             )
         with pa.ipc.open_stream(payload) as reader:
             into.setdefault(table_id, LatestRows(table)).add(reader.read_all())
 
     def _follow(self, schema: RecordedSchema, ts: int) -> None:
-        """Follow the tables' definitions behind a window, through `ts`.
+        """Know the tables as they are behind a window, through `ts`.
 
-        Raises ReapplyError if rows have changed without a change in the log.
+        Raises ReapplyError if rows have changed without a change of theirs in the log.
         """
         self._schema.enter(schema)
         for move in schema.moved:

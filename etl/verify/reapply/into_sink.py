@@ -1,8 +1,8 @@
-"""Apply past windows to another sink, exactly once, beside the running pipeline.
+"""Past windows go to another sink, exactly once, beside the running pipeline.
 
-The sink itself holds the position to continue from, as in replication. Beside it only the job's
-need for its windows is recorded: nothing that lies beyond its position gets removed from the relay
-log, until the job is over.
+Where it goes on is what the sink itself says, as in replication. What else is kept is that the job
+needs its windows: nothing that lies beyond where it is gets removed from the relay log, until it is
+over.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReplayIntoSink:
         self._stop = threading.Event()
 
     def run(self, prepare: Prepare | None) -> ReplaySummary:
-        """Run until the range is applied, or an operator stops it; return how it ended.
+        """Until it is through, or somebody orders it to end; says how it ended.
 
         Raises as `run_reapply`.
         """
@@ -103,7 +103,7 @@ class ReplayIntoSink:
         return self._end(done)
 
     def _end(self, done: ApplySummary) -> ReplaySummary:
-        """Record and return how it ended."""
+        """Say how it ended."""
         request = self._request
         summary = ReplaySummary(
             self._job.id,
@@ -135,7 +135,7 @@ class ReplayIntoSink:
         return summary
 
     def _begin(self) -> ReplayTarget:
-        """Return the sink, free for this job, with its windows pinned.
+        """The sink, free for this job, with windows that stay.
 
         Raises ReapplyError, RelayGapError.
         """
@@ -162,21 +162,21 @@ class ReplayIntoSink:
         return other
 
     def _check_target(self, at: int) -> None:
-        """Raise RelayGapError if the windows that come next are gone."""
+        """Raises RelayGapError if windows are gone that come next."""
         first = self._relay.first()
         if at < self._request.until and (first is None or first.lo > at):
             held = f"begins at {tso.text(first.lo)}" if first else "is empty"
             raise RelayGapError(
                 f"{self._relay.url}: the job {self._job.id} goes on at {tso.text(at)}, but the"
                 f" relay log {held}: what lies between was removed",
-                way_out=(
+                hint=(
                     f"cancel the job (`sluice jobs cancel {self._job.id}`), and ask for another one"
                     " into an empty place, from where the relay log begins"
                 ),
             )
 
     def _count(self, at: int) -> None:
-        """Record how much there is to do, and what of it lies before `at`."""
+        """Say how much there is to do, and what of it lies before `at`."""
         request = self._request
         kept = self._job.plan()
         left = (

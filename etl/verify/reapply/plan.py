@@ -16,11 +16,9 @@ from sluice.tidb import tso
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The plan of a reapply.
-
-    `transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows that
-    any wanted table changes in: an upper bound of the work. `ddls`: each as its commit timestamp,
-    its time and its statement.
+    """`transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows
+    that any wanted table changes in: at most so much is to be done. `ddls`: each as its commit
+    timestamp, its time and its statement.
     """
 
     since: int
@@ -37,7 +35,7 @@ class ReplayPlan:
 
 
 def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
-    """Return the request's plan, with what prevents it in `problems`.
+    """What the request comes to, and in `problems` what hinders it.
 
     Nothing is written. Raises SettingsError, DownstreamError, KafkaUnavailableError, ApplyError,
     relay errors and OSError.

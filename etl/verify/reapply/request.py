@@ -33,10 +33,9 @@ class ReplayRequest:
         return not self.target
 
     def settings(self, pipeline: Settings) -> Settings:
-        """Return the pipeline's settings with the other downstream and its rules.
-
-        Only these tables are wanted, and one session writes. For a repair only the tables are
-        narrowed. Raises SettingsError.
+        """The pipeline's settings as they are for this: with the other downstream and its rules,
+        these tables only, and one session that writes. A repair has them as they are, but for these
+        tables. Raises SettingsError.
         """
         if self.is_repair:
             return replace(pipeline, filters=only_tables(pipeline.filters, self.tables))
@@ -69,5 +68,5 @@ class ReplayRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Parse the result of `to_json`."""
+        """The inverse of `to_json`."""
         return cls(**{**document, "tables": tuple(document["tables"])})

@@ -20,9 +20,9 @@ from sluice.relay.retention import Consumers
 
 
 def create_or_resume(settings: Settings, request: ReplayRequest, by: str) -> Job:
-    """Return the unfinished job with the same request, else a new one.
+    """The job that does this: the one that was asked for the same and isn't over, else a new one.
 
-    Nothing is done yet. Raises ReapplyError for what prevents a new one, JobOverlapError if another
+    Nothing is done yet. Raises ReapplyError for what hinders a new one, JobOverlapError if another
     job writes there, and as `make_replay_plan`.
     """
     relay = settings.open_relay()
@@ -46,12 +46,12 @@ def run_reapply(
     prepare: Prepare | None = None,
     on_progress: Callable[[JobCounts, TableProgress], None] = lambda done, of: None,
 ) -> ReplaySummary:
-    """Run the job, or continue it, until it is done or an operator pauses or cancels it.
+    """Do what the job was asked for, or go on with it, until it is through or somebody ordered it
+    to pause or to be cancelled. `on_progress` is told what this process has done of how much,
+    behind what is durable; it may raise to end it there. `prepare` is Spark by default, see
+    `preparation`.
 
-    `on_progress` is called with what this process has done, and with the total, behind what is
-    durable; it may raise to end it there. `prepare` is Spark by default, see `preparation`.
-
-    Raises ReapplyError for what prevents it, SettingsError, JobRunsError, JobError, LeaseLostError,
+    Raises ReapplyError for what hinders it, SettingsError, JobRunsError, JobError, LeaseLostError,
     and as `sluice.etl.apply.apply_range` or `sluice.etl.verify.reapply.row_repair.RowRepair.work`.
     """
     with job.run(runner) as run:
@@ -61,19 +61,19 @@ def run_reapply(
 
 
 def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
-    """Cancel a job that no process runs: its windows may go.
+    """Give up a job that no process runs: its windows may go.
 
-    What it has written stays, as the returned text states. Raises JobRunsError, JobError,
-    LeaseLostError, RelayError, OSError.
+    What it has written stays; says so. Raises JobRunsError, JobError, LeaseLostError, RelayError,
+    OSError.
     """
     relay = settings.open_relay()
     consumers = Consumers(relay)
     to = downstream_name(ReplayRequest.from_json(job.spec.asked).settings(settings).target)
     with job.run(runner) as run:
         said = f"what was written to {to} stays there"
-        for mending in relay.aligned_chunks.repairs():
-            if mending.job == job.id:
-                relay.aligned_chunks.mended(mending.name)
+        for repair in relay.aligned_chunks.repairs():
+            if repair.job == job.id:
+                relay.aligned_chunks.mended(repair.name)
         run.end(CANCELLED, said=said)
         consumers.forget(consumer_of(job.id))
     first = relay.first()

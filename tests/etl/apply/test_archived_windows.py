@@ -84,7 +84,7 @@ def steps(
 def archived(relay: RelayLog, folder: str, sizes: list[int], limits: MergeLimits) -> Archive:
     archive = Archive.open(f"file://{folder}/archive")
     archive_all(relay, archive, sizes, limits)
-    sync_overrides(relay.decisions, archive.overrides_of())
+    sync_overrides(relay.overrides, archive.overrides_of())
     return archive
 
 
@@ -109,7 +109,7 @@ def test_preparing_archived_windows_is_preparing_the_landed_ones_through_partiti
             return
         moments = [relay.first().lo, *(commit_ts for commit_ts, _, _ in history.events)]
         if data.draw(st.booleans()):
-            relay.decisions.add(Override(data.draw(st.sampled_from(moments[1:])), SKIP))
+            relay.overrides.add(Override(data.draw(st.sampled_from(moments[1:])), SKIP))
         archive = archived(relay, folder, volumes, limits)
         after, until = sorted(
             data.draw(st.lists(st.sampled_from(moments), min_size=2, max_size=2, unique=True))

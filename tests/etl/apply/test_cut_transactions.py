@@ -147,7 +147,7 @@ def test_a_process_killed_between_two_of_them_goes_on_at_the_last_one(
 
 
 def applied_while_decided(
-    story: Story, monkeypatch: pytest.MonkeyPatch, decision: Override
+    story: Story, monkeypatch: pytest.MonkeyPatch, override: Override
 ) -> ApplySummary:
     """The summary of applying, where an operator decides behind the second commit."""
     commit, commits = MySQLSink._commit, itertools.count(1)
@@ -155,7 +155,7 @@ def applied_while_decided(
     def committed(*given: Any) -> None:
         commit(*given)
         if next(commits) == 2:
-            story._relay.decisions.add(decision)
+            story._relay.overrides.add(override)
 
     monkeypatch.setattr(MySQLSink, "_commit", committed)
     return applied(story)[0]
@@ -167,9 +167,9 @@ def test_a_decision_that_was_used_before_something_came_in_between_is_noted(
     """What is prepared then begins behind it."""
     first_ts = story._ts - 10 * COUNT
     early, later = first_ts + 10 * 5, first_ts + 10 * 300
-    story._relay.decisions.add(Override(early, SKIP, by="ann"))
+    story._relay.overrides.add(Override(early, SKIP, by="ann"))
     summary = applied_while_decided(story, monkeypatch, Override(later, SKIP, by="bob"))
-    assert set(story._relay.decisions.used_ms()) == {early, later}
+    assert set(story._relay.overrides.used_ms()) == {early, later}
     assert sum(f"commit_ts {early}" in warning for warning in summary.warnings) == 1
     assert story.rows(TABLES[4].name) == [(5, 2)]
     assert story.rows(TABLES[299].name) == [(300, 2)]
@@ -181,7 +181,7 @@ def test_a_decision_that_came_too_late_for_its_transaction_is_taken_back(
 ) -> None:
     late = story._ts - 10 * COUNT + 10 * 5
     summary = applied_while_decided(story, monkeypatch, Override(late, SKIP, by="ann"))
-    assert story._relay.decisions.list() == []
+    assert story._relay.overrides.list() == []
     assert sum("too late" in warning for warning in summary.warnings) == 1
     check_rows(story)
 

@@ -41,10 +41,10 @@ def test_a_transaction_that_is_skipped_while_its_batch_is_prepared_is_left_out(
         nonlocal calls
         calls += 1
         if calls == 1:
-            story._relay.decisions.add(Override(skipped, SKIP, by="ann"))
+            story._relay.overrides.add(Override(skipped, SKIP, by="ann"))
         yield from prepare(windows)
 
     summary = run_apply(settings, until_ts=story._ts, run_seconds=240, prepare=meanwhile)
     assert story.rows("item") == [(1, 1), (3, 3)]
     assert (calls, summary.retries) == (2, 0)
-    assert skipped in story._relay.decisions.used_ms()
+    assert skipped in story._relay.overrides.used_ms()

@@ -105,7 +105,7 @@ def test_a_transaction_that_is_skipped_after_its_flight_broke_off_is_taken_back_
     story.insert(ITEM, item(50))
     break_off(story, after)
     assert (33, "n33", 77) in story.rows("item")
-    story._relay.decisions.add(Override(at, SKIP, by="ann"))
+    story._relay.overrides.add(Override(at, SKIP, by="ann"))
     go_on(story, mode)
     changed = {4: 78, 5: 1}
     assert story.rows("item") == sorted(
@@ -131,7 +131,7 @@ def test_several_transactions_of_one_row_are_taken_back_in_the_right_order(
     skipped.append(story._ts)
     break_off(story, after)
     for at in skipped:
-        story._relay.decisions.add(Override(at, SKIP))
+        story._relay.overrides.add(Override(at, SKIP))
     go_on(story, mode)
     assert story.rows("item") == [(i, f"n{i}", 0) for i in range(10)]
 
@@ -147,7 +147,7 @@ def test_what_was_left_out_before_the_flight_began_is_not_touched_when_it_is_flo
     after = story._ts
     story.update(ITEM, item(5), item(5, 1))
     at = several(story)
-    story._relay.decisions.add(Override(at, SKIP))
+    story._relay.overrides.add(Override(at, SKIP))
     break_off(story, after, frozenset({at}))
     go_on(story, mode)
     values = {1: 99, 4: 99, 5: 1, 33: 99}
@@ -288,7 +288,7 @@ def test_what_is_skipped_after_a_flight_broke_off_anywhere_leaves_no_trace(
     broken.run([*begun[: max(1, round(share * len(begun)))], Step(FlushDetail(), 0)])
     broken.close()
     for ts in later:
-        relay.decisions.add(Override(ts, SKIP))
+        relay.overrides.add(Override(ts, SKIP))
     run_apply(chosen, until_ts=relay.last().hi, run_seconds=240, prepare=local_preparer(chosen))
     with mariadb.connect() as connection:
         for name in TABLES:
@@ -311,6 +311,6 @@ def test_what_cannot_even_be_decoded_begins_no_flight_and_can_be_skipped(story: 
     with pytest.raises(ApplyError, match=f"commit_ts {at}"):
         go_on(story, "parallel")
     assert checkpoint_of(story).flight is None
-    story._relay.decisions.add(Override(at, SKIP))
+    story._relay.overrides.add(Override(at, SKIP))
     go_on(story, "parallel")
     assert story.rows("item") == sorted([(i, f"n{i}", 0) for i in [*range(10), 50, 51]], key=repr)

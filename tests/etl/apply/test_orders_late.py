@@ -166,12 +166,12 @@ def test_a_skip_that_comes_during_the_commit_is_refused_and_not_kept(
     )
     skip = lambda: operate.skip_transaction(settings, at)  # noqa: E731
     with meanwhile(
-        monkeypatch, "commit", skip, lambda: bool(relay.decisions.list()), lambda: bool(loaded)
+        monkeypatch, "commit", skip, lambda: bool(relay.overrides.list()), lambda: bool(loaded)
     ) as came:
         go_on(story, "atomic")
     assert "too late" in str(came[0])
     assert story.rows("item") == [(1, 1), (2, 2)]
-    assert relay.decisions.list() == []
+    assert relay.overrides.list() == []
 
 
 def test_a_point_inside_a_flight_is_refused_and_nothing_is_asked_for(story: Story) -> None:
@@ -205,5 +205,5 @@ def test_a_ddl_that_is_being_executed_cannot_be_skipped_any_more(
         with pytest.raises(OperateError, match="is begun"):
             operate.run_until(settings, str(at - 1))
     thread.join(60)
-    assert story._relay.decisions.list() == []
+    assert story._relay.overrides.list() == []
     assert story.rows("item") == [(1, 1, None)]

@@ -71,7 +71,7 @@ def fails(story: Story, commit_ts: int, *words: str) -> str:
 
 
 def skip(story: Story, commit_ts: int) -> None:
-    story._relay.decisions.add(Override(commit_ts, SKIP, by="ann", why="poisoned"))
+    story._relay.overrides.add(Override(commit_ts, SKIP, by="ann", why="poisoned"))
 
 
 def ids(story: Story) -> set[int]:
@@ -92,7 +92,7 @@ def test_a_row_that_is_missing_downstream_is_named_and_skipping_its_transaction_
     summary = story.apply()
     assert ids(story) == EVERYTHING - {5}  # 3 was in the skipped transaction too
     assert any(str(at) in line and "ann" in line for line in summary.warnings)
-    assert set(story._relay.decisions.used_ms()) == {at}
+    assert set(story._relay.overrides.used_ms()) == {at}
 
 
 def test_after_the_row_is_put_back_by_hand_the_next_attempt_goes_on(story: Story) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.etl.apply.test_keeping_aligned_chunks import LONG, PLAIN, Scene
 
 from sluice.etl import operate
 from sluice.etl.apply import run_apply
@@ -20,7 +21,6 @@ from sluice.etl.settings.rules import parse_routes
 from sluice.relay import ChunkCancelled, Control, RelayError
 from sluice.relay.retention import Consumers
 from tests.etl.apply.test_apply_random import settings_for
-from tests.etl.apply.test_keeping_appointments import LONG, PLAIN, Scene
 from tests.etl.chunk_model import appoint, deliver
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
@@ -168,7 +168,7 @@ def counts(scene: Scene, schema: str) -> dict[str, int]:
         return found
 
 
-def test_an_appointment_is_kept_by_the_pipeline_whose_job_made_it_and_passed_by_the_others(
+def test_an_aligned_chunk_is_kept_by_the_pipeline_whose_job_made_it_and_passed_by_the_others(
     scene: Scene, second: Settings, files: Settings
 ) -> None:
     scene.apply(until_ts=scene.stamps[0])
@@ -200,14 +200,14 @@ def test_a_decision_an_order_and_a_refusal_are_of_one_pipeline_alone(
     files.open_relay().change_control(
         lambda control: replace(control, apply_paused=False, apply_until_ts=scene.middle)
     )
-    assert scene.relay.control() == Control() and scene.relay.decisions.list() == []
+    assert scene.relay.control() == Control() and scene.relay.overrides.list() == []
     assert files.open_relay().control().apply_until_ts == scene.middle
     apply_all(files, scene.middle)
     scene.apply()
     apply_all(second, scene.last)
     assert scene.right()
     assert counts(scene, "rnd") != counts(scene, "rnd_two")
-    assert [each.commit_ts for each in second.open_relay().decisions.list()] == [skipped]
+    assert [each.commit_ts for each in second.open_relay().overrides.list()] == [skipped]
 
 
 def test_who_gets_a_name_later_keeps_what_was_decided_before(scene: Scene) -> None:

@@ -142,7 +142,7 @@ def test_one_of_them_is_skipped_and_the_others_arrive(story: SharedStory, mode: 
     assert story.rows("keyless") == [(1, 1), (1, 1)]
     used = {
         one["commit_ts"]: one.get("start_ts")
-        for one in operate.list_decisions(settings)
+        for one in operate.list_overrides(settings)
         if one["used_ms"]
     }
     assert used == {story.now - 20: second, story.now: None}

@@ -118,7 +118,7 @@ def test_a_schema_that_is_known_at_a_timestamp_is_known_at_every_later_one(
 
 
 @given(histories(), st.data())
-def test_tables_that_a_base_lacks_are_found_as_soon_as_a_window_describes_them(
+def test_tables_that_a_snapshot_lacks_are_found_as_soon_as_a_window_describes_them(
     history: History, data: st.DataObject
 ):
     since = data.draw(st.integers(0, END - 1))

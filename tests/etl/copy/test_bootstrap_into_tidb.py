@@ -78,7 +78,7 @@ def test_killed_between_statements_into_a_tidb_it_goes_on(
         small_story.check(mariadb, tidied="steps" in again)
 
 
-def test_a_chunk_that_is_too_large_for_its_transactions_is_told_with_the_way_out(
+def test_a_chunk_that_is_too_large_for_its_transactions_is_told_with_the_hint(
     mariadb: MariaDBServer, tidb: TiDBStandIn, tmp_path: Path
 ) -> None:
     url = small_story.write_dump(tmp_path / "dump")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from sluice.etl.history.find import (
     FoundTransaction,
@@ -19,8 +17,6 @@ from sluice.etl.history.find import (
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import UndoError, read_transaction
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
-from sluice.relay import RelayLog
-from tests.etl.history.as_of.asking import rows_as_of
 from tests.etl.shared_story import SharedStory
 from tests.etl.story import table
 
@@ -97,7 +93,7 @@ def test_undo_takes_the_one_that_is_named_and_asks_which_if_none_is(story: Share
     first, second = starts(story)
     with pytest.raises(UndoError, match=f"{first}, {second}") as error:
         read_transaction(past(story), story.now)
-    assert f"--start-ts {first}" in error.value.way_out
+    assert f"--start-ts {first}" in error.value.hint
     for start, name, rows in ((first, "one", 1), (second, "other", 2)):
         transaction = read_transaction(past(story), story.now, start_ts=start)
         assert [(each.then.name, each.changes.num_rows) for each in transaction.tables] == [
@@ -109,34 +105,3 @@ def test_undo_takes_the_one_that_is_named_and_asks_which_if_none_is(story: Share
 
 def test_undo_asks_nothing_where_filters_leave_one(story: SharedStory) -> None:
     assert read_transaction(past(story), story.now - 20).start_ts == story.now - 21
-
-
-@settings(
-    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    groups=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), max_size=6)
-)
-def test_tables_as_of_any_moment_have_what_all_of_a_timestamp_left(
-    groups: list[list[int]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    story = SharedStory(None, tmp_path_factory.mktemp("story"))  # type: ignore[arg-type]
-    story.create(ONE, "CREATE TABLE one …")
-    rows: dict[int, int] = {}
-    expected = {}
-    for number, keys in enumerate(groups):
-        with story.together(again=number % 2 == 0):  # a transaction each, of one row each
-            for key in keys:
-                if key in rows and number % 3 == 2:
-                    story.delete(ONE, {"id": key, "v": rows.pop(key)})
-                elif key in rows:
-                    story.update(ONE, {"id": key, "v": rows[key]}, {"id": key, "v": number})
-                    rows[key] = number
-                else:
-                    story.insert(ONE, {"id": key, "v": number})
-                    rows[key] = number
-        expected[story.now] = dict(rows)
-    log = RelayLog.open(story.url)
-    for ts, wanted in expected.items():
-        found = rows_as_of(log, ts, ["d.one"])["d.one"].to_pylist()
-        assert {row["id"]: row["v"] for row in found} == wanted

@@ -215,15 +215,15 @@ def test_a_row_that_came_and_went_in_the_transaction_may_have_been_anywhere(land
     assert len(set(found)) == 1
 
 
-def test_a_transaction_whose_versions_are_gone_is_named_with_the_way_out(landing: Landing):
+def test_a_transaction_whose_versions_are_gone_is_named_with_the_hint(landing: Landing):
     landing.safe_point = 4_000
     with pytest.raises(
         DefinitionUnknownError, match=r"commit_ts 2010 .*'d\.t'.*DDL job 7.*GC has dropped it"
     ) as raised:
         landing.versions((2_010, 1_950, 59, 0, INSERT))
     assert (
-        "`sluice txn skip 2010`" in raised.value.way_out
-        and "`sluice backfill --table d.t`" in raised.value.way_out
+        "`sluice txn skip 2010`" in raised.value.hint
+        and "`sluice backfill --table d.t`" in raised.value.hint
     )
     assert Landing(Path(landing.relay.url.removeprefix("file://")) / "again").versions(
         (2_010, 1_950, 59, 0, INSERT), skips={2_010}

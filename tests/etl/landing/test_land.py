@@ -549,7 +549,7 @@ def test_rows_of_an_unknown_table_stop_landing_and_are_named(settings):
     ):
         run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
-    relay.decisions.add(Override(commit_ts, SKIP))
+    relay.overrides.add(Override(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
     windows = list(relay.windows(lo))
     assert set(relay.read(windows)["commit_ts"].to_pylist()) == {
@@ -577,7 +577,7 @@ def test_a_payload_that_is_no_binlog_stops_landing_and_is_named(settings):
         run_land(settings, start_ts=lo, run_seconds=240)
     relay = RelayLog.open(settings.relay.url)
     assert relay.last() is None or relay.last().hi < commit_ts
-    relay.decisions.add(Override(commit_ts, SKIP))
+    relay.overrides.add(Override(commit_ts, SKIP))
     run_land(settings, start_ts=lo, run_seconds=240, until_ts=commit_ts)
     assert [
         (entry["commit_ts"], entry["start_ts"])

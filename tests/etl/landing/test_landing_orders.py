@@ -42,7 +42,7 @@ def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_o
     look_always(monkeypatch)
     one, other = (RelayLog.open(f"file://{tmp_path}", name) for name in ("", "other"))
     for relay, ts in ((one, 10), (one, 20), (other, 20), (other, 30)):
-        relay.decisions.add(Override(ts, SKIP))
+        relay.overrides.add(Override(ts, SKIP))
     assert LandingControl(one, frozenset({30, 40})).skips(0) == {
         20,
         30,
@@ -53,7 +53,7 @@ def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_o
 
 def test_who_reads_alone_has_its_own_way(tmp_path: Path) -> None:
     relay = RelayLog.open(f"file://{tmp_path}", "only")
-    relay.decisions.add(Override(10, SKIP))
+    relay.overrides.add(Override(10, SKIP))
     assert LandingControl(relay, frozenset({40})).skips(0) == {10, 40}
     assert not LandingControl(relay, frozenset()).is_shared
 

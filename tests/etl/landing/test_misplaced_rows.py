@@ -92,7 +92,7 @@ def window(tmp_path: Path) -> Checked:
     ],
     ids=["insert", "update"],
 )
-def test_a_row_of_another_partition_is_named_with_the_way_out(
+def test_a_row_of_another_partition_is_named_with_the_hint(
     window: Checked, kind: int, change: bytes, is_past: bool
 ):
     with pytest.raises(
@@ -100,8 +100,8 @@ def test_a_row_of_another_partition_is_named_with_the_way_out(
         match=r"commit_ts 2010 .*'d\.x' behind DDL job 7.*'p0' of table 'd\.t'.*15",
     ) as e:
         window.check(2_010, kind, change, is_past=is_past)
-    assert "`sluice txn skip 2010`" in e.value.way_out
-    assert "`sluice backfill --table d.t --table d.x`" in e.value.way_out
+    assert "`sluice txn skip 2010`" in e.value.hint
+    assert "`sluice backfill --table d.t --table d.x`" in e.value.hint
     window.check(2_010, kind, change, skips={2_010}, is_past=is_past)
 
 
@@ -143,12 +143,12 @@ def test_rows_that_lie_where_they_belong_are_landed(
     window.check(commit_ts, kind, change, own.id, moves)
 
 
-def test_the_way_out_can_be_pasted_whatever_the_tables_are_called(window: Checked):
+def test_the_hint_can_be_pasted_whatever_the_tables_are_called(window: Checked):
     odd = replace(ORDINARY, schema_name="my.db", name="a b*")
     move = replace(THERE, before={100: BEFORE, 150: odd})
     with pytest.raises(MisplacedRowError) as e:
         window.check(2_010, INSERT, encode_insert(ORDINARY, row(15)), moves=(move,))
-    assert "`sluice backfill --table d.t --table '`my.db`.a b[*]'`" in e.value.way_out
+    assert "`sluice backfill --table d.t --table '`my.db`.a b[*]'`" in e.value.hint
 
 
 def test_a_row_that_only_tidb_can_place_is_landed(window: Checked):

@@ -231,7 +231,7 @@ def test_a_pump_that_has_counted_and_is_missing_in_the_registry_is_waited_for(
             PumpUnavailableError, match=r"pump 'b' at .* has no entry in the registry"
         ) as told:
             remembering(5)
-        assert told.value.transient and "sluice pumps forget b" in told.value.way_out
+        assert told.value.transient and "sluice pumps forget b" in told.value.hint
     world.pumps.append(lost)
     assert remembering(5).transactions == 1
     world.pumps.remove(lost)
@@ -263,7 +263,7 @@ def test_a_pump_that_was_set_offline_with_unread_binlogs_stops_landing_with_its_
         remembering(4)
     assert not told.value.transient
     assert all(
-        way in told.value.way_out
+        way in told.value.hint
         for way in ("bring its disk back", "sluice pumps forget a", "sluice verify")
     )
     lost.status = dataclasses.replace(lost.status, state="online")
@@ -303,7 +303,7 @@ def test_a_commit_that_came_after_landing_had_passed_it_stops_landing_until_an_o
             MissedCommitError, match=r"pump 'a' received the commit of transaction 3 at 7 "
         ) as told:
             remembering(20)
-        assert not told.value.transient and "sluice txn skip 7" in told.value.way_out
+        assert not told.value.transient and "sluice txn skip 7" in told.value.hint
     assert {ts: late.outcome for ts, late in relay.known_pumps.load().late.items()} == {
         6: LANDED,
         7: MISSED,
@@ -338,7 +338,7 @@ def test_a_pump_that_the_registry_had_lost_before_it_counted_stops_landing_by_na
             MissedCommitError, match=r"pump 'b' was not in the registry .* the first at 5 "
         ) as told:
             remembering(20)
-        assert "sluice txn skip 5" in told.value.way_out
+        assert "sluice txn skip 5" in told.value.hint
     assert "b" not in relay.known_pumps.load().pumps
     assert "is left out" in operate.skip_transaction(settings_of(relay), 5)
     assert remembering(20).transactions == 1

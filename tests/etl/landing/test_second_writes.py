@@ -263,7 +263,7 @@ def test_equal_rows_of_a_transaction_that_began_before_the_job_both_land(landing
     assert landing.asked > before, "only TiKV tells these from a row and its copy"
 
 
-def test_where_tikv_has_no_write_any_more_the_transaction_is_named_with_the_way_out(
+def test_where_tikv_has_no_write_any_more_the_transaction_is_named_with_the_hint(
     landing: Landing,
 ):
     writer = session(KEYLESS, "write only", keeps_row_ids=False)
@@ -272,8 +272,8 @@ def test_where_tikv_has_no_write_any_more_the_transaction_is_named_with_the_way_
     with pytest.raises(DefinitionUnknownError, match=r"commit_ts 105 .*'d\.t'") as raised:
         landing.land(writer)
     assert (
-        "`sluice txn skip 105`" in raised.value.way_out
-        and "`sluice backfill --table d.t`" in raised.value.way_out
+        "`sluice txn skip 105`" in raised.value.hint
+        and "`sluice backfill --table d.t`" in raised.value.hint
     )
     assert len(landing.land(writer, skips={105})) == 2
 

@@ -61,13 +61,13 @@ def archived(relay: RelayLog, windows_a_volume: int = 3, name: str = "archive") 
     return archive
 
 
-def base_at(settings: Settings, ts: int) -> ArchiveSnapshot:
-    """A base of all tables as of `ts`, computed from the archive."""
-    name, bases = snapshot_id(ts, "test"), Archive.open(settings.archive_url).bases
-    bases.begin(name, PendingSnapshot("test"))
+def snapshot_at(settings: Settings, ts: int) -> ArchiveSnapshot:
+    """A snapshot of all tables as of `ts`, computed from the archive."""
+    name, snapshots = snapshot_id(ts, "test"), Archive.open(settings.archive_url).snapshots
+    snapshots.begin(name, PendingSnapshot("test"))
     past = tables_as_of(settings, ts, ("*.*",), run=run_locally)
     lineage = RestoreSources.open(settings, ts).lineage()
-    files = past.files(f"bases/{name}")
+    files = past.files(f"snapshots/{name}")
     tables = (
         SnapshotTable(
             table.schema_name, table.name, table.to_json(), tuple(files.get(table.full_name, ()))
@@ -75,7 +75,7 @@ def base_at(settings: Settings, ts: int) -> ArchiveSnapshot:
         for table in lineage.family(()).asked
     )
     schemas = tuple(schema.to_json() for schema in lineage.schemas.values())
-    return bases.publish(
+    return snapshots.publish(
         ArchiveSnapshot(name, ts, 0, 7, time.time_ns() // 1_000_000, "test", schemas, tuple(tables))
     )
 

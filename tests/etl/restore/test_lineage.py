@@ -1,4 +1,4 @@
-"""Which tables a restore can have, from a base and the windows behind it."""
+"""Which tables a restore can have, from a snapshot and the windows behind it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ddl(commit_ts: int, kind: Action, tables: dict[int, Table | None]) -> dict[s
 
 
 def lineage(held: tuple[Table, ...], ddls: list[dict[str, Any]]) -> TableLineage:
-    """Of a base at 50 with these tables, and a window (10, 100] that begins before it."""
+    """Of a snapshot at 50 with these tables, and a window (10, 100] that begins before it."""
     made = TableLineage(_SINCE, 10, held, ())
     documents = {str(each.id): each.to_json() for each in (_T, _GONE)}
     made.follow([WindowRecord(10, 100, 7, "t", 0, 1, 0, 9, (), documents, tuple(ddls))], _END)
@@ -37,7 +37,7 @@ def lineage(held: tuple[Table, ...], ddls: list[dict[str, Any]]) -> TableLineage
         (Action.TRUNCATE_TABLE, {31: None, 32: _NEXT}, (_T, _NEXT)),
     ],
 )
-def test_a_table_that_was_gone_before_the_base_is_not_missed_in_it(
+def test_a_table_that_was_gone_before_the_snapshot_is_not_missed_in_it(
     kind: Action, effect: dict[int, Table | None], held: tuple[Table, ...]
 ) -> None:
     found = lineage(held, [ddl(40, kind, effect)])
@@ -45,6 +45,6 @@ def test_a_table_that_was_gone_before_the_base_is_not_missed_in_it(
     assert found.now.keys() == {each.id for each in held}
 
 
-def test_a_table_that_the_base_should_hold_is_missed_in_it() -> None:
+def test_a_table_that_the_snapshot_should_hold_is_missed_in_it() -> None:
     assert lineage((_T,), [ddl(60, Action.DROP_TABLE, {31: None})]).unknown.keys() == {31}
     assert lineage((_T, _GONE), [ddl(40, Action.CREATE_TABLE, {32: _NEXT})]).unknown.keys() == {32}

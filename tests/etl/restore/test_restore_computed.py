@@ -1,4 +1,4 @@
-"""Stored generated columns that another server may compute otherwise: bases hold them, and what
+"""Stored generated columns that another server may compute otherwise: snapshots hold them, and what
 lacks them is known.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.etl.copy import snapshot_files as base_files
+from sluice.etl.copy import snapshot_files as snapshot_files
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.history.as_of import run_locally, tables_as_of
 from sluice.etl.history.retain import archive_status, tables_restorable_at
@@ -24,7 +24,7 @@ from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
 from sluice.tidb import tso
 from tests.etl.mariadb_fixture import MariaDBServer
-from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
+from tests.etl.restore.restoring import archived, restore, restore_files, settings_of, snapshot_at
 from tests.etl.story import Story, column, table
 
 BORN = [(n, n, datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2)) for n in range(4)]
@@ -32,7 +32,7 @@ BORN = [(n, n, datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2)) for
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> tuple[Settings, int]:
-    """Rows before a base and behind it, in a table whose days TiDB computes in a time zone of its
+    """Rows before a snapshot and behind it, in a table whose days TiDB computes in a time zone of its
     own.
     """
     told = Story(mariadb, tmp_path)
@@ -71,18 +71,18 @@ def end(settings: Settings) -> int:
 EXPECTED = [(*row[:1], 7 if row[0] == 1 else row[1], *row[2:]) for row in BORN]
 
 
-def test_a_restore_from_a_base_has_the_values_that_tidb_computed(
+def test_a_restore_from_a_snapshot_has_the_values_that_tidb_computed(
     story: tuple[Settings, int], mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     settings, middle = story
-    base = base_at(settings, middle)
-    assert base.tables[0].files[0].computed == ("d",)
+    snapshot = snapshot_at(settings, middle)
+    assert snapshot.tables[0].files[0].computed == ("d",)
     plan = plan_restore(settings, RestoreRequest(end(settings)))
-    assert (plan.base, plan.problems) == (base.id, ())
+    assert (plan.snapshot, plan.problems) == (snapshot.id, ())
     restore(settings, RestoreRequest(end(settings)))
     assert rows(mariadb) == EXPECTED
     (range_,) = archive_status(settings).tables
-    assert range_.name == "d.t" and tables_restorable_at(settings, base, end(settings))
+    assert range_.name == "d.t" and tables_restorable_at(settings, snapshot, end(settings))
     (done,) = restore_files(
         settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")
     ).tables
@@ -90,7 +90,7 @@ def test_a_restore_from_a_base_has_the_values_that_tidb_computed(
     assert '2020-01-01 20:00:00","2020-01-02"' in (tmp_path / "files/d.t.csv").read_text()
 
 
-def test_a_base_of_the_downstream_holds_them_too(
+def test_a_snapshot_of_the_downstream_holds_them_too(
     story: tuple[Settings, int], mariadb: MariaDBServer
 ) -> None:
     settings, _ = story
@@ -101,16 +101,16 @@ def test_a_base_of_the_downstream_holds_them_too(
         places, problems = downstream_tables(settings, known, snapshot.session(0))
         assert problems == []
         ((_, (file,)),) = write_ranges(
-            snapshot, plan_ranges(snapshot, places), storage, "bases/x", lambda: True
+            snapshot, plan_ranges(snapshot, places), storage, "snapshots/x", lambda: True
         )
     assert (file.rows, file.computed) == (4, ("d",))
-    (batch,) = base_files.read_file(storage, file, known.tables[0])
+    (batch,) = snapshot_files.read_file(storage, file, known.tables[0])
     assert batch.column("d").to_pylist() == ["2020-01-02"] * 4
 
 
 def without_computed(monkeypatch: pytest.MonkeyPatch, settings: Settings, ts: int) -> str:
-    """A base as older versions made them."""
-    write = base_files.write_files
+    """A snapshot as older versions made them."""
+    write = snapshot_files.write_files
 
     def older(storage: Any, folder: str, of: Any, batches: Sequence[Any]) -> Any:
         names = [one.name for one in of.writable_columns]
@@ -118,10 +118,10 @@ def without_computed(monkeypatch: pytest.MonkeyPatch, settings: Settings, ts: in
 
     with monkeypatch.context() as patched:
         patched.setattr("sluice.etl.history.as_of.aggregations.write_files", older)
-        return base_at(settings, ts).id
+        return snapshot_at(settings, ts).id
 
 
-def test_of_a_base_without_them_the_way_is_another_one_and_the_promise_is_that_of_the_restore(
+def test_of_a_snapshot_without_them_the_way_is_another_one_and_the_promise_is_that_of_the_restore(
     story: tuple[Settings, int],
     mariadb: MariaDBServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,18 +130,18 @@ def test_of_a_base_without_them_the_way_is_another_one_and_the_promise_is_that_o
     settings, middle = story
     older = without_computed(monkeypatch, settings, middle)
     plan = plan_restore(settings, RestoreRequest(end(settings)))
-    assert (plan.base, plan.problems) == ("", ())
+    assert (plan.snapshot, plan.problems) == ("", ())
     restore(settings, RestoreRequest(end(settings)))
     assert rows(mariadb) == EXPECTED
-    base = Archive.open(settings.archive_url).bases.get(older)
-    assert tables_restorable_at(settings, base, end(settings)) == {}
+    snapshot = Archive.open(settings.archive_url).snapshots.get(older)
+    assert tables_restorable_at(settings, snapshot, end(settings)) == {}
     (range_,) = archive_status(settings).tables
-    assert (range_.base, tso.text(range_.from_ts)) != (older, tso.text(middle))
+    assert (range_.snapshot, tso.text(range_.from_ts)) != (older, tso.text(middle))
     (done,) = restore_files(
         settings, FilesRequest(end(settings), (), tmp_path / "files", "csv")
     ).tables
     assert done.left_out == ()
-    next_one = base_at(settings, middle + 1)
+    next_one = snapshot_at(settings, middle + 1)
     assert next_one.tables[0].files[0].computed == ("d",)
 
 
@@ -152,7 +152,7 @@ def test_where_nothing_tells_them_a_restore_is_refused_and_not_promised(
     older = without_computed(monkeypatch, settings, middle)
     archive = Archive.open(settings.archive_url)
     archive.remove(middle)
-    for one in Archive.open(settings.archive_url).bases.all():
+    for one in Archive.open(settings.archive_url).snapshots.all():
         assert one.id == older
     plan = plan_restore(settings, RestoreRequest(end(settings)))
     assert any("d.t: d would be" in problem for problem in plan.problems)

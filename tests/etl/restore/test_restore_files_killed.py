@@ -221,8 +221,8 @@ def test_on_a_full_disk_the_file_is_named_and_once_there_is_room_it_goes_on(
             OSError, match=r"No space left on device: '.*/files/.*\.partial'"
         ) as full:
             run_files(settings_of(url), job, Runner("test"), compute=run_locally)
-        assert "make room" in ours(full.value).way_out and ours(full.value).transient
-        assert job.entry().state == FAILED and "make room" in job.entry().way_out
+        assert "make room" in ours(full.value).hint and ours(full.value).transient
+        assert job.entry().state == FAILED and "make room" in job.entry().hint
         assert served_by_half(disk / "files", undisturbed) == []
         assert not list((disk / "files").glob("*.partial"))
         ballast.unlink()

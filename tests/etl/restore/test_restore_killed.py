@@ -20,7 +20,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.restore.killed_restore import TABLES, request
 from tests.etl.restore.restoring import INTO, archive_of, restore, settings_of
 from tests.etl.restore.test_restore import databases, execute, tables
-from tests.etl.restore.test_restore_bases import based
+from tests.etl.restore.test_restore_snapshots import based
 from tests.etl.snapshots import differences
 
 HERE_BEFORE = "CREATE TABLE bank_restored.child AS SELECT 77 AS mine"
@@ -34,7 +34,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A relay log with its archive and a base, to be copied: jobs are noted in it."""
+    """A relay log with its archive and a snapshot, to be copied: jobs are noted in it."""
     folder = tmp_path_factory.mktemp("killed")
     based(archive_of("bootstrap", folder, 2000, windows_a_volume=1))
     return folder / "relay"

@@ -11,7 +11,7 @@ from sluice.etl.restore import FilesRequest, RestoreRequest
 from sluice.tidb.table_name import exactly, full_name
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import land
-from tests.etl.restore.restoring import archived, base_at, restore, restore_files, settings_of
+from tests.etl.restore.restoring import archived, restore, restore_files, settings_of, snapshot_at
 from tests.judge import recording
 from tests.judge.features import FEATURES
 from tests.judge.invent import History
@@ -44,7 +44,7 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
     archived(relay, rng.choice((1, 3, 1000)))
     settings = settings_of(server, relay.url)
     if seed % 2:
-        base_at(settings, rng.choice(upstream.states[: len(upstream.states) // 2 + 1])[0])
+        snapshot_at(settings, rng.choice(upstream.states[: len(upstream.states) // 2 + 1])[0])
     found = []
     for ts, state in upstream.states:
         names = sorted(state)
@@ -59,7 +59,7 @@ def check(seed: int, server: MariaDBServer, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
+def test_from_an_object_store_it_is_restored_the_same_with_a_snapshot_and_as_files(
     mariadb: MariaDBServer, tmp_path: Path, s3_server: S3Server
 ) -> None:
     upstream = History(random.Random(5), _IN_RESTORES).grow(12)
@@ -67,7 +67,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
     relay = land(tmp_path / "recording", s3_server.url("relay"), transactions=3)
     archived(relay)
     settings = settings_of(mariadb, relay.url)
-    base_at(settings, upstream.states[len(upstream.states) // 2][0])
+    snapshot_at(settings, upstream.states[len(upstream.states) // 2][0])
     ts, state = upstream.states[-1]
     names = sorted(state)
     mariadb.empty()
@@ -82,7 +82,7 @@ def test_from_an_object_store_it_is_restored_the_same_with_a_base_and_as_files(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_an_invented_history_is_restored_to_any_moment_whole_and_in_part_with_a_base_or_without(
+def test_an_invented_history_is_restored_to_any_moment_whole_and_in_part_with_a_snapshot_or_without(
     mariadb: MariaDBServer, tmp_path: Path, seed: int
 ) -> None:
     assert check(seed, mariadb, tmp_path) == []

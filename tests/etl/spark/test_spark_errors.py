@@ -31,21 +31,21 @@ def worker():
                 if what == "defect":
                     {}[what]
                 if what == "ours":
-                    raise SluiceError('it said "no"\nin two lines: {}', way_out="say yes")
+                    raise SluiceError('it said "no"\nin two lines: {}', hint="say yes")
                 yield batch
 
     return meets
 
 
 @pytest.mark.parametrize(
-    ("what", "transient", "said", "way_out"),
+    ("what", "transient", "said", "hint"),
     [
         ("disk", True, "/relay/part", "room"),
         ("defect", False, "KeyError: 'defect'", "stack trace"),
         ("ours", False, 'it said "no"\nin two lines: {}; say yes', "say yes"),
     ],
 )
-def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, way_out):
+def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, hint):
     spark = attach(Spark(spark_remote), "errors")
     try:
         frame = TaskFrame(spark, worker(), SCHEMA, SCHEMA)
@@ -54,7 +54,7 @@ def test_a_worker_says_itself_what_it_met(spark_remote, what, transient, said, w
             collect(spark, frame.of(pa.table({"what": [what]})), 60)
         assert said in str(caught.value)
         assert caught.value.transient is transient
-        assert way_out in caught.value.way_out
+        assert hint in caught.value.hint
         with judge.translating():
             assert collect(spark, frame.of(pa.table({"what": ["fine"]})), 60)[
                 "what"
@@ -117,7 +117,7 @@ def test_a_worker_in_which_nothing_of_ours_can_run_is_named_with_what_it_has(mee
         raise PySparkException(lost + meets)
     assert f"10.0.0.7 has a Spark worker that doesn't fit: {said}" in str(caught.value)
     assert not caught.value.transient
-    assert "packed environment" in caught.value.way_out
+    assert "packed environment" in caught.value.hint
 
 
 def test_a_call_whose_channel_another_thread_has_closed_passes():

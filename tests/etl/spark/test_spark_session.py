@@ -92,7 +92,7 @@ def test_a_job_that_gives_nothing_more_is_given_up_with_a_word_on_executors(spar
         SparkJobTimeout, match="gave nothing for 1 s, so the job was interrupted"
     ) as caught:
         list(stream(spark, frame, 1.0))
-    assert "has executors" in caught.value.way_out
+    assert "has executors" in caught.value.hint
     close(spark)
 
 

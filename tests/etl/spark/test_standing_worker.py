@@ -42,7 +42,7 @@ def work():
 
         with report_to_client():
             if text == "fail":
-                raise SluiceError("refused", transient=False, way_out="none")
+                raise SluiceError("refused", transient=False, hint="none")
         return f"{text} from {os.getpid()}"
 
     def run(batches):

@@ -74,7 +74,7 @@ def said(typed: Callable[..., Result], *words: str, code: int | None) -> str:
     return done.stdout
 
 
-def resume_when_mending(running: Pipeline, log: RelayLog) -> None:
+def resume_when_repair(running: Pipeline, log: RelayLog) -> None:
     """As somebody does who reads that the repair has begun: applying starts again."""
     running.wait(log.aligned_chunks.repairs, "the repair has begun")
     running.start_applying()
@@ -127,7 +127,7 @@ def test_what_is_lost_is_said_to_the_transaction_and_brought_back_by_the_runbook
         again.threads[1].join(180)
         assert isinstance(stopped := again.errors.pop(), ApplyError) and DATABASE in str(stopped)
         with ThreadPoolExecutor() as pool:
-            resumed = pool.submit(resume_when_mending, again, log)
+            resumed = pool.submit(resume_when_repair, again, log)
             said(typed, "verify", *differing, "--repair", "--apply", code=0)
             resumed.result()
         stack.up(["pump-2"], live=True)

@@ -150,7 +150,7 @@ def test_merged_tables_with_other_columns_are_not_compared_and_named(
         assert replica.compare() == {}
 
 
-def test_a_job_that_repairs_merged_tables_is_refused_with_the_way_out(
+def test_a_job_that_repairs_merged_tables_is_refused_with_the_hint(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     replica = Replica(None, SourceSchema(NOW - 1, 5, (), ()), mariadb, tmp_path)  # type: ignore[arg-type]
@@ -164,4 +164,4 @@ def test_a_job_that_repairs_merged_tables_is_refused_with_the_way_out(
         create_repair(
             settings, VerifySummary(f"{KIND}-1", "done", "upstream", NOW, 0, 1.0, (wrong,)), "test"
         )
-    assert "verify --repair" in refused.value.way_out
+    assert "verify --repair" in refused.value.hint

@@ -1,4 +1,4 @@
-"""The downstream against the past: what base and archive tell, computed by other means than those
+"""The downstream against the past: what snapshot and archive tell, computed by other means than those
 that applied.
 """
 

@@ -91,7 +91,7 @@ def test_what_a_job_touched_is_free_once_it_is_over_and_not_before(jobs: Jobs) -
     with pytest.raises(JobOverlapError, match="which is paused"):
         a_job(jobs, "d.a")
     with job.run(Runner("a test")) as run:
-        run.end(FAILED, said="no room", way_out="make some")
+        run.end(FAILED, said="no room", hint="make some")
     with pytest.raises(JobOverlapError, match="which is failed"):
         a_job(jobs, "d.a")
     with job.run(Runner("a test")) as run:
@@ -246,7 +246,7 @@ def test_one_process_runs_a_job_and_a_second_one_is_told_which(jobs: Jobs) -> No
         "by": status.entry.by,
         "made_ms": status.entry.made_ms,
         "said": "",
-        "way_out": "",
+        "hint": "",
         "result": {"rows": 3},
     }
     with pytest.raises(JobError, match="is done already"):
@@ -289,7 +289,7 @@ def test_whatever_a_process_that_woke_late_stumbles_over_it_says_who_has_taken_t
         raise FileNotFoundError("done/7.json")
     assert (
         isinstance(told.value.__cause__, FileNotFoundError)
-        and "nothing need be done" in told.value.way_out
+        and "nothing need be done" in told.value.hint
     )
     assert job.entry().state == DONE
 
@@ -310,7 +310,7 @@ def test_orders_are_heard_and_taken_back(jobs: Jobs) -> None:
             job.order(RESUME, "ann")
         run.look()
         assert run.order == CANCEL
-        run.end(CANCELLED, said="3 tables are there", way_out="drop them")
+        run.end(CANCELLED, said="3 tables are there", hint="drop them")
     assert job.status().entry.said == "3 tables are there"
 
 
@@ -372,12 +372,12 @@ def test_a_job_whose_process_was_killed_is_interrupted_and_the_next_process_goes
         assert job.status().state == RUNNING
 
 
-def test_what_ends_a_run_is_written_down_with_the_way_out(jobs: Jobs) -> None:
+def test_what_ends_a_run_is_written_down_with_the_hint(jobs: Jobs) -> None:
     job = a_job(jobs)
     with pytest.raises(JobError), job.run(Runner("a test")):
-        raise JobError("no such column", way_out="add it")
+        raise JobError("no such column", hint="add it")
     entry = job.status().entry
-    assert (entry.state, entry.said, entry.way_out) == (FAILED, "no such column; add it", "add it")
+    assert (entry.state, entry.said, entry.hint) == (FAILED, "no such column; add it", "add it")
     assert (job.files.result() or {})["state"] == FAILED
     with pytest.raises(KeyboardInterrupt), job.run(Runner("a test")):
         raise KeyboardInterrupt

@@ -174,7 +174,7 @@ def test_every_kind_of_schema_change_arrives_under_the_names_of_routes(
     assert differences(RECORDINGS / "ddl", label, mariadb) == []
 
 
-def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_way_out(
+def test_a_table_that_leaves_what_is_replicated_stops_with_the_rule_and_the_hint(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     story = Told(

@@ -45,7 +45,7 @@ def killed(config: Path, job: str, at: int, *, before: bool, what: str = "") -> 
 
 
 def _count(at: int, when: str, what: str) -> None:
-    """Of what is written about appointments, and about how far the job is."""
+    """Of what is written about aligned chunks, and about how far the job is."""
     seen = 0
 
     def counting(name: str) -> Callable[..., Any]:
@@ -53,7 +53,7 @@ def _count(at: int, when: str, what: str) -> None:
 
         def wrapped(self: LocalStorage, path: str, *rest: Any) -> Any:
             nonlocal seen
-            counts = path.startswith("appointments/") or path.endswith(("frontier.json", ".load"))
+            counts = path.startswith("aligned-chunks/") or path.endswith(("frontier.json", ".load"))
             seen += counts
             if counts and seen == at and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)

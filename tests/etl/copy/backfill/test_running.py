@@ -87,17 +87,17 @@ def test_a_damaged_table_is_whole_again_while_it_changes(running: Pipeline) -> N
 def test_all_tables_of_a_job_are_mended_before_applying_is_waited_for(running: Pipeline) -> None:
     """Applying may have stopped at the last of them."""
     names = f"{DATABASE}.load_1", f"{DATABASE}.txn"
-    appointments = RelayLog.open(running.settings.relay.url).aligned_chunks
+    aligned_chunks = RelayLog.open(running.settings.relay.url).aligned_chunks
     mended: list[int] = []
 
     def read(order: ReadRequest) -> ReadResult:
-        mended.append(len(appointments.repairs()))
+        mended.append(len(aligned_chunks.repairs()))
         return running.read(order)
 
     job = create_backfill(running.settings, BackfillRequest(names), "test")
     assert run_backfill(running.settings, job.id, Runner("test"), read=read).state == "done"
     assert mended[0] == 2
-    assert appointments.repairs() == []
+    assert aligned_chunks.repairs() == []
 
 
 def test_comparing_tells_what_differs_and_writes_nothing(running: Pipeline) -> None:
@@ -157,7 +157,7 @@ def config_of(running: Pipeline, folder: Path) -> Path:
 
 
 def empty(relay: RelayLog) -> bool:
-    return relay.storage.names("appointments") == []
+    return relay.storage.names("aligned-chunks") == []
 
 
 def asked(running: Pipeline, *tables: str, **more: object) -> Job:
@@ -190,7 +190,7 @@ def test_a_job_that_is_killed_goes_on_and_leaves_nothing_behind(
     for at, before in ((2, False), (3, True), (5, False), (7, True)):
         assert killed(config, job.id, at, before=before) == -9
     assert killed(config, job.id, 1, before=False, what="remove") == -9
-    assert not empty(relay)  # an outcome, mostly, whose appointment is gone
+    assert not empty(relay)  # an outcome, mostly, whose aligned chunk is gone
     summary = run_backfill(running.settings, job.id, Runner("test"), read=running.read)
     found = summary.tables[f"{DATABASE}.load_1"]
     assert found["deleted"] == 2 and found["inserted"] and found["replaced"]
@@ -249,7 +249,7 @@ def test_orders_stop_a_job_between_two_chunks_and_a_job_in_the_way_is_named(
 
 
 @pytest.mark.slow
-def test_a_job_cancelled_while_nothing_applies_leaves_no_appointment_and_no_note(
+def test_a_job_cancelled_while_nothing_applies_leaves_no_aligned_chunk_and_no_note(
     running: Pipeline,
 ) -> None:
     relay = RelayLog.open(running.settings.relay.url)

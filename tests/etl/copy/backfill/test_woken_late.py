@@ -36,7 +36,7 @@ def job(relay: RelayLog, monkeypatch: pytest.MonkeyPatch) -> Job:
     return Jobs.for_pipeline(relay).create("backfill", {}, WriteScope("db", ("d.t",)), "test")
 
 
-def mending(relay: RelayLog, job: Job, run: Any) -> None:
+def repair(relay: RelayLog, job: Job, run: Any) -> None:
     nobody: Any = None
     AlignedChunkScheduler(relay.aligned_chunks, job.id, lambda: 1, nobody).begin_repair(
         TableRepair(job.id, job.id, TABLES), run
@@ -49,11 +49,11 @@ def test_who_wakes_when_its_job_is_over_leaves_the_checks_of_its_tables_as_they_
 ) -> None:
     with job.run(Runner("first")) as first:
         with job.run(Runner("second"), patience_s=0) as second:
-            mending(relay, job, second)
+            repair(relay, job, second)
             relay.aligned_chunks.mended(job.id)
             second.end(state)
         with pytest.raises(LeaseLostError):
-            mending(relay, job, first)
+            repair(relay, job, first)
     assert relay.aligned_chunks.repairs() == []
 
 
@@ -61,8 +61,8 @@ def test_who_wakes_while_another_goes_on_with_its_job_leaves_that_one_s_word(
     relay: RelayLog, job: Job
 ) -> None:
     with job.run(Runner("first")) as first, job.run(Runner("second"), patience_s=0) as second:
-        mending(relay, job, second)
+        repair(relay, job, second)
         with pytest.raises(LeaseLostError):
-            mending(relay, job, first)
+            repair(relay, job, first)
         assert [one.tables for one in relay.aligned_chunks.repairs()] == [TABLES]
         second.end(PAUSED)

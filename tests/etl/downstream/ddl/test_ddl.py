@@ -390,8 +390,8 @@ def test_reorganizing_a_table_of_which_tidb_may_keep_rows_twice_stops_until_an_o
     for _ in range(2):  # the refusal leaves no marker that lets the next attempt pass
         with pytest.raises(DdlError, match="hidden row id") as caught:
             applier.run([marked])
-        assert "`sluice ddl replace 100 --sql" in caught.value.way_out
-        assert "`sluice backfill --table d.t`" in caught.value.way_out
+        assert "`sluice ddl replace 100 --sql" in caught.value.hint
+        assert "`sluice backfill --table d.t`" in caught.value.hint
     statements = ("ALTER TABLE d.t COMMENT = 'split'",)
     applier.run(
         [replace(marked, detail=replace(marked.detail_of(ScopedDdl), replaced_by=statements))]

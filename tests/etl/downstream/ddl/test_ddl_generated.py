@@ -117,7 +117,7 @@ def test_columns_the_server_would_compute_otherwise_hold_the_upstreams_values_al
     )
 
 
-def test_a_table_that_computes_by_itself_what_may_be_otherwise_is_named_with_the_way_out(
+def test_a_table_that_computes_by_itself_what_may_be_otherwise_is_named_with_the_hint(
     story: Story, mariadb: MariaDBServer
 ) -> None:
     made = story.create(computing(stored(4, "d date", "date(`ts`)")), "CREATE TABLE `t` (…)")
@@ -129,9 +129,9 @@ def test_a_table_that_computes_by_itself_what_may_be_otherwise_is_named_with_the
     story.insert(made, {"id": 1, "s": "2020-01-01", "ts": "2020-01-01 20:00:00", "d": "2020-01-02"})
     with pytest.raises(ApplyError, match="computes d by itself") as caught:
         story.apply()
-    way_out = str(caught.value).partition("values: ")[2].partition(";")[0]
+    hint = str(caught.value).partition("values: ")[2].partition(";")[0]
     with mariadb.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(way_out)
+        cursor.execute(hint)
     story.apply()
     assert story.rows("t", "d") == [(datetime.date(2020, 1, 2),)]
 

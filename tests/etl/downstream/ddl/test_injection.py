@@ -208,7 +208,7 @@ def test_what_errors_are_found_by_stays_quoted_too(story: Story, kind: str) -> N
     with pytest.raises(ApplyError) as caught:
         story.apply()
     assert f"at commit_ts {story._ts}" in str(caught.value)
-    story._relay.decisions.add(Override(story._ts, SKIP))
+    story._relay.overrides.add(Override(story._ts, SKIP))
     story.apply()
 
 
@@ -217,7 +217,7 @@ def test_the_checkpoint_may_lie_in_a_nasty_table_and_replaced_ddl_is_the_operato
 ) -> None:
     made = nasty_table(11, NASTY, "t" + NASTY, True)
     story.statement(3, created(made), made, schema=NASTY, name=made.name)
-    story._relay.decisions.add(
+    story._relay.overrides.add(
         Override(
             story._ts,
             REPLACE,

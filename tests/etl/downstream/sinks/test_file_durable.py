@@ -130,7 +130,7 @@ def test_a_transaction_that_is_skipped_while_it_is_written_is_left_out_and_one_t
     run_apply(settings, until_ts=told._ts, run_seconds=240, prepare=meanwhile)
     assert len(calls) == 2
     assert len(written(folder)) == 4  # two DDL statements, two transactions
-    assert skipped in told._relay.decisions.used_ms()
+    assert skipped in told._relay.overrides.used_ms()
     with pytest.raises(OperateError, match="already"):
         skip_transaction(settings, there)
     found = read_checkpoint(settings.target, 7)

@@ -267,7 +267,7 @@ _WRITER = textwrap.dedent("""
     prepare = local_preparer(settings)
     run_apply(settings, until_ts=hi, run_seconds=240, prepare=prepare, on_batch=ON_BATCH)
     print("done", flush=True)
-""").replace("ON_BATCH", ON_BATCH)  # noqa: E501
+""").replace("ON_BATCH", ON_BATCH)
 
 
 def test_kill_9_at_any_time_leaves_no_gap_and_nothing_twice(
@@ -334,7 +334,7 @@ def test_a_drainers_compressed_file_is_taken_over(
     assert written(tmp_path) == original
 
 
-def test_garbage_that_a_drainer_went_on_behind_is_reported_with_the_way_out(tmp_path: Path) -> None:
+def test_garbage_that_a_drainer_went_on_behind_is_reported_with_the_hint(tmp_path: Path) -> None:
     good, garbage = encode_record(message(1, 9)), b"\x04\x05\x1b\x1c\x05\0\0\0"
     a_drainers_folder(tmp_path, 2, good + garbage + encode_record(message(2, 9)))
     sink = FileSink(File(dir=str(tmp_path)), CLUSTER)

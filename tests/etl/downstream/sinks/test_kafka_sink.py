@@ -167,7 +167,7 @@ _SENDER = textwrap.dedent("""
     prepare = local_preparer(settings)
     run_apply(settings, until_ts=int(hi), run_seconds=240, prepare=prepare, on_batch=ON_BATCH)
     print("done", flush=True)
-""").replace("ON_BATCH", ON_BATCH)  # noqa: E501
+""").replace("ON_BATCH", ON_BATCH)
 
 
 @pytest.mark.slow

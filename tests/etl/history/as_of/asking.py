@@ -23,7 +23,7 @@ from sluice.tidb.schema import Column, Table
 
 
 class EmptyBase:
-    """A base whose tables are empty."""
+    """A snapshot whose tables are empty."""
 
     position = 0
 
@@ -49,7 +49,7 @@ class EmptyBase:
 
 
 def empty_start(log: WindowLog, tables: Sequence[Table]) -> SnapshotStart:
-    """A base at the log's beginning, at which these tables are empty."""
+    """A snapshot at the log's beginning, at which these tables are empty."""
     first = log.first()
     assert first is not None
     return SnapshotStart(first.lo, {table.id: table for table in tables}, EmptyBase())

@@ -67,7 +67,7 @@ def test_a_change_of_a_key_that_doesnt_fit_is_named_with_its_transaction(
         apply_changes(KEYED, before, images(KEYED, ("+", (9, 9)), change))
 
 
-def test_a_base_with_a_key_twice_is_refused_when_something_changes() -> None:
+def test_a_snapshot_with_a_key_twice_is_refused_when_something_changes() -> None:
     with pytest.raises(AsOfError, match="two rows have the key id=2"):
         apply_changes(KEYED, rows(KEYED, (2, 1), (2, 2)), images(KEYED, ("+", (9, 9))))
 
@@ -90,7 +90,7 @@ def test_of_equal_rows_as_many_go_as_are_removed_whatever_the_order() -> None:
         apply_changes(PLAIN, before, images(PLAIN, *[("-", ("a", 1.5))] * 3))
 
 
-def test_a_float_of_which_a_base_has_six_digits_is_found_by_everything_else() -> None:
+def test_a_float_of_which_a_snapshot_has_six_digits_is_found_by_everything_else() -> None:
     before = rows(PLAIN, ("a", 3.40282e38), ("a", 1.0))
     changes = images(PLAIN, ("-", ("a", 3.4028234663852886e38)), ("+", ("a", 2.0)))
     assert plain(apply_changes(PLAIN, before, changes)) == [("a", 1.0), ("a", 2.0)]

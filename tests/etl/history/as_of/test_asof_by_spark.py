@@ -81,20 +81,20 @@ def test_spark_computes_what_one_process_does_and_goes_on_from_files_that_it_wro
     archive = Archive.open(archived.archive_url)
     older = tables_as_of(archived, middle, ["*"], run=by_spark)
     name = snapshot_id(middle, "t")
-    files = older.files(f"bases/{name}")
+    files = older.files(f"snapshots/{name}")
     tables = tuple(
         replace(table_of(found.table), files=tuple(files[full]))
         for full, found in older.tables.items()
     )
-    archive.bases.publish(
+    archive.snapshots.publish(
         ArchiveSnapshot(name, middle, 1, 7, 0, "a test", schemas_of([Schema(1, "shop")]), tables)
     )
     try:
         gone_on = tables_as_of(archived, end, ["*"], run=run_locally)
-        assert gone_on.bases == (name,)
+        assert gone_on.snapshots == (name,)
         assert gone_on.fingerprints() == expected
     finally:
-        archive.bases.forget(name)
+        archive.snapshots.forget(name)
 
 
 def test_what_hinders_in_a_worker_is_said_by_the_same_error(
@@ -104,8 +104,8 @@ def test_what_hinders_in_a_worker_is_said_by_the_same_error(
     tables = tuple(
         table_of(found.table) for found in tables_as_of(archived, first, ["*"]).tables.values()
     )
-    bases = Archive.open(archived.archive_url).bases
-    without_rows = bases.publish(
+    snapshots = Archive.open(archived.archive_url).snapshots
+    without_rows = snapshots.publish(
         ArchiveSnapshot(snapshot_id(first, "w"), first, 1, 7, 0, "a test", (), tables)
     )
     try:
@@ -114,7 +114,7 @@ def test_what_hinders_in_a_worker_is_said_by_the_same_error(
         ):
             tables_as_of(archived, second, ["*"], run=by_spark).fingerprints()
     finally:
-        bases.forget(without_rows.id)
+        snapshots.forget(without_rows.id)
 
 
 def test_the_command_writes_whole_files_and_shows_what_became_different(

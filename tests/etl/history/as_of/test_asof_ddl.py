@@ -99,8 +99,8 @@ def past(tmp_path: Path) -> Past:
     return Past(RelayLog.open(tmp_path.as_uri()))
 
 
-def with_columns(base: Table, specs: Iterable[Any]) -> Table:
-    return replace(base, columns=tuple(replace(one, offset=n) for n, one in enumerate(specs)))
+def with_columns(snapshot: Table, specs: Iterable[Any]) -> Table:
+    return replace(snapshot, columns=tuple(replace(one, offset=n) for n, one in enumerate(specs)))
 
 
 def test_columns_come_go_and_change_their_type_with_the_rows_that_are_there(past: Past) -> None:
@@ -162,7 +162,7 @@ def test_a_keyless_table_keeps_as_many_of_equal_rows_as_are_left_while_a_column_
 def _refused(past: Past, what: str, name: str = "d.t") -> None:
     with pytest.raises(AsOfError, match=what) as refused:
         past.at(name)
-    assert "base" in refused.value.way_out
+    assert "snapshot" in refused.value.hint
 
 
 def test_a_value_that_tidb_converted_by_rules_that_arent_known_is_refused(past: Past) -> None:
@@ -198,7 +198,7 @@ def test_a_ddl_of_an_unknown_kind_is_refused_for_the_tables_it_touches_alone(pas
     assert past.at("d.o") == [(5,)]
 
 
-def test_a_table_that_was_there_before_everything_is_refused_without_a_base(past: Past) -> None:
+def test_a_table_that_was_there_before_everything_is_refused_without_a_snapshot(past: Past) -> None:
     first = table(10, "t", "id int", primary="id")
     past.tables[10] = first
     past.rows(first, {"id": 1})
@@ -264,6 +264,8 @@ def test_what_becomes_of_a_table_after_it_gave_its_rows_to_a_wanted_one_is_not_a
 
 def test_a_moment_before_the_log_begins_is_refused_with_the_earliest_one(past: Past) -> None:
     past.create(table(10, "t", "id int", primary="id"))
-    with pytest.raises(AsOfError, match=r"lies before .* begins, and there is no base") as refused:
+    with pytest.raises(
+        AsOfError, match=r"lies before .* begins, and there is no snapshot"
+    ) as refused:
         past.at(ts=BEGIN - 5)
-    assert f"from {BEGIN} (" in refused.value.way_out and "the earliest" in refused.value.way_out
+    assert f"from {BEGIN} (" in refused.value.hint and "the earliest" in refused.value.hint

@@ -148,7 +148,7 @@ def test_a_change_that_doesnt_fit_what_is_there_is_named() -> None:
         log = history.land(f"file://{folder}", [20])
         windows = list(log.windows(0))
         late = windows[1].lo
-        # A base that says nothing was there, though rows were.
+        # A snapshot that says nothing was there, though rows were.
         start = empty_start(log, list(TABLES.values()))
         start = type(start)(late, start.tables, start.source)
         with pytest.raises(

@@ -94,7 +94,7 @@ def _plain(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def test_a_base_goes_on_to_the_same_rows_as_what_began_with_the_tables(
+def test_a_snapshot_goes_on_to_the_same_rows_as_what_began_with_the_tables(
     relays: dict[str, RelayLog],
 ) -> None:
     name, log = "bootstrap", relays["bootstrap"]

@@ -178,20 +178,20 @@ def test_neither_what_is_beside_a_row_nor_where_it_lies_counts(
 
 
 @pytest.mark.parametrize(
-    "base", [b"", b"\xff", b"0" * 7, b"\0" * 33, b"id-12345:0123456789,9,0.50"]
+    "snapshot", [b"", b"\xff", b"0" * 7, b"\0" * 33, b"id-12345:0123456789,9,0.50"]
 )
-def test_near_values_differ_in_either_half(base: bytes) -> None:
-    bits = 8 * len(base)
-    number = int.from_bytes(base, "big")
-    near = {base}
+def test_near_values_differ_in_either_half(snapshot: bytes) -> None:
+    bits = 8 * len(snapshot)
+    number = int.from_bytes(snapshot, "big")
+    near = {snapshot}
     for one in range(bits):
         near.update(
-            (number ^ (1 << one | 1 << other)).to_bytes(len(base), "big")
+            (number ^ (1 << one | 1 << other)).to_bytes(len(snapshot), "big")
             for other in range(one, bits)
         )
-        near.add((number ^ 1 << one).to_bytes(len(base), "big"))
-    near.update(base + bytes(count) for count in range(40))
-    near.update(base + str(count).encode() for count in range(2000))
+        near.add((number ^ 1 << one).to_bytes(len(snapshot), "big"))
+    near.update(snapshot + bytes(count) for count in range(40))
+    near.update(snapshot + str(count).encode() for count in range(2000))
     upper, lower = zip(*digests(list(near)), strict=True)
     assert len(set(upper)) == len(set(lower)) == len(near)
 

@@ -164,4 +164,4 @@ def test_a_search_that_passes_its_deadline_ends_and_names_the_command_without_on
     clock = iter([0.0, *[100.0] * 1_000])
     with pytest.raises(SearchDeadlineError, match="5 s") as refused:
         recent_page(past, SearchQuery(0, ALL, where="id = 1"), TimeBudget(1.0, lambda: next(clock)))
-    assert "sluice find" in refused.value.way_out
+    assert "sluice find" in refused.value.hint

@@ -1,7 +1,7 @@
 """A past that is made up, and what of it can be had: by reading what is there, with no word of what
 retention thinks.
 
-`Past` invents traffic and DDL and knows every state that ever was. `Reader` reads bases, the
+`Past` invents traffic and DDL and knows every state that ever was. `Reader` reads snapshots, the
 archive and the relay log, and has nothing else in common with the code under test.
 """
 
@@ -139,7 +139,7 @@ class Past:
     def _transaction(self, ts: int) -> list[tuple[int, int, int, int, bytes]]:
         changes: list[tuple[int, int, int, int, bytes]] = []
         for position in range(self.random.randrange(1, 4) if self.ids else 0):
-            # the older half is left alone, so that bases refer to each other
+            # the older half is left alone, so that snapshots refer to each other
             ids = sorted(self.ids)
             table_id = self.random.choice(ids[len(ids) * 2 // 3 :])
             rows = self.rows[table_id]
@@ -221,7 +221,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Start:
-    """Where reading may begin: what a base holds, or nothing."""
+    """Where reading may begin: what a snapshot holds, or nothing."""
 
     ts: int
     names: Mapping[int, str]
@@ -260,16 +260,16 @@ class Reader:
         self.hi = end
 
     def starts(self, only: str = "") -> Iterator[Start]:
-        """Nothing, where the chain begins, and each base."""
+        """Nothing, where the chain begins, and each snapshot."""
         if not only:
             yield Start(self.lo, {}, {})
-        for base in SnapshotStore(self._archive.storage).all():
-            if (not only or base.id == only) and self.lo <= base.ts <= self.hi:
-                yield self._start(base)
+        for snapshot in SnapshotStore(self._archive.storage).all():
+            if (not only or snapshot.id == only) and self.lo <= snapshot.ts <= self.hi:
+                yield self._start(snapshot)
 
-    def _start(self, base: ArchiveSnapshot) -> Start:
+    def _start(self, snapshot: ArchiveSnapshot) -> Start:
         names, rows = {}, {}
-        for table in base.tables:
+        for table in snapshot.tables:
             table_id = int(table.table["id"])
             names[table_id] = table.full_name
             read = [
@@ -277,7 +277,7 @@ class Reader:
                 for file in table.files
             ]
             rows[table_id] = {row["key"]: row["value"] for part in read for row in part.to_pylist()}
-        return Start(base.ts, names, rows)
+        return Start(snapshot.ts, names, rows)
 
     def states(self, start: Start, moments: Sequence[int]) -> Iterator[tuple[int, States]]:
         """The tables that are known, at each moment that can be had from `start`.

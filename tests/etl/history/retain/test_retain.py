@@ -37,7 +37,7 @@ from sluice.tidb.table_name import full_name
 
 
 class Site:
-    """30 windows or so, archived in volumes of five, with a base near the beginning and one in the
+    """30 windows or so, archived in volumes of five, with a snapshot near the beginning and one in the
     middle.
     """
 
@@ -49,12 +49,12 @@ class Site:
         self.past.begin(2)
         self.relay = RelayLog.open(url or f"file://{root}/relay")
         self.archive = Archive.open(folder_of(self.relay.url, "archive"))
-        self.bases, self.consumers = SnapshotStore(self.archive.storage), Consumers(self.relay)
+        self.snapshots, self.consumers = SnapshotStore(self.archive.storage), Consumers(self.relay)
         begun = self.past.now
         for n in range(30):
             self.past.land(self.relay, quiet=True)
             if n in (3, 15):
-                self.base(f"n{n}")
+                self.snapshot(f"n{n}")
         windows = list(self.relay.windows(begun))
         for n in range(0, len(windows), 5):
             part = windows[n : n + 5]
@@ -63,18 +63,20 @@ class Site:
             )
         self.consumers.note(ARCHIVE_CONSUMER, self.past.now, "archive")
 
-    def base(self, token: str) -> None:
+    def snapshot(self, token: str) -> None:
         name, path = (
             snapshot_id(self.past.now, token),
-            f"bases/{snapshot_id(self.past.now, token)}/1/0.parquet",
+            f"snapshots/{snapshot_id(self.past.now, token)}/1/0.parquet",
         )
-        self.bases.begin(name, PendingSnapshot("", ()))
+        self.snapshots.begin(name, PendingSnapshot("", ()))
         with self.archive.storage.new_file(path) as sink:
             sink.write(b"rows")
         table = SnapshotTable(
             "s", "t", definition(1, "t"), (SnapshotFile(path, 1, 4, crc32c(b"rows"), 4),)
         )
-        self.bases.publish(ArchiveSnapshot(name, self.past.now, 1, 1, 0, "a test", (), (table,)))
+        self.snapshots.publish(
+            ArchiveSnapshot(name, self.past.now, 1, 1, 0, "a test", (), (table,))
+        )
 
     def settings(self, relay_keep: str = "", keep: str = "") -> Settings:
         document = {
@@ -86,8 +88,8 @@ class Site:
         return parse_settings(document)
 
     def keep(self) -> str:
-        """So that the second base is older than the promised range."""
-        second = self.bases.all()[1]
+        """So that the second snapshot is older than the promised range."""
+        second = self.snapshots.all()[1]
         return f"{(self.past.now - second.ts) // HOUR - 1}h"
 
     def applied(self) -> None:
@@ -122,12 +124,12 @@ def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the
     before = [archive_status(settings) for settings in wanted]
     done = [retain(settings) for settings in wanted]
     after = [archive_status(settings) for settings in wanted]
-    assert (done[0].windows, done[0].volumes, len(done[0].bases)) == (
+    assert (done[0].windows, done[0].volumes, len(done[0].snapshots)) == (
         done[1].windows,
         done[1].volumes,
-        len(done[1].bases),
+        len(done[1].snapshots),
     )
-    assert done[0].windows > 20 and done[0].volumes > 0 and len(done[0].bases) == 1
+    assert done[0].windows > 20 and done[0].volumes > 0 and len(done[0].snapshots) == 1
     for folder, store in (before, after):
         assert (store.whole_from_ts, store.lo, store.hi, store.holes) == (
             folder.whole_from_ts, folder.lo, folder.hi, folder.holes,
@@ -138,7 +140,7 @@ def test_in_an_object_store_the_same_goes_as_in_a_folder_and_the_status_says_the
 def test_without_settings_nothing_goes(site):
     site.applied()
     done = retain(site.settings())
-    assert (done.windows, done.volumes, done.bases, done.files) == (0, 0, (), 0)
+    assert (done.windows, done.volumes, done.snapshots, done.files) == (0, 0, (), 0)
 
 
 def test_windows_that_are_not_archived_stay(site):
@@ -179,28 +181,28 @@ def test_windows_stay_if_the_archive_can_not_be_read(site):
     assert site.windows() == 30
 
 
-def test_older_bases_and_volumes_go_when_a_younger_base_is_readable(site):
+def test_older_snapshots_and_volumes_go_when_a_younger_snapshot_is_readable(site):
     settings = site.settings(keep=site.keep())
     done = retain(settings)
-    old, young = (done.bases[0], site.bases.all()[0])
+    old, young = (done.snapshots[0], site.snapshots.all()[0])
     assert old.endswith("n3") and young.id.endswith("n15")
     assert site.archive.first().lo <= young.ts
     assert done.volumes >= 2
-    assert "in the base" in done.archive_held_by
+    assert "in the snapshot" in done.archive_held_by
     assert retain(settings).volumes == 0
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "cut"])
-def test_nothing_older_goes_while_the_younger_base_can_not_be_read(site, damage):
-    path = site.root / "relay/archive" / site.bases.all()[1].tables[0].files[0].path
+def test_nothing_older_goes_while_the_younger_snapshot_can_not_be_read(site, damage):
+    path = site.root / "relay/archive" / site.snapshots.all()[1].tables[0].files[0].path
     if damage == "missing":
         path.unlink()
     else:
         path.write_bytes(b"rowz" if damage == "flipped" else b"row")
     with pytest.raises(RetainError, match="n15"):
         retain(site.settings(keep=site.keep()))
-    assert len(site.bases.all()) == 2
-    assert site.archive.first().lo < site.bases.all()[0].ts
+    assert len(site.snapshots.all()) == 2
+    assert site.archive.first().lo < site.snapshots.all()[0].ts
 
 
 def test_nothing_goes_while_the_archive_has_a_hole_in_the_promised_range(site):
@@ -209,7 +211,7 @@ def test_nothing_goes_while_the_archive_has_a_hole_in_the_promised_range(site):
     before = len(list(site.archive.volumes()))
     with pytest.raises(RetainError, match=f"{files[-1].name} is missing"):
         retain(site.settings(keep=site.keep()))
-    assert (len(site.bases.all()), len(list(site.archive.volumes()))) == (2, before)
+    assert (len(site.snapshots.all()), len(list(site.archive.volumes()))) == (2, before)
 
 
 def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(site):
@@ -228,31 +230,34 @@ def test_what_stops_retention_stops_nothing_else_and_is_said_until_it_is_over(si
 
 
 def test_what_a_job_reads_stays_until_the_job_is_over(site):
-    base = site.bases.all()[0]
+    snapshot = site.snapshots.all()[0]
     jobs = Jobs(site.relay.storage)
     job = jobs.create("restore", {}, WriteScope("db", ("x.t",)), "a test")
-    Pins(site.archive.storage).note(job.id, Pin("a restore", base.ts, (base.id,), job.id))
-    assert retain(site.settings(keep=site.keep())).bases == ()
-    assert site.archive.first().lo <= base.ts
+    Pins(site.archive.storage).note(job.id, Pin("a restore", snapshot.ts, (snapshot.id,), job.id))
+    assert retain(site.settings(keep=site.keep())).snapshots == ()
+    assert site.archive.first().lo <= snapshot.ts
     with job.run(Runner("a test")) as run:
         run.end("done")
-    assert retain(site.settings(keep=site.keep())).bases == (base.id,)
+    assert retain(site.settings(keep=site.keep())).snapshots == (snapshot.id,)
 
 
-def test_a_base_stays_that_alone_holds_a_table_of_a_database_with_a_dot_in_its_name(site):
+def test_a_snapshot_stays_that_alone_holds_a_table_of_a_database_with_a_dot_in_its_name(site):
     rules, _ = parse_filter({"replicate-do-db": ["shop", "my\\.db"]})
     settings = replace(site.settings(keep="30d"), filters=rules)
     days = [tso.compose(1_790_000_000_000 + day * 86_400_000) for day in range(61)]
     orders, own = full_name("shop", "orders"), full_name("my.db", "orders")
-    bases = (ReadStart(days[1], {1: orders, 2: own}, "b1"), ReadStart(days[20], {1: orders}, "b20"))
+    snapshots = (
+        ReadStart(days[1], {1: orders, 2: own}, "b1"),
+        ReadStart(days[20], {1: orders}, "b20"),
+    )
     found = decide_retention(
-        ArchiveInventory(days[0], days[60], bases, ()), policy_of(settings), days[60]
+        ArchiveInventory(days[0], days[60], snapshots, ()), policy_of(settings), days[60]
     )
     assert (found.forget, found.before_ts) == ((), days[1])
-    assert "`my.db`.orders, in the base b1" in found.held_by
+    assert "`my.db`.orders, in the snapshot b1" in found.held_by
 
 
-def test_a_table_that_only_another_pipeline_on_the_archive_wants_holds_its_base(
+def test_a_table_that_only_another_pipeline_on_the_archive_wants_holds_its_snapshot(
     site, tmp_path, monkeypatch
 ):
     (folder := tmp_path / "pipelines").mkdir()

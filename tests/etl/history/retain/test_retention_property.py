@@ -72,7 +72,7 @@ class World:
         self.past = Past(self.random)
         self.relay = RelayLog.open(f"file://{root}/relay")
         self.archive = Archive.open(f"file://{root}/relay/archive")
-        self.bases, self.holds = SnapshotStore(self.archive.storage), Pins(self.archive.storage)
+        self.snapshots, self.holds = SnapshotStore(self.archive.storage), Pins(self.archive.storage)
         self.consumers = Consumers(self.relay)
         self.had: set[tuple[int, str]] = set()
         self.readers: dict[str, tuple[Pin, str]] = {}
@@ -82,7 +82,7 @@ class World:
         r = self.random
         archive = {
             "keep": r.choice(["", "8h", "20h", "40h"]),
-            "bases-keep": r.choice(["", "3h", "9h"]),
+            "snapshots-keep": r.choice(["", "3h", "9h"]),
         }
         document = {
             "upstream": {"pd-urls": "http://127.0.0.1:1"},
@@ -136,8 +136,8 @@ class World:
             old, write_log(self.archive.storage, self.archive.storage, windows, token).volume()
         )
 
-    def make_base(self) -> None:
-        """As of a moment that was, of all tables or some, referring to older bases, sometimes never
+    def make_snapshot(self) -> None:
+        """As of a moment that was, of all tables or some, referring to older snapshots, sometimes never
         finished.
         """
         ts, states = self.random.choice(self.past.history[-40:])
@@ -146,26 +146,27 @@ class World:
             ids = {i: name for i, name in ids.items() if self.random.random() < 0.5}
         name = snapshot_id(ts, self._token())
         older = (
-            [base for base in self.bases.all() if base.ts <= ts][-1:]
+            [snapshot for snapshot in self.snapshots.all() if snapshot.ts <= ts][-1:]
             if self.random.random() < 0.8
             else []
         )
         refers_to = tuple(
             {one.id for one in older} | {folder for one in older for folder in one.refers_to}
         )
-        allowed = self.bases.begin(name, PendingSnapshot("", refers_to))
+        allowed = self.snapshots.begin(name, PendingSnapshot("", refers_to))
         tables = tuple(
-            self._base_table(name, i, full, states[full], older, allowed) for i, full in ids.items()
+            self._snapshot_table(name, i, full, states[full], older, allowed)
+            for i, full in ids.items()
         )
         if self.random.random() < 0.15:
             if self.random.random() < 0.5:
-                self.bases.forget(name)
+                self.snapshots.forget(name)
             return
-        self.bases.publish(ArchiveSnapshot(name, ts, 1, 1, 0, "a test", (), tables))
+        self.snapshots.publish(ArchiveSnapshot(name, ts, 1, 1, 0, "a test", (), tables))
 
-    def _base_table(
+    def _snapshot_table(
         self,
-        base: str,
+        snapshot: str,
         table_id: int,
         full: str,
         rows: model.Rows,
@@ -178,13 +179,13 @@ class World:
         for one in older:
             there = one.table(schema, name)
             if one.id in allowed and there is not None and there.files:
-                stored = pq.read_table(pa.BufferReader(self.bases.content(there.files[0])))
+                stored = pq.read_table(pa.BufferReader(self.snapshots.content(there.files[0])))
                 if stored.sort_by("key").equals(data.sort_by("key")):
                     return SnapshotTable(schema, name, definition, there.files)
         out = pa.BufferOutputStream()
         pq.write_table(data, out)
         content = out.getvalue().to_pybytes()
-        path = f"bases/{base}/{table_id}/0.parquet"
+        path = f"snapshots/{snapshot}/{table_id}/0.parquet"
         with self.archive.storage.new_file(path) as sink:
             sink.write(content)
         crc = model.crc32c(content)
@@ -198,37 +199,39 @@ class World:
     def _ids_at(self, ts: int) -> dict[int, str]:
         return {i: f"s.{name}" for i, name in self.past.ids_at(ts).items()}
 
-    def forget_a_base(self) -> None:
-        """As somebody with the right to does: what only that base could give is promised no longer."""
-        there = [base.id for base in self.bases.all()]
-        held = {hold_base for hold, _ in self.readers.values() for hold_base in hold.bases}
+    def forget_a_snapshot(self) -> None:
+        """As somebody with the right to does: what only that snapshot could give is promised no longer."""
+        there = [snapshot.id for snapshot in self.snapshots.all()]
+        held = {
+            hold_snapshot for hold, _ in self.readers.values() for hold_snapshot in hold.snapshots
+        }
         if there and (name := self.random.choice(there)) not in held:
-            self.bases.forget(name)
+            self.snapshots.forget(name)
             self.had = self._restorable()
 
     def begin_to_read(self) -> None:
-        there = self.bases.all()
+        there = self.snapshots.all()
         first, last = self.archive.first(), self.archive.last()
         if not there or first is None or last is None:
             return
-        base = self.random.choice(there)
-        if base.ts < first.lo:
+        snapshot = self.random.choice(there)
+        if snapshot.ts < first.lo:
             return
         name = f"reader-{len(self.readers)}-{self._token()}"
-        hold = Pin("a test", base.ts, (base.id,), "", last.hi)
+        hold = Pin("a test", snapshot.ts, (snapshot.id,), "", last.hi)
         with suppress(RemovedError):
             self.holds.note(name, hold)
-            self.readers[name] = (hold, base.id)
+            self.readers[name] = (hold, snapshot.id)
 
     def read_on(self) -> None:
-        """Who holds a base and the chain behind it reads both."""
+        """Who holds a snapshot and the chain behind it reads both."""
         if not self.readers:
             return
         name = self.random.choice(sorted(self.readers))
-        hold, base = self.readers.pop(name)
+        hold, snapshot = self.readers.pop(name)
         reader = Reader(self.archive, self.relay, since=hold.from_ts)
-        assert [start.ts for start in reader.starts(base)] == [hold.from_ts], (
-            "the base that is held is gone"
+        assert [start.ts for start in reader.starts(snapshot)] == [hold.from_ts], (
+            "the snapshot that is held is gone"
         )
         assert reader.lo == hold.from_ts
         self.holds.forget(name)
@@ -284,7 +287,7 @@ class World:
 
 
 def _anything(summary: object) -> int:
-    return int(any(getattr(summary, name) for name in ("windows", "bases", "volumes")))
+    return int(any(getattr(summary, name) for name in ("windows", "snapshots", "volumes")))
 
 
 STEPS = {
@@ -292,9 +295,9 @@ STEPS = {
     World.apply: 14,
     World.archive_some: 22,
     World.compact: 4,
-    World.make_base: 12,
+    World.make_snapshot: 12,
     World.retain: 16,
-    World.forget_a_base: 1,
+    World.forget_a_snapshot: 1,
     World.begin_to_read: 3,
     World.read_on: 2,
     World.give_a_consumer_up: 1,

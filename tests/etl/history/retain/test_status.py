@@ -38,22 +38,22 @@ def _told(site, *options):
 def test_a_stranger_sees_the_range_the_room_and_what_was_never_tried(site):
     done = _told(site)
     assert done.return_value == 0, done.output
-    first = site.bases.all()[0]
+    first = site.snapshots.all()[0]
     assert "restorable  every moment from 2026-01-01" in done.output
-    assert f"base        {first.id}: 1 tables, 1 rows" in done.output
+    assert f"snapshot        {first.id}: 1 tables, 1 rows" in done.output
     assert "drill       restoring was never tried" in done.output
     assert "disk        " in done.output
 
 
 def test_for_scripts_it_is_one_object(site):
     found = json.loads(_told(site, "--json").stdout)
-    base = site.bases.all()[0]
-    assert found["whole_from_ts"] == base.ts
+    snapshot = site.snapshots.all()[0]
+    assert found["whole_from_ts"] == snapshot.ts
     assert found["tables"] == [
-        {"name": "s.t", "from_ts": base.ts, "until_ts": None, "base": base.id}
+        {"name": "s.t", "from_ts": snapshot.ts, "until_ts": None, "snapshot": snapshot.id}
     ]
     assert (found["landed_ts"], found["holes"]) == (site.past.now, [])
-    assert found["spaces"]["bases"]["bytes"] == 8
+    assert found["spaces"]["snapshots"]["bytes"] == 8
 
 
 def test_a_hole_is_named_with_its_reason_and_only_what_lies_behind_it_counts(site):
@@ -92,17 +92,17 @@ def test_what_was_removed_by_hand_is_counted_and_what_holds_the_rest_named(site)
     )
 
 
-def test_a_base_that_can_not_be_read_is_named(site):
-    path = site.root / "relay/archive" / site.bases.all()[0].path
+def test_a_snapshot_that_can_not_be_read_is_named(site):
+    path = site.root / "relay/archive" / site.snapshots.all()[0].path
     path.write_bytes(b"{}")
     found = archive_status(site.settings())
-    assert len(found.bases) == 1 and str(path) in found.faults[0]
+    assert len(found.snapshots) == 1 and str(path) in found.faults[0]
 
 
 def test_who_reads_the_archive_is_named(site):
-    base = site.bases.all()[0]
+    snapshot = site.snapshots.all()[0]
     Pins(site.archive.storage).note(
-        "r", Pin("as-of of shop.orders", base.ts, (base.id,), "", site.past.now)
+        "r", Pin("as-of of shop.orders", snapshot.ts, (snapshot.id,), "", site.past.now)
     )
     assert "read by     as-of of shop.orders" in _told(site).output
 

@@ -44,7 +44,7 @@ def _summaries(site: Site):
 def test_who_looks_with_summaries_sees_what_he_sees_without_them(site):
     expected = _without(site)
     retain(site.settings())
-    assert len(_summaries(site)) == len(site.archive.catalogue.days()) + len(site.bases.ids())
+    assert len(_summaries(site)) == len(site.archive.catalogue.days()) + len(site.snapshots.ids())
     assert _steady(archive_status(site.settings())) == expected
 
 
@@ -75,9 +75,9 @@ def test_a_summary_of_what_has_changed_since_is_not_believed(site):
     site.past.now += 1
     new = list(site.relay.windows(site.archive.last().hi))
     site.archive.append(write_log(site.relay.storage, site.archive.storage, new, "late").volume())
-    site.base("late")
+    site.snapshot("late")
     stale = _steady(archive_status(site.settings()))
-    assert stale.hi == new[-1].hi and len(stale.bases) == 3
+    assert stale.hi == new[-1].hi and len(stale.snapshots) == 3
     retain(site.settings())
     renewed = _steady(archive_status(site.settings()))
     assert stale == renewed == _without(site)
@@ -94,24 +94,24 @@ def test_a_damaged_summary_is_not_believed(site):
 
 def test_damage_to_what_is_summed_up_is_seen_whatever_the_summary_says(site):
     retain(site.settings())
-    base, day = site.bases.all()[0], site.archive.catalogue.days()[0]
+    snapshot, day = site.snapshots.all()[0], site.archive.catalogue.days()[0]
     for path in (
-        site.root / "relay/archive" / base.path,
+        site.root / "relay/archive" / snapshot.path,
         max((site.root / f"relay/archive/days/{day}").iterdir()),
     ):
         content = path.read_bytes()
         path.write_bytes(content.replace(b'"tables"', b'"tablez"', 1))
     found = archive_status(site.settings())
-    assert len(found.bases) == 1 and base.path in found.faults[0]
+    assert len(found.snapshots) == 1 and snapshot.path in found.faults[0]
     assert any(day in hole.why for hole in found.holes)
 
 
 def test_summaries_of_what_is_gone_go(site):
     retain(site.settings())
-    site.bases.forget(site.bases.all()[0].id)
+    site.snapshots.forget(site.snapshots.all()[0].id)
     retain(site.settings())
-    left = {file.stem for file in _summaries(site) if file.parent.name == "bases"}
-    assert left == {base.id for base in site.bases.all()} and len(left) == 1
+    left = {file.stem for file in _summaries(site) if file.parent.name == "snapshots"}
+    assert left == {snapshot.id for snapshot in site.snapshots.all()} and len(left) == 1
 
 
 def test_bytes_of_hours_that_are_over_are_written_down_and_others_looked_at(site):

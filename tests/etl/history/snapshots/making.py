@@ -1,4 +1,4 @@
-"""Bases made in a test's process."""
+"""Snapshots made in a test's process."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def here(settings: Settings, job: Job, then: Callable[[int], None] = lambda _: N
 
 
 def made(settings: Settings, wish: SnapshotRequest) -> tuple[SnapshotJobSummary, ArchiveSnapshot]:
-    """Make a base; how that went, and the base."""
+    """Make a snapshot; how that went, and the snapshot."""
     job = create_snapshot(settings, wish, "test")
     make = None if (job.plan() or {})["spec"] == {"kind": DOWNSTREAM} else here(settings, job)
     summary = run_snapshot(settings, job.id, Runner("test"), make=make)
-    return summary, Archive.open(settings.archive_url).bases.get(summary.base)
+    return summary, Archive.open(settings.archive_url).snapshots.get(summary.snapshot)
 
 
-def rows_of(settings: Settings, base: ArchiveSnapshot, name: str) -> Counter[tuple[Any, ...]]:
+def rows_of(settings: Settings, snapshot: ArchiveSnapshot, name: str) -> Counter[tuple[Any, ...]]:
     """A table's rows, text as its bytes."""
-    source = SnapshotSource.from_snapshot(settings.archive_url, base)
-    table = Table.from_json(next(one.table for one in base.tables if one.full_name == name))
+    source = SnapshotSource.from_snapshot(settings.archive_url, snapshot)
+    table = Table.from_json(next(one.table for one in snapshot.tables if one.full_name == name))
     found: Counter[tuple[Any, ...]] = Counter()
     for chunk in source.chunks(table):
         for batch in source.read(chunk, table):

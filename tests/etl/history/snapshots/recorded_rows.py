@@ -21,7 +21,7 @@ from sluice.tidb.schema import Table
 from tests.etl.relay_from_recording import jobs
 
 
-def snapshot(recording: Path, label: str) -> dict[str, Any]:
+def recorded_snapshot(recording: Path, label: str) -> dict[str, Any]:
     listed = json.loads((recording / "snapshots.json").read_text())
     return next(one for one in listed if one["label"] == label)
 

@@ -202,8 +202,8 @@ def test_decisions_and_missing_rows_are_refused(
 ) -> None:
     _, found, relay = problems(mariadb, writer, tmp_path, ignored_ts=frozenset({499}))
     assert any("ignore-txn-commit-ts" in problem for problem in found)
-    relay.decisions.add(Override(400, "skip"))
-    relay.decisions.add(Override(600, "skip"))
+    relay.overrides.add(Override(400, "skip"))
+    relay.overrides.add(Override(600, "skip"))
     AlignedChunks(relay.storage).begin_repair(TableRepair("gone", "gone", (11,)))
     _, found, _ = problems(mariadb, writer, tmp_path)
     assert len(found) == 1

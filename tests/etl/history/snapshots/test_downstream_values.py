@@ -14,7 +14,12 @@ from sluice.etl.history.snapshots import consistent_reader as downstream_reader
 from sluice.etl.history.snapshots.consistent_reader import ConsistentReader
 from sluice.etl.history.snapshots.downstream_rows import DownstreamTable
 from tests.etl.apply.test_apply_recordings import replay
-from tests.etl.history.snapshots.recorded_rows import counted, definitions, recorded_rows, snapshot
+from tests.etl.history.snapshots.recorded_rows import (
+    counted,
+    definitions,
+    recorded_rows,
+    recorded_snapshot,
+)
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
 
@@ -36,7 +41,7 @@ def test_every_value_of_every_type_comes_back_as_it_is_upstream(
     monkeypatch.setattr(downstream_reader, "_MIN_PAGE_ROWS", 3)
     monkeypatch.setattr(downstream_reader, "_MAX_PAGE_ROWS", 7)
     replay(mariadb, tmp_path, name, label, transactions)
-    listed = snapshot(RECORDINGS / name, label)
+    listed = recorded_snapshot(RECORDINGS / name, label)
     known = {
         table.full_name: table for table in definitions(RECORDINGS / name, listed["ts"]).tables
     }

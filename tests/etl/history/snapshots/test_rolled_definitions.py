@@ -1,4 +1,4 @@
-"""The schema that a base rolled forward has is what TiDB's own history says it was, through DDL of
+"""The schema that a snapshot rolled forward has is what TiDB's own history says it was, through DDL of
 most kinds.
 """
 
@@ -32,7 +32,7 @@ from tests.etl.story import Story, table
 DDL = RECORDINGS / "ddl"
 
 
-def base_at(ts: int) -> ArchiveSnapshot:
+def snapshot_at(ts: int) -> ArchiveSnapshot:
     known = definitions(DDL, ts)
     tables = tuple(SnapshotTable(one.schema_name, one.name, one.to_json()) for one in known.tables)
     schemas = tuple(schema.to_json() for schema in known.schemas)
@@ -45,12 +45,14 @@ def windows(folder: Path) -> list[WindowRecord]:
     return list(land(DDL, f"file://{folder}/relay", 40).windows(0))
 
 
-def test_ddl_behind_an_older_base_leads_to_the_schema_at_any_later_moment(tmp_path: Path) -> None:
+def test_ddl_behind_an_older_snapshot_leads_to_the_schema_at_any_later_moment(
+    tmp_path: Path,
+) -> None:
     found = windows(tmp_path)
     labels = [found[0].lo] + [one["ts"] for one in json.loads((DDL / "snapshots.json").read_text())]
     assert len(labels) > 3
     for early, late in pairwise(labels):
-        rolled = definitions_after(base_at(early), found, late)
+        rolled = definitions_after(snapshot_at(early), found, late)
         wanted = definitions(DDL, late)
         assert rolled.tables == wanted.tables
         assert rolled.schemas == wanted.schemas
@@ -60,7 +62,7 @@ def test_ddl_behind_an_older_base_leads_to_the_schema_at_any_later_moment(tmp_pa
 def test_only_tables_that_nothing_was_done_to_are_referred_to(tmp_path: Path) -> None:
     found = windows(tmp_path)
     middle, end = found[len(found) // 2].hi, found[-1].hi
-    older = base_at(middle)
+    older = snapshot_at(middle)
     changed = changed_tables(found[len(found) // 2 :], middle, end)
     assert changed
     plan = roll_forward_plan(
@@ -82,7 +84,7 @@ def test_a_transaction_that_landing_left_out_is_named(tmp_path: Path) -> None:
     skipped = {"commit_ts": found[1].hi, "start_ts": 1, "why": "it was wrong"}
     found[1] = replace(found[1], skipped=(skipped,))
     with pytest.raises(SnapshotError, match=f"{found[1].hi} isn't in the archive.*it was wrong"):
-        definitions_after(base_at(found[0].lo), found, found[-1].hi)
+        definitions_after(snapshot_at(found[0].lo), found, found[-1].hi)
     assert changed_tables(found, found[0].lo, found[-1].hi) is None
 
 
@@ -96,7 +98,7 @@ def test_which_tables_ddl_touched_is_known_only_where_it_has_landed(tmp_path: Pa
     assert ddl_tables(found, last, last) == set()
 
 
-def test_a_base_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_as_it_comes(
+def test_a_snapshot_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_as_it_comes(
     tmp_path: Path,
 ) -> None:
     story = Story(None, tmp_path)  # type: ignore[arg-type] # nothing is applied
@@ -111,7 +113,7 @@ def test_a_base_that_is_rolled_forward_tells_what_it_computes_and_of_each_file_a
     last = RelayLog.open(story.url).last()
     assert last is not None
     orders = [
-        chunk_order(n, SourceChunk(one.schema_name, one.name, 0, {}, 0), one, f"bases/b/{one.id}")
+        chunk_order(n, SourceChunk(one.schema_name, one.name, 0, {}, 0), one, f"snapshots/b/{one.id}")
         for n, one in enumerate(tables)
     ]  # fmt: skip
     files: list[tuple[str, int]] = []

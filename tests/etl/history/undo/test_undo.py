@@ -255,7 +255,7 @@ def test_a_table_is_known_under_the_name_and_with_the_columns_it_has_now(story: 
         ),
     ],
 )
-def test_what_ddl_has_removed_since_is_refused_with_the_way_out(
+def test_what_ddl_has_removed_since_is_refused_with_the_hint(
     story: Story, kind: int, query: str, after: tuple[Table | int, ...], named: str
 ) -> None:
     a, *_ = users(story)

@@ -348,7 +348,7 @@ before = kib("VmRSS")
 part = land(payload)
 assert part.rows == 200_000
 print(len(payload) // 1024, kib("VmHWM") - before)
-"""  # noqa: E501
+"""
 
 
 def test_a_large_transaction_is_landed_in_its_payload_and_little_more(tmp_path):

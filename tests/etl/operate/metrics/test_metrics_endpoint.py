@@ -155,7 +155,7 @@ def test_what_waits_for_people_and_who_does_not_answer_are_metrics(
     assert of_shop(found, "sluice_part_state", part="landing", state="paused") == 1
     assert of_shop(found, "sluice_part_state", part="landing", state="works") == 0
     assert of_shop(found, "sluice_part_state", part="downstream", state="stopped") == 1
-    assert of_shop(found, "sluice_decisions_waiting") == 1
+    assert of_shop(found, "sluice_overrides_waiting") == 1
     assert of_shop(found, "sluice_task_stopped", task="apply") == 1
     assert of_shop(found, "sluice_jobs", kind="restore", state="planned") == 1
     assert of_shop(found, "sluice_answers", party="upstream") == 0

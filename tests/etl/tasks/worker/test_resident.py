@@ -245,7 +245,7 @@ def test_an_installation_with_which_none_begins_stops_the_task_and_says_why(
     assert not caught.value.transient
 
 
-def test_what_stops_it_is_told_by_the_name_and_with_the_way_out_that_it_has_there(wish):
+def test_what_stops_it_is_told_by_the_name_and_with_the_hint_that_it_has_there(wish):
     settings = replace(
         wish.settings, relay=replace(wish.settings.relay, url="s3://nowhere/relay?no")
     )
@@ -254,7 +254,7 @@ def test_what_stops_it_is_told_by_the_name_and_with_the_way_out_that_it_has_ther
             replace(wish, settings=settings), lambda: 600, threading.Event(), lambda _: None
         )
     assert (type(caught.value).__name__, caught.value.transient) == ("RelayError", False)
-    assert caught.value.way_out
+    assert caught.value.hint
     assert all(gone(each) for each in there())
 
 

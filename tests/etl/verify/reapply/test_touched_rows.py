@@ -101,10 +101,10 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(
         relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(ids)))
         kept, done = AlignedChunkApplier.apply, []
 
-        def keep(self: AlignedChunkApplier, appointment: AlignedChunk, *rest: Any) -> None:
-            kept(self, appointment, *rest)
-            name, keys = asked[appointment.at_ts]
-            done.append(appointment.at_ts)
+        def keep(self: AlignedChunkApplier, aligned_chunk: AlignedChunk, *rest: Any) -> None:
+            kept(self, aligned_chunk, *rest)
+            name, keys = asked[aligned_chunk.at_ts]
+            done.append(aligned_chunk.at_ts)
             whole = Cut(name)
             here = {
                 key_of(name, dict(zip(names_of(name), row))): row
@@ -112,14 +112,14 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(
             }
             upstream = {
                 key_of(name, dict(zip(names_of(name), row))): row
-                for row in told.expected(appointment.at_ts, whole)
+                for row in told.expected(aligned_chunk.at_ts, whole)
             }
-            declined = notes(connection)[appointment.at_ts]["declined"]
+            declined = notes(connection)[aligned_chunk.at_ts]["declined"]
             if declined:
                 assert "holds a value that must be unique" in declined
                 return
             for key in keys:
-                assert here.get(key) == upstream.get(key), (name, key, appointment)
+                assert here.get(key) == upstream.get(key), (name, key, aligned_chunk)
 
         with mock.patch.object(AlignedChunkApplier, "apply", keep):
             run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))
@@ -139,7 +139,7 @@ def notes(connection: Any) -> dict[int, dict[str, Any]]:
 def appoint(
     relay: RelayLog, touched: ChangedKeys, table_id: int, chunk: KeyChunk, at_ts: int
 ) -> set[tuple[Any, ...]]:
-    """An appointment for a chunk of keys, ready; the keys."""
+    """An aligned chunk for a chunk of keys, ready; the keys."""
     table = touched.tables[table_id]
     touched.advance(at_ts)
     rows = touched.current(table_id, chunk.rows)

@@ -1,4 +1,4 @@
-"""sluice decisions: list and remove overrides of transactions and DDL."""
+"""sluice overrides: list and remove overrides of transactions and DDL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cli._settings import config_option, settings_for_write, settings_of
 from sluice.tidb import tso
 
 
-@click.group("decisions")
+@click.group("overrides")
 def command() -> None:
     """List and remove overrides: transactions and DDL that operators skipped or replaced.
 
@@ -27,13 +27,13 @@ def list_command(ctx: click.Context, *, as_json: bool, config: str | None) -> No
     """List all overrides, and whether they were used."""
     from sluice.etl import operate
 
-    found = operate.list_decisions(settings_of(ctx, config))
+    found = operate.list_overrides(settings_of(ctx, config))
     if as_json:
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
     elif not found:
-        click.echo("no decisions")
-    for decision in found if not as_json else ():
-        for line in lines(decision):
+        click.echo("no overrides")
+    for override in found if not as_json else ():
+        for line in lines(override):
             click.echo(line)
 
 
@@ -51,16 +51,16 @@ def remove(ctx: click.Context, commit_ts: int, start_ts: int, config: str | None
     click.echo(operate.remove_override(settings_for_write(ctx, config), commit_ts, start_ts))
 
 
-def lines(decision: dict[str, Any]) -> list[str]:
+def lines(override: dict[str, Any]) -> list[str]:
     """Return an override as text: one line, and one for each statement."""
     used = (
-        f"used {tso.time_text(tso.compose(decision['used_ms']))}"
-        if decision["used_ms"]
+        f"used {tso.time_text(tso.compose(override['used_ms']))}"
+        if override["used_ms"]
         else "not used yet"
     )
-    by = f", by {decision['by']}" if decision["by"] else ""
-    made = f" {tso.time_text(tso.compose(decision['made_ms']))}" if decision["made_ms"] else ""
-    why = f", why: {decision['why']}" if decision["why"] else ""
-    one = f" (started at {decision['start_ts']})" if decision.get("start_ts") else ""
-    first = f"{tso.text(decision['commit_ts'])}{one}  {decision['action']}{by}{made}{why}; {used}"
-    return [first, *(f"    {statement}" for statement in decision["sql"])]
+    by = f", by {override['by']}" if override["by"] else ""
+    made = f" {tso.time_text(tso.compose(override['made_ms']))}" if override["made_ms"] else ""
+    why = f", why: {override['why']}" if override["why"] else ""
+    one = f" (started at {override['start_ts']})" if override.get("start_ts") else ""
+    first = f"{tso.text(override['commit_ts'])}{one}  {override['action']}{by}{made}{why}; {used}"
+    return [first, *(f"    {statement}" for statement in override["sql"])]

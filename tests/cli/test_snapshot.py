@@ -1,4 +1,4 @@
-"""`sluice base`: bases are listed, checked and forgotten, and a damaged file is named."""
+"""`sluice snapshot`: snapshots are listed, checked and forgotten, and a damaged file is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.relay.archive import (
     SnapshotTable,
     snapshot_id,
 )
-from tests.etl.copy.test_base_source import LETTERS, letters
+from tests.etl.copy.test_snapshot_source import LETTERS, letters
 
 TS = 470_000_000_000_000_000
 
@@ -41,32 +41,32 @@ def archive(tmp_path: Path) -> Archive:
 
 def made(archive: Archive, ts: int) -> ArchiveSnapshot:
     name = snapshot_id(ts, "a")
-    archive.bases.begin(name, PendingSnapshot("base"))
-    files = tuple(write_files(archive.storage, f"bases/{name}/7", LETTERS, [letters(0, 50)]))
+    archive.snapshots.begin(name, PendingSnapshot("snapshot"))
+    files = tuple(write_files(archive.storage, f"snapshots/{name}/7", LETTERS, [letters(0, 50)]))
     held = SnapshotTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
-    return archive.bases.publish(
+    return archive.snapshots.publish(
         ArchiveSnapshot(name, ts, 1, 7, 1_700_000_000_000, "a test", (), (held,))
     )
 
 
 def sluice(config: Path, *arguments: str) -> Result:
     return CliRunner().invoke(
-        group, ["base", *arguments, "--config", str(config)], standalone_mode=False
+        group, ["snapshot", *arguments, "--config", str(config)], standalone_mode=False
     )
 
 
-def test_bases_are_listed_with_what_they_hold_and_what_is_being_made(
+def test_snapshots_are_listed_with_what_they_hold_and_what_is_being_made(
     config: Path, archive: Archive
 ) -> None:
-    assert "there are no bases" in sluice(config, "list").output
-    base = made(archive, TS)
-    archive.bases.begin(snapshot_id(TS + 1, "b"), PendingSnapshot("base-2"))
+    assert "there are no snapshots" in sluice(config, "list").output
+    snapshot = made(archive, TS)
+    archive.snapshots.begin(snapshot_id(TS + 1, "b"), PendingSnapshot("snapshot-2"))
     said = sluice(config, "list").output
-    assert base.id in said
+    assert snapshot.id in said
     assert "1 tables, 50 rows" in said
-    assert f"{snapshot_id(TS + 1, 'b')} is being made by the job base-2" in said
+    assert f"{snapshot_id(TS + 1, 'b')} is being made by the job snapshot-2" in said
     document = json.loads(sluice(config, "list", "--json").output)
-    assert (document["base"], document["ts"], document["rows"]) == (base.id, TS, 50)
+    assert (document["snapshot"], document["ts"], document["rows"]) == (snapshot.id, TS, 50)
 
 
 def test_a_damaged_file_is_named_and_the_exit_code_says_so(config: Path, archive: Archive) -> None:
@@ -82,14 +82,14 @@ def test_a_damaged_file_is_named_and_the_exit_code_says_so(config: Path, archive
     assert sluice(config, "check", whole.id).return_value == 0
 
 
-def test_a_base_that_somebody_reads_is_not_forgotten(config: Path, archive: Archive) -> None:
-    base = made(archive, TS)
+def test_a_snapshot_that_somebody_reads_is_not_forgotten(config: Path, archive: Archive) -> None:
+    snapshot = made(archive, TS)
     holds = Pins(archive.storage)
-    holds.note("reader", Pin("a restore", TS, (base.id,)))
-    found = sluice(config, "forget", base.id)
+    holds.note("reader", Pin("a restore", TS, (snapshot.id,)))
+    found = sluice(config, "forget", snapshot.id)
     assert "is read by a restore" in str(found.exception)
-    assert archive.bases.all() == [base]
+    assert archive.snapshots.all() == [snapshot]
     holds.forget("reader")
-    assert f"forgot {base.id}" in sluice(config, "forget", base.id).output
-    assert archive.bases.all() == []
-    assert "there is no base" in str(sluice(config, "forget", base.id).exception)
+    assert f"forgot {snapshot.id}" in sluice(config, "forget", snapshot.id).output
+    assert archive.snapshots.all() == []
+    assert "there is no snapshot" in str(sluice(config, "forget", snapshot.id).exception)

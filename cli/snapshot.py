@@ -1,4 +1,4 @@
-"""sluice base: manage snapshots of all tables in the archive."""
+"""sluice snapshot: manage snapshots of all tables in the archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sluice.relay.archive import ArchiveSnapshot, SnapshotStore
 
 
-@click.group("base")
+@click.group("snapshot")
 def command() -> None:
     """Manage snapshots of all tables in the archive, from which restores start."""
 
@@ -26,7 +26,7 @@ def command() -> None:
     help="Source: downstream, as of its checkpoint, without load on TiDB and without a pause;"
     " tidb, that is TiDB at [upstream] sql-host; archive, the newest snapshot rolled forward"
     " without a database; or the path or URL (file, s3, gs, az; without credentials) of a"
-    " folder that Dumpling wrote [[archive] bases-from, else auto: downstream if it equals the"
+    " folder that Dumpling wrote [[archive] snapshots-from, else auto: downstream if it equals the"
     " upstream, else tidb].",
 )  # fmt: skip
 @click.option(
@@ -68,12 +68,12 @@ def make(
     kill, `sluice jobs resume` continues it; a snapshot from the downstream starts over, at a later
     checkpoint.
     """
-    from sluice.cli._base_job import run_job
+    from sluice.cli._snapshot_job import run_job
     from sluice.etl.copy import DumplingOptions
     from sluice.etl.history.snapshots import AUTO, SnapshotRequest, create_snapshot, plan_snapshot
 
     settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
-    place = source or settings.archive.bases_from or AUTO
+    place = source or settings.archive.snapshots_from or AUTO
     wish = SnapshotRequest.parse(
         place, full=full, options=DumplingOptions(escapes=escape_backslash)
     )
@@ -83,7 +83,7 @@ def make(
         return 1 if plan.problems else 0
     job = create_snapshot(settings, wish, operator_name())
     click.echo(f"job {job.id}", err=True)
-    return run_job(settings, job, "sluice base make", as_json=as_json)
+    return run_job(settings, job, "sluice snapshot make", as_json=as_json)
 
 
 @command.command("list")
@@ -92,22 +92,22 @@ def make(
 @click.pass_context
 def list_(ctx: click.Context, config: str | None, *, as_json: bool) -> None:
     """List all snapshots, the newest last, and the one being made."""
-    bases = _bases(settings_of(ctx, config))
-    found = bases.all()
-    for base in found:
-        click.echo(json.dumps(_document(base)) if as_json else "\n".join(_lines(base)))
+    snapshots = _snapshots(settings_of(ctx, config))
+    found = snapshots.all()
+    for snapshot in found:
+        click.echo(json.dumps(_document(snapshot)) if as_json else "\n".join(_lines(snapshot)))
     if as_json:
         return
     if not found:
-        click.echo("there are no bases")
-    known = {base.id for base in found}
-    for name in bases.ids():
-        if name not in known and (note := bases.pending(name)) is not None:
+        click.echo("there are no snapshots")
+    known = {snapshot.id for snapshot in found}
+    for name in snapshots.ids():
+        if name not in known and (note := snapshots.pending(name)) is not None:
             click.echo(f"{name} is being made by the job {note.job}")
 
 
 @command.command("check")
-@click.argument("names", metavar="BASE...", nargs=-1)
+@click.argument("names", metavar="SNAPSHOT...", nargs=-1)
 @config_option
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int:
@@ -118,28 +118,28 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
     from sluice.etl.history.snapshots import check_snapshot
 
     settings = settings_of(ctx, config)
-    bases = _bases(settings)
+    snapshots = _snapshots(settings)
     wrong = 0
-    for base in [bases.get(name) for name in names] or bases.all():
-        faults = check_snapshot(settings, base)
+    for snapshot in [snapshots.get(name) for name in names] or snapshots.all():
+        faults = check_snapshot(settings, snapshot)
         wrong += len(faults)
         for fault in faults:
             click.echo(fault, err=True)
         click.echo(
-            f"{base.id}: {'damaged' if faults else 'whole'}, {base.rows:,} rows,"
-            f" {format_size(base.file_bytes)}"
+            f"{snapshot.id}: {'damaged' if faults else 'whole'}, {snapshot.rows:,} rows,"
+            f" {format_size(snapshot.file_bytes)}"
         )
     return 1 if wrong else 0
 
 
 @command.command("forget")
-@click.argument("names", metavar="BASE...", nargs=-1, required=True)
+@click.argument("names", metavar="SNAPSHOT...", nargs=-1, required=True)
 @config_option
 @click.pass_context
 def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> None:
     """Remove snapshots.
 
-    Files that other snapshots refer to stay until these are removed. `[archive] bases-keep` removes
+    Files that other snapshots refer to stay until these are removed. `[archive] snapshots-keep` removes
     old ones automatically.
     """
     from sluice.etl.history.snapshots import forget_snapshot
@@ -150,34 +150,36 @@ def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> No
         click.echo(f"forgot {name}")
 
 
-def _bases(settings: Settings) -> SnapshotStore:
+def _snapshots(settings: Settings) -> SnapshotStore:
     from sluice.relay.archive import Archive
 
-    return Archive.open(settings.archive_url).bases
+    return Archive.open(settings.archive_url).snapshots
 
 
-def _document(base: ArchiveSnapshot) -> dict[str, object]:
+def _document(snapshot: ArchiveSnapshot) -> dict[str, object]:
     return {
-        "base": base.id,
-        "ts": base.ts,
-        "schema_version": base.schema_version,
-        "made_ms": base.made_ms,
-        "made_from": base.made_from,
-        "tables": len(base.tables),
-        "rows": base.rows,
-        "file_bytes": base.file_bytes,
-        "row_bytes": base.row_bytes,
-        "refers_to": list(base.refers_to),
+        "snapshot": snapshot.id,
+        "ts": snapshot.ts,
+        "schema_version": snapshot.schema_version,
+        "made_ms": snapshot.made_ms,
+        "made_from": snapshot.made_from,
+        "tables": len(snapshot.tables),
+        "rows": snapshot.rows,
+        "file_bytes": snapshot.file_bytes,
+        "row_bytes": snapshot.row_bytes,
+        "refers_to": list(snapshot.refers_to),
     }
 
 
-def _lines(base: ArchiveSnapshot) -> list[str]:
+def _lines(snapshot: ArchiveSnapshot) -> list[str]:
     from sluice.relay.jobs.spec import format_ms
     from sluice.tidb import tso
 
     lines = [
-        f"{base.id}",
-        f"    as of {tso.text(base.ts)}, from {base.made_from}, made {format_ms(base.made_ms)}",
-        f"    {len(base.tables)} tables, {base.rows:,} rows, {format_size(base.file_bytes)}",
+        f"{snapshot.id}",
+        f"    as of {tso.text(snapshot.ts)}, from {snapshot.made_from}, made {format_ms(snapshot.made_ms)}",
+        f"    {len(snapshot.tables)} tables, {snapshot.rows:,} rows, {format_size(snapshot.file_bytes)}",
     ]
-    return [*lines, f"    refers to {', '.join(base.refers_to)}"] if base.refers_to else lines
+    return (
+        [*lines, f"    refers to {', '.join(snapshot.refers_to)}"] if snapshot.refers_to else lines
+    )

@@ -1,4 +1,4 @@
-"""Jobs of `sluice base` in this process."""
+"""Jobs of `sluice snapshot` in this process."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def _text(summary: SnapshotJobSummary) -> str:
         )
     rate = summary.copied_bytes / max(summary.seconds, 1e-3) / 1e6
     referred = (
-        f", {summary.referred} of them as they lie in older bases" if summary.referred else ""
+        f", {summary.referred} of them as they lie in older snapshots" if summary.referred else ""
     )
     return (
-        f"{summary.base}: {summary.tables} tables{referred}, {summary.rows:,} rows,"
+        f"{summary.snapshot}: {summary.tables} tables{referred}, {summary.rows:,} rows,"
         f" {format_size(summary.file_bytes)}; {summary.copied_rows:,} rows,"
         f" {format_size(summary.copied_bytes)} in memory, were copied in {summary.seconds:,.1f} s"
         f" ({rate:,.1f} MB/s)"

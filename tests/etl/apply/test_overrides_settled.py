@@ -1,4 +1,4 @@
-"""Operators are answered when it is known what becomes of their decision, and the answer stays
+"""Operators are answered when it is known what becomes of their override, and the answer stays
 true.
 """
 
@@ -43,7 +43,7 @@ def go_on(story: Story, settings: Settings) -> list[str]:
 
 
 @SINKS
-def test_a_decision_that_is_used_at_once_was_not_too_late(
+def test_a_override_that_is_used_at_once_was_not_too_late(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str
 ) -> None:
     settings = settings_of(story, tmp_path, sink)
@@ -51,8 +51,8 @@ def test_a_decision_that_is_used_at_once_was_not_too_late(
     story.insert(ITEM, {"id": 2, "v": 2})
     at, add = story._ts, Overrides.add
 
-    def and_applied(self: Overrides, decision: Override) -> None:
-        add(self, decision)
+    def and_applied(self: Overrides, override: Override) -> None:
+        add(self, override)
         go_on(story, settings)
 
     with monkeypatch.context() as patch:
@@ -60,23 +60,23 @@ def test_a_decision_that_is_used_at_once_was_not_too_late(
         assert "is left out" in operate.skip_transaction(settings, at)
     if sink != "file":
         assert story.rows("item") == [(1, 1)]
-    assert set(story._relay.decisions.used_ms()) == {at}
+    assert set(story._relay.overrides.used_ms()) == {at}
 
 
 @SINKS
-def test_a_decision_that_is_used_cannot_be_taken_back(
+def test_a_override_that_is_used_cannot_be_taken_back(
     story: Story, tmp_path: Path, sink: str
 ) -> None:
     settings = settings_of(story, tmp_path, sink)
     at = story._ts
     operate.skip_transaction(settings, at)
     operate.remove_override(settings, at)
-    assert operate.list_decisions(settings) == []
+    assert operate.list_overrides(settings) == []
     operate.skip_transaction(settings, at)
     go_on(story, settings)
     with pytest.raises(OperateError, match="is used"):
         operate.remove_override(settings, at)
-    assert [each["commit_ts"] for each in operate.list_decisions(settings)] == [at]
+    assert [each["commit_ts"] for each in operate.list_overrides(settings)] == [at]
 
 
 class _Died(BaseException):
@@ -104,8 +104,8 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
         patch.setattr(_overrides, "settle_overrides", died)
         with pytest.raises(_Died):
             go_on(story, settings)
-    relay.decisions.add(Override(late, SKIP))  # an operator who died, too
-    assert relay.decisions.used_ms() == {}
+    relay.overrides.add(Override(late, SKIP))  # an operator who died, too
+    assert relay.overrides.used_ms() == {}
     story.insert(ITEM, {"id": 4, "v": 4})
     said = "\n".join(go_on(story, settings))
     assert (
@@ -113,8 +113,8 @@ def test_what_a_process_that_died_behind_its_commit_used_is_known_to_the_next_on
         and f"commit_ts {late}: skipped" in said
         and "too late" in said
     )
-    assert [each.commit_ts for each in relay.decisions.list()] == [used]
-    assert set(relay.decisions.used_ms()) == {used}
+    assert [each.commit_ts for each in relay.overrides.list()] == [used]
+    assert set(relay.overrides.used_ms()) == {used}
     if sink != "file":
         assert story.rows("item") == [(1, 1), (3, 3), (4, 4)]
 
@@ -129,7 +129,7 @@ def test_a_ddl_that_is_replaced_by_nothing_waits_for_operators_as_any_other(
     operate.replace_ddl(settings, at, [])
     go_on(story, settings)
     assert story.rows("item") == [(1, 1)]
-    assert set(story._relay.decisions.used_ms()) == {at}
+    assert set(story._relay.overrides.used_ms()) == {at}
 
 
 def test_what_cannot_be_known_is_not_promised(story: Story, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_cannot_be_known_is_not_promised(story: Story, tmp_path: Path) -> N
     operate.resume(settings)
     go_on(story, settings)
     assert story.rows("item") == []
-    assert set(story._relay.decisions.used_ms()) == {at}
+    assert set(story._relay.overrides.used_ms()) == {at}
 
 
 @pytest.mark.parametrize("sink", ["atomic", "parallel"])

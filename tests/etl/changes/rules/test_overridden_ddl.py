@@ -40,7 +40,7 @@ def add_column(
 
 
 def decide(story: Story, at: int, action: str, *sql: str) -> None:
-    story._relay.decisions.add(Override(at, action, sql, by="ann"))
+    story._relay.overrides.add(Override(at, action, sql, by="ann"))
 
 
 def sql(story: Story, statement: str) -> list[tuple[Any, ...]]:
@@ -110,7 +110,7 @@ def test_repairing_the_downstream_by_hand_is_not_mistaken_for_the_ddl(story: Sto
     assert at
 
 
-def test_a_statement_that_fails_stops_with_the_way_out_and_another_decision_begins_anew(
+def test_a_statement_that_fails_stops_with_the_hint_and_another_override_begins_anew(
     story: Story,
 ) -> None:
     at = add_column(story)
@@ -121,9 +121,9 @@ def test_a_statement_that_fails_stops_with_the_way_out_and_another_decision_begi
         "ALTER TABLE item ADD COLUMN w int",
         "ALTER TABLE nowhere ADD COLUMN x int",
     )
-    with pytest.raises(DdlError, match=rf"statement 2 of the 2.*sluice decisions remove {at}"):
+    with pytest.raises(DdlError, match=rf"statement 2 of the 2.*sluice overrides remove {at}"):
         story.apply()
-    story._relay.decisions.remove(at)
+    story._relay.overrides.remove(at)
     decide(story, at, REPLACE, "UPDATE item SET w = 5")
     story.apply()
     assert story.rows("item") == [(1, 1, 5), (2, 2, 2)]

@@ -64,14 +64,14 @@ def test_after_each_chunk_its_range_is_as_upstream_and_after_the_last_the_table_
         kept = AlignedChunkApplier.apply
         done = []
 
-        def keep(self: AlignedChunkApplier, appointment: AlignedChunk, *rest: Any) -> None:
-            kept(self, appointment, *rest)
-            piece = asked[appointment.at_ts]
-            assert found(connection, piece) == told.expected(appointment.at_ts, piece), (
+        def keep(self: AlignedChunkApplier, aligned_chunk: AlignedChunk, *rest: Any) -> None:
+            kept(self, aligned_chunk, *rest)
+            piece = asked[aligned_chunk.at_ts]
+            assert found(connection, piece) == told.expected(aligned_chunk.at_ts, piece), (
                 piece,
-                appointment,
+                aligned_chunk,
             )
-            done.append(appointment.at_ts)
+            done.append(aligned_chunk.at_ts)
 
         with mock.patch.object(AlignedChunkApplier, "apply", keep):
             run_apply(config, until_ts=last, run_seconds=240, prepare=local_preparer(config))

@@ -1,7 +1,7 @@
-"""How fast a base is made from a dump and from the downstream, and loaded into a database.
+"""How fast a snapshot is made from a dump and from the downstream, and loaded into a database.
 
 MariaDB at its default durability and Spark run, nothing else. The dump of `sluice.bench.copy`
-becomes a base by Spark's workers, the base is loaded into an empty MariaDB, and that, with the
+becomes a snapshot by Spark's workers, the snapshot is loaded into an empty MariaDB, and that, with the
 checkpoint which it has then, is read back by sessions with snapshots. Rates are of the rows in
 memory (`SnapshotFile.row_bytes`), about the bytes of their text. CPU time is that of every process
 meanwhile: on a busy machine that is what to compare.
@@ -56,7 +56,7 @@ _KNOWN = SourceSchema(POSITION, 1, (Schema(3, "sbtest", "utf8mb4", "utf8mb4_bin"
 
 @dataclass(slots=True)
 class BaseRate:
-    """One way of making a base, or of loading one.
+    """One way of making a snapshot, or of loading one.
 
     `row_bytes`: of the rows in memory; `file_bytes`: as Parquet.
     """
@@ -114,8 +114,8 @@ class _Run:
 
     def all_ways(self, dump: Path, relay: Path) -> None:
         settings = replace(self._settings, relay=Relay(relay.as_uri()))
-        base = self._from_dump(settings, dump)
-        self._into_database(settings, base)
+        snapshot = self._from_dump(settings, dump)
+        self._into_database(settings, snapshot)
         self._from_downstream(settings)
 
     def _from_dump(self, settings: Settings, dump: Path) -> ArchiveSnapshot:
@@ -124,10 +124,10 @@ class _Run:
         plan: SnapshotPlan = plan_of_source(
             snapshot_id(POSITION, "bench"), source, _KNOWN, _CLUSTER, {}
         )
-        archive.bases.begin(plan.base, PendingSnapshot("bench"))
+        archive.snapshots.begin(plan.snapshot, PendingSnapshot("bench"))
         function = WriteChunks(dict(source.spec()), settings.archive_url)
         calls = JobCalls(
-            SessionTarget(settings.spark, "base", settings.relay.url), function, WRITE_TIMEOUT_S
+            SessionTarget(settings.spark, "snapshot", settings.relay.url), function, WRITE_TIMEOUT_S
         )
         calls.connect()
         done: WrittenFiles = {}
@@ -137,9 +137,9 @@ class _Run:
             ):
                 done |= written
             tables = with_files(plan, done)
-            base = archive.bases.publish(
+            snapshot = archive.snapshots.publish(
                 ArchiveSnapshot(
-                    plan.base,
+                    plan.snapshot,
                     POSITION,
                     1,
                     _CLUSTER,
@@ -151,18 +151,18 @@ class _Run:
             )
             _count(result, [file for table in tables for file in table.files])
         calls.close()
-        return base
+        return snapshot
 
-    def _into_database(self, settings: Settings, base: ArchiveSnapshot) -> None:
-        source = SnapshotSource.from_snapshot(settings.archive_url, base)
+    def _into_database(self, settings: Settings, snapshot: ArchiveSnapshot) -> None:
+        source = SnapshotSource.from_snapshot(settings.archive_url, snapshot)
         bootstrap = BootstrapPlanner(settings, source, _KNOWN, _CLUSTER)
         bootstrap.indexes_after_bytes = 0
         make = SparkLoadMaker(
             SessionTarget(settings.spark, "copy", settings.relay.url), source.spec()
         )
-        with self._measured("a base into a database, with the secondary index") as result:
+        with self._measured("a snapshot into a database, with the secondary index") as result:
             bootstrap.run(make)
-            _count(result, [file for table in base.tables for file in table.files])
+            _count(result, [file for table in snapshot.tables for file in table.files])
         make.close()
 
     def _from_downstream(self, settings: Settings) -> None:
@@ -171,7 +171,9 @@ class _Run:
         with self._measured("from the downstream") as result:
             with ConsistentReader.open(settings.downstream, _CLUSTER, _SESSIONS) as snapshot:
                 stripes = plan_ranges(snapshot, [(place, 1 << 30)])
-                found = list(write_ranges(snapshot, stripes, storage, "bases/back", lambda: True))
+                found = list(
+                    write_ranges(snapshot, stripes, storage, "snapshots/back", lambda: True)
+                )
             _count(result, [file for _, files in found for file in files])
 
     @contextmanager

@@ -55,7 +55,7 @@ class Scene:
 
     def wait(self, milliseconds: int) -> None:
         self.settings = replace(
-            self.settings, apply=replace(self.settings.apply, appointment_wait_ms=milliseconds)
+            self.settings, apply=replace(self.settings.apply, aligned_chunk_wait_ms=milliseconds)
         )
 
     def apply(self, **more: Any) -> ApplySummary:
@@ -114,7 +114,7 @@ def scene(mariadb: MariaDBServer, tmp_path: Path) -> Scene:
     return Scene(mariadb, tmp_path)
 
 
-def test_applying_stands_at_an_appointment_until_its_rows_come_and_goes_on(scene: Scene) -> None:
+def test_applying_stands_at_an_aligned_chunk_until_its_rows_come_and_goes_on(scene: Scene) -> None:
     scene.wait(LONG)
     asked = appoint(scene.relay, PLAIN, scene.middle)
     with scene.applying():
@@ -165,7 +165,7 @@ def test_rows_of_a_chunk_that_are_late_again_and_again_are_waited_for_longer(sce
     assert scene.right()
 
 
-def test_without_changes_behind_it_an_appointment_is_waited_for_longer(
+def test_without_changes_behind_it_an_aligned_chunk_is_waited_for_longer(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     scene = Scene(mariadb, tmp_path)
@@ -184,7 +184,7 @@ def test_without_changes_behind_it_an_appointment_is_waited_for_longer(
     assert note is not None and note.same == note.rows > 0
 
 
-def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
+def test_a_void_aligned_chunk_holds_nobody_up(scene: Scene) -> None:
     scene.wait(LONG)
     appoint(scene.relay, PLAIN, scene.middle)
     scene.relay.aligned_chunks.settle(scene.middle, ChunkCancelled("given up", "job"))
@@ -192,7 +192,7 @@ def test_a_void_appointment_holds_nobody_up(scene: Scene) -> None:
     assert scene.checkpoint() == scene.last
 
 
-def test_an_appointment_that_is_removed_while_applying_waits_for_it_holds_nobody_up(
+def test_an_aligned_chunk_that_is_removed_while_applying_waits_for_it_holds_nobody_up(
     scene: Scene,
 ) -> None:
     scene.wait(LONG)
@@ -201,11 +201,11 @@ def test_an_appointment_that_is_removed_while_applying_waits_for_it_holds_nobody
         scene.until(scene.at(scene.middle))
         RelayLog.open(scene.relay.url).aligned_chunks.remove(scene.middle)
         scene.until(scene.at(scene.last))
-    assert scene.relay.storage.names("appointments") == []
+    assert scene.relay.storage.names("aligned-chunks") == []
     assert scene.right()
 
 
-def test_several_appointments_in_one_window_and_one_at_its_end_are_kept_in_order(
+def test_several_aligned_chunks_in_one_window_and_one_at_its_end_are_kept_in_order(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     scene = Scene(mariadb, tmp_path, (40,))
@@ -224,7 +224,7 @@ def test_several_appointments_in_one_window_and_one_at_its_end_are_kept_in_order
         )
 
 
-def test_an_appointment_in_the_middle_of_a_window_looks_at_no_other_window_again(
+def test_an_aligned_chunk_in_the_middle_of_a_window_looks_at_no_other_window_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
@@ -237,7 +237,7 @@ def test_an_appointment_in_the_middle_of_a_window_looks_at_no_other_window_again
     assert [ts for ts in looked if ts in scene.stamps[10:30]] == []
 
 
-def test_a_process_that_begins_at_an_appointment_keeps_it_once(scene: Scene) -> None:
+def test_a_process_that_begins_at_an_aligned_chunk_keeps_it_once(scene: Scene) -> None:
     scene.wait(LONG)
     asked = appoint(scene.relay, PLAIN, scene.middle)
     with scene.applying():

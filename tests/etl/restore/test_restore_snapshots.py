@@ -1,4 +1,4 @@
-"""Restores that begin with a base: of a real cluster's dump under traffic, to moments behind it."""
+"""Restores that begin with a snapshot: of a real cluster's dump under traffic, to moments behind it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from sluice.relay import SKIP, Override, RelayCorruptError, RelayLog
 from sluice.relay.archive import Archive, ArchiveSnapshot, snapshot_id
 from sluice.relay.jobs import Runner
 from tests.etl.copy.copying import RECORDING, definitions
-from tests.etl.copy.test_base_source import base_of_dump
+from tests.etl.copy.test_snapshot_source import snapshot_of_dump
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.relay_from_recording import RECORDINGS
-from tests.etl.restore.restoring import INTO, Here, archive_of, base_at, restore, settings_of
+from tests.etl.restore.restoring import INTO, Here, archive_of, restore, settings_of, snapshot_at
 from tests.etl.snapshots import differences
 
 
 @pytest.fixture(scope="module")
 def relay_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The recording `bootstrap` landed and archived, with a base of its dump."""
+    """The recording `bootstrap` landed and archived, with a snapshot of its dump."""
     url = archive_of("bootstrap", tmp_path_factory.mktemp("bootstrap"), 400)
     based(url)
     return url
@@ -40,22 +40,22 @@ def relay_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def based(url: str) -> ArchiveSnapshot:
     dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
     storage = Archive.open(f"{url}/archive").storage
-    return base_of_dump(storage, dump, definitions(dump.position).of_users())
+    return snapshot_of_dump(storage, dump, definitions(dump.position).of_users())
 
 
-def test_a_base_and_what_was_committed_after_it_is_the_snapshot(
+def test_a_snapshot_and_what_was_committed_after_it_is_the_snapshot(
     mariadb: MariaDBServer, relay_url: str
 ) -> None:
     settings = settings_of(mariadb, relay_url)
     end = RelayLog.open(relay_url).last()
     assert end is not None
     summary = restore(settings, RestoreRequest(end.hi))
-    assert summary.base_rows > 7_900 and summary.changes > 0
+    assert summary.snapshot_rows > 7_900 and summary.changes > 0
     assert (summary.verified.tables, summary.verified.note) == (summary.tables, "")
     assert differences(RECORDING, "z_end", mariadb, INTO) == []
 
 
-def test_the_moment_of_a_base_is_the_base(mariadb: MariaDBServer, relay_url: str) -> None:
+def test_the_moment_of_a_snapshot_is_the_snapshot(mariadb: MariaDBServer, relay_url: str) -> None:
     settings = settings_of(mariadb, relay_url)
     position = DumplingFolder.open(str(RECORDING / "dump-sql")).position
     assert plan_restore(settings, RestoreRequest(position)).cost.changes == 0
@@ -72,19 +72,19 @@ def test_of_one_table_only_its_rows_are_loaded(mariadb: MariaDBServer, relay_url
         for globs in ((), ("bank.child",))
     )
     assert (
-        0 < one.base_rows < whole.base_rows
+        0 < one.snapshot_rows < whole.snapshot_rows
         and one.changes < whole.changes
         and one.seconds < whole.seconds
     )
     assert restore(settings, RestoreRequest(end.hi, ("bank.child",))).tables == 1
 
 
-def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
+def test_a_table_that_the_youngest_snapshot_lacks_is_restored_from_an_older_one(
     mariadb: MariaDBServer, relay_url: str
 ) -> None:
     settings = settings_of(mariadb, relay_url)
-    bases = Archive.open(settings.archive_url).bases
-    (whole,) = bases.all()
+    snapshots = Archive.open(settings.archive_url).snapshots
+    (whole,) = snapshots.all()
     moment = whole.ts + 1
     partial = replace(
         whole,
@@ -92,42 +92,43 @@ def test_a_table_that_the_youngest_base_lacks_is_restored_from_an_older_one(
         ts=moment,
         tables=tuple(t for t in whole.tables if t.full_name != "bank.child"),
     )
-    bases.publish(partial)
+    snapshots.publish(partial)
     try:
         assert (
-            plan_restore(settings, RestoreRequest(moment + 1, ("bank.account",))).base == partial.id
+            plan_restore(settings, RestoreRequest(moment + 1, ("bank.account",))).snapshot
+            == partial.id
         )
         plan = plan_restore(settings, RestoreRequest(moment + 1, ("bank.child",)))
-        assert (plan.base, plan.problems) == (whole.id, ())
+        assert (plan.snapshot, plan.problems) == (whole.id, ())
     finally:
-        bases.forget(partial.id)
+        snapshots.forget(partial.id)
 
 
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ArchiveSnapshot]:
-    """The recording `ddl` landed and archived, with a base in the middle.
+    """The recording `ddl` landed and archived, with a snapshot in the middle.
 
     Then shop.g2 is renamed and dropped.
     """
     url = archive_of("ddl", tmp_path_factory.mktemp("ddl"))
     snapshots = json.loads((RECORDINGS / "ddl/snapshots.json").read_text())
     ts = next(snapshot["ts"] for snapshot in snapshots if snapshot["label"] == "c_renamed")
-    return url, base_at(Settings(Upstream("unused"), Relay(url), Downstream("unused")), ts)
+    return url, snapshot_at(Settings(Upstream("unused"), Relay(url), Downstream("unused")), ts)
 
 
 def test_of_a_table_that_is_gone_by_the_moment_nothing_is_loaded_and_its_ddl_alone_applied(
     mariadb: MariaDBServer, renamed: tuple[str, ArchiveSnapshot]
 ) -> None:
-    url, base = renamed
+    url, snapshot = renamed
     settings, request = settings_of(mariadb, url), RestoreRequest(_end(url))
-    table = base.table("shop", "g2")
+    table = snapshot.table("shop", "g2")
     assert table is not None and table.rows == 6
     plan = plan_restore(settings, request)
-    others = base.rows - table.rows
-    assert table.table["id"] in plan.without_rows and plan.cost.base_rows == others
+    others = snapshot.rows - table.rows
+    assert table.table["id"] in plan.without_rows and plan.cost.snapshot_rows == others
     assert any(note.startswith("shop.g2: made without rows") for note in plan.notes)
     summary = restore(settings, request)
-    assert (summary.base_rows, summary.verified.tables) == (others, summary.tables)
+    assert (summary.snapshot_rows, summary.verified.tables) == (others, summary.tables)
     assert differences(RECORDINGS / "ddl", "f_end", mariadb, INTO) == []
 
 
@@ -138,7 +139,7 @@ def test_a_decision_about_ddl_for_which_rows_were_left_out_stops_a_restore_that_
     settings, request = settings_of(mariadb, url), RestoreRequest(_end(url))
     job = create_or_resume(settings, request, "test")
     ddl = int(plan_restore(settings, request).ddls[0].split(" ", 1)[0])
-    settings.open_relay().decisions.add(Override(ddl, SKIP))
+    settings.open_relay().overrides.add(Override(ddl, SKIP))
     try:
         with pytest.raises(
             RestoreError, match=f"decided about the DDL at .{ddl}. after this restore was planned"
@@ -147,7 +148,7 @@ def test_a_decision_about_ddl_for_which_rows_were_left_out_stops_a_restore_that_
         cancel_restore(settings, job, Runner("test"))
         assert plan_restore(settings, request).without_rows == ()
     finally:
-        settings.open_relay().decisions.remove(ddl)
+        settings.open_relay().overrides.remove(ddl)
 
 
 def _end(url: str) -> int:
@@ -156,19 +157,19 @@ def _end(url: str) -> int:
     return last.hi
 
 
-def test_a_damaged_file_of_a_base_stops_it_with_its_place(
+def test_a_damaged_file_of_a_snapshot_stops_it_with_its_place(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     url = archive_of("bootstrap", tmp_path, 400)
-    base = based(url)
-    table = base.table("bank", "account")
+    snapshot = based(url)
+    table = snapshot.table("bank", "account")
     assert table is not None
     path = tmp_path / "relay" / "archive" / table.files[0].path
     whole = path.read_bytes()
     path.write_bytes(whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:])
     settings = settings_of(mariadb, url)
     with pytest.raises(RelayCorruptError, match=path.name):
-        restore(settings, RestoreRequest(base.ts, verify=False))
+        restore(settings, RestoreRequest(snapshot.ts, verify=False))
     path.write_bytes(whole)
-    restore(settings, RestoreRequest(base.ts, verify=False))
+    restore(settings, RestoreRequest(snapshot.ts, verify=False))
     assert differences(RECORDING, "dump_sql", mariadb, INTO) == []

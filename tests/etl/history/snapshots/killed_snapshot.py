@@ -1,4 +1,4 @@
-"""A base's job in a process of its own, killed before its order number `at`: python -m … FOLDER
+"""A snapshot's job in a process of its own, killed before its order number `at`: python -m … FOLDER
 PD_URL JOB AT
 
 `make` is one for a process that may stand still.

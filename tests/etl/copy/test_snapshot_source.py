@@ -1,4 +1,4 @@
-"""Rows of a base: what is written is read back, value by value, and damage is named."""
+"""Rows of a snapshot: what is written is read back, value by value, and damage is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sluice.etl.copy import snapshot_files as base_files
+from sluice.etl.copy import snapshot_files as snapshot_files
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.dumpling import DumplingFolder
 from sluice.etl.copy.errors import CopyError
@@ -48,11 +48,13 @@ def letters(first: int, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, from_values(texts, schema[1].type)], schema=schema)
 
 
-def base_of_dump(storage: Storage, dump: DumplingFolder, known: SourceSchema) -> ArchiveSnapshot:
-    """As every base is made: files, then the manifest."""
+def snapshot_of_dump(
+    storage: Storage, dump: DumplingFolder, known: SourceSchema
+) -> ArchiveSnapshot:
+    """As every snapshot is made: files, then the manifest."""
     name = snapshot_id(dump.position, "test")
-    bases = SnapshotStore(storage)
-    bases.begin(name, PendingSnapshot("test"))
+    snapshots = SnapshotStore(storage)
+    snapshots.begin(name, PendingSnapshot("test"))
     held = {estimate.full_name for estimate in dump.tables()}
 
     def rows_of(one: Table) -> Iterator[pa.RecordBatch]:
@@ -64,14 +66,14 @@ def base_of_dump(storage: Storage, dump: DumplingFolder, known: SourceSchema) ->
             one.schema_name,
             one.name,
             one.to_json(),
-            tuple(write_files(storage, f"bases/{name}/{one.id}", one, rows_of(one)))
+            tuple(write_files(storage, f"snapshots/{name}/{one.id}", one, rows_of(one)))
             if one.full_name in held
             else (),
         )
         for one in known.tables
     ]
     schemas = tuple(schema.to_json() for schema in known.schemas)
-    base = ArchiveSnapshot(
+    snapshot = ArchiveSnapshot(
         name,
         known.ts,
         known.schema_version,
@@ -81,16 +83,16 @@ def base_of_dump(storage: Storage, dump: DumplingFolder, known: SourceSchema) ->
         schemas,
         tuple(made),
     )
-    return bases.publish(base)
+    return snapshots.publish(snapshot)
 
 
-def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
+def test_a_snapshot_is_the_source_that_it_was_made_from_with_definitions_and_values(
     storage: Storage,
 ) -> None:
     dump = DumplingFolder.open(str(RECORDING / "dump-sql"))
     known = definitions(dump.position).of_users()
-    base = base_of_dump(storage, dump, known)
-    source = open_source(SnapshotSource.from_snapshot(storage.url, base).spec())
+    snapshot = snapshot_of_dump(storage, dump, known)
+    source = open_source(SnapshotSource.from_snapshot(storage.url, snapshot).spec())
     assert isinstance(source, SnapshotSource)
     assert source.position == dump.position
     assert source.definitions() == known
@@ -116,7 +118,7 @@ def test_a_base_is_the_source_that_it_was_made_from_with_definitions_and_values(
         )  # fmt: skip
         assert raw(found) == raw(expected), one.full_name
         rows += found.num_rows
-    assert rows == base.rows > 7_900
+    assert rows == snapshot.rows > 7_900
 
 
 def raw(rows: pa.Table) -> list[list[object]]:
@@ -132,10 +134,10 @@ def raw(rows: pa.Table) -> list[list[object]]:
 def test_many_rows_become_several_files_each_with_its_own_counts(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base_files, "FILE_ROW_BYTES", 60_000)
-    monkeypatch.setattr(base_files, "GROUP_ROW_BYTES", 20_000)
+    monkeypatch.setattr(snapshot_files, "FILE_ROW_BYTES", 60_000)
+    monkeypatch.setattr(snapshot_files, "GROUP_ROW_BYTES", 20_000)
     batches = [letters(n * 100, 100) for n in range(40)]
-    files = write_files(storage, "bases/x/7", LETTERS, iter(batches))
+    files = write_files(storage, "snapshots/x/7", LETTERS, iter(batches))
     assert len(files) >= 5
     found = pa.Table.from_batches(
         [batch for file in files for batch in read_file(storage, file, LETTERS)]
@@ -148,14 +150,14 @@ def test_many_rows_become_several_files_each_with_its_own_counts(
 
 
 def test_no_rows_are_no_file(storage: Storage) -> None:
-    assert write_files(storage, "bases/x/7", LETTERS, iter([letters(0, 0)])) == []
+    assert write_files(storage, "snapshots/x/7", LETTERS, iter([letters(0, 0)])) == []
 
 
 @pytest.mark.parametrize("place", [0, 0.3, 0.9, -1])
 def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file(
     storage: Storage, place: float
 ) -> None:
-    (file,) = write_files(storage, "bases/x/7", LETTERS, [letters(0, 500)])
+    (file,) = write_files(storage, "snapshots/x/7", LETTERS, [letters(0, 500)])
     content = bytearray(storage.read(file.path))
     content[int(place * len(content)) if place > 0 else int(place)] ^= 1
     storage.replace(file.path, bytes(content))
@@ -164,7 +166,7 @@ def test_a_flipped_byte_anywhere_is_an_error_that_names_the_file(
 
 
 def test_rows_of_another_table_are_refused(storage: Storage) -> None:
-    (file,) = write_files(storage, "bases/x/7", LETTERS, [letters(0, 5)])
+    (file,) = write_files(storage, "snapshots/x/7", LETTERS, [letters(0, 5)])
     with pytest.raises(RelayCorruptError, match="it has the columns"):
         list(read_file(storage, file, table(7, "letters", "id int", "v int", primary="id")))
 
@@ -172,7 +174,7 @@ def test_rows_of_another_table_are_refused(storage: Storage) -> None:
 def test_a_table_that_became_another_one_is_refused(storage: Storage) -> None:
     name = snapshot_id(9, "a")
     SnapshotStore(storage).begin(name, PendingSnapshot("test"))
-    files = tuple(write_files(storage, f"bases/{name}/7", LETTERS, [letters(0, 5)]))
+    files = tuple(write_files(storage, f"snapshots/{name}/7", LETTERS, [letters(0, 5)]))
     held = SnapshotTable(LETTERS.schema_name, LETTERS.name, LETTERS.to_json(), files)
     source = SnapshotSource.from_snapshot(
         storage.url,

@@ -1,5 +1,5 @@
-"""Bases beside a pipeline that runs, with live traffic: every table is what TiDB's was at the
-base's timestamp.
+"""Snapshots beside a pipeline that runs, with live traffic: every table is what TiDB's was at the
+snapshot's timestamp.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.etl.mariadb_fixture import MariaDBServer
 def running(
     mariadb_server: MariaDBServer, spark_remote: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
-    with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("bases")) as found:
+    with pipeline(mariadb_server, spark_remote, tmp_path_factory.mktemp("snapshots")) as found:
         found.control.workload({"rate": "max", "transactions": 40, "rows": 50})
         found.wait(lambda: len(found.control.numbered_commits()) == 40, "the tables are filled")
         found.control.stop()
@@ -48,13 +48,13 @@ def running(
         found.control.stop()
 
 
-def as_upstream(running: Pipeline, base: ArchiveSnapshot) -> None:
-    """Every table of the base is what TiDB's was at its timestamp."""
-    names = {str(name) for (name,) in running.upstream(f"SHOW TABLES FROM {DATABASE}", base.ts)}
-    assert {table.name for table in base.tables} == names
-    for table in base.tables:
-        found = rows_of(running.settings, base, table.full_name)
-        wanted = running.upstream(f"SELECT * FROM {table.full_name}", base.ts)
+def as_upstream(running: Pipeline, snapshot: ArchiveSnapshot) -> None:
+    """Every table of the snapshot is what TiDB's was at its timestamp."""
+    names = {str(name) for (name,) in running.upstream(f"SHOW TABLES FROM {DATABASE}", snapshot.ts)}
+    assert {table.name for table in snapshot.tables} == names
+    for table in snapshot.tables:
+        found = rows_of(running.settings, snapshot, table.full_name)
+        wanted = running.upstream(f"SELECT * FROM {table.full_name}", snapshot.ts)
         as_bytes = [tuple(v.encode() if isinstance(v, str) else v for v in row) for row in wanted]
         assert found == Counter(as_bytes), table.full_name
 
@@ -62,10 +62,10 @@ def as_upstream(running: Pipeline, base: ArchiveSnapshot) -> None:
 @pytest.mark.slow
 def test_the_downstream_is_read_at_its_checkpoint_while_it_changes(running: Pipeline) -> None:
     running.traffic(updates=0.5)
-    summary, base = made(running.settings, SnapshotRequest(AUTO))
+    summary, snapshot = made(running.settings, SnapshotRequest(AUTO))
     assert summary.state == DONE
-    assert base.made_from.startswith("the downstream")
-    as_upstream(running, base)
+    assert snapshot.made_from.startswith("the downstream")
+    as_upstream(running, snapshot)
     # Nobody stood still for it: what is committed now still arrives.
     running.caught_up()
     running.control.stop()
@@ -84,15 +84,15 @@ def test_a_table_without_changes_is_referred_to_and_not_copied(running: Pipeline
     plan = plan_snapshot(running.settings, SnapshotRequest(TIDB, full=True))
     assert plan.older == ""
     assert plan.chunks
-    # The files stay where they are, also when their own base is forgotten.
-    Archive.open(running.settings.archive_url).bases.forget(first.id)
+    # The files stay where they are, also when their own snapshot is forgotten.
+    Archive.open(running.settings.archive_url).snapshots.forget(first.id)
     _, third = made(running.settings, SnapshotRequest(TIDB))
     assert third.refers_to == (first.id,)
     as_upstream(running, third)
 
 
 @pytest.mark.slow
-def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pipeline) -> None:
+def test_an_older_snapshot_is_rolled_forward_by_spark_without_a_database(running: Pipeline) -> None:
     _, older = made(running.settings, SnapshotRequest(DOWNSTREAM))
     running.traffic(updates=0.5)
     before = len(running.control.numbered_commits())
@@ -101,10 +101,10 @@ def test_an_older_base_is_rolled_forward_by_spark_without_a_database(running: Pi
     running.caught_up()
     job = create_snapshot(running.settings, SnapshotRequest(ARCHIVE), "test")
     summary = run_snapshot(running.settings, job.id, Runner("test"))
-    base = Archive.open(running.settings.archive_url).bases.get(summary.base)
-    assert base.ts > older.ts
+    snapshot = Archive.open(running.settings.archive_url).snapshots.get(summary.snapshot)
+    assert snapshot.ts > older.ts
     assert summary.copied_rows > 0
-    as_upstream(running, base)
+    as_upstream(running, snapshot)
 
 
 def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(
@@ -113,24 +113,24 @@ def test_what_a_killed_job_has_read_of_the_downstream_goes_when_it_begins_anew(
     job = create_snapshot(running.settings, SnapshotRequest(DOWNSTREAM), "test")
     archive = Archive.open(running.settings.archive_url)
     left = snapshot_id(5, "left")
-    archive.bases.begin(left, PendingSnapshot(job.id))
-    archive.storage.create(f"bases/{left}/11/half.parquet", b"half")
+    archive.snapshots.begin(left, PendingSnapshot(job.id))
+    archive.storage.create(f"snapshots/{left}/11/half.parquet", b"half")
     summary = run_snapshot(running.settings, job.id, Runner("test"))
     assert summary.state == DONE
-    assert archive.storage.names(f"bases/{left}/11") == []
-    assert archive.bases.find(left) is None
+    assert archive.storage.names(f"snapshots/{left}/11") == []
+    assert archive.snapshots.find(left) is None
 
 
 def test_a_job_that_reads_the_downstream_is_given_up_at_its_next_border_and_leaves_nothing(
     running: Pipeline,
 ) -> None:
     job = create_snapshot(running.settings, SnapshotRequest(DOWNSTREAM, full=True), "test")
-    bases = Archive.open(running.settings.archive_url).bases
-    before = bases.all()
+    snapshots = Archive.open(running.settings.archive_url).snapshots
+    before = snapshots.all()
     job.order(CANCEL, "test")
     assert run_snapshot(running.settings, job.id, Runner("test")).state == CANCELLED
-    assert bases.all() == before
-    assert [name for name in bases.ids() if bases.pending(name) is not None] == []
+    assert snapshots.all() == before
+    assert [name for name in snapshots.ids() if snapshots.pending(name) is not None] == []
 
 
 @pytest.mark.parametrize("at", ["before a table is read", "after all were read"])
@@ -155,14 +155,16 @@ def test_a_ddl_that_arrives_while_the_downstream_is_read_makes_the_job_begin_aga
         running.caught_up()
 
     monkeypatch.setattr(run, "write_ranges", read)
-    _, base = made(running.settings, SnapshotRequest(DOWNSTREAM, full=True))
+    _, snapshot = made(running.settings, SnapshotRequest(DOWNSTREAM, full=True))
     assert len(attempts) == 2
-    assert any(column["name"] == name for column in base_table(base, "load_1").table["columns"])
-    as_upstream(running, base)
+    assert any(
+        column["name"] == name for column in snapshot_table(snapshot, "load_1").table["columns"]
+    )
+    as_upstream(running, snapshot)
 
 
-def base_table(base: ArchiveSnapshot, name: str) -> SnapshotTable:
-    found = base.table(DATABASE, name)
+def snapshot_table(snapshot: ArchiveSnapshot, name: str) -> SnapshotTable:
+    found = snapshot.table(DATABASE, name)
     assert found is not None
     return found
 
@@ -172,9 +174,9 @@ FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) -> None:
+def test_the_dag_makes_a_snapshot_when_one_is_due_or_asked_for(running: Pipeline) -> None:
     settings = running.settings
-    never = replace(settings, archive=replace(settings.archive, bases_every=""))
+    never = replace(settings, archive=replace(settings.archive, snapshots_every=""))
     empty = replace(settings, archive=replace(settings.archive, url=f"{settings.relay.url}/x"))
     for one in (settings, never, empty):
         assert tasks.begin(one, FORM, "scheduled__2026-11-23") is None
@@ -185,41 +187,41 @@ def test_the_dag_makes_a_base_when_one_is_due_or_asked_for(running: Pipeline) ->
     result = tasks.work(settings, name, "manual__1")
     assert (
         Archive.open(settings.archive_url)
-        .bases.get(result["base"])
+        .snapshots.get(result["snapshot"])
         .made_from.startswith("the downstream")
     )
     assert tasks.work(settings, None, "run 1") == {}
 
 
-def test_the_command_plans_and_makes_a_base_and_says_what_it_is(
+def test_the_command_plans_and_makes_a_snapshot_and_says_what_it_is(
     running: Pipeline, tmp_path: Path
 ) -> None:
     settings = running.settings
     typed = typing(settings, tmp_path)
 
-    def base(*arguments: str) -> Result:
-        return typed("base", *arguments)
+    def snapshot(*arguments: str) -> Result:
+        return typed("snapshot", *arguments)
 
-    planned = base("make", "--from", "tidb", "--full", "--plan")
+    planned = snapshot("make", "--from", "tidb", "--full", "--plan")
     assert planned.return_value == 0, planned.exception
     assert "from TiDB at 127.0.0.1" in planned.output
-    bases = Archive.open(settings.archive_url).bases
-    before = set(bases.ids())
-    done = base("make", "--from", "downstream")
+    snapshots = Archive.open(settings.archive_url).snapshots
+    before = set(snapshots.ids())
+    done = snapshot("make", "--from", "downstream")
     assert done.return_value == 0, done.exception
-    [made] = [bases.get(name) for name in bases.ids() if name not in before]
+    [made] = [snapshots.get(name) for name in snapshots.ids() if name not in before]
     assert f"{made.id}: {len(made.tables)} tables" in done.output
-    assert made.id in base("list").output
-    assert base("check", made.id).return_value == 0
+    assert made.id in snapshot("list").output
+    assert snapshot("check", made.id).return_value == 0
 
 
 @pytest.mark.slow
 def test_tidb_is_read_by_spark(running: Pipeline) -> None:
     job = create_snapshot(running.settings, SnapshotRequest(TIDB, full=True), "test")
     summary = run_snapshot(running.settings, job.id, Runner("test"))
-    base = Archive.open(running.settings.archive_url).bases.get(summary.base)
-    assert summary.copied_rows == base.rows
-    as_upstream(running, base)
+    snapshot = Archive.open(running.settings.archive_url).snapshots.get(summary.snapshot)
+    assert summary.copied_rows == snapshot.rows
+    as_upstream(running, snapshot)
 
 
 def test_what_is_unchanged_is_not_known_where_windows_are_missing(running: Pipeline) -> None:
@@ -238,12 +240,12 @@ def test_what_is_unchanged_is_not_known_where_windows_are_missing(running: Pipel
     assert changed_tables(landed_windows(archive, relay, first.lo, last.hi), first.lo, last.hi)
 
 
-def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> None:
+def test_without_a_snapshot_there_is_nothing_to_roll_forward(running: Pipeline) -> None:
     empty = replace(
         running.settings,
         archive=replace(running.settings.archive, url=f"{running.settings.relay.url}/x"),
     )
-    with pytest.raises(SnapshotError, match="no base that could be rolled forward"):
+    with pytest.raises(SnapshotError, match="no snapshot that could be rolled forward"):
         plan_snapshot(empty, SnapshotRequest(ARCHIVE))
 
 
@@ -251,7 +253,7 @@ def test_without_a_base_there_is_nothing_to_roll_forward(running: Pipeline) -> N
     "commands",
     [
         pytest.param(
-            (("base", "make", "--from", "archive"), ("bootstrap", "--from", "base://")),
+            (("snapshot", "make", "--from", "archive"), ("bootstrap", "--from", "snapshot://")),
             marks=pytest.mark.slow,
         ),
         (("bootstrap", "--from", "tidb://"),),
@@ -280,7 +282,7 @@ def test_a_lost_downstream_is_a_replica_again_with_nothing_lost_or_doubled(
         applying.join(180)
         assert isinstance(lost := again.errors.pop(), OtherWriterError)
         assert "the checkpoint that this pipeline wrote is gone" in str(lost)
-        assert "`sluice bootstrap`" in lost.way_out
+        assert "`sluice bootstrap`" in lost.hint
         assert landing.is_alive()
         for command in commands:
             done = typed(*command)

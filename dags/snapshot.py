@@ -1,7 +1,7 @@
-"""Define the DAG ``base``: put a snapshot of all tables into the archive; restores begin there.
+"""Define the DAG ``snapshot``: put a snapshot of all tables into the archive; restores begin there.
 
 It checks once an hour, and makes a snapshot when the youngest one is older than `[archive]
-bases-every`. Triggered with a form, it makes one at once: `plan` reports what will be done and what
+snapshots-every`. Triggered with a form, it makes one at once: `plan` reports what will be done and what
 prevents it. `work` is a job: killed, or triggered again with the same values, it continues with
 what is left; `sluice jobs` shows how far it is, pauses it, and cancels it.
 """
@@ -20,15 +20,15 @@ PARAMS = {
         title="Made from",
         examples=["downstream", "tidb", "archive"],
         description=(
-            "downstream (at its checkpoint), tidb, archive (the youngest base rolled forward), or"
-            " the URL of a folder that Dumpling wrote. Empty: as [archive] bases-from says."
+            "downstream (at its checkpoint), tidb, archive (the youngest snapshot rolled forward), or"
+            " the URL of a folder that Dumpling wrote. Empty: as [archive] snapshots-from says."
         ),
     ),
     "full": Param(
         default=False,
         type="boolean",
         title="Read every table",
-        description="Also those that have not changed since the youngest base.",
+        description="Also those that have not changed since the youngest snapshot.",
     ),
     "plan_only": Param(
         default=False,
@@ -50,9 +50,9 @@ def wire(pipeline: NamedPipeline) -> None:
     job_task(
         pipeline,
         "sluice.etl.tasks.snapshot",
-        "base",
+        "snapshot",
         plan_task(pipeline, "sluice.etl.tasks.snapshot"),
     )
 
 
-dag_per_pipeline("base", __doc__, wire, params=PARAMS, schedule="@hourly")
+dag_per_pipeline("snapshot", __doc__, wire, params=PARAMS, schedule="@hourly")

@@ -43,17 +43,17 @@ def test_who_raised_the_floor_sees_who_began_before_though_lists_lag(s3_server, 
     assert holds.all().keys() == {"restore-1"}
 
 
-def test_the_floor_never_goes_down_and_forgets_bases_that_are_no_more(holds):
+def test_the_floor_never_goes_down_and_forgets_snapshots_that_are_no_more(holds):
     holds.advance_removal(60, ("b1",))
     floor = holds.advance_removal(50, ("b2",), gone=("b1",))
-    assert (floor.before_ts, floor.bases) == (60, ("b2",))
+    assert (floor.before_ts, floor.snapshots) == (60, ("b2",))
     assert holds.removal_mark() == floor
 
 
 def test_a_hold_that_cannot_be_read_is_an_error_that_names_its_file(holds):
     holds.note("one", Pin("one", 1))
-    holds._storage.replace("holds/two.json", b"{")
-    with pytest.raises(RelayCorruptError, match=r"holds/two\.json"):
+    holds._storage.replace("pins/two.json", b"{")
+    with pytest.raises(RelayCorruptError, match=r"pins/two\.json"):
         holds.all()
 
 
