@@ -11,6 +11,7 @@ are read once for each of the three kinds then, so that no more than one value i
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -138,9 +139,15 @@ class ChangeConverter:
 
     def _split(self, transaction: CapturedTransaction) -> Iterator[PrewriteRows]:
         rows = PrewriteRows(self._schema, transaction.commit_ts)
+        found = Counter[int]()
         for kind in (_DELETE, _UPDATE, _INSERT):
+            if kind != _DELETE and not found[kind]:
+                continue
             for batch in _batches(transaction.changes):
-                changes = [change for change in batch if _kind_of(change) == kind]
+                kinds = [_kind_of(change) for change in batch]
+                if kind == _DELETE:
+                    found.update(kinds)
+                changes = [change for change, own in zip(batch, kinds, strict=True) if own == kind]
                 at = 0
                 while at < len(changes):
                     at = self._convert(rows, changes, at)

@@ -344,6 +344,28 @@ def test_a_large_transaction_is_stored_in_parts_that_give_the_same_changes_in_an
     assert all(len(each[3].prewrite_value) <= limit + 200 for each in parts)
 
 
+class CountedChanges:
+    """Changes that come from disk, and how often they were read."""
+
+    def __init__(self, changes: list[KeyChange]) -> None:
+        self._changes, self.reads = changes, 0
+
+    def __iter__(self) -> Iterator[KeyChange]:
+        self.reads += 1
+        return iter(self._changes)
+
+
+@pytest.mark.parametrize(("old", "new", "reads"), [(None, 1, 3), (1, 2, 3), (1, None, 2)])
+def test_changes_of_a_large_transaction_are_not_read_for_kinds_that_it_lacks(
+    old: int | None, new: int | None, reads: int
+) -> None:
+    changes = CountedChanges([change(PLAIN, handle, old, new) for handle in range(30)])
+    store = MemoryStore()
+    writer = BinlogWriter(store, tracker(), 20)  # type: ignore[arg-type]
+    writer.advance(iter([CapturedTransaction(10**6, 2 * 10**6, 0, changes)]), 2 * 10**6)
+    assert (writer.rows, changes.reads) == (30, reads) and len(store.records) > 5
+
+
 def test_rows_that_tidb_converts_for_modify_column_are_left_out() -> None:
     store = MemoryStore()
     filled = transaction(10, 20, change(PLAIN, 1, 2, 3), source=1 << 8)
