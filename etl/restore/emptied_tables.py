@@ -1,5 +1,6 @@
-"""Tables of which no row is left at the moment: DDL between needs them, so they are made, and stay
-empty.
+"""Find tables of which no row is left at the moment.
+
+DDL between needs them, so they are made, and stay empty.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ __all__ = ["check_overrides", "emptied_tables", "overridden_commits"]
 
 
 def overridden_commits(settings: Settings, after_ts: int, through_ts: int) -> set[int]:
-    """Commit timestamps (TSO) about which operators have decided, as far as relay log and archive
-    tell. Raises relay errors, OSError.
+    """Return the commit timestamps (TSO) that operators overrode, from relay log and archive.
+
+    Raises relay errors, OSError.
     """
     relay = settings.open_relay()
     archived = Archive.open(settings.archive_url).overrides_of(relay.pipeline)
@@ -29,16 +31,16 @@ def overridden_commits(settings: Settings, after_ts: int, through_ts: int) -> se
 
 
 def emptied_tables(family: RestoreGroup, decided: Collection[int]) -> frozenset[int]:
-    """Ids of tables whose rows nobody needs.
+    """Return ids of tables whose rows the restore does not need.
 
-    None where operators `decided` about a DDL (commit timestamps): what it did to rows is theirs to
-    say, a TRUNCATE may have been skipped.
+    None where operators `decided` about a DDL (commit timestamps): an override changes what it does
+    to rows, a TRUNCATE may have been skipped.
     """
     return frozenset() if any(ddl.commit_ts in decided for ddl in family.ddls) else family.gone
 
 
 def check_overrides(plan: RestorePlan, decided: Iterable[int]) -> None:
-    """Raises RestoreError if somebody decided about a DDL after tables had been left empty."""
+    """Raise RestoreError if a DDL was overridden after tables had been left empty."""
     ddls = {int(ddl.split(" ", 1)[0]) for ddl in plan.ddls}
     if late := sorted(ddls.intersection(decided)) if plan.without_rows else []:
         raise RestoreError(

@@ -8,7 +8,7 @@ __all__ = ["RestoreError", "RestoreMismatchError"]
 
 
 class RestoreError(RequestError):
-    """It can't be done as it was asked for; says why and what can. Nothing has changed."""
+    """An impossible request; the message has the reason and a way out. Nothing has changed."""
 
 
 class RestoreMismatchError(SluiceError):
@@ -18,7 +18,7 @@ class RestoreMismatchError(SluiceError):
     """
 
     hint = (
-        "look at the tables that are named: somebody wrote there meanwhile, or it is a defect of"
+        "look at the tables that are named: another session wrote there, or it is a defect of"
         " Sluice. `sluice jobs resume` verifies again, `sluice jobs cancel` removes what was"
         " restored"
     )

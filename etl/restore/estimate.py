@@ -1,4 +1,4 @@
-"""How long a restore takes and how much room it needs, told before."""
+"""Estimate how long a restore takes and how much room it needs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class TimeEstimate:
     """Seconds, on two cores that MariaDB has a part of; see docs/reference/performance/jobs.md."""
 
     a_row: float = 1.5e-6
-    """Of the snapshot, with its indexes."""
+    """Seconds per row of the snapshot, with its indexes."""
     a_byte: float = 7.0e-9
-    """Of the snapshot's rows in memory."""
+    """Seconds per byte of the snapshot's rows in memory."""
     a_change: float = 1.9e-6
     verified: float = 1.2e-6
     """A row or a change, once more by Spark."""
     a_job: float = 1.5
     """However little there is to do."""
     a_verification: float = 3.0
-    """The same: a Spark session, whose workers start."""
+    """Seconds per verification: a Spark session, whose workers start."""
 
     @classmethod
     def from_last_restore(cls, jobs: Iterable[Job]) -> Self:
-        """As the last restore of this pipeline went, if it was large enough to tell."""
+        """Take the pace of this pipeline's last restore, if that was large enough to measure it."""
         made = cls()
         for job in jobs:
             if job.spec.kind == KIND and (entry := job.entry()).state == DONE and entry.result:
@@ -45,7 +45,7 @@ class TimeEstimate:
         )
 
     def seconds(self, rows: int, size: int, changes: int, *, verify: bool) -> float:
-        """For so many rows of a snapshot with `size` bytes in memory, and changes."""
+        """Return the seconds for `rows` of a snapshot (`size` bytes in memory) and `changes`."""
         loading = rows * self.a_row + size * self.a_byte
         verifying = self.a_verification + (rows + changes) * self.verified if verify else 0.0
         return self.a_job + loading + changes * self.a_change + verifying

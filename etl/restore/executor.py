@@ -34,9 +34,9 @@ class RestoreExecutor(Protocol):
 
 
 class SparkExecutor:
-    """In sessions of their own, so that the pipeline's go on undisturbed.
+    """Compute in Spark sessions apart from the pipeline's, which go on undisturbed.
 
-    `role`: whose they are.
+    `role`: the sessions' owner.
     """
 
     def __init__(self, role: str) -> None:

@@ -1,13 +1,14 @@
-"""The folder of a restore into files: what is whole in it, and who may write there.
+"""Manage the folder of a restore into files: which are complete, and which process writes there.
 
-    <folder>/manifest.json                  what was asked for; of each table that is done rows, file, length, CRC-32C
+    <folder>/manifest.json                  the request; of each table that is done rows, file,
+                                            length, CRC-32C
     <folder>/<schema>.<table>.parquet       its rows (or .csv, .sql)
     <folder>/<schema>.<table>.schema.sql    CREATE TABLE, as a MySQL takes it
     <folder>/<any of them>.<token>.partial  what a process is writing, or was when it was killed
 
-A process writes files under names of its own. Under a lock of the system it looks whether the
-restore is still its own, gives them the names that count, and writes the manifest: one that stood
-still meanwhile finds that another one goes on, and changes nothing.
+A process writes files under names of its own. Under a lock of the system it checks whether the
+restore is still its own, gives them the names that count, and writes the manifest. A process that
+stood still meanwhile finds that another one has continued, and changes nothing.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ class FolderLockedError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class RestoredFile:
-    """A table that is done: `file` in the folder, of so many `bytes`, with the `rows` and their
-    `digest`.
+    """A table that is done.
+
+    `file` in the folder has `bytes` bytes, with the `rows` and their `digest`.
     """
 
     name: str
@@ -87,14 +89,14 @@ def crc_and_size(path: Path) -> tuple[int, int]:
 
 
 def missing_folders(folder: Path) -> tuple[str, ...]:
-    """The folder and those above it that aren't there, from below."""
+    """Return the folder and those above it that are missing, from below."""
     return tuple(str(path) for path in (folder, *folder.parents) if not path.exists())
 
 
 def read_manifest(request: FilesRequest, names: Iterable[str]) -> list[RestoredFile] | None:
-    """What a process before this one has made of tables `names`, None if none has begun.
+    """Return the tables of `names` that an earlier process finished, None if none has begun.
 
-    Raises RestoreError if the folder is somebody else's; one that isn't there yet is nobody's.
+    Raises RestoreError if the folder has another owner; a missing one has none.
     """
     if not request.folder.exists():
         return None
@@ -121,7 +123,7 @@ def _check_free(request: FilesRequest, names: Iterable[str]) -> None:
     if there and not request.beside:
         raise RestoreError(
             f"{request.folder} isn't empty: there is {min(there)}",
-            hint="name another folder, or say that other files may be there: --beside",
+            hint="name another folder, or allow other files there with --beside",
         )
     if taken := sorted(there.intersection(_files_of(request, names))):
         raise RestoreError(
@@ -151,11 +153,12 @@ class RestoreFolder:
         self._check = check
         self._token = secrets.token_hex(6)
         self.done: dict[str, RestoredFile] = {}
-        """By name, the tables that the manifest names."""
+        """The tables that the manifest names, by name."""
 
     def begin(self) -> None:
-        """Have the folder, with in `done` what processes before this one have made and is as they
-        wrote it. What they left else goes. Raises as `read_manifest`.
+        """Take the folder, and load into `done` the complete tables of earlier processes.
+
+        All else that they left is removed. Raises as `read_manifest`.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._exclusive():
@@ -234,7 +237,7 @@ class RestoreFolder:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The system lets go of the lock of a process that has ended, however that was."""
+    """Hold the folder's lock; the system releases that of a process that ended, however it did."""
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while (held := _lock(path)) is None:
         if time.monotonic() > deadline:
@@ -252,11 +255,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int | None:
-    """The descriptor of the lock's file, None if another process has it."""
+    """Lock the file and return its descriptor, None if another process has the lock."""
     held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(held).st_ino == path.stat().st_ino:  # or who had it has removed it since
+        if os.fstat(held).st_ino == path.stat().st_ino:  # else its holder has removed it since
             os.ftruncate(held, 0)
             return held
     except (BlockingIOError, FileNotFoundError):

@@ -22,14 +22,14 @@ __all__ = [
 
 FILES_KIND = "restore-files"
 _DOWNSTREAM = "files"
-"""In the place of a downstream's name: two jobs don't write to one folder."""
+"""In place of a downstream's name: two jobs don't write to one folder."""
 
 
 def create_or_resume_files(settings: Settings, request: FilesRequest, by: str) -> Job:
-    """The job that does this: the one that was asked for the same and isn't over, else a new one.
+    """Return the unfinished job with the same request, else a new one.
 
     Nothing is done yet, but nothing of what it needs is removed any more. Raises RestoreError for
-    what hinders it, JobOverlapError if another job writes to the folder, and as `plan_files`.
+    what prevents it, JobOverlapError if another job writes to the folder, and as `plan_files`.
     """
     found = find_open_files_job(settings, request)
     if found is not None:
@@ -45,7 +45,7 @@ def create_or_resume_files(settings: Settings, request: FilesRequest, by: str) -
 
 
 def find_open_files_job(settings: Settings, request: FilesRequest) -> Job | None:
-    """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
+    """Return the unfinished job with the same request. Raises relay errors, OSError."""
     jobs = Jobs.for_pipeline(settings.open_relay())
     return jobs.find_open(FILES_KIND, lambda asked: request.is_same(FilesRequest.from_json(asked)))
 
@@ -53,9 +53,10 @@ def find_open_files_job(settings: Settings, request: FilesRequest) -> Job | None
 def run_files(
     settings: Settings, job: Job, runner: Runner, *, compute: PlanExecutor | None = None
 ) -> FilesSummary:
-    """Do what the job was asked for, or go on with it, until it is done or somebody orders it to
-    pause or to be cancelled. `compute`: where tables are computed, Spark unless something else is
-    given. Raises as `FilesRestoreJob`, JobRunsError, JobError.
+    """Run the job, or continue it, until it is done or an operator pauses or cancels it.
+
+    `compute`: where tables are computed, Spark unless something else is given. Raises as
+    `FilesRestoreJob`, JobRunsError, JobError.
     """
     with job.run(runner) as run:
         kept = job.plan() or job.save_plan(

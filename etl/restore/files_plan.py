@@ -19,10 +19,10 @@ __all__ = ["FilesPlan", "plan_files"]
 
 @dataclass(frozen=True, slots=True)
 class FilesPlan:
-    """`snapshot`: what tables are computed from, "" for none.
+    """The plan of a restore into files; `base`: the snapshot to compute from, "" for none.
 
-    `rows` are those that it has of the `tables`; `problems` hinder it. `begun`: the folder holds
-    this restore already, whoever made it; `folders`: those that aren't there yet, from below.
+    `rows` are those that it has of the `tables`; `problems` prevent it. `begun`: the folder holds
+    this restore already, made by any process; `folders`: those that are missing, from below.
     """
 
     request: FilesRequest
@@ -36,7 +36,7 @@ class FilesPlan:
     folders: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """Return the plan for people."""
         request, extent = self.request, self.extent
         snapshot = (
             f"the snapshot {self.snapshot}, as of"
@@ -60,7 +60,7 @@ class FilesPlan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         lists = {name: tuple(document[name]) for name in ("tables", "problems", "folders")}
         request, extent = (
             FilesRequest.from_json(document["request"]),
@@ -70,7 +70,7 @@ class FilesPlan:
 
 
 def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
-    """What the request comes to, and in `problems` what hinders it.
+    """Return the request's plan, with what prevents it in `problems`.
 
     Raises RestoreError if the moment isn't there, relay errors, OSError.
     """
@@ -81,7 +81,7 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
 
 
 def _plan_from(past: RestoreSources, request: FilesRequest) -> tuple[FilesPlan, bool]:
-    """The plan, and whether the past lacks something: an older one may not."""
+    """Return the plan, and whether the snapshot lacks something: an older one may not."""
     lineage = past.lineage()
     family = lineage.family(request.tables)
     names = tuple(table.full_name for table in family.asked)

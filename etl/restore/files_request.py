@@ -1,4 +1,4 @@
-"""What a person asks for who wants files: until when, which tables, in which form, in which folder."""
+"""Define the request for a restore into files: the moment, the tables, the format, the folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FilesRequest:
         return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
-        """Raises RestoreError for a format that there isn't."""
+        """Raise RestoreError for an unknown format."""
         if self.kind not in FORMATS:
             raise RestoreError(f"{self.kind} is no form of files; there are {', '.join(FORMATS)}")
 
@@ -56,7 +56,7 @@ class FilesRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(
             **{**document, "tables": tuple(document["tables"]), "folder": Path(document["folder"])}
         )

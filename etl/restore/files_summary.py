@@ -14,7 +14,7 @@ __all__ = ["FilesSummary"]
 
 @dataclass(frozen=True, slots=True)
 class FilesSummary:
-    """What is in the folder, and how many tables of it this run has `made`, in so many seconds.
+    """The folder's content, and how many tables this run has `made`, with its seconds.
 
     `state`: DONE, PAUSED or CANCELLED.
     """

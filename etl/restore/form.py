@@ -1,4 +1,4 @@
-"""What a person says of a restore, on the command line and in Airflow's form."""
+"""Parse a restore's request from the command line and from Airflow's form."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ __all__ = ["check_allowed", "files_request_from_form", "restore_request_from_for
 
 
 def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
-    """The request in a form's fields: `until` (see `sluice.tidb.tso.parse_moment`), `tables`,
-    `into`, `target` (a settings file's path), `connection` (an Airflow connection's id),
-    `replacing`, `verify`; what is empty is as if it weren't said. Raises RestoreError,
-    SettingsError, MomentError.
+    """Parse the request in a form's fields.
+
+    They are `until` (see `sluice.tidb.tso.parse_moment`), `tables`, `into`, `target` (a settings
+    file's path), `connection` (an Airflow connection's id), `replacing`, `verify`; an empty field
+    counts as missing. Raises RestoreError, SettingsError, MomentError.
     """
     path, connection = said.get("target"), said.get("connection")
     if path and connection:
         raise RestoreError(
-            "a settings file and an Airflow connection: one of them says where to restore to"
+            "a settings file and an Airflow connection: only one of them can name the target"
         )
     target = (
         read_target(path) if path else _downstream_from_connection(connection) if connection else {}
@@ -41,7 +42,7 @@ def restore_request_from_form(said: Mapping[str, Any]) -> RestoreRequest:
 
 
 def files_request_from_form(said: Mapping[str, Any]) -> FilesRequest | None:
-    """The request for files in a form's fields: `folder`, None without one.
+    """Parse the request for files in a form's fields: `folder`, None without one.
 
     `format`, `beside`; `until` and `tables` as above. Raises RestoreError for fields that are about
     databases, MomentError.
@@ -53,9 +54,7 @@ def files_request_from_form(said: Mapping[str, Any]) -> FilesRequest | None:
     ]
     if about_servers or not said.get("verify", True):
         what = ", ".join(about_servers) or "restoring without verifying"
-        raise RestoreError(
-            f"into files nothing of a database is to be said, and files are always verified: {what}"
-        )
+        raise RestoreError(f"these options do not apply to a restore into files: {what}")
     return FilesRequest(
         tso.parse_moment(said["until"]) if said["until"] else 0,
         names_from_lines(said.get("tables")),
@@ -69,7 +68,8 @@ def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
     """Raise RestoreError unless `[restore]` allows the place that Airflow's form names.
 
     Without that list, the right to trigger the DAG would be the right to have any password that
-    Airflow's tasks can read sent to a server of one's choice, and any file of theirs written.
+    Airflow's tasks can read sent to a server of one's choice, and any file written that the tasks
+    can write.
     """
     path, connection, folder = said.get("target"), said.get("connection"), said.get("folder")
     wanted = [("targets", path)] if path else []
@@ -92,7 +92,7 @@ def check_allowed(settings: Settings, said: Mapping[str, Any]) -> None:
 
 
 def _downstream_from_connection(name: str) -> dict[str, Any]:
-    """An Airflow connection as the settings of a downstream; its password stays where it is."""
+    """Return an Airflow connection as a downstream's settings; its password stays where it is."""
     from airflow.sdk import Connection
 
     try:

@@ -1,9 +1,8 @@
-"""Tables as they were at a moment, into files: Parquet, CSV or SQL, with their definitions and a
-manifest.
+"""Restore tables as of a moment into files: Parquet, CSV or SQL.
 
-Tables are computed some at a time, and published behind each of these portions: killed, whoever
-goes on with the job does what is left. Each table is verified before that: the rows written are
-held against a second computation.
+Their definitions and a manifest are beside them. Tables are computed some at a time, and published
+behind each of these portions: after a kill, the next process does what is left. Each table is
+verified before that: the rows written are compared with a second computation.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from sluice.tidb.table_name import exactly
 __all__ = ["FilesRestoreJob"]
 
 _TABLES_PER_QUERY = 50
-"""So many tables are computed, and have their files open, at a time."""
+"""The number of tables that are computed, and have their files open, at a time."""
 _SERVER = Dialect.from_version("8.0.36")
 
 
@@ -133,12 +132,12 @@ class FilesRestoreJob:
         )
 
     def _check(self) -> None:
-        """Raises LeaseLostError if another process goes on with the job, as of now."""
+        """Raise LeaseLostError if another process has continued the job, as of now."""
         self._run.look()
         self._run.check()
 
     def _check_stop(self, what: str = "") -> None:
-        """Raises StopRequested if the run is to end here, LeaseLostError."""
+        """Raise StopRequested if the run is to end here, LeaseLostError."""
         self._run.check_order()
         if what:
             self._run.doing(what)
@@ -202,8 +201,8 @@ class FilesRestoreJob:
                 raise RestoreMismatchError(
                     f"{name}: {found} were written, and {expected[name]} computed once more",
                     hint=(
-                        f"`sluice jobs resume {self._job.id}` computes it anew; if it says so"
-                        " again, it is a defect of Sluice"
+                        f"`sluice jobs resume {self._job.id}` computes it again; if that fails,"
+                        " too, it is a defect of Sluice"
                     ),
                 )
 

@@ -33,10 +33,10 @@ ShowProgress = Callable[[CopyProgressCounts], None]
 
 
 def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Job:
-    """The job that does this: the one that was asked for the same and isn't over, else a new one.
+    """Return the unfinished job with the same request, else a new one.
 
     Nothing is done yet, but nothing of what it needs is removed any more. Raises RestoreError for
-    what hinders it, JobOverlapError if another job writes there, and as `plan_restore`.
+    what prevents it, JobOverlapError if another job writes there, and as `plan_restore`.
     """
     found = find_open_job(settings, request)
     if found is not None:
@@ -49,7 +49,7 @@ def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Jo
     )
     touched = WriteScope(downstream_name(request.server(settings).target), tables)
     if plan.problems:
-        _check_overlap(jobs, touched)  # whose tables they are that are there already
+        _check_overlap(jobs, touched)  # another job's tables may be there already
         raise RestoreError("\n".join(plan.problems))
     job = jobs.create(KIND, request.to_json(), touched, by)
     job.save_plan(plan.to_json())
@@ -58,7 +58,7 @@ def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Jo
 
 
 def find_open_job(settings: Settings, request: RestoreRequest) -> Job | None:
-    """The job that was asked for the same and isn't over. Raises relay errors, OSError."""
+    """Return the unfinished job with the same request. Raises relay errors, OSError."""
     jobs = Jobs.for_pipeline(settings.open_relay())
     return jobs.find_open(KIND, lambda asked: request.is_same(RestoreRequest.from_json(asked)))
 
@@ -71,10 +71,10 @@ def run_restore(
     ways: RestoreExecutor | None = None,
     on_progress: ShowProgress = lambda _: None,
 ) -> RestoreSummary:
-    """Do what the job was asked for, or go on with it, until it is done or somebody orders it to
-    pause or to be cancelled. Raises RestoreError, VerifyError, JobRunsError, JobError,
-    LeaseLostError, and what loading and applying raise: CopyError, ApplyError, DdlError,
-    DownstreamError, relay errors, SparkError.
+    """Run the job, or continue it, until it is done or an operator pauses or cancels it.
+
+    Raises RestoreError, VerifyError, JobRunsError, JobError, LeaseLostError, and what loading and
+    applying raise: CopyError, ApplyError, DdlError, DownstreamError, relay errors, SparkError.
     """
     with job.run(runner) as run:
         plan = _saved_or_new_plan(settings, job)
@@ -96,9 +96,9 @@ def cancel_restore(settings: Settings, job: Job, runner: Runner) -> RestoreSumma
 
 
 def _saved_or_new_plan(settings: Settings, job: Job) -> RestorePlan:
-    """The plan that was kept.
+    """Return the saved plan.
 
-    Made now, if the process that asked for the job died before it had one.
+    It is made now if the process that created the job died before it had one.
     """
     kept = job.plan()
     if kept is None:
@@ -125,7 +125,7 @@ def _check_overlap(jobs: Jobs, touched: WriteScope) -> None:
                 f"the job {other.spec}, which is {other.status().state}, restores some of these"
                 " tables",
                 hint=(
-                    f"`sluice jobs show {other.id}` tells more, `sluice jobs cancel {other.id}`"
+                    f"`sluice jobs show {other.id}` shows more, `sluice jobs cancel {other.id}`"
                     " gives it up"
                 ),
             )

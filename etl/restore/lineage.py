@@ -1,10 +1,9 @@
-"""What became of tables between a snapshot and a moment: under which names and ids each was, and which
-belong together.
+"""Follow tables from a snapshot to a moment: their names and ids, and which belong together.
 
-What is asked for are tables as they are named at the moment. A table that had another name before,
-or whose rows were in another table (EXCHANGE PARTITION), is followed back by its id. Since it is
-applied by names, all tables that ever had one of these names come along: those among them that
-weren't asked for are removed in the end.
+The request names tables as of the moment. A table that had another name before, or whose rows were
+in another table (EXCHANGE PARTITION), is followed back by its id. Since changes are applied by
+names, all tables that ever had one of these names come along: those among them that weren't
+requested are removed in the end.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class RestoreGroup:
-    """The tables that are asked for, and those that they can't be restored without.
+    """The requested tables, and those that they can't be restored without.
 
-    `ids`: of tables and of what they were; `names`: all they had; `ddls`: the DDL about them, in
-    order.
+    `ids`: of tables and of their predecessors; `names`: all that these had; `ddls`: the DDL about
+    them, in order.
     """
 
     asked: tuple[Table, ...]
@@ -49,7 +48,7 @@ class RestoreGroup:
     """Those that were there at the beginning, as they were."""
     ddls: tuple[DdlJob, ...]
     gone: frozenset[int]
-    """Of `ids`, those of which no row can be there in the end: dropped or truncated between, and
+    """Those of `ids` of which no row can be there in the end: dropped or truncated between, and
     never exchanged.
     """
 
@@ -76,7 +75,7 @@ class TableLineage:
         self.oldest = oldest
         self.problems = list(problems)
         self.ddls: list[DdlJob] = []
-        """With `before`."""
+        """The DDL with `before`."""
         self.schemas = {schema.id: schema for schema in schemas}
         """Also those that were dropped: tables may have been in one of them before."""
         self._replay = SchemaReplay(since, tables)
@@ -92,7 +91,7 @@ class TableLineage:
 
     @property
     def unknown(self) -> dict[int, Table]:
-        """Tables that were there at `since`, as windows describe them, and that no snapshot holds."""
+        """Tables that existed at `since`, as windows describe them, and that no snapshot holds."""
         return self._replay.unknown
 
     def follow(self, windows: Iterable[WindowRecord], until: int) -> None:
@@ -120,7 +119,7 @@ class TableLineage:
             if began_ts < self.oldest:
                 self.problems.append(
                     f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before the"
-                    " oldest window that is there: which rows it keeps can't be told"
+                    " oldest window that is there: which rows it keeps is unknown"
                 )
 
     def _note(self, tables: Iterable[Table]) -> None:
@@ -128,7 +127,7 @@ class TableLineage:
             self._names[table.id].add((table.schema_name, table.name))
 
     def family(self, globs: Sequence[str]) -> RestoreGroup:
-        """What fits one of the globs now (() is all of it), and what that needs."""
+        """Return the tables that fit one of the globs now (() for all), and what they need."""
         wanted = [table for table in self.now.values() if _matches_any(table, globs)]
         asked = [table for table in wanted if table.is_base_table]
         ids = self._related_tables({table.id for table in asked})
@@ -149,7 +148,7 @@ class TableLineage:
         )
 
     def _exchanged(self) -> set[int]:
-        """Tables whose rows have become others'."""
+        """Return tables whose rows have become others'."""
         return {
             i
             for ddl in self.ddls
@@ -158,7 +157,7 @@ class TableLineage:
         }
 
     def _related_tables(self, ids: set[int]) -> set[int]:
-        """These, and those that have had one of their names, or their rows."""
+        """Return `ids`, and tables that have had one of their names, or their rows."""
         of_name: defaultdict[Name, set[int]] = defaultdict(set)
         for table_id, names in self._names.items():
             for schema, table in names:
@@ -189,15 +188,13 @@ def _matches_any(table: Table, globs: Sequence[str]) -> bool:
 
 
 def unmatched(globs: Iterable[str], family: RestoreGroup) -> list[str]:
-    """The globs that nothing fits."""
+    """Return the globs that no table fits."""
     names = [table.full_name for table in (*family.asked, *family.others)]
     return [glob for glob in globs if not any(fits(name, glob) for name in names)]
 
 
 def missing_references(family: RestoreGroup) -> Mapping[str, list[str]]:
-    """By table that is asked for, the tables that its foreign keys refer to and that aren't asked
-    for.
-    """
+    """Return, by requested table, the tables of its foreign keys that aren't requested."""
     there = {(folded(table.schema_name), folded(table.name)) for table in family.asked}
     found: dict[str, list[str]] = {}
     for table in family.asked:

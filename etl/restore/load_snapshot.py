@@ -1,6 +1,4 @@
-"""The first half of a restore: databases, tables and rows as they were at the snapshot, and the
-checkpoint there.
-"""
+"""Load a snapshot, the first half of a restore: databases, tables, rows, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ class LoadSnapshot(CopyJob):
     """Loads the snapshot, or finds it loaded."""
 
     log_bytes: int = 0
-    """Of the archive's files, to be applied afterwards: for the progress."""
+    """Bytes of the archive's files to be applied afterwards, for the progress."""
 
     def load(self, make: MakeLoads) -> None:
-        """Up to the checkpoint, which says that all of it is there.
+        """Load up to the checkpoint, which marks the snapshot as complete.
 
         Raises StopRequested, and as CopyRun.
         """
@@ -32,7 +30,7 @@ class LoadSnapshot(CopyJob):
         self._complete()
 
     def _acquire_lock(self) -> None:
-        """Who ran the job before this process has lost it, so its sessions are ended."""
+        """Take the lock: an earlier process of the job loses it, and its sessions end."""
         self._lock.acquire(self._session, _LOCK_TIMEOUT_S)
         remove_files(open_storage(self._settings.relay.url))
 

@@ -14,8 +14,9 @@ __all__ = ["cancelling", "pin", "unpin"]
 
 
 def pin(settings: Settings, job: Job, since: int, snapshot: str) -> None:
-    """Have nothing removed of the snapshot with this id ("" for none), nor of the chain from `since`
-    (TSO) on. Raises RemovedError, relay errors, OSError.
+    """Pin the snapshot with the id `base` ("" for none), and the chain from `since` (TSO) on.
+
+    Raises RemovedError, relay errors, OSError.
     """
     archive = Archive.open(settings.archive_url)
     last = archive.last()
@@ -39,10 +40,10 @@ def unpin(settings: Settings, job: Job) -> None:
 def cancelling(
     settings: Settings, job: Job, runner: Runner
 ) -> Iterator[tuple[JobRun, dict[str, Any] | None]]:
-    """Give up a job that no process runs: its run and its plan, for what it has made to be removed.
+    """Cancel a job that no process runs; yield its run and its plan, to remove what it has made.
 
-    Without a plan it is over already: the process that asked for it died before it had one, and
-    wrote nothing. Raises JobRunsError, JobError, LeaseLostError, relay errors, OSError.
+    Without a plan it is over already: the process that created it died before it had one, and wrote
+    nothing. Raises JobRunsError, JobError, LeaseLostError, relay errors, OSError.
     """
     job.order(CANCEL, str(runner))
     with job.run(runner) as run:

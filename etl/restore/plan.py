@@ -18,7 +18,9 @@ _MAX_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class RestoreCost:
-    """`snapshot_rows` with `snapshot_bytes` (in memory) are loaded, and `changes` applied, which lie in
+    """The cost of a restore.
+
+    `base_rows` with `base_bytes` (in memory) are loaded, and `changes` applied, which lie in
     `log_bytes` of files. `disk_bytes` are needed where it is written to; `seconds` at the pace of
     the last restore, or of two cores.
     """
@@ -46,7 +48,7 @@ class RestorePlan:
     to: str
     copy: CopyPlan
     asked: tuple[Table, ...] = ()
-    """As they are upstream at `until`."""
+    """The requested tables, as they are upstream at `until`."""
     others: tuple[Table, ...] = ()
     """Views and sequences, too."""
     schemas: tuple[Schema, ...] = ()
@@ -60,7 +62,7 @@ class RestorePlan:
     """Tables that are there and go."""
     windows: int = 0
     unarchived: int = 0
-    """Of them, how many are landed and not archived yet."""
+    """How many of the windows are landed and not archived yet."""
     ddls: tuple[str, ...] = ()
     cost: RestoreCost = RestoreCost()
     problems: tuple[str, ...] = ()
@@ -71,7 +73,7 @@ class RestorePlan:
         return replace(self, problems=(*self.problems, *problems))
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """Return the plan for people."""
         snapshot = (
             f"the snapshot {self.snapshot}, as of {tso.text(self.since)}"
             if self.snapshot
@@ -122,7 +124,7 @@ class RestorePlan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         lists = {name: tuple(value) for name, value in document.items() if isinstance(value, list)}
         return cls(
             **{

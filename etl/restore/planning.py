@@ -32,14 +32,16 @@ from sluice.tidb.table_name import exactly, fits, full_name
 __all__ = ["plan_restore", "plan_with"]
 
 _DISK_SPACE_FACTOR = 1.5
-"""Of rows in a database, to their size in memory: what pages leave free, and keys."""
+"""The disk space of rows in a database, relative to their size in memory: free space in pages, and
+keys.
+"""
 _MAX_STATEMENT_CHARS = 200
 
 
 def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
-    """What the request comes to, and in `problems` what hinders it.
+    """Return the request's plan, with what prevents it in `problems`.
 
-    Raises RestoreError when not even that can be known, SettingsError, DownstreamError, RelayError,
+    Raises RestoreError if there can't be a plan, SettingsError, DownstreamError, RelayError,
     OSError.
     """
     request.check()
@@ -68,7 +70,7 @@ class _RestorePlanner:
         self._problems: list[str] = []
         self._notes: list[str] = []
         self.is_snapshot_lacking = False
-        """Whether the snapshot doesn't hold all that was asked for: an older one may."""
+        """Whether the snapshot lacks some of the requested tables: an older one may not."""
 
     def plan(self) -> RestorePlan:
         past, request = self._sources, self._request
@@ -137,7 +139,7 @@ class _RestorePlanner:
             )
             self._problems.append(
                 f"{_abbreviate(lost)}: there before {tso.text(self._sources.since)}, and {where},"
-                " so their rows can't be told: leave them out with --table, or make a snapshot"
+                " so their rows are unknown: leave them out with --table, or make a snapshot"
                 " (`sluice snapshot make`) and take a moment after it"
             )
         for table, others in missing_references(family).items():
@@ -163,7 +165,7 @@ class _RestorePlanner:
             )
 
     def _copy(self, family: RestoreGroup, lineage: TableLineage, own: Settings) -> CopyPlan:
-        """What of the snapshot is loaded."""
+        """Return what of the snapshot is loaded."""
         past, source = self._sources, self._sources.source()
         if source is None or past.snapshot is None:
             return CopyPlan(past.since, 0)
@@ -208,7 +210,8 @@ class _RestorePlanner:
                 " another --into, or"
                 " have them"
                 " replaced:"
-                f" {' '.join(f'--replace {name}' for name in shown[:3])}{' …' if len(shown) > 3 else ''}"
+                f" {' '.join(f'--replace {name}' for name in shown[:3])}"
+                f"{' …' if len(shown) > 3 else ''}"
             )
         for (schema, name), why in held.not_replaceable.items():
             if self._may_replace((schema, name)):

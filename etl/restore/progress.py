@@ -11,5 +11,5 @@ CHANGES = "row changes"
 
 
 def table_progress(size: int) -> dict[str, TableProgress]:
-    """What there is to be applied: `size` bytes of the archive's files."""
+    """Return the progress of applying `size` bytes of the archive's files, at its begin."""
     return {CHANGES: TableProgress(JobCounts(), size)}

@@ -1,4 +1,7 @@
-"""The second half of a restore: what was committed after the snapshot, by the code that replicates."""
+"""Apply what was committed after the snapshot, the second half of a restore.
+
+The code is that of replication.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ class _RestoreCheckpointGuard:
         self._id = job.id
 
     def check_checkpoint(self, found: Checkpoint | None) -> None:
-        """Raises RestoreError if there is none: who wakes up after the job was given up begins
-        nothing anew.
+        """Raise RestoreError if there is no checkpoint.
+
+        So a process that wakes up after the job was cancelled begins nothing again.
         """
         if found is None:
             raise RestoreError(

@@ -16,19 +16,19 @@ __all__ = ["SAME_SERVER_INTO", "RestoreRequest"]
 SAME_SERVER_INTO = "{schema}_restored"
 _MAX_NAME_CHARS = 64
 _MAX_ROWS, _MAX_BYTES = 100_000, 64 << 20
-"""Of a batch of changes, at least: nobody waits for the first of them, and more cancel out in
-larger ones.
+"""Minimum sizes of a batch of changes: no reader waits for the first of them, and more changes
+cancel out in larger ones.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Everything that was committed through `until` (TSO.
+    """A request to restore all that was committed through `until`.
 
-    0: all that is landed when it is asked for), of the tables that fit one of `tables` then (globs
-    of ``schema.table``; () for all), into databases whose names `into` makes of the upstream's, on
-    the server of `target`, see `sluice.etl.settings.read_target` ({}: the pipeline's own).
-    `replacing`: tables there, by their full names, that are there already and are to be replaced.
+    `until`: TSO, 0: all that is landed at the request; of the tables that fit one of `tables` then
+    (globs of ``schema.table``; () for all), into databases with the names that `into` makes of the
+    upstream's, on the server of `target`, see `sluice.etl.settings.read_target` ({}: the pipeline's
+    own). `replacing`: existing tables there, by their full names, that are to be replaced.
     `verify`: compare every table with the state that Spark computes.
     """
 
@@ -52,7 +52,7 @@ class RestoreRequest:
         return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
-        """Raises RestoreError for a pattern that makes no names of databases."""
+        """Raise RestoreError for a pattern that makes no names of databases."""
         if "{schema}" not in self.into:
             raise RestoreError(
                 f"{self.into!r} is to make databases' names of the upstream's, and has no"
@@ -72,14 +72,16 @@ class RestoreRequest:
         return name
 
     def server(self, pipeline: Settings) -> Settings:
-        """The pipeline's settings with the server that is written to. Raises SettingsError."""
+        """Return the pipeline's settings with the target server. Raises SettingsError."""
         return with_target(pipeline, self.target) if self.target else pipeline
 
     def settings(
         self, pipeline: Settings, scratch: str, names: Iterable[tuple[str, str]]
     ) -> Settings:
-        """The settings by which it is applied: `names` are the upstream's (schema, table),
-        `scratch` the database in which checkpoint and dropped tables are kept until it is over.
+        """Return the settings by which changes are applied.
+
+        `names` are the upstream's (schema, table), `scratch` the database in which checkpoint and
+        dropped tables are kept until it is over.
         """
         own = self.server(pipeline)
         downstream = replace(own.downstream, checkpoint_schema=scratch, recycle_schema=scratch)
@@ -111,7 +113,7 @@ class RestoreRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(
             **{
                 **document,

@@ -55,7 +55,7 @@ log = logging.getLogger("sluice.restore")
 _LOCK_TIMEOUT_S = 60.0
 _RESULT_FILE = "restored.json"
 _MIN_SAMPLE_ROWS = 200_000
-"""So many rows or changes tell how fast a machine is."""
+"""The fewest rows or changes from which a machine's pace is measured."""
 
 
 class RestoreRun:
@@ -149,9 +149,7 @@ class RestoreRun:
         )
         made.log_bytes = plan.cost.log_bytes
         source = SnapshotSource(self._settings.archive_url, plan.snapshot, plan.since)
-        with ways.loads(
-            self._own, source
-        ) as make:  # which nobody asks for anything without a snapshot
+        with ways.loads(self._own, source) as make:  # not called if there is no snapshot
             made.load(make)
         self._summary = replace(
             self._summary, snapshot_rows=made.progress.rows, warnings=tuple(made.tables.warnings)
@@ -212,7 +210,7 @@ class RestoreRun:
         self._stage("verify")
 
     def _finish(self, kept: dict[str, Any]) -> RestoreSummary:
-        """The tables are what was asked for, and that is written down: the rest goes."""
+        """Record that the tables are as requested, and remove the rest."""
         self._run.check()
         self._clean()
         self._scratch.drop(self._plan.new_schemas)
@@ -244,14 +242,14 @@ class RestoreRun:
             )
         self._clean()
         summary = replace(self._summary, state=CANCELLED, left=tuple(left))
-        hint = "look at these tables, and remove what nobody needs" if left else ""
+        hint = "look at these tables, and remove what is not needed" if left else ""
         self._run.end(CANCELLED, said="; ".join(left), hint=hint, result=asdict(summary))
         return summary
 
     # Inside
 
     def _set_activity(self, what: str) -> None:
-        """What comes next. Raises StopRequested if the run is to end here, LeaseLostError."""
+        """Record the next activity. Raises StopRequested if the run is to end, LeaseLostError."""
         self._run.look()
         self._run.check_order()
         self._run.doing(what)
@@ -269,7 +267,7 @@ class RestoreRun:
         remove_files(open_storage(self._own.relay.url))
 
     def _load_result(self) -> dict[str, Any] | None:
-        """The result, if the tables are what was asked for."""
+        """Load the result, if the tables are as requested."""
         try:
             found: dict[str, Any] = json.loads(
                 self._storage().read(self._job.files.path(_RESULT_FILE))

@@ -1,9 +1,11 @@
-"""What a restore writes beside the tables that it restores: a database of its own on the server,
-gone when it is over.
+"""Manage a restore's scratch database on the server, which is gone when the restore is over.
 
-sluice_restore_<token>.checkpoint       how far it is, as a pipeline's own, and `sluice_copied` with the snapshot's chunks
-sluice_restore_<token>.sluice_begun     from here on whatever has a name of the restore's was made by it
-sluice_restore_<token>.replaced_<n>     tables that were there and are replaced, until the restore is done
+sluice_restore_<token>.checkpoint       how far it is, as a pipeline's own, and `sluice_copied`
+                                        with the snapshot's chunks
+sluice_restore_<token>.sluice_begun     from here on all that has a name of the restore's was
+                                        made by it
+sluice_restore_<token>.replaced_<n>     tables that were there and are replaced, until the
+                                        restore is done
 sluice_restore_<token>.t<id>_<seconds>  tables that the log drops, in case that it recovers them
 """
 

@@ -1,4 +1,4 @@
-"""What a restore reads: the snapshot that is nearest to the moment, and the windows from there on."""
+"""Open a restore's sources: the snapshot nearest to the moment, and the windows after it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class RestoreSources:
 
     @classmethod
     def open(cls, settings: Settings, until: int, snapshot: str | None = None) -> Self:
-        """`snapshot`: the id of the one to be used, "" for none; None: the latest one before `until`.
+        """Open the sources for `until`.
 
+        `base`: the id of the snapshot to use, "" for none; None: the latest one before `until`.
         Raises RestoreError if the moment isn't there, RelayGapError, RelayCorruptError, OSError.
         """
         archive, log = Archive.open(settings.archive_url), HistoryLog.load(settings)
@@ -77,13 +78,13 @@ class RestoreSources:
         if found is None and until < oldest:
             raise RestoreError(
                 f"the archive {settings.archive_url} begins at {tso.text(oldest)}, and there is no"
-                f" snapshot before {tso.text(until)}: `sluice archive status` says from when on one can"
-                " restore"
+                f" snapshot before {tso.text(until)}: `sluice archive status` shows the restorable"
+                " range"
             )
         return cls(archive, log, until, begins.cluster_id, oldest, log.archived[1] or oldest, found)
 
     def before(self) -> Self | None:
-        """The same past from the snapshot before.
+        """Return the same sources from the snapshot before.
 
         Then without one, from where the archive begins; None behind that.
         """
@@ -95,9 +96,10 @@ class RestoreSources:
         )
 
     def plan_with_fallback(self, plan: Callable[[RestoreSources], tuple[Plan, bool]]) -> Plan:
-        """What `plan` makes of this past, or of the youngest one before of which it says that
-        nothing lacks (its second value is false). If something lacks in each of them, what it makes
-        of this one.
+        """Return `plan`'s result for these sources, or for the youngest before that lack nothing.
+
+        Its second value is whether something lacks. If something lacks in each of them, the result
+        for these.
         """
         mine, lacking = plan(self)
         past = self
@@ -114,15 +116,15 @@ class RestoreSources:
         return self.snapshot.ts if self.snapshot else self.oldest
 
     def source(self) -> SnapshotSource | None:
-        """The snapshot's rows."""
+        """Open the snapshot's rows."""
         return (
             SnapshotSource.from_snapshot(self.archive.url, self.snapshot) if self.snapshot else None
         )
 
     def lineage(self) -> TableLineage:
-        """The schema from there on, followed to the moment.
+        """Follow the schema from the snapshot to the moment.
 
-        If it can't be, one with nothing but the problem.
+        If that fails, the lineage holds only the problem.
         """
         try:
             source = self.source()

@@ -12,9 +12,10 @@ __all__ = ["RestoreSummary", "RestoreVerification"]
 
 @dataclass(frozen=True, slots=True)
 class RestoreVerification:
-    """How the restored tables were verified: `tables` with `rows` were compared with the state that
-    Spark computes from snapshot and archive, and those of `with_tidb` with TiDB as it was at the
-    moment; `note` says what wasn't, and why.
+    """How the restored tables were verified.
+
+    `tables` with `rows` were compared with the state that Spark computes from snapshot and archive,
+    and those of `with_tidb` with TiDB as of the moment; `note` names what wasn't, and why.
     """
 
     tables: int = 0
@@ -27,8 +28,8 @@ class RestoreVerification:
 class RestoreSummary:
     """What was done.
 
-    `snapshot_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of each
-    stage, and of all. `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
+    `snapshot_rows`, `changes` and `ddls` count what this process loaded and applied; `seconds` of
+    each stage, and of all. `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
     """
 
     job: str
@@ -42,7 +43,7 @@ class RestoreSummary:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     verified: RestoreVerification = RestoreVerification()
     pace: Mapping[str, float] = field(default_factory=dict)
-    """See `sluice.etl.restore.estimate`: as this one went, as far as it tells."""
+    """The measured pace of this restore, see `sluice.etl.restore.estimate`."""
     warnings: tuple[str, ...] = ()
     state: str = DONE
     left: tuple[str, ...] = ()

@@ -17,10 +17,10 @@ _SYSTEM = "information_schema.TABLES WHERE TABLE_SCHEMA"
 
 @dataclass(slots=True)
 class TargetState:
-    """Of the names that are asked about: tables that are there, databases that aren't.
+    """The requested names at the target: existing tables, missing databases.
 
-    `kinds`: as DROP says TABLE, VIEW, SEQUENCE. `stuck`: why one that is there can't be set aside,
-    by name.
+    `kinds`: TABLE, VIEW, SEQUENCE, as in DROP. `stuck`: why an existing one can't be set aside, by
+    name.
     """
 
     tables: list[Name] = field(default_factory=list)
@@ -30,7 +30,7 @@ class TargetState:
 
 
 def inspect_target(session: MySQLSession, names: Sequence[Name]) -> TargetState:
-    """What is there of these (schema, table). Raises DownstreamError."""
+    """Return which of these (schema, table) exist. Raises DownstreamError."""
     wanted = {(folded(schema), folded(name)) for schema, name in names}
     schemas = {schema for schema, _ in names}
     there = {

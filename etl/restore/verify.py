@@ -1,6 +1,7 @@
-"""Whether restored tables are what they were: each is compared, rows in whatever order, with the
-state that Spark computes from snapshot and archive by other means than those that restored it, and with
-TiDB as it was then if that still knows.
+"""Verify restored tables: compare each, rows in whatever order, with what Spark computes.
+
+Spark computes the state from snapshot and archive by other means than those that restored it. It is
+also compared with TiDB as of the moment, if TiDB still has that.
 """
 
 from __future__ import annotations

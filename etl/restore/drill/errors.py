@@ -1,4 +1,4 @@
-"""Why there is no drill, and what one that failed says."""
+"""Define the errors of drills: that none is possible, and that one failed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ __all__ = ["DrillError", "DrillFailedError"]
 class DrillError(RequestError):
     """There is nothing to try yet, or not as it was asked for. Nothing has changed."""
 
-    hint = (
-        "`sluice archive status` says what can be restored; `sluice snapshot make` makes a snapshot"
-    )
+    hint = "`sluice archive status` shows the restorable range; `sluice snapshot make` makes one"
 
 
 class DrillFailedError(SluiceError):

@@ -1,9 +1,8 @@
-"""Jobs of the kind `drill`: restoring is tried, so that it works when it is needed, and it is known
-how long it takes.
+"""Run jobs of the kind `drill`: try a restore, so that it works and its duration is known.
 
 A drill has a restore made (`sluice.etl.restore`, a job of its own) of some tables as of some moment
-into databases of their own, which verifies them; then it drops them. Which restore that is stands
-in its file `restore.json`, so another process goes on with it, or takes it back.
+into databases of their own, which verifies them; then it drops them. The restore's id is in the
+drill's file `restore.json`, so another process continues it, or takes it back.
 """
 
 from __future__ import annotations
@@ -72,9 +71,9 @@ ShowProgress = Callable[[CopyProgressCounts], None]
 
 @dataclass(frozen=True, slots=True)
 class RestoreTestRequest:
-    """So many `tables`, which have at most about `max_bytes` in memory together, as of `ts` (TSO).
+    """A request for a drill of `tables` tables, of at most about `max_bytes` in memory together.
 
-    None: of any moment that can be restored.
+    They are restored as of `ts` (TSO), None: as of any moment that can be restored.
     """
 
     tables: int = 5
@@ -102,9 +101,10 @@ class DrillSummary:
 
 
 def is_due(settings: Settings, now_ms: int | None = None) -> bool:
-    """Whether `[archive] drills-every` has passed since the last drill was begun, and there is
-    something to restore. The first one is due a day after this was asked for the first time, if not
-    before.
+    """Return whether `[archive] drills-every` has passed since the last drill was begun.
+
+    There also has to be something to restore. The first drill is due a day after the first call, or
+    after `drills-every` if that is shorter.
     """
     every_ms = settings.archive.drills_every_ms
     if not every_ms or settings.downstream.type != "mysql":
@@ -119,7 +119,7 @@ def is_due(settings: Settings, now_ms: int | None = None) -> bool:
 
 
 def _first_asked_ms(settings: Settings, now: int) -> int:
-    """When it was asked for the first time whether a drill is due (Unix ms): this is written down."""
+    """Return when this was called for the first time (Unix ms), which is recorded."""
     storage = settings.open_relay().storage
     with contextlib.suppress(FileExistsError):
         storage.create(_FIRST_ASKED_FILE, json.dumps({"asked_ms": now}).encode() + b"\n")
@@ -127,7 +127,7 @@ def _first_asked_ms(settings: Settings, now: int) -> int:
 
 
 def create_or_resume(settings: Settings, wish: RestoreTestRequest, by: str) -> Job:
-    """The job that does this: one that was begun and isn't over, else a new one.
+    """Return the unfinished drill, else a new one.
 
     What one that failed has left is removed first. Raises DrillError, and as `cancel_drill`.
     """
@@ -155,7 +155,7 @@ def run_drill(
     ways: RestoreExecutor | None = None,
     on_progress: ShowProgress = lambda _: None,
 ) -> DrillSummary:
-    """Do it, or go on with it, until it is done or somebody orders it to pause or to be cancelled.
+    """Run the drill, or continue it, until it is done or an operator pauses or cancels it.
 
     Raises DrillError if nothing can be restored yet, DrillFailedError if restoring failed,
     JobRunsError, JobError, LeaseLostError, DownstreamError, relay errors.
@@ -202,9 +202,10 @@ def _saved_choice(settings: Settings, job: Job) -> TableChoice:
 
 
 def _restore(settings: Settings, job: Job, choice: TableChoice) -> Job:
-    """The restore of this drill.
+    """Return the restore of this drill.
 
-    If a process was killed before it wrote down which it is, the same one is found: it isn't over.
+    If a process was killed before it recorded the restore's id, the same one is found: it isn't
+    over.
     """
     known = _known_restore(settings, job)
     if known is not None:
@@ -231,7 +232,7 @@ def _known_restore(settings: Settings, job: Job) -> Job | None:
 
 
 def _finished_restore(restore: Job) -> RestoreSummary | None:
-    """What became of it, if a process before this one has finished it."""
+    """Return the restore's summary, if an earlier process has finished it."""
     entry = restore.entry()
     return RestoreSummary(**entry.result) if entry.state == DONE and entry.result else None
 
@@ -251,7 +252,7 @@ def _run_restore(
 
 @contextlib.contextmanager
 def _forward_orders(run: JobRun, restore: Job) -> Iterator[None]:
-    """What is ordered of the drill is ordered of its restore."""
+    """Forward the drill's orders to its restore."""
 
     def pass_on() -> bool:
         if run.order is None:
@@ -268,7 +269,7 @@ def _forward_orders(run: JobRun, restore: Job) -> Iterator[None]:
 def _stopped(
     settings: Settings, job: Job, run: JobRun, choice: TableChoice, done: RestoreSummary
 ) -> DrillSummary:
-    """The restore was paused, or given up."""
+    """End the drill after its restore was paused or cancelled."""
     run.look()
     state = PAUSED if done.state == PAUSED and run.order != CANCEL else CANCELLED
     if state == CANCELLED and (restore := _known_restore(settings, job)) is not None:

@@ -35,16 +35,17 @@ class TableChoice:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(int(document["ts"]), tuple(map(str, document["tables"])))
 
 
 def pick_tables(
     settings: Settings, ts: int | None, count: int, max_bytes: int, dice: random.Random
 ) -> TableChoice:
-    """Up to `count` tables, which hold at most about `max_bytes` in memory together but for the
-    first one, as of `ts` (TSO), or of any moment that can be restored. Raises DrillError if nothing
-    can be.
+    """Pick up to `count` random tables to restore.
+
+    They hold at most about `max_bytes` in memory together, but for the first one. They are picked
+    as of `ts` (TSO), or of any moment that can be restored. Raises DrillError if there is none.
     """
     for moment in _moments(settings, dice) if ts is None else [ts]:
         if sizes := _sizes(settings, moment):
@@ -61,7 +62,7 @@ def pick_tables(
 
 
 def _moments(settings: Settings, dice: random.Random) -> Iterator[int]:
-    """Some moments at which something can be restored. Raises DrillError if there is none."""
+    """Yield some moments at which something can be restored. Raises DrillError if there is none."""
     status = archive_status(settings)
     begin = max(status.whole_from_ts, min((table.from_ts for table in status.tables), default=0))
     if not begin:
@@ -78,8 +79,9 @@ def _fitting(names: Sequence[str], sizes: Mapping[str, int], max_bytes: int) -> 
 
 
 def _sizes(settings: Settings, ts: int) -> dict[str, int]:
-    """The tables that can be restored as of a moment from the snapshot next to it, with about how many
-    bytes they have.
+    """Return the tables that can be restored as of a moment, with their estimated bytes.
+
+    They are restored from the nearest snapshot.
     """
     snapshot = SnapshotStore(Archive.open(settings.archive_url).storage).latest(ts)
     rows = _by_id(snapshot) if snapshot is not None else {}
@@ -101,7 +103,5 @@ def _by_id(snapshot: ArchiveSnapshot) -> dict[int, int]:
 
 
 def _fits(name: str) -> bool:
-    """Whether a table can be asked for by its name, and its database's name has room for more
-    letters.
-    """
+    """Return whether a table can be named, and its database's name has room for more letters."""
     return len(INTO.replace("{schema}", TableName.parse(name).schema)) <= _MAX_NAME_CHARS
