@@ -135,7 +135,7 @@ class AlignedChunk:
         return full_name(self.schema, self.table)
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         return _dump(asdict(self))
 
     @classmethod
@@ -178,7 +178,7 @@ class ChunkReady:
 
     @property
     def rows(self) -> int:
-        """In all files."""
+        """Return the bytes of all files."""
         return sum(load.rows for load in self.loads)
 
 
@@ -307,7 +307,7 @@ class AlignedChunks:
         return REMOVED
 
     def exists(self, at_ts: int) -> bool:
-        """Whether there is an aligned chunk at this timestamp now."""
+        """Return whether there is an aligned chunk at this timestamp now."""
         try:
             self._storage.read(_path(at_ts))
         except FileNotFoundError:
@@ -346,7 +346,7 @@ class AlignedChunks:
         return PendingChunks(tuple(pending), tables)
 
     def due(self, after_ts: int, now_ts: int) -> bool:
-        """Whether there is an aligned chunk behind `after_ts` and through `now_ts` (TSOs).
+        """Return whether there is an aligned chunk behind `after_ts` and through `now_ts` (TSOs).
 
         One listing.
         """

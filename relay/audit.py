@@ -40,7 +40,7 @@ class AuditEntry:
     token: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return asdict(self)
 
 

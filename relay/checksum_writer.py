@@ -43,11 +43,11 @@ class ChecksumWriter(WriteOnlyFile):
 
     @property
     def crc32c_since_mark(self) -> int:
-        """Of all that was written, unless `mark` was called."""
+        """Return the checksum of all that was written, unless `mark` was called."""
         return self.crc32c if self._since_mark is None else self._since_mark
 
     def mark(self) -> int:
-        """From here on `crc32c_since_mark` counts; how many bytes have been written."""
+        """Begin `crc32c_since_mark` here, and return the number of bytes written."""
         self._since_mark = 0
         return self.written
 

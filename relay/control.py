@@ -41,7 +41,7 @@ class Control:
     accepted: str | None = None
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod

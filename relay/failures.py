@@ -49,7 +49,7 @@ class Failures:
         self._storage.replace(_answer_path(failure.what), b"%d\n" % failure.made_ms)
 
     def is_answered(self, failure: Failure) -> bool:
-        """Whether the task of this failure may go on. Raises OSError."""
+        """Return whether the task of this failure may go on. Raises OSError."""
         try:
             return self._storage.read(_answer_path(failure.what)).strip() == b"%d" % failure.made_ms
         except FileNotFoundError:

@@ -19,7 +19,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def to_text(value: Any) -> str:
-    """As records are written."""
+    """Return JSON text in the form of records."""
     return _ENCODER.encode(value)
 
 

@@ -120,7 +120,7 @@ class RelayLog:
 
     @classmethod
     def of_pipeline(cls, url: str, name: str, downstream: str) -> RelayLog:
-        """As `open`, for the pipeline of that name that writes to `downstream`.
+        """Open it as `open` does, for the pipeline of that name that writes to `downstream`.
 
         Raises RelayError, OSError.
         """
@@ -142,7 +142,7 @@ class RelayLog:
 
     @property
     def storage(self) -> Storage:
-        """Where its files are."""
+        """Return the storage of its files."""
         return self._storage
 
     # Writing
@@ -394,7 +394,7 @@ class RelayLog:
         return ControlFile(self._orders).change(change)
 
     def ownership(self) -> Ownership | None:
-        """Which downstream these windows go to; None if none was ever written to.
+        """Return the downstream of these windows; None if none was ever written to.
 
         Raises RelayCorruptError.
         """
@@ -509,7 +509,7 @@ class RelayLog:
             yield from _starts_of(self._listed(hour))
 
     def _starts_before(self, ts: int) -> Iterator[int]:
-        """Where windows begin, the newest first."""
+        """Yield where windows begin, the newest first."""
         hours = self._storage.names("windows")
         for hour in reversed(hours[: bisect.bisect_right(hours, hour_of(ts))]):
             yield from (lo for lo in _starts_of(reversed(self._listed(hour))) if lo < ts)
@@ -569,7 +569,7 @@ class RelayLog:
 
 
 def _name(lo: int) -> str:
-    """Of the record of the window that begins at lo, in its hour."""
+    """Return the name of the record of the window that begins at lo, in its hour."""
     return window_path(lo).rpartition("/")[2]
 
 

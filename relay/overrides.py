@@ -66,15 +66,15 @@ class Override:
 
     @property
     def named(self) -> int:
-        """Return the commit_ts, or minus the start_ts if one of several is meant: see `is_named`."""
+        """Return the commit_ts, or minus the start_ts for one of several: see `is_named`."""
         return _named(self.commit_ts, self.start_ts)
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         return json.dumps(self.to_dict(), ensure_ascii=False).encode() + b"\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; `start_ts` only if it names one of several."""
+        """Return it as JSON values; `start_ts` only if it names one of several."""
         document = asdict(self) | {"sql": list(self.sql)}
         if not self.start_ts:
             del document["start_ts"]
@@ -171,7 +171,7 @@ class Overrides:
         )
 
     def used_ms(self) -> dict[int, int]:
-        """By `Override.named`, when (Unix ms) each override that was used was first used."""
+        """Return the first use (Unix ms) of each used override, by `Override.named`."""
         found = {}
         for key in _keys(_USED, self._names()):
             try:

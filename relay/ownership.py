@@ -48,7 +48,7 @@ class Ownership:
     """Whether this pipeline has written a checkpoint there."""
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -75,7 +75,7 @@ class StopMark:
     made_ms: int
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         return json.dumps(asdict(self), ensure_ascii=False).encode() + b"\n"
 
     @classmethod

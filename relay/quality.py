@@ -75,7 +75,7 @@ class QualityRun:
     """The cause of the state ``error``."""
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
@@ -123,7 +123,10 @@ class QualityRuns:
         return next(self._each(), [])
 
     def newest_ms(self) -> int:
-        """When the newest run began, Unix ms; 0 if there is none. Raises OSError, RelayError."""
+        """Return when the newest run began, in Unix ms; 0 if there is none.
+
+        Raises OSError, RelayError.
+        """
         return int(next(iter(self._names()), "0").split("-")[0])
 
     def _each(self) -> Iterator[list[QualityRun]]:

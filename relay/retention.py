@@ -55,7 +55,7 @@ ARCHIVE_CONSUMER = "archive"
 
 
 def consumer_name(downstream: str) -> str:
-    """By which name a pipeline that applies to `downstream` is among the consumers."""
+    """Return the consumer name of a pipeline that applies to `downstream`."""
     return f"apply-{zlib.crc32(downstream.encode()):08x}"
 
 

@@ -97,7 +97,7 @@ def selection(file: str, bands: Iterable[Band]) -> str:
 
 
 def is_selection(path: str) -> bool:
-    """Whether a path names row groups of a log file, and not a file."""
+    """Return whether a path names row groups of a log file, and not a file."""
     return "#" in path
 
 
@@ -186,12 +186,12 @@ class LogFileWriter:
 
     @property
     def bytes(self) -> int:
-        """Of the file; whole behind `close`."""
+        """Return it for the file; whole behind `close`."""
         return self._out.written
 
     @property
     def crc32c(self) -> int:
-        """Of the file; whole behind `close`."""
+        """Return it for the file; whole behind `close`."""
         return self._out.crc32c
 
     def write_band(self, changes: pa.Table) -> Band:

@@ -66,11 +66,11 @@ class TableVerified:
 
     @property
     def equal(self) -> bool:
-        """Whether it was compared and no row differs."""
+        """Return whether it was compared and no row differs."""
         return not (self.differences or self.problem)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
@@ -96,11 +96,11 @@ class VerifiedRun:
 
     @property
     def differences(self) -> int:
-        """How many rows differ in all tables."""
+        """Return how many rows differ in all tables."""
         return sum(table.differences for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return asdict(self) | {"tables": [table.to_json() for table in self.tables]}
 
     @classmethod

@@ -46,7 +46,7 @@ class WakeupSocket:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether it rang for what was found the last time."""
+        """Return whether it rang for what was found the last time."""
         return self._is_reliable
 
     def found(self) -> None:

@@ -41,7 +41,7 @@ class WindowRecord:
     It has every table that existed then and has rows inside.
     """
     ddls: tuple[Mapping[str, Any], ...] = ()
-    """By commit_ts, which several may share; see docs/reference/files-on-disk.md."""
+    """DDL by commit_ts, which several may share; see docs/reference/files-on-disk.md."""
     truncated_tables: tuple[int, ...] = ()
     """Ids with rows inside that belong to tables truncated before: these rows are to be dropped."""
     timings_ms: Mapping[str, Any] = field(default_factory=dict)
@@ -182,5 +182,5 @@ def hour_of(ts: int) -> str:
 
 
 def window_path(lo: int) -> str:
-    """Where the record of the window that begins at lo is."""
+    """Return the path of the record of the window that begins at lo."""
     return f"windows/{hour_of(lo)}/{lo:020d}.json"

@@ -26,7 +26,7 @@ class WindowLog(Protocol):
 
     @property
     def overrides(self) -> Overrides:
-        """What operators decided about transactions and DDL in the windows."""
+        """Return operators' overrides of transactions and DDL in the windows."""
 
     def first(self) -> WindowRecord | None:
         """Return the oldest window, None if there is none."""

@@ -1,4 +1,4 @@
-"""What a binlog that TiDB sends to a pump is: its field `tp`.
+"""The kinds of binlog that TiDB sends to a pump: its field `tp`.
 
 Source: BinlogType in tidb/proto/binlog.proto.
 """
@@ -10,4 +10,4 @@ from typing import Final
 PREWRITE: Final = 0
 COMMIT: Final = 1
 ROLLBACK: Final = 2
-"""Also a fake binlog's, whose start_ts is its commit_ts."""
+"""A fake binlog has this kind, too; its start_ts is its commit_ts."""

@@ -1,9 +1,8 @@
-"""Compiles the kernels, each beside its source, where there is a C compiler: `python -m
-sluice.tidb.build_native`.
+"""Compile the kernels, each beside its source, where there is a C compiler.
 
-A kernel is a folder `kernel` with a `compiled.c`, and with the same in Python, or nothing, in its
-place. `bin/setup` runs this, and hatch_build.py for a wheel. One file serves Python 3.11 and all
-that come after (abi3).
+Run it by `python -m sluice.tidb.build_native`. A kernel is a folder `kernel` with a `compiled.c`,
+and with the same in Python, or nothing, in its place. `bin/setup` runs this, and hatch_build.py for
+a wheel. One file serves Python 3.11 and all that come after (abi3).
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _with_source() -> Iterator[str]:
 
 
 def warning(failed: dict[str, str]) -> str:
-    """Return one warning for all kernels that aren't compiled: what is slower, why, and what to do."""
+    """Return one warning for all kernels that aren't compiled: effect, cause and remedy."""
     kernels_by_reason: dict[str, list[str]] = {}
     for kernel, reason in failed.items():
         kernels_by_reason.setdefault(reason, []).append(kernel)

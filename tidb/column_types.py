@@ -1,8 +1,7 @@
-"""The numbers of TiDB's column types (`tp` of ColumnInfo) and the bits of their `flag`, which are
-MySQL's protocol's.
+"""The numbers of TiDB's column types (`tp` of ColumnInfo) and the bits of their `flag`.
 
-Source: pkg/parser/mysql/type.go of TiDB. Text and its binary twin (TEXT and BLOB, CHAR and BINARY)
-have one number and differ in their character set.
+They are those of MySQL's protocol. Source: pkg/parser/mysql/type.go of TiDB. Text and its binary
+twin (TEXT and BLOB, CHAR and BINARY) have one number and differ in their character set.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ NAMES: Final = {
     CHAR: "char",
     GEOMETRY: "geometry",
 }
-"""What TiDB calls each."""
+"""TiDB's name for each type."""
 BYTES_NAMES: Final = {
     "tinytext": "tinyblob", "mediumtext": "mediumblob", "longtext": "longblob", "text": "blob",
     "varchar": "varbinary", "char": "binary",
@@ -106,7 +105,7 @@ KINDS: Final = {
     CHAR: "text",
     GEOMETRY: "binary",
 }
-"""How values of each are handled; of text in the character set `binary` it is "binary"."""
+"""The kind of each type's values; text in the character set `binary` is "binary"."""
 
 VARYING: Final = (VARCHAR, VAR_STRING)
 LONG: Final = (TINYTEXT, TEXT, MEDIUMTEXT, LONGTEXT)
@@ -116,7 +115,7 @@ FLAG_NOT_NULL: Final = 1
 FLAG_PRIMARY_KEY: Final = 2
 FLAG_UNIQUE_KEY: Final = 4
 FLAG_MULTIPLE_KEY: Final = 8
-"""In an index that isn't unique, or not its first column."""
+"""The column is in an index that isn't unique, or isn't its first column."""
 FLAG_UNSIGNED: Final = 32
 FLAG_ZEROFILL: Final = 64
 FLAG_AUTO_INCREMENT: Final = 512

@@ -35,7 +35,7 @@ class CompactJobList:
 
     @classmethod
     def from_jobs(cls, jobs: Iterable[tuple[int, bytes]]) -> Self:
-        """From job ids and TiDB's JSON. Raises HistoryError, SchemaError."""
+        """Parse jobs from their ids and TiDB's JSON. Raises HistoryError, SchemaError."""
         packed = cls()
         codec = pa.Codec(_CODEC, compression_level=1)
         for job_id, data in jobs:
@@ -59,9 +59,7 @@ class CompactJobList:
         return self._finished[0].schema_version if self._finished else None
 
     def version_at(self, ts: int) -> int:
-        """The highest schema version that a job left behind which had ended by `ts` (TSO), 0 if
-        none had.
-        """
+        """Return the highest schema version of the jobs that had ended by `ts` (TSO), or 0."""
         return max(
             (each.schema_version for each in self._finished if each.finished_ts <= ts), default=0
         )
@@ -80,8 +78,9 @@ class CompactJobList:
         )
 
     def ended_behind(self, ts: int, schema_version: int) -> Iterator[DdlHistoryJob]:
-        """Those through `schema_version` that ended behind a TSO, although DDL of a higher version
-        may be older.
+        """Yield the jobs through `schema_version` that ended behind a TSO.
+
+        DDL of a higher version may nevertheless be older.
         """
         return (
             _unpack(each)
@@ -94,8 +93,9 @@ class CompactJobList:
         return (_unpack(each) for each in self._finished if each.schema_version > schema_version)
 
     def ids_through(self, schema_version: int, without: Collection[int] = frozenset()) -> set[int]:
-        """The ids of the same, and of those that changed nothing: what a schema of that version
-        knows of.
+        """Return the ids of the jobs that a schema of that version contains.
+
+        They are those of the jobs through it, and of those that changed nothing.
         """
         known = {
             each.id

@@ -1,5 +1,6 @@
-"""TiDB's DDL job types (its ActionType) by number, under the names that TiDB gives them, and the
-sets of them that tell what a job does to rows.
+"""TiDB's DDL job types (its ActionType) by number, under TiDB's names.
+
+Sets of them group the jobs by what they do to rows.
 """
 
 from __future__ import annotations
@@ -87,8 +88,7 @@ class Action(IntEnum):
     REORGANIZE_PARTITION = 64, "alter table reorganize partition"
     ALTER_TTL = 65, "alter table ttl"
     ALTER_TTL_ENABLE = 66, "alter table ttl_enable"
-    """Of TiDB 6.5's development; no release has jobs of it, and TiDB knows no name for it any more.
-    """
+    """Of TiDB 6.5's development; no release has such jobs, and TiDB has no name for it any more."""
     REMOVE_TTL = 67, "alter table no_ttl"
     CREATE_RESOURCE_GROUP = 68, "create resource group"
     ALTER_RESOURCE_GROUP = 69, "alter resource group"

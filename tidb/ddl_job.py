@@ -1,8 +1,7 @@
-"""What a DDL job does, as window records tell it: the one place that knows the keys of a record's
-`ddls` and `moved`.
+"""A DDL job's effect as window records hold it: the keys of a record's `ddls` and `moved`.
 
-JSON that an older version wrote stays readable: a key that it didn't have yet is taken for what it
-meant then. Keys that are not known are passed over.
+No other module knows these keys. JSON that an older version wrote stays readable: a key that it
+didn't have yet is taken for what it meant then. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sluice.tidb.schema import STATE_DELETE_ONLY, Schema, Table
 
 @dataclass(frozen=True, slots=True)
 class DdlEffect:
-    """What one job leaves behind, by id; None = gone. Ids that aren't named are as before."""
+    """A job's effect, by id; None = gone. Ids that aren't named are as before."""
 
     schemas: Mapping[int, Schema | None] = field(default_factory=dict)
     tables: Mapping[int, Table | None] = field(default_factory=dict)
@@ -33,7 +32,7 @@ class DdlEffect:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> DdlEffect:
-        """The inverse of `to_json`."""
+        """Parse what `to_json` wrote."""
         return cls(schemas_by_id(document.get("schemas")), tables_by_id(document.get("tables")))
 
 
@@ -42,7 +41,7 @@ class DdlJob:
     """A DDL job that was committed, on its way downstream."""
 
     commit_ts: int
-    """Of its binlog (TSO); so is `start_ts`."""
+    """The commit ts of its binlog (TSO); `start_ts` is of its binlog, too."""
     start_ts: int = 0
     job_id: int = 0
     schema_state: int = 0
@@ -52,19 +51,21 @@ class DdlJob:
     type: int = 0
     """See `sluice.tidb.ddl_actions`."""
     schema_version: int = 0
-    """That it leaves behind."""
+    """The schema version after the job."""
     schema_name: str = ""
     table_name: str = ""
     effect: DdlEffect = field(default_factory=DdlEffect, repr=False)
     time_zone: str = ""
     """The zone in which it converted values; "" where TiDB didn't note it."""
     sql_mode: int | None = None
-    """In which it converted values, TiDB's bits; None where TiDB didn't note it."""
+    """TiDB's bits of the SQL mode in which it converted values; None if TiDB didn't record it."""
     converted_from_ts: int = 0
-    """Since when it converted values (TSO); 0: not known."""
+    """When it began to convert values (TSO); 0: not known."""
     began_ts: int = 0
-    """With `finished_ts` (TSO) and `versions` only where rows follow the job's steps, see
-    MOVES_ROWS.
+    """When the job began (TSO).
+
+    It is set, as `finished_ts` (TSO) and `versions` are, only where rows follow the job's steps,
+    see MOVES_ROWS.
     """
     finished_ts: int = 0
     versions: tuple[int, ...] = ()
@@ -74,17 +75,16 @@ class DdlJob:
     tables as of lo.
     """
     asked: bool = False
-    """Whether TiKV was asked by which definition the rows around it were written: then their
-    `schema_version` in the relay log says so, whatever the binlog named.
+    """Whether TiKV gave the definition of the rows around it.
+
+    Then their `schema_version` in the relay log has it, whatever the binlog named.
     """
     ahead: tuple[int, ...] = ()
     """Transactions (start_ts) in windows before that wrote by the definition that it leaves behind,
     though their rows there name an older version.
     """
     row_ids_differ: bool = False
-    """Whether TiDB wrote rows into the old and the new partition under different hidden row ids
-    while it ran.
-    """
+    """Whether a row had different hidden row ids in the old and the new partition while it ran."""
 
     @property
     def title(self) -> str:
@@ -93,8 +93,9 @@ class DdlJob:
 
     @property
     def has_only_begun(self) -> bool:
-        """Whether this is the first of a DROP COLUMN's two binlogs, which leaves the table as it
-        is.
+        """Return whether this is the first of a DROP COLUMN's two binlogs.
+
+        That one leaves the table as it is.
         """
         return self.type in DROPS_COLUMNS and self.schema_state == STATE_DELETE_ONLY
 
@@ -117,7 +118,10 @@ class DdlJob:
                 yield old, table
 
     def past_move(self, before: Mapping[int, Table | None]) -> FinishedRowMove:
-        """What it moves, if it is of MOVES_ROWS. `before`: the tables it changes as they were."""
+        """Return the rows' move, if it is of MOVES_ROWS.
+
+        `before`: the tables before its changes.
+        """
         return FinishedRowMove(
             self.type,
             self.job_id,
@@ -132,7 +136,7 @@ class DdlJob:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a window record has it."""
+        """Return it as a window record has it."""
         document = {name: getattr(self, name) for name in _PLAIN}
         document["effect"] = self.effect.to_json()
         document |= {
@@ -156,9 +160,9 @@ class DdlJob:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`.
+        """Parse what `to_json` wrote.
 
-        Raises KeyError without a commit_ts; SchemaError comes when a table is looked at.
+        Raises KeyError without a commit_ts; SchemaError comes when a table is read.
         """
         return cls(**_values(document))
 
@@ -182,7 +186,7 @@ class FinishedRowMove:
     ahead: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As a window record has it."""
+        """Return it as a window record has it."""
         document: dict[str, Any] = {
             "type": self.type,
             "job_id": self.job_id,
@@ -197,7 +201,7 @@ class FinishedRowMove:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FinishedRowMove:
-        """The inverse of `to_json`."""
+        """Parse what `to_json` wrote."""
         return DdlJob.from_json({"commit_ts": 0, **document}).past_move(
             tables_by_id(document["before"])
         )
@@ -217,7 +221,7 @@ _PLAIN = (
 
 
 def _values(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a DdlJob."""
+    """Return the fields of a DdlJob."""
     numbers = (
         "start_ts",
         "job_id",

@@ -1,8 +1,8 @@
-"""The schema versions a DDL job went through, and what of it rows show before and after its binlog.
+"""The schema versions of a DDL job, and how rows show them before and after its binlog.
 
 TiDB changes a schema in steps, each with a version of its own, writes the DDL binlog with the last
 one, and lets sessions be one version behind. Rows carry the version of their session.
-``Diff:<version>`` in TiKV says which table each version was about.
+``Diff:<version>`` in TiKV names the table of each version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sluice.tidb.job import DdlHistoryJob
 from sluice.tidb.schema import STATE_PUBLIC, STATE_WRITE_ONLY, Index, Table
 
 ReadDiff = Callable[[int], Mapping[str, Any] | None]
-"""From a schema version to its diff, None if TiKV has none."""
+"""Maps a schema version to its diff, None if TiKV has none."""
 
 LONGEST_STATEMENT = tso.span(10_000)
 """Ten seconds of TSO."""
@@ -27,9 +27,9 @@ _MAX_VERSION_GAP = 32  # versions of other jobs between two of one
 
 
 def versions_of(job: DdlHistoryJob, since: int, read_diff: ReadDiff) -> list[int]:
-    """The job's schema versions, ascending.
+    """Return the job's schema versions, ascending.
 
-    `since`: that of the job before it on the same table.
+    `since`: the version of the job before it on the same table.
     """
     found = [job.schema_version]
     if job.type not in MOVES_ROWS:
@@ -49,14 +49,15 @@ def versions_of(job: DdlHistoryJob, since: int, read_diff: ReadDiff) -> list[int
 
 
 def possibly_applied_through(job: DdlHistoryJob) -> int:
-    """The commit timestamp up to which rows may have been written by statements that were planned
-    before the job, whatever version they name.
+    """Return the last commit ts of rows by statements that were planned before the job.
+
+    Whatever version these rows name.
     """
     return job.finished_ts + LONGEST_STATEMENT
 
 
 def finished_row_move(moved: RowMove, versions: Iterable[int]) -> FinishedRowMove:
-    """A job after which rows lie elsewhere, for a window record."""
+    """Return the record of a job that has moved rows, for a window record."""
     job = moved.job
     return FinishedRowMove(
         job.type,
@@ -71,8 +72,9 @@ def finished_row_move(moved: RowMove, versions: Iterable[int]) -> FinishedRowMov
 
 
 def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, bool]:
-    """The tables of which these schema versions may have given up a unique key, or (True)
-    partitions, whose rows then are in no key's way.
+    """Return the tables that may have lost a unique key, or (True) partitions, in these versions.
+
+    Rows of lost partitions conflict with no key.
     """
     found: dict[int, bool] = {}
     for version in versions:
@@ -84,9 +86,10 @@ def loosened_tables(versions: Iterable[int], read_diff: ReadDiff) -> dict[int, b
 
 
 def relaxed_indexes(table: Table, info: Mapping[str, Any] | None) -> list[int]:
-    """The ids of unique indexes that the upstream enforces no longer, though no DDL binlog has said
-    so yet. `info`: the table's TableInfo as it is by now, None if it is gone. An index that is
-    being dropped is enforced while rows are still written to it.
+    """Return the ids of unique indexes that the upstream no longer enforces, ahead of DDL binlogs.
+
+    `info`: the table's present TableInfo, None if the table is gone. An index that is being dropped
+    is enforced while rows are still written to it.
     """
     if info is None:
         return []
@@ -101,7 +104,7 @@ def relaxed_indexes(table: Table, info: Mapping[str, Any] | None) -> list[int]:
 
 
 def as_info(table: Table) -> dict[str, Any]:
-    """What `relaxed_indexes` needs of a table's TableInfo."""
+    """Return the part of a table's TableInfo that `relaxed_indexes` needs."""
     return {"index_info": [{"id": index.id, "state": index.state} for index in table.indexes]}
 
 

@@ -1,6 +1,4 @@
-"""The session in which TiDB converted values when a column's type was changed, as far as a DDL job
-notes it.
-"""
+"""The session in which TiDB converted values for a changed column type, from its DDL job."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _UTC = {"UTC", "ETC/UTC", "+00:00"}
 
 
 def session_of(ddl: DdlJob) -> ConversionSession:
-    """The upstream session of a DDL job, as far as TiDB noted it."""
+    """Return the upstream session of a DDL job, as far as TiDB recorded it."""
     began = ddl.converted_from_ts
     return ConversionSession(
         ddl.sql_mode,

@@ -1,4 +1,4 @@
-"""How TiDB compares names: by their lower case, rune by rune."""
+"""TiDB's comparison of names: by their lower case, rune by rune."""
 
 from __future__ import annotations
 

@@ -17,11 +17,10 @@ _PACKAGE = "sluice/tidb/_pb"
 
 
 def generate(folder: Path = _TIDB) -> list[Path]:
-    """Writes `<folder>/_pb/*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py` from
-    `<folder>/proto/*.proto`.
+    """Generate `<folder>/_pb/*_pb2.py`, `*_pb2.pyi` and `*_pb2_grpc.py`.
 
-    Returns the files written. Raises RuntimeError if protoc refuses a file (its messages are on
-    stderr) and ImportError if grpcio-tools is missing.
+    The sources are `<folder>/proto/*.proto`. Returns the files written. Raises RuntimeError if
+    protoc refuses a file (its messages are on stderr) and ImportError if grpcio-tools is missing.
     """
     sources = sorted((folder / "proto").glob("*.proto"))
     if not sources:

@@ -1,10 +1,10 @@
-"""gRPC calls for who makes many small ones: over a socket of its own, in the caller's thread.
+"""gRPC calls for callers that make many small ones, in their thread, over one socket.
 
 A unary call of grpcio costs half a millisecond of CPU time and wakes four threads; of the same call
-here the socket is most. It knows the usual and nothing else: no TLS, answers with status OK, no
-compression, blocks of headers in one frame. Whatever is otherwise, a failure included, is a
-LeanError, and the caller makes the same call by grpcio, which knows what to make of it. So it is
-for calls that may be made twice.
+here the socket is most. It handles the usual case and nothing else: no TLS, answers with status OK,
+no compression, blocks of headers in one frame. Anything else, a failure included, raises
+UseFullGrpc. Then the caller makes the same call by grpcio, which handles it. So it is for calls
+that may be made twice.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class _Stream:
 class UnaryConnection:
     """One HTTP/2 connection, of one thread.
 
-    Calls may be under way side by side. After a LeanError it is closed.
+    Calls may be under way side by side. After a UseFullGrpc it is closed.
     """
 
     def __init__(self, address: str, patience_s: float) -> None:
-        """`address`: host:port; `patience_s`: how long an answer may take. Raises LeanError."""
+        """`address`: host:port; `patience_s`: how long an answer may take. Raises UseFullGrpc."""
         host, _, port = address.rpartition(":")
         self._authority = address.encode()
         self._timeout_s = patience_s
@@ -120,11 +120,11 @@ class UnaryConnection:
         self._send_message(stream, message, more=True)
 
     def receive(self, stream: int) -> bytes:
-        """The next answer of a call that goes on."""
+        """Return the next answer of a call that goes on."""
         return self._await_message(stream, time.monotonic() + self._timeout_s)
 
     def finish(self, stream: int) -> bytes:
-        """The only answer of a call, once its status has come."""
+        """Return the only answer of a call, once its status has come."""
         until = time.monotonic() + self._timeout_s
         answer = self._await_message(stream, until)
         call = self._streams[stream]
@@ -136,7 +136,7 @@ class UnaryConnection:
         return answer
 
     def close(self) -> None:
-        """Hang up; who waits for an answer, in another thread, is told."""
+        """Close the connection; a thread that waits for an answer gets an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -234,7 +234,7 @@ class UnaryConnection:
         self._reply(_frame(_SETTINGS, _ACK, 0))
 
     def _count(self, stream: int, call: _Stream | None, size: int) -> None:
-        """The other side may send as much again, now and then."""
+        """Count received bytes, and let the other side send as many again now and then."""
         self._consumed += size
         if self._consumed >= _RECEIVE_WINDOW_BYTES // 2:
             self._reply(_window_update(0, self._consumed))
@@ -255,7 +255,7 @@ class UnaryConnection:
 class UnaryEndpoint:
     """The connection to one address, made when it is wanted.
 
-    After a LeanError it isn't tried again for a while. Of one thread at a time.
+    After a UseFullGrpc it isn't tried again for a while. Of one thread at a time.
     """
 
     def __init__(self, url: str, patience_s: float = 1.0) -> None:
@@ -277,7 +277,7 @@ class UnaryEndpoint:
         return self._connection
 
     def call(self, path: str, request: bytes) -> bytes | None:
-        """The answer to a call; None where it has to be made by grpcio."""
+        """Return the answer to a call; None where grpcio has to make it."""
         connection = self.connection()
         if connection is None:
             return None
@@ -288,7 +288,7 @@ class UnaryEndpoint:
             return None
 
     def failed(self) -> None:
-        """Its connection had a LeanError."""
+        """Its connection had a UseFullGrpc."""
         self.close()
         self._again = time.monotonic() + _RETRY_INTERVAL_S
 
@@ -308,7 +308,7 @@ def _window_update(stream: int, more: int) -> bytes:
 
 
 def _header_block(path: str, authority: bytes) -> bytes:
-    """What a call begins with, by HPACK: plain, and never to be indexed."""
+    """Return the headers of a call, by HPACK: plain, and never to be indexed."""
 
     def literal(name: int | bytes, value: bytes) -> bytes:
         begin = bytes((name,)) if isinstance(name, int) else b"\0" + _text(name)
@@ -336,9 +336,9 @@ def _text(value: bytes) -> bytes:
 
 
 def _says_ok(block: bytes) -> bool:
-    """Whether an HPACK block of a side that keeps no table says grpc-status: 0.
+    """Return whether an HPACK block without a table has grpc-status: 0.
 
-    What isn't understood doesn't.
+    False for a block that isn't understood.
     """
     at = 0
     try:

@@ -1,8 +1,8 @@
 """The upstream's schema through time, replayed from TiDB's DDL jobs.
 
 A DDL job carries the whole TableInfo it leaves behind, so no statement is ever parsed to learn a
-schema. One exception: TiDB drops the arguments of finished jobs, and RENAME TABLE with several
-tables then says nowhere which schema each went to but in its text (`sluice.tidb.rename_statement`).
+schema. One exception: TiDB drops the arguments of finished jobs. Of a RENAME TABLE with several
+tables only the text then shows which schema each went to (`sluice.tidb.rename_statement`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,15 +87,16 @@ class SchemaHistory:
         """The last few jobs of MOVES_ROWS of each table, under all the ids it had before and after.
         """
         self.written_twice: dict[int, int] = {}
-        """By table id: when the last job of WRITES_TWICE was over (TSO)."""
+        """When the last job of WRITES_TWICE ended (TSO), by table id."""
         self._dropped_schemas: dict[int, _Dropped] = {}
 
     @classmethod
     def from_jobs(
         cls, jobs: Iterable[DdlHistoryJob], schema_version: int | None = None
     ) -> "SchemaHistory":
-        """The state after all finished jobs with a schema version up to `schema_version` (None:
-        all), whatever order they come in.
+        """Return the state after all finished jobs with a schema version up to `schema_version`.
+
+        None: all jobs. They may come in any order.
         """
         history = cls()
         wanted = [
@@ -107,9 +108,10 @@ class SchemaHistory:
         return history
 
     def advance(self, jobs: Iterable[DdlHistoryJob], schema_version: int | None = None) -> None:
-        """Move on over jobs, in order for each table, and stand at `schema_version` then (None: the
-        highest one's). What only rows and statements of long ago could ask for is forgotten. Raises
-        HistoryError.
+        """Apply jobs, in order for each table, and set the version to `schema_version`.
+
+        None: that of the highest job. What only old rows and statements could need is removed.
+        Raises HistoryError.
         """
         newest = 0
         for job in jobs:
@@ -120,20 +122,18 @@ class SchemaHistory:
         self._forget(newest - _ASKED_FOR)
 
     def use_old_collations(self) -> None:
-        """The cluster has none of the new collations: all that is known, and all to come, compares
-        bytes.
-        """
+        """Compare bytes in all tables, present and future: the cluster has no new collations."""
         self._old_collations = True
         found = _binary(DdlEffect(dict(self.schemas), dict(self.tables)))
         self.schemas.update((i, s) for i, s in found.schemas.items() if s is not None)
         self.tables.update((i, t) for i, t in found.tables.items() if t is not None)
 
     def table(self, table_id: int) -> Table | None:
-        """The table, view or sequence with this id, None if there is none now."""
+        """Return the table, view or sequence with this id, None if there is none now."""
         return self.tables.get(table_id)
 
     def find(self, schema_name: str, table_name: str) -> Table | None:
-        """The table of this name (any case), None if there is none now."""
+        """Return the table of this name (any case), None if there is none now."""
         wanted = folded(schema_name), folded(table_name)
         return next(
             (t for t in self.tables.values() if (folded(t.schema_name), folded(t.name)) == wanted),
@@ -202,11 +202,11 @@ class SchemaHistory:
 
     @property
     def has_old_collations(self) -> bool:
-        """Whether `use_old_collations` was called."""
+        """Return whether `use_old_collations` was called."""
         return self._old_collations
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` gives back a history that goes on like this one."""
+        """Return a JSON object; `from_json` makes an equal history of it."""
         moves = {id(move): move for of_table in self.moved.values() for move in of_table}
         return {
             "schema_version": self.schema_version,
@@ -231,7 +231,7 @@ class SchemaHistory:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "SchemaHistory":
-        """The inverse of `to_json`. Raises SchemaError, KeyError."""
+        """Parse what `to_json` wrote. Raises SchemaError, KeyError."""
         history = cls(
             map(Schema.from_json, document["schemas"]),
             (),
@@ -343,8 +343,10 @@ class SchemaHistory:
         return DdlEffect({schema.id: schema}, {t.id: t for t in tables})
 
     def _exchange_partition(self, job: DdlHistoryJob) -> DdlEffect:
-        """The job names the ordinary table by its old id, the TableInfo is the partitioned table
-        after the swap. The ordinary table goes on under the id of the partition, which now has the
+        """Apply an EXCHANGE PARTITION.
+
+        The job names the ordinary table by its old id, the TableInfo is the partitioned table after
+        the swap. The ordinary table goes on under the id of the partition, which now has the
         ordinary table's.
         """
         info = _require(job, job.table_info, "TableInfo")
@@ -378,7 +380,7 @@ class SchemaHistory:
         )
 
     def _renamed_to(self, job: DdlHistoryJob, infos: tuple[Mapping[str, Any], ...]) -> list[int]:
-        """The schema id each table of a RENAME TABLE ends in."""
+        """Return the schema id each table of a RENAME TABLE ends in."""
         args = job.args
         if (
             isinstance(args, list)

@@ -1,8 +1,8 @@
 """Tables and schemas of a JSON document, by id.
 
-A window record may describe thousands of tables of which its reader looks at a few, or just hands
-them on. So each is parsed when somebody first looks at it, once, and a document that is handed on
-is written as it came. (Parsing a table of 20 columns takes 50 microseconds, writing it 170.)
+A window record may describe thousands of tables, of which its reader needs a few, or none. So each
+is parsed at its first use, once, and a document that is passed on is written as it came. (Parsing a
+table of 20 columns takes 50 microseconds, writing it 170.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 
 class LazyTables(Mapping[int, T | None]):
-    """From ids to tables or schemas; None for one that is gone."""
+    """A mapping from ids to tables or schemas; None for one that is gone."""
 
     __slots__ = ("_documents", "_found", "_parse")
 
@@ -29,7 +29,7 @@ class LazyTables(Mapping[int, T | None]):
         self._found: dict[int, T | None] = {}
 
     def __getitem__(self, key: int) -> T | None:
-        """Raises SchemaError for a document that can't be understood."""
+        """Parse an entry. Raises SchemaError for a document that can't be understood."""
         if key not in self._found:
             document = self._documents[str(key)]
             self._found[key] = self._parse(document) if document else None
@@ -56,7 +56,7 @@ class LazyTables(Mapping[int, T | None]):
 class LiveTables(MutableMapping[int, Table]):
     """Tables by id that come and go.
 
-    One that came as a document is parsed when somebody first looks at it.
+    One that came as a document is parsed at its first use.
     """
 
     __slots__ = ("_documents", "_found")
@@ -66,7 +66,7 @@ class LiveTables(MutableMapping[int, Table]):
         self._found: dict[int, Table] = {}
 
     def __getitem__(self, key: int) -> Table:
-        """Raises SchemaError for a document that can't be understood."""
+        """Parse an entry. Raises SchemaError for a document that can't be understood."""
         if key not in self._found:
             self._found[key] = Table.from_json(self._documents[key])
         return self._found[key]
@@ -91,21 +91,21 @@ class LiveTables(MutableMapping[int, Table]):
         return key in self._documents or key in self._found
 
     def copy(self) -> LiveTables:
-        """The same tables, to be changed for itself."""
+        """Return the same tables, to be changed independently."""
         other = LiveTables(self._documents)
         other._found = dict(self._found)
         return other
 
     def documents(self) -> dict[str, Document | None]:
-        """By id as text; those that came are handed on as they came."""
+        """Return the documents by id as text; those that came are passed on as they came."""
         return {str(key): self._documents.get(key) or self[key].to_json() for key in self}
 
 
 class _DocumentCache:
     """The documents of tables.
 
-    The one that was written before of the same table does: a window's record tells of all tables
-    that have rows in it, window by window.
+    The document that was last written for a table is used again: each window's record has all
+    tables with rows in it.
     """
 
     def __init__(self) -> None:
@@ -127,20 +127,20 @@ class _DocumentCache:
 
 
 def schemas_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Schema | None]:
-    """Of a JSON object whose keys are ids."""
+    """Parse a JSON object with ids for keys."""
     return LazyTables(documents or {}, Schema.from_json)
 
 
 def tables_by_id(documents: Mapping[str, Document | None] | None) -> Mapping[int, Table | None]:
-    """Of a JSON object whose keys are ids."""
+    """Parse a JSON object with ids for keys."""
     return LazyTables(documents or {}, _parse_table)
 
 
 class _ParsedCache:
     """Tables by their documents.
 
-    The one that was made before of the same document does: windows tell of the same tables again
-    and again.
+    The table that was last made of a document is used again: windows have the same tables again and
+    again.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class _ParsedCache:
 
 
 _MAX_CACHED_COLUMNS = 100_000
-"""Of the tables that are kept, at 1 KB each."""
+"""Columns of the cached tables, in total, at 1 KB each."""
 _parse_table = _ParsedCache()
 _document_cache = _DocumentCache()
 
@@ -182,7 +182,7 @@ def names_by_id(tables: Mapping[int, Table | None]) -> Iterator[tuple[int, str, 
 def to_json(
     found: Mapping[int, Schema | None] | Mapping[int, Table | None],
 ) -> dict[str, Document | None]:
-    """The JSON object with ids as keys; the inverse of the two above."""
+    """Return the JSON object with ids as keys, which the two functions above parse."""
     if isinstance(found, LazyTables):
         return dict(found.documents)
     if isinstance(found, LiveTables):

@@ -52,7 +52,7 @@ class DdlHistoryJob:
     def from_json(
         cls, document: Mapping[str, Any], schema_state: int | None = None
     ) -> DdlHistoryJob:
-        """From a job's JSON as the DDL job history holds it.
+        """Parse a job's JSON as the DDL job history holds it.
 
         `schema_state`: the binlog's ddl_schema_state, where the job was found through a binlog: the
         history only knows the last state, the extra binlog of DROP COLUMN has an earlier one.
@@ -84,7 +84,7 @@ class DdlHistoryJob:
             raise HistoryError(f"a DDL job document lacks or garbles {error}") from error
 
     def without_schema(self) -> DdlHistoryJob:
-        """The same without the definitions it carries, which are most of its size."""
+        """Return the same job without its definitions, which are most of its size."""
         return replace(self, args=None, db_info=None, table_info=None, table_infos=())
 
     @property
@@ -99,15 +99,17 @@ class DdlHistoryJob:
 
     @property
     def starts_dropping_column(self) -> bool:
-        """This is the extra event of DROP COLUMN: rows stop carrying the column, the table still
-        has it.
+        """Return whether this is the extra event of DROP COLUMN.
+
+        Rows stop carrying the column, the table still has it.
         """
         return self.type in DROPS_COLUMNS and self.schema_state == STATE_DELETE_ONLY
 
 
 def _time_zone(location: Mapping[str, Any]) -> str:
-    """From TiDB's TimeZoneLocation: seconds east of UTC, then the name means nothing (it is UTC),
-    or a zone's name.
+    """Return the zone in TiDB's TimeZoneLocation.
+
+    With seconds east of UTC the name means nothing (it is UTC); without them it is the zone's.
     """
     offset = int(location.get("offset") or 0)
     minutes = abs(offset) // 60

@@ -1,4 +1,4 @@
-"""Whether the compiled half of a kernel is there, and of the same source as the Python beside it."""
+"""Load the compiled half of a kernel, if it is of the same source as the Python beside it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Images of rows whose values the compiled kernel has found, all changes of a table in one call.
+"""Images of rows in which the compiled kernel has found the values, in one call a table.
 
 `find_images` gives the old and the new images in the order of the changes. A column becomes an
-Arrow array when somebody asks for it; whether two images of a row are alike is told by the values'
-bytes alone.
+Arrow array at its first use. Two images of a row are compared by their values' bytes alone.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How a table's rows are written, as the kernel is told."""
+    """The layout of a table's rows, as the kernel needs it."""
 
     columns: tuple[Column, ...]
     """The stored columns: a slot each, in this order; behind them the hidden row id of a table that
@@ -57,9 +56,9 @@ class RowLayout:
     of_others: bytes
     compared: bytes
     slot_of: dict[str, int]
-    """By name, in their order."""
+    """Slots by column name, in their order."""
     shows_collations: bool
-    """Whether an inserted row tells if its cluster has new collations."""
+    """Whether an inserted row shows if its cluster has new collations."""
 
     @classmethod
     def for_table(cls, table: Table) -> RowLayout | None:
@@ -74,7 +73,7 @@ class RowLayout:
         key = table.handle_column
         try:
             handle = _handle(table, slots)
-        except CodecError:  # decoding says what is wrong
+        except CodecError:  # decoding raises what is wrong
             return None
 
         def pairs(listed: list[Column]) -> list[bytes]:
@@ -128,7 +127,7 @@ def _entry(slot: int, flags: tuple[int, ...], column_id: int | None = None) -> b
 
 
 class NativeImages(RowImages):
-    """Of cells that the kernel has found."""
+    """Images of cells that the kernel has found."""
 
     def __init__(
         self,
@@ -138,10 +137,10 @@ class NativeImages(RowImages):
         count: int,
         decoded: Callable[[], RowImages],
     ) -> None:
-        """`data`: what the cells lie in.
+        """Hold the images of cells in `data`.
 
-        `decoded`: the same images by way of `sluice.tidb.rows`, where a value turns out to be none;
-        raises its errors.
+        `decoded`: returns the same images by way of `sluice.tidb.rows`, where a value turns out to
+        be none; raises its errors.
         """
         super().__init__(layout.slot_of, count)
         self.layout = layout
@@ -155,9 +154,9 @@ class NativeImages(RowImages):
         return super().some(name, rows) if name in self._made else self._array(name, rows)
 
     def numbers(self, name: str) -> npt.NDArray[np.int64] | None:
-        """A column of whole numbers, unsigned ones in two's complement.
+        """Return a column of whole numbers, unsigned ones in two's complement.
 
-        None if it isn't one, or one is lacking.
+        None if it has others, or a value is lacking.
         """
         slot = self._slots[name]
         if slot < len(self.layout.columns) and self.layout.columns[slot].kind != "int":
@@ -177,15 +176,16 @@ class NativeImages(RowImages):
         return numbers
 
     def _flags(self, slot: int) -> Bytes:
-        """Of a column's datums, _ABSENT where there is none."""
+        """Return the flags of a column's datums, _ABSENT where there is none."""
         flags: Bytes = (self._cells[:, slot, 0] >> _FLAG_BITS).astype(np.uint8)
         return flags
 
     def alike(
         self, other: NativeImages, own: Ints, others: Ints, names: tuple[str, ...] | None = None
     ) -> Bytes:
-        """What the images at places of `self` are to those at places of `other`, of the same table:
-        kernel.DIFFERENT, SAME or UNSURE for each. `names`: look at these columns only.
+        """Compare images at places of `self` with images of the same table at places of `other`.
+
+        Returns kernel.DIFFERENT, SAME or UNSURE for each. `names`: compare these columns only.
         """
         codes = self.layout.compared
         if names is not None:
@@ -200,7 +200,7 @@ class NativeImages(RowImages):
         return self._array(name, None)
 
     def _array(self, name: str, rows: Ints | None) -> pa.Array:
-        """A column of all rows, or of those at some places."""
+        """Return a column of all rows, or of those at some places."""
         slot = self._slots[name]
         flags, words = self._flags(slot), np.ascontiguousarray(self._cells[:, slot, 1])
         if rows is not None:
@@ -258,9 +258,7 @@ class NativeImages(RowImages):
         )
         try:
             return to_arrow(column, buffer, cells, count, bad)
-        except (
-            CodecError
-        ):  # the column's default makes no sense, which is said where all is decoded
+        except CodecError:  # a wrong default of the column; decoding all of it raises the error
             bad[:] = True
             return None
 
@@ -272,10 +270,12 @@ def find_images(
     places: Ints,
     decoded: Callable[[], tuple[RowImages, RowImages]],
 ) -> tuple[NativeImages, NativeImages, bool] | None:
-    """(old images, new images, whether an old one lacks a column's value) of the changes whose rows
-    are at some places of `rows`, each in the order of the changes that have one; `kinds`: 0 insert,
-    1 update, 2 delete. None if a row isn't written as nearly all are, or there is no compiled
-    kernel. `decoded`: the images by way of `sluice.tidb.rows`; raises its errors.
+    """Return (old images, new images, whether an old one lacks a column's value) of changes.
+
+    They are the changes with rows at some places of `rows`, each in the order of the changes that
+    have one; `kinds`: 0 insert, 1 update, 2 delete. None if a row isn't written as nearly all are,
+    or there is no compiled kernel. `decoded`: returns the images by way of `sluice.tidb.rows`;
+    raises its errors.
     """
     if not kernel.IS_COMPILED or rows.null_count or rows.type != pa.large_binary():
         return None

@@ -1,10 +1,9 @@
 """TiDB's old collation framework: every collation compares bytes, and trailing blanks count.
 
-Whether a cluster has the new one was decided when it was bootstrapped: the row
-`new_collation_enabled` of `mysql.tidb` says True or False, and clusters from before TiDB 4.0, whose
-table lacks it, are old. With it, collations in TableInfo mean what they say; without it they are
-mere names. Here such columns are given the collation that says what happens, `<charset>_nopad_bin`
-(MariaDB's names).
+The bootstrap of a cluster decided whether it has the new one: the row `new_collation_enabled` of
+`mysql.tidb` is True or False. Clusters from before TiDB 4.0 lack the row, and are old. With the new
+one, collations in TableInfo hold; without it they are mere names. Here such columns are given the
+collation that describes what happens, `<charset>_nopad_bin` (MariaDB's names).
 
 Rows show it as well: the handle of a table with a clustered text key holds sort keys where there
 are new collations, so the text itself is in the row (TiDB calls that restored data); without them
@@ -25,12 +24,12 @@ _WIDER = {"utf8": "utf8mb4", "utf8mb3": "utf8mb4"}  # few servers have the colla
 
 
 def binary_charset(charset: str) -> str:
-    """The character set of a column that compares bytes in place of one of this character set."""
+    """Return the character set that replaces this one in a column that compares bytes."""
     return _WIDER.get(charset.lower(), charset)
 
 
 def binary_collation(name: str) -> str:
-    """The collation that compares bytes without padding, for a character set or a collation of it.
+    """Return the collation that compares bytes without padding, for a character set or collation.
 
     "" and binary stay.
     """
@@ -39,14 +38,14 @@ def binary_collation(name: str) -> str:
 
 
 def is_binary(table: Table) -> bool:
-    """Whether a table is from a cluster whose collations compare bytes."""
+    """Return whether a table is from a cluster with collations that compare bytes."""
     return table.collate.endswith(_NOPAD) or any(
         column.collate.endswith(_NOPAD) for column in table.columns
     )
 
 
 def binary_table(table: Table) -> Table:
-    """The table with the collations that tell how a cluster without new collations compares."""
+    """Return the table with the collations by which a cluster without new collations compares."""
     columns = tuple(
         replace(
             c, charset=binary_charset(c.charset), collate=binary_collation(c.collate or c.charset)
@@ -62,7 +61,7 @@ def binary_table(table: Table) -> Table:
 
 
 def binary_schema(schema: Schema) -> Schema:
-    """The database likewise."""
+    """Return the database with such collations."""
     return replace(
         schema,
         charset=binary_charset(schema.charset),
@@ -71,8 +70,9 @@ def binary_schema(schema: Schema) -> Schema:
 
 
 def restored_columns(table: Table) -> tuple[int, ...]:
-    """Ids of the clustered key's columns that inserted rows hold, beside the handle, in a cluster
-    with new collations and in no other.
+    """Return the ids of the clustered key's columns that inserted rows hold, beside the handle.
+
+    They do so in a cluster with new collations, and in no other.
     """
     if table.handle_kind != "common":
         return ()
@@ -97,7 +97,7 @@ def _is_restored(table: Table, column: Column) -> bool:
 
 
 def shown_by_row(table: Table, row: bytes) -> bool | None:
-    """Whether the cluster that inserted `row` (handle ++ row) has new collations.
+    """Return whether the cluster that inserted `row` (handle ++ row) has new collations.
 
     None where it looks the same. Raises CodecError.
     """

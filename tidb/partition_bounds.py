@@ -1,9 +1,11 @@
-"""Values in TiDB's PartitionInfo (`less_than`, `in_values`), which are SQL text, and that text
-spelled in three ways:
+r"""Parse values in TiDB's PartitionInfo (`less_than`, `in_values`), which are SQL text.
 
-"2022-01-01"   TiDB about 3.0 to 6.1, as Go quotes strings: \\n, \\x1b, \\u00a0, bytes that aren't UTF-8 as \\xff
-'it''s \\\\'     later ones: quotes and backslashes doubled
-x'61', 0x61, b'1', each perhaps behind _binary or another character set's name
+The text is spelled in three ways:
+
+    "2022-01-01"   TiDB about 3.0 to 6.1, as Go quotes strings: \n, \x1b, \u00a0, bytes that
+                   aren't UTF-8 as \xff
+    'it''s \\'     later ones: quotes and backslashes doubled
+    x'61', 0x61, b'1', each perhaps behind _binary or another character set's name
 """
 
 from __future__ import annotations

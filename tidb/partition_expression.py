@@ -26,7 +26,7 @@ _TO_DAYS_OF_YEAR_1 = 365  # TO_DAYS('0001-01-01') is 366, Python's ordinal of th
 
 
 class PartitionError(SluiceError, ValueError):
-    """A partition that can't be told; says why."""
+    """A partition can't be determined, with the reason."""
 
     hint = "leave the transaction out: `sluice txn skip`, or the statement: `sluice ddl skip`"
 
@@ -35,7 +35,7 @@ ExpressionValue = int | Decimal | str | None
 
 
 class PartitionMoment:
-    """A DATE, DATETIME or TIME as its text says; zero parts are allowed as in MySQL."""
+    """A DATE, DATETIME or TIME from its text; zero parts are allowed as in MySQL."""
 
     def __init__(self, text: str) -> None:
         day = re.fullmatch(
@@ -78,7 +78,7 @@ class PartitionMoment:
 
     @property
     def seconds(self) -> int:
-        """Of the day, or of a TIME."""
+        """Return the seconds of the day, or of a TIME."""
         return self.sign * (self.hour * 3600 + self.minute * 60 + self.second)
 
     def key(self) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ class PartitionMoment:
 
 
 def evaluate(expression: str, columns: Mapping[str, Column], row: Mapping[str, Any]) -> int | None:
-    """The value of a partition expression for one row.
+    """Compute the value of a partition expression for one row.
 
     `columns` by lower-case name, `row` as decoded images. Raises PartitionError.
     """
@@ -208,9 +208,10 @@ class _Evaluator:
         return function(*arguments)
 
     def _argument(self, function: str) -> ExpressionValue:
-        """What a calendar function says of a TIMESTAMP depends on the session that wrote the row.
+        """Parse a function's argument, and refuse TIMESTAMP columns.
 
-        UNIX_TIMESTAMP does not.
+        The result of a calendar function on a TIMESTAMP depends on the session that wrote the row,
+        and that of UNIX_TIMESTAMP does not.
         """
         start = self._at
         value = self._sum()

@@ -1,10 +1,12 @@
-"""Which partition of a table a row lies in, by TiDB's rules.
+"""Determine which partition of a table a row lies in, by TiDB's rules.
 
-    RANGE         the first partition whose bound is above the expression's value; NULL lies in the first
+    RANGE         the first partition with a bound above the expression's value; NULL lies in the
+                  first
     RANGE COLUMNS the same with tuples, compared column by column; NULL is below everything
     LIST          the partition that names the value, NULL included, else the DEFAULT one
     HASH          |value mod n|, NULL counts as 0
-    KEY           CRC-32 over the columns' texts, as their collation sorts them, mod n; NULL is a zero byte
+    KEY           CRC-32 over the columns' texts, as their collation sorts them, mod n; NULL is a
+                  zero byte
 
 The definition is TiDB's PartitionInfo (`Table.partition`). Text compares under the column's
 collation as far as that is known here (binary collations, and the others for ASCII); everything
@@ -28,7 +30,7 @@ RANGE, HASH, LIST, KEY = 1, 2, 3, 4
 
 
 def partition_ids(table: Table) -> dict[int, str]:
-    """The partitions of a table by TiDB's physical table id, each with its name."""
+    """Return the names of a table's partitions by TiDB's physical table id."""
     definitions = (table.partition or {}).get("definitions") or ()
     return {
         int(d["id"]): d["name"]["O"] if isinstance(d["name"], Mapping) else str(d["name"])
@@ -37,8 +39,9 @@ def partition_ids(table: Table) -> dict[int, str]:
 
 
 def physical_ids(table: Table) -> set[int]:
-    """Return all ids under which TiKV may have rows of a table, those of a reorganization that runs
-    included.
+    """Return all ids under which TiKV may have rows of a table.
+
+    Those of a reorganization that runs are included.
     """
     info = table.partition or {}
     kinds = ("definitions", "adding_definitions", "dropping_definitions")
@@ -47,9 +50,10 @@ def physical_ids(table: Table) -> set[int]:
 
 
 def partition_of(table: Table, row: Mapping[str, Any]) -> int | None:
-    """The id of the partition that takes a row (values by column name, as `sluice.tidb.rows`
-    decodes them); None if there is none for it. Raises PartitionError, naming the table, if that
-    can't be told.
+    """Return the id of the partition that takes a row; None if there is none for it.
+
+    The row has values by column name, as `sluice.tidb.rows` decodes them. Raises PartitionError,
+    naming the table, if the partition can't be determined.
     """
     info = table.partition or {}
     definitions = info.get("definitions") or ()
@@ -172,7 +176,7 @@ def _constant(text: str) -> int:
 
 
 def _bound_key(column: Column, text: str) -> Any:
-    """A bound as TiDB writes it, as `_sort_key` of its value; None for NULL."""
+    """Return the `_sort_key` of a bound as TiDB writes it; None for NULL."""
     text = text.strip()
     if text.upper() == "NULL":
         return None
@@ -185,7 +189,7 @@ def _bound_key(column: Column, text: str) -> Any:
 
 
 def _sort_key(column: Column, value: Any) -> Any:
-    """What orders a value under its column's type and collation; None for NULL."""
+    """Return the key that orders a value under its column's type and collation; None for NULL."""
     if value is None:
         return None
     kind = column.kind

@@ -1,6 +1,4 @@
-"""The gRPC stubs and servicer base classes, under the same names as the messages in
-`sluice.tidb.pb`.
-"""
+"""The gRPC stubs and servicer base classes, under the names of the messages in `sluice.tidb.pb`."""
 
 from sluice.tidb._pb import cdcpb_pb2_grpc as cdc
 from sluice.tidb._pb import etcdserverpb_pb2_grpc as etcd

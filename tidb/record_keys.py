@@ -1,8 +1,8 @@
-"""Keys under which TiKV has the rows of a table: `t<table id>_r<handle>`, made from rows as a
-binlog has them.
+"""Keys under which TiKV has the rows of a table: `t<table id>_r<handle>`.
 
-A handle is the integer key or the hidden row id, or the values of a clustered key in memcomparable
-form. The table id is the physical one: a partitioned table has one for each partition.
+They are made from rows as a binlog has them. A handle is the integer key or the hidden row id, or
+the values of a clustered key in memcomparable form. The table id is the physical one: a partitioned
+table has one for each partition.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def handle_of_insert(table: Table, row: bytes) -> bytes:
 def handles_of_images(table: Table, row: bytes, images: int) -> list[bytes | None]:
     """Return the handle of each image of a row of `deleted_rows` (1 image) or `updated_rows` (2).
 
-    None: the text of a clustered key has a collation whose order only TiDB knows. Raises
+    None: the text of a clustered key has a collation with an order that only TiDB knows. Raises
     CodecError.
     """
     pairs = _pairs(row)
@@ -87,7 +87,7 @@ def _image_handle(table: Table, row: bytes, places: Mapping[int, tuple[int, int]
 
 
 def _key_of_value(column: Column, datum: bytes, length: int) -> bytes:
-    """A column's datum of a row as it is in a key.
+    """Convert a column's datum from its form in a row to its form in a key.
 
     `length`: of a prefix in characters. Raises PartitionError.
     """
@@ -107,7 +107,7 @@ def _key_of_value(column: Column, datum: bytes, length: int) -> bytes:
 
 
 def _weights(collation: str, text: str) -> bytes:
-    """The sort key that TiDB makes of a text.
+    """Return the sort key that TiDB makes of a text.
 
     Raises PartitionError for a collation that isn't known here.
     """
@@ -120,7 +120,7 @@ def _weights(collation: str, text: str) -> bytes:
 
 
 def _key_datum(datum: bytes) -> bytes:
-    """A datum of a row or of an insert's handle in memcomparable form."""
+    """Convert a datum of a row or of an insert's handle to memcomparable form."""
     flag = datum[0]
     if flag == VARINT:
         return _KEY_INT + encode_int(_int(datum))

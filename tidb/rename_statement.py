@@ -1,5 +1,6 @@
-"""Which schema each table of a RENAME TABLE statement comes from and goes to: TiDB's finished jobs
-tell it nowhere but in their text.
+"""Find the schemas from and to which a RENAME TABLE statement moves each table.
+
+TiDB's finished jobs have them only in their text.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ _TOKEN = re.compile(
 
 
 def parse_renames(query: str) -> list[tuple[str | None, str | None]]:
-    """(old schema, new schema) of each pair of a RENAME TABLE statement, None where the name has
-    none. There are no strings in it, so double quotes are around names, whatever the session's mode
-    was.
+    """Return (old schema, new schema) of each pair of a RENAME TABLE statement.
+
+    None where the name has none. There are no strings in it, so double quotes are around names,
+    whatever the session's mode was.
     """
     words: list[tuple[str, bool]] = []  # a word, and whether it is a name for certain
     for tick, quoted, word, sign in _TOKEN.findall(query):
@@ -33,7 +35,7 @@ def parse_renames(query: str) -> list[tuple[str | None, str | None]]:
 
 
 def _schema_of(words: list[tuple[str, bool]], at: int) -> tuple[str | None, int]:
-    """The schema of the name at a place, and the place behind it."""
+    """Return the schema of the name at a place, and the place behind it."""
     if at + 2 < len(words) and words[at + 1] == (".", False):
         return words[at][0], at + 3
     return None, at + 1

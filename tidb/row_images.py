@@ -1,8 +1,7 @@
-"""The rows before or after some changes, of which a column becomes an Arrow array when somebody
-asks for it.
+"""The rows before or after some changes, with a column decoded at its first use.
 
-Who applies net effects needs of most old images the key alone, and of new ones those that are
-written in the end.
+Applying net effects needs the key alone of most old images, and those new ones that are written in
+the end.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _SMALL_ROW_COUNT = 256
-"""Of so few rows all are decoded at once: to pick some costs more."""
+"""Up to this number of rows, all are decoded at once: to pick some costs more."""
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -54,14 +53,14 @@ class RowImages(Mapping[str, pa.Array]):
         return _SelectedImages(self, rows)
 
     def some(self, name: str, rows: Ints) -> pa.Array:
-        """A column of the rows at some places."""
+        """Return a column of the rows at some places."""
         return self[name].take(pa.array(rows))
 
     def marks(self, name: str) -> Words | None:
-        """Words that differ only where rows differ in how this column was sent.
+        """Return words that differ only where rows differ in how this column was sent.
 
-        None if there is nothing to look at. A difference may mean nothing: who wants to know looks
-        at the values.
+        None if there are none. A difference may mean nothing: a caller that needs certainty
+        compares the values.
         """
         return None
 
@@ -70,7 +69,7 @@ class RowImages(Mapping[str, pa.Array]):
 
 
 class DecodedImages(RowImages):
-    """Of columns that are there already."""
+    """Images of columns that are decoded already."""
 
     def __init__(self, columns: Mapping[str, pa.Array], count: int) -> None:
         super().__init__(tuple(columns), count)
@@ -78,7 +77,7 @@ class DecodedImages(RowImages):
 
 
 class RawImages(RowImages):
-    """Of cells that were found in rows as they were sent."""
+    """Images of cells that were found in rows as they were sent."""
 
     def __init__(
         self,
@@ -108,9 +107,7 @@ class RawImages(RowImages):
 
 
 class JoinedImages(RowImages):
-    """Of several, one behind the other, then in another order: `order[i]` is the place of row i
-    among them.
-    """
+    """Several images joined, then in another order: `order[i]` is the place of row i among them."""
 
     def __init__(self, pieces: Sequence[RowImages], order: Ints | None = None) -> None:
         names = [name for name in pieces[0] if all(name in piece for piece in pieces[1:])]

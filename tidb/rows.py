@@ -1,15 +1,14 @@
-"""Rows of TiDB's binlog into Arrow columns, whole batches at a time, and back for tests and load
-generators.
+"""Convert rows of TiDB's binlog into Arrow columns, whole batches at a time.
 
-`decode_inserts`, `decode_deletes` and `decode_updates` take the rows of one table as they are in
-TableMutation (format: `sluice.tidb.codec.row`) and give a RecordBatch: one column for each of
-`table.stored_columns`, named alike, then `_tidb_rowid` (int64) in tables without a clustered key.
-Column types and texts: `sluice.tidb.codec.column_value`.
+And back, for tests and load generators. `decode_inserts`, `decode_deletes` and `decode_updates`
+take the rows of one table as they are in TableMutation (format: `sluice.tidb.codec.row`) and give a
+RecordBatch: one column for each of `table.stored_columns`, named alike, then `_tidb_rowid` (int64)
+in tables without a clustered key. Column types and texts: `sluice.tidb.codec.column_value`.
 
-How: all rows move in lock step through the columns in the order in which TiDB writes them; a row
-that lacks a column stays where it is. Rows that aren't at their end then are tried again in the
-order of the first of them. What is left after that, and batches too small to be worth it, goes row
-by row through `sluice.tidb.codec.row`, counted in DecodeStats.
+All rows move in lock step through the columns in the order in which TiDB writes them; a row that
+lacks a column stays where it is. Rows that aren't at their end then are tried again in the order of
+the first of them. The rest, and batches too small to be worth it, goes row by row through
+`sluice.tidb.codec.row`, counted in DecodeStats.
 """
 
 import functools
@@ -62,7 +61,7 @@ _Shape: TypeAlias = list[tuple[int, tuple[int, ...]]]
 
 
 class RowDecodeError(SluiceError, ValueError):
-    """A row that isn't what its table says.
+    """A row doesn't match its table.
 
     `row` counts from 0 in the batch, `offset` in the row's bytes (None when the fault has no
     place).
@@ -83,12 +82,12 @@ class RowDecodeError(SluiceError, ValueError):
 
 @dataclass(slots=True)
 class DecodeStats:
-    """How rows were decoded, summed over calls.
+    """Counts of decoded rows by method, summed over calls.
 
     `rows`: all (an update counts once). `small`: row by row because the batch was small.
     `fallback`: row by row because the kernels refused them. `json`: JSON values, always decoded
     singly. `absent`: values of old images that the rows didn't hold, or may not have held where it
-    wasn't looked at; 0 says that every old image had every column.
+    wasn't checked; 0 means that every old image had every column.
     """
 
     rows: int = 0
@@ -99,7 +98,7 @@ class DecodeStats:
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """The schema of decoded batches."""
+    """Return the schema of decoded batches."""
     fields = [pa.field(c.name, arrow_type(c)) for c in table.stored_columns]
     if table.handle_kind == "heap":
         fields.append(pa.field(ROWID_NAME, pa.int64()))
@@ -113,7 +112,7 @@ def decode_inserts(
     *,
     small_batch: int = SMALL_BATCH,
 ) -> pa.RecordBatch:
-    """Inserted rows (handle ++ row) as a batch of `arrow_schema(table)`, in the order of `rows`.
+    """Decode inserted rows (handle ++ row) as a batch of `arrow_schema(table)`, in their order.
 
     Raises RowDecodeError at the first row that is cut off or corrupt. `stats` is added to.
     """
@@ -127,7 +126,7 @@ def decode_deletes(
     *,
     small_batch: int = SMALL_BATCH,
 ) -> pa.RecordBatch:
-    """Deleted rows; as `decode_inserts`."""
+    """Decode deleted rows; as `decode_inserts`."""
     return _Decoder(table, "delete", stats, small_batch).decode(rows)[0]
 
 
@@ -138,7 +137,7 @@ def decode_updates(
     *,
     small_batch: int = SMALL_BATCH,
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Updated rows (old ++ new) as `(old, new)`; as `decode_inserts`."""
+    """Decode updated rows (old ++ new) as `(old, new)`; as `decode_inserts`."""
     old, new = _Decoder(table, "update", stats, small_batch).decode(rows)
     return old, new
 
@@ -146,22 +145,25 @@ def decode_updates(
 def images_of(
     what: str, table: Table, rows: pa.LargeBinaryArray, stats: DecodeStats | None = None
 ) -> tuple[RowImages, ...]:
-    """Rows of one kind ("insert", "delete" or "update") as `decode_inserts` and its like take them:
-    their images, one or `(old, new)`, of which a column is decoded when it is asked for.
+    """Return the images of rows of one kind ("insert", "delete" or "update"), one or `(old, new)`.
 
-    Raises RowDecodeError at the first row that is cut off; for a value that is corrupt it does so
-    when that is asked for. `stats` is added to, but for JSON.
+    The rows are as `decode_inserts` and its like take them. A column is decoded at its first use.
+
+    Raises RowDecodeError at the first row that is cut off; for a corrupt value it does so when that
+    is used. `stats` is added to, but for JSON.
     """
     return _Decoder(table, what, stats, SMALL_BATCH).images_of(rows)
 
 
 def check_collations(table: Table, row: bytes) -> None:
-    """A row that one kind of cluster wrote, read as if it were of the other, has sort keys for
-    texts, or keys that compare otherwise. Raises RowDecodeError for such an inserted row.
+    """Check that an inserted row is of the same kind of cluster as its table, by its collations.
+
+    Otherwise it would be read with sort keys for texts, or with keys that compare otherwise. Raises
+    RowDecodeError.
     """
     try:
         new = shown_by_row(table, row)
-    except CodecError:  # decoding says where
+    except CodecError:  # decoding raises it, with the place
         return
     if new is not None and new is is_binary(table):
         held, taken = ("beside its handle", "without") if new else ("in its handle only", "with")
@@ -318,8 +320,9 @@ class _Decoder:
         ]
 
     def _table_shape(self) -> _Shape:
-        """The order in which TiDB writes columns: as in the table, those in change last, the hidden
-        row id at the end.
+        """Return the order in which TiDB writes columns.
+
+        It is that of the table, with those in change last, and the hidden row id at the end.
         """
         key = self.table.handle_column if self.what == "insert" else None
         shape = [
@@ -332,7 +335,7 @@ class _Decoder:
         return shape
 
     def _shape_of(self, data: bytes) -> _Shape:
-        """The order of a row that doesn't follow the table's."""
+        """Return the order of a row that doesn't follow the table's."""
         known = {c.id: FLAGS.get(c.kind, _COMMON_FLAGS) for c in self.columns} | {
             HANDLE_ID: (VARINT,)
         }
@@ -359,8 +362,9 @@ class _Decoder:
     def _walk(
         self, buffer: Buffer, rows: Ints | None, shape: _Shape
     ) -> tuple[Mask, dict[int, Cells], list[dict[int, Cells]]]:
-        """Which rows follow `shape`, and where values lie, by column id: those of the handle, and
-        of each image.
+        """Return which rows follow `shape`, and where values lie, by column id.
+
+        The values are those of the handle, and of each image.
         """
         cursor = Cursor(buffer, rows)
         handle: dict[int, Cells] = {}
@@ -460,7 +464,7 @@ class _Decoder:
 
     @staticmethod
     def _row_ids(sent: Cells | None, key: Cells | None, bad: Mask) -> pa.Array:
-        """The hidden row id, which every row has."""
+        """Return the hidden row id, which every row has."""
         cells = key or sent
         if cells is None or cells.value is None:
             bad[:] = True

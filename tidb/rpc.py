@@ -33,8 +33,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """Paths of PEM files: the CA, and the client's certificate and key where the cluster asks for
-    them.
+    """Paths of PEM files: the CA, and the client's certificate and key if the cluster needs them.
 
     Files that are replaced count from the next connection on.
     """
@@ -45,7 +44,7 @@ class TLS:
 
     @classmethod
     def from_settings(cls, ssl_ca: str, ssl_cert: str = "", ssl_key: str = "") -> TLS | None:
-        """From the values of `ssl-ca`, `ssl-cert` and `ssl-key`; None (no TLS) without a CA.
+        """Make it of `ssl-ca`, `ssl-cert` and `ssl-key`; None (no TLS) without a CA.
 
         OSError names a file that can't be read; ValueError if the three don't go together.
         """
@@ -62,7 +61,7 @@ class TLS:
         )
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Reads the files.
+        """Read the files.
 
         OSError names the one that can't be read; ValueError if only one of cert and key is given.
         """
@@ -87,26 +86,27 @@ class TLS:
         return context
 
     def stamp(self) -> tuple[int, ...]:
-        """Changes when a file does (ns of its last change). OSError names the one that is gone."""
+        """Return the times of the files' last changes in ns. OSError names a file that is gone."""
         return tuple(
             path.stat().st_mtime_ns for path in (self.ca, self.cert, self.key) if path is not None
         )
 
 
 def target(url: str) -> str:
-    """`host:port` of a URL as PD, etcd or an operator writes it: `http://host:port/`, `https://…`
-    or without scheme.
+    """Return `host:port` of a URL as PD, etcd or an operator writes it.
+
+    It is `http://host:port/`, `https://…` or without scheme.
     """
     return url.split("://", 1)[-1].rstrip("/")
 
 
 def open_channel(url: str, tls: TLS | None = None, keepalive_ms: int = 10_000) -> grpc.Channel:
-    """A channel to `host:port` or a URL.
+    """Open a channel to `host:port` or a URL.
 
     With `tls`, or for an `https://` URL, over TLS.
 
     An `https://` URL without `tls` uses the system's CAs. While calls are under way the peer is
-    pinged every `keepalive_ms`. Returns at once: calls fail if nobody listens.
+    pinged every `keepalive_ms`. Returns at once: calls fail if no server listens.
     """
     options = [*CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", keepalive_ms)]
     if tls is not None:
@@ -121,8 +121,7 @@ class ClosedError(Signal):
 
 
 class Channels:
-    """A channel to each address, opened when first asked for, and anew once the certificates have
-    been replaced.
+    """A channel to each address, opened at its first use, and again after a change of certificates.
 
     The one before stays open until the next replacement, for the calls that are under way on it.
     Thread-safe.
@@ -136,7 +135,7 @@ class Channels:
         self._closed = False
 
     def get(self, url: str) -> grpc.Channel:
-        """The channel to `url`, as for open_channel.
+        """Return the channel to `url`, as for open_channel.
 
         ClosedError; OSError if the first finds no certificates.
         """
@@ -195,7 +194,7 @@ def describe(error: grpc.RpcError) -> str:
 
 
 def status(error: BaseException) -> grpc.StatusCode | None:
-    """The status code of a failed call, None for anything else."""
+    """Return the status code of a failed call, None for anything else."""
     return (
         error.code() if isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call) else None
     )

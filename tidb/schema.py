@@ -24,7 +24,7 @@ STATE_PUBLIC = 5
 
 WHOLE_COLUMN = -1
 MAX_USER_TABLE_ID = 0xFFFFFFFFFFFF - 1000
-"""Tables with greater ids are TiDB's own (its DDL queue); their changes are nobody's data."""
+"""Tables with greater ids are TiDB's own (its DDL queue); their changes are no user's data."""
 
 
 class SchemaError(SluiceError, ValueError):
@@ -33,11 +33,11 @@ class SchemaError(SluiceError, ValueError):
     Names the table or column and the part that is wrong.
     """
 
-    hint = "report the DDL job: Sluice doesn't understand what it says of the table"
+    hint = "report the DDL job: Sluice doesn't understand its definition of the table"
 
 
 def parse_object(data: bytes, what: str) -> dict[str, Any]:
-    """A JSON object as TiKV has it. `what`: for messages. Raises SchemaError."""
+    """Parse a JSON object as TiKV has it. `what`: for messages. Raises SchemaError."""
     try:
         found = json.loads(data)
     except ValueError as error:
@@ -55,7 +55,10 @@ def _name(value: Any) -> str:
 
 
 def _bytes_or_text(plain: Any, bits: str | None) -> bytes | str | None:
-    """A default value: `*_bit` is base64 of raw bytes and wins; other JSON scalars become text."""
+    """Return a default value: `*_bit` is base64 of raw bytes and wins.
+
+    Other JSON scalars become text.
+    """
     if bits is not None:
         return base64.b64decode(bits)
     if plain is None or isinstance(plain, str):
@@ -74,7 +77,7 @@ class Schema:
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Schema":
-        """From TiDB's DBInfo JSON."""
+        """Parse TiDB's DBInfo JSON."""
         try:
             return cls(
                 int(info["id"]),
@@ -86,12 +89,12 @@ class Schema:
             raise SchemaError(f"a DBInfo document lacks or garbles {error}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` gives back an equal Schema."""
+        """Return a JSON object; `from_json` makes an equal Schema of it."""
         return _to_json(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Schema":
-        """The inverse of `to_json`."""
+        """Parse what `to_json` wrote."""
         return cls(**document)
 
 
@@ -135,7 +138,7 @@ class Column:
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Column":
-        """From TiDB's ColumnInfo JSON."""
+        """Parse TiDB's ColumnInfo JSON."""
         try:
             tp = info["type"]
             return cls(
@@ -169,9 +172,11 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """What values are: int, year, bit, float, double, decimal, text, binary, date, datetime,
-        timestamp, time, enum, set, json, vector, null, or "" for a type number TiDB didn't have
-        when this was written.
+        """Return the kind of its values.
+
+        It is int, year, bit, float, double, decimal, text, binary, date, datetime, timestamp, time,
+        enum, set, json, vector, null, or "" for a type number TiDB didn't have when this was
+        written.
         """
         kind = column_types.KINDS.get(self.tp, "")
         return "binary" if kind == "text" and self.charset == "binary" else kind
@@ -195,8 +200,10 @@ class Column:
 
     @property
     def default_expression(self) -> str:
-        """The default as SQL where it is a function, but for CURRENT_TIMESTAMP, which every server
-        has; else "". TiDB marks those of the clock as values.
+        """Return the default as SQL where it is a function, else "".
+
+        CURRENT_TIMESTAMP, which every server has, gives "", too. TiDB marks functions of the clock
+        as values.
         """
         if isinstance(self.default, bytes):
             return self.default.decode() if self.default_is_expr else ""
@@ -211,7 +218,7 @@ class Column:
 
     @property
     def has_blank_ends(self) -> bool:
-        """Whether an element of an ENUM or SET ends with a blank, which TiDB kept until 2020.
+        """Return whether an ENUM or SET element ends with a blank, which TiDB kept until 2020.
 
         Servers cut it off in a definition, unless the column's character set is binary.
         """
@@ -244,7 +251,7 @@ class Index:
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any]) -> "Index":
-        """From TiDB's IndexInfo JSON."""
+        """Parse TiDB's IndexInfo JSON."""
         try:
             return cls(
                 id=int(info["id"]),
@@ -268,8 +275,9 @@ class Index:
 
 
 class Columns(tuple[Column, ...]):
-    """All columns of a table, and what follows from them alone, made once: alike tables have the
-    same.
+    """All columns of a table, with what follows from them alone, computed once.
+
+    Tables with equal columns share the object.
     """
 
     @cached_property
@@ -327,7 +335,7 @@ class Table:
 
     @classmethod
     def from_tidb(cls, info: Mapping[str, Any], schema_id: int, schema_name: str) -> "Table":
-        """From TiDB's TableInfo JSON; arrays may be null there.
+        """Parse TiDB's TableInfo JSON; arrays may be null there.
 
         Raises SchemaError naming what is missing.
         """
@@ -366,7 +374,7 @@ class Table:
             ) from error
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object without what equals the default; `from_json` gives back an equal Table."""
+        """Return a JSON object without defaults; `from_json` makes an equal Table of it."""
         document = _to_json(self)
         document["columns"] = [_to_json(c) for c in self.columns]
         document["indexes"] = [_to_json(i) for i in self.indexes]
@@ -374,7 +382,7 @@ class Table:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Table":
-        """The inverse of `to_json`.
+        """Parse what `to_json` wrote.
 
         Unknown keys are errors: a newer writer than reader must not lose anything.
         """
@@ -400,13 +408,15 @@ class Table:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether the rows lie in partitions, each of which counts row ids for itself."""
+        """Return whether the rows lie in partitions, each of which counts row ids for itself."""
         return self.partition is not None and bool(self.partition.get("enable", True))
 
     @property
     def handle_kind(self) -> str:
-        """`"int"` (the primary key is the row handle), `"common"` (clustered on other columns) or
-        `"heap"` (hidden row id).
+        """Return the kind of row handle.
+
+        `"int"`: the primary key is the handle; `"common"`: clustered on other columns; `"heap"`:
+        hidden row id.
         """
         return "int" if self.pk_is_handle else "common" if self.is_common_handle else "heap"
 
@@ -419,7 +429,7 @@ class Table:
 
     @property
     def primary_index(self) -> Index | None:
-        """The primary key's index; tables whose integer key is the handle have none."""
+        """Return the primary key's index; tables with an integer key for a handle have none."""
         return next((i for i in self.indexes if i.primary), None)
 
     @property
@@ -449,8 +459,9 @@ class Table:
 
     @property
     def form(self) -> tuple[Any, ...] | None:
-        """Equal for tables that are alike in all that their rows are, and that live at the same
-        time; None where that isn't told so easily.
+        """Return a key that is equal for living tables with equal rows; None where that is costly.
+
+        The tables live at the same time, and are alike in all that their rows depend on.
         """
         if self.partition is not None:
             return None
@@ -458,9 +469,10 @@ class Table:
         return id(self.columns), id(self.indexes), *flags, self.charset, self.collate
 
     def unique_keys(self) -> list[tuple[str, ...]]:
-        """Column names of the primary key, then of the unique keys whose columns are all NOT NULL,
-        then of the others. Only public indexes over stored columns count, so every key can be
-        computed from a row.
+        """Return the column names of the primary key, then of the unique keys.
+
+        Unique keys with all columns NOT NULL come before the others. Only public indexes over
+        stored columns count, so every key can be computed from a row.
         """
         stored = {c.name: c for c in self.stored_columns}
         keys = [self.primary_key] if self.primary_key else []
@@ -518,8 +530,9 @@ _columns_kept = 0
 
 
 def _form(columns: list[Any], indexes: list[Any]) -> _Form:
-    """Columns and indexes of their documents: the same objects for the same documents, of which
-    there may be thousands, as each shard or tenant has its tables.
+    """Return columns and indexes of their documents: the same objects for the same documents.
+
+    There may be thousands of the same, as each shard or tenant has its tables.
     """
     global _columns_kept
     try:

@@ -3,13 +3,13 @@
 TiKV holds a row under `t<physical id>_r<handle>`, in one of two formats:
 
 - version 1 is the old row format: pairs of column id and datum, see `sluice.tidb.codec.row`.
-- version 2 begins with byte 80 (hex) and has no flags: a value's bytes mean what the column's type
-  says.
+- version 2 begins with byte 80 (hex) and has no flags: the column's type decides what a value's
+  bytes mean.
 
       80 flags u16 count u16 nulls  ids  ends  values  [checksum]
 
-  Ids are u8, ends u16, or both u32 with bit 0 of flags; all are little-endian. First come the ids with a value,
-  ascending, then those that are NULL. An end is counted from the first value.
+  Ids are u8, ends u16, or both u32 with bit 0 of flags; all are little-endian. First come the ids
+  with a value, ascending, then those that are NULL. An end is counted from the first value.
 
 A binlog has the old format only. Neither format holds the columns that the handle holds.
 """
@@ -52,7 +52,7 @@ _WRITABLE_STATES = frozenset({STATE_WRITE_ONLY, _STATE_WRITE_REORGANIZATION, STA
 _Encoder = Callable[[bytes], bytes]
 
 SIGNED, UNSIGNED, TEXT, FLAGGED = range(1, 5)
-"""How a value of version 2 becomes a datum, in a shape."""
+"""Conversions of a version 2 value to a datum, in a shape."""
 _OF_COLUMN, _HIDDEN, _OF_PARTS = range(3)
 _IS_HANDLE, _NO_PART = 254, 255
 _ENTRY = struct.Struct("<IBBB")
@@ -93,7 +93,7 @@ _ENCODERS: Mapping[str, _Encoder] = {
     "json": _flagged(JSON),
     "vector": _flagged(VECTOR),
 }
-"""From a kind of column to the function that makes a datum of a value of version 2."""
+"""The function for each kind of column that makes a datum of a version 2 value."""
 
 
 class StoredRowConverter:
@@ -111,10 +111,10 @@ class StoredRowConverter:
 
     @functools.cached_property
     def shape(self) -> tuple[bytes, tuple[bytes | None, ...]]:
-        """Return what compiled code needs to convert a row of version 2, b"" if it can't: see its
-        source.
+        """Return the shape that compiled code needs to convert a row of version 2, b"" if it can't.
 
-        The second part has, for each column, the datum of rows that are older than it.
+        Its source describes it. The second part has, for each column, the datum of rows that are
+        older than it.
         """
         kind = _HIDDEN if self._is_heap else _OF_PARTS if self._key_columns else _OF_COLUMN
         parts = {column.id: n for n, (column, whole) in enumerate(self._key_columns) if whole}
@@ -192,8 +192,9 @@ class StoredRowConverter:
         return self._missing[column.id]
 
     def _datums(self, value: bytes) -> dict[int, bytes]:
-        """Return the datums in a stored value by column id, without columns that the table doesn't
-        have or write.
+        """Return the datums in a stored value by column id.
+
+        Columns that the table doesn't have or write are left out.
         """
         if not value:
             raise CodecError("a stored row has no bytes", 0)
@@ -255,7 +256,7 @@ def _encoder_of(column: Column) -> _Encoder:
 
 
 def _refuse(column: Column, value: bytes) -> bytes:
-    raise CodecError(f"column {column.name!r} has type {column.tp}, whose values aren't known")
+    raise CodecError(f"column {column.name!r} has type {column.tp}, with unknown values")
 
 
 def _datums_of_version_1(value: bytes) -> dict[int, bytes]:
@@ -271,8 +272,9 @@ def _datums_of_version_1(value: bytes) -> dict[int, bytes]:
 
 
 def _handle_parts(handle: bytes) -> list[tuple[int, bytes]]:
-    """Return, for each column of a clustered key, the flag it has in the key, and its datum as an
-    insert has it.
+    """Return the flag and the datum of each column of a clustered key.
+
+    The flag is that in the key, the datum is as an insert has it.
     """
     found = []
     pos = 0

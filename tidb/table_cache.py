@@ -1,6 +1,4 @@
-"""What follows from a table's definition, kept for the next time: windows bring the same tables
-again and again.
-"""
+"""Cache what follows from a table's definition: windows bring the same tables again and again."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from sluice.tidb.schema import Table
 T = TypeVar("T")
 
 _MAX_CACHED_COLUMNS = 100_000
-"""Of the tables that are remembered, those of alike tables once."""
+"""Columns of the cached tables, in total; those of equal tables count once."""
 
 
 class TableCache(Generic[T]):
@@ -29,7 +27,7 @@ class TableCache(Generic[T]):
         self._columns = 0
 
     def __call__(self, table: Table) -> T:
-        """Raises what the function does."""
+        """Return the function's result for a table. Raises what the function does."""
         known = self._made.get(table.id)
         if known is not None and known[0] is table:
             return known[1]

@@ -10,7 +10,7 @@ _OFFSET = re.compile(r"([+-])(\d\d):(\d\d)", re.ASCII)
 
 
 def find_zone(name: str) -> datetime.tzinfo:
-    """A time zone by its IANA name or its offset as in `+08:00`, at most 14 hours.
+    """Return a time zone by its IANA name or its offset as in `+08:00`, at most 14 hours.
 
     Raises ValueError.
     """

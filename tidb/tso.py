@@ -1,8 +1,8 @@
-"""TiDB's timestamps (TSO): `physical_ms << 18 | logical`, physical in Unix milliseconds, logical
-below 2^18.
+"""TiDB's timestamps (TSO): `physical_ms << 18 | logical`.
 
-All arithmetic with them is here. Distances between two of them are TSO too (`span`), so that a
-limit can be added to a timestamp, or an array of them, without taking it apart.
+physical is in Unix milliseconds, logical below 2^18. All arithmetic with them is here. Distances
+between two of them are TSO too (`span`), so a limit can be added to a timestamp, or an array of
+them, without taking it apart.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FIRST_MS = 315_532_800_000  # 1980: TiDB is younger
 
 
 class MomentError(RequestError, ValueError):
-    """What a person typed is neither a TSO nor a time."""
+    """A person typed neither a TSO nor a time."""
 
     hint = "give the TSO as TiDB prints it, or a date-time such as 2026-11-21T09:30:00+00:00"
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
-    """The TSO of a physical time (Unix ms) and a logical counter.
+    """Return the TSO of a physical time (Unix ms) and a logical counter.
 
     ValueError if either is out of range.
     """
@@ -41,26 +41,26 @@ def compose(physical_ms: int, logical: int = 0) -> int:
 
 
 FIRST = compose(_FIRST_MS)
-"""What is smaller is no timestamp of a TiDB: a job id, seconds, milliseconds."""
+"""The least plausible timestamp: a smaller number is a job id, seconds or milliseconds."""
 
 
 def physical_ms(ts: int) -> int:
-    """The physical part of a TSO: Unix milliseconds."""
+    """Return the physical part of a TSO: Unix milliseconds."""
     return ts >> LOGICAL_BITS
 
 
 def logical(ts: int) -> int:
-    """The logical counter of a TSO."""
+    """Return the logical counter of a TSO."""
     return ts & _LOGICAL_MASK
 
 
 def last_of_ms(ts: int) -> int:
-    """The last TSO of the millisecond that a TSO is of."""
+    """Return the last TSO of a TSO's millisecond."""
     return ts | _LOGICAL_MASK
 
 
 def span(ms: int) -> int:
-    """So many milliseconds, to be added to a TSO or taken from it; may be negative."""
+    """Return `ms` milliseconds as a TSO distance, to be added or subtracted; may be negative."""
     return ms << LOGICAL_BITS
 
 
@@ -70,12 +70,12 @@ def ms_between(earlier: int, later: int) -> int:
 
 
 def wall_clock() -> int:
-    """The first TSO of this millisecond by this machine's clock."""
+    """Return the first TSO of this millisecond by this machine's clock."""
     return time.time_ns() // 1_000_000 << LOGICAL_BITS
 
 
 def from_datetime(moment: datetime) -> int:
-    """The smallest TSO of a moment, cut to milliseconds.
+    """Return the smallest TSO of a moment, cut to milliseconds.
 
     A datetime without a zone is taken as UTC.
     """
@@ -85,26 +85,25 @@ def from_datetime(moment: datetime) -> int:
 
 
 def to_datetime(ts: int) -> datetime:
-    """The physical part of a TSO as an aware datetime in UTC."""
+    """Return the physical part of a TSO as an aware datetime in UTC."""
     return _EPOCH + timedelta(milliseconds=physical_ms(ts))
 
 
 def time_text(ts: int) -> str:
-    """The physical part as people read it: `2026-11-21 09:30:00.000 UTC`."""
+    """Return the physical part as people read it: `2026-11-21 09:30:00.000 UTC`."""
     return f"{to_datetime(ts).replace(tzinfo=None).isoformat(' ', 'milliseconds')} UTC"
 
 
 def text(ts: int) -> str:
-    """A TSO and the time it stands for: `466410000000000000 (2026-11-21 09:30:00.000 UTC)`."""
+    """Return a TSO and its time: `466410000000000000 (2026-11-21 09:30:00.000 UTC)`."""
     return f"{ts} ({time_text(ts)})"
 
 
 def parse_timestamp(text: str) -> int:
-    """A TSO from what a person types: the TSO's digits, or an ISO 8601 date-time (UTC unless it has
-    a zone).
+    """Parse a TSO from what a person types: the TSO's digits, or an ISO 8601 date-time.
 
-    MomentError if it is neither. Digits that would lie before 1980 as a TSO are refused: they are
-    seconds or milliseconds, not a TSO.
+    It is UTC unless it has a zone. MomentError if it is neither. Digits that would lie before 1980
+    as a TSO are refused: they are seconds or milliseconds, not a TSO.
     """
     text = text.strip()
     if re.fullmatch(r"[0-9]+", text):
@@ -125,9 +124,10 @@ def parse_timestamp(text: str) -> int:
 
 
 def parse_moment(text: str) -> int:
-    """As `parse_timestamp`, but a date-time is the last TSO of its millisecond, so that everything
-    committed until then is in; and ``before:`` with a commit timestamp (TSO) is the moment right
-    before that commit.
+    """Parse a moment: as `parse_timestamp`, but a date-time is the last TSO of its millisecond.
+
+    So everything committed until then is in. ``before:`` with a commit timestamp (TSO) is the
+    moment right before that commit.
     """
     if match := re.fullmatch(r"before[:\s]\s*([0-9]+)", text.strip()):
         return parse_timestamp(match[1]) - 1

@@ -1,4 +1,4 @@
-"""How pumps hand out a window."""
+"""The schema of the windows that pumps hand out."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ArchiveLog:
     def open(
         cls, url: str, tables: Iterable[int] | None = None, indexes: SegmentIndexCache | None = None
     ) -> ArchiveLog:
-        """Of the archive at `url`. Raises RelayError."""
+        """Open the archive at `url`. Raises RelayError."""
         return cls(open_storage(url), tables, indexes)
 
     @property
@@ -66,7 +66,7 @@ class ArchiveLog:
 
     @property
     def overrides(self) -> Overrides:
-        """As they were carried over with the windows."""
+        """Return the overrides that were copied with the windows."""
         return self._chain.overrides_of(self.pipeline)
 
     def for_tables(self, tables: Iterable[int] | None) -> ArchiveLog:

@@ -66,7 +66,7 @@ class CatalogueDay:
     old: tuple[ReplacedFile, ...] = ()
 
     def changed(self, **fields: Any) -> CatalogueDay:
-        """With other fields, under a token of its own."""
+        """Return the day with other fields, under a new token."""
         return replace(self, token=secrets.token_hex(8), **fields)
 
     def to_bytes(self) -> bytes:

@@ -130,7 +130,7 @@ class SegmentIndex:
         return [(entry.window.lo, entry.window.hi) for entry in self.windows]
 
     def number_of(self, ts: int) -> int:
-        """Of the first window with hi > ts; how many there are if none has."""
+        """Return the number of the first window with hi > ts, or of all windows if none has."""
         return bisect.bisect_right(self.bounds, ts, key=lambda ends: ends[1])
 
     def window(self, number: int, tables: frozenset[int] | None = None) -> WindowRecord:

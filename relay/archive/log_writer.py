@@ -36,7 +36,7 @@ OnWindowRows = Callable[[WindowRecord, pa.RecordBatch], None]
 
 @dataclass(frozen=True, slots=True)
 class WrittenLog:
-    """What has been written of the range `(lo, hi]`: all of a segment but its lake files."""
+    """The files written of the range `(lo, hi]`: all of a segment but its lake files."""
 
     lo: int
     hi: int

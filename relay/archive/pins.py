@@ -127,7 +127,7 @@ class Pins:
 
     @contextlib.contextmanager
     def held(self, name: str, hold: Pin) -> Iterator[None]:
-        """As `note`, as long as the context lasts."""
+        """Pin as `note` does, while the context lasts."""
         self.note(name, hold)
         try:
             yield

@@ -19,7 +19,7 @@ class ArchiveFile:
     crc32c: int
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return to_json_fields(self)
 
     @classmethod
@@ -43,7 +43,7 @@ class LakeFile:
     day: str
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return to_json_fields(self)
 
     @classmethod
@@ -90,11 +90,11 @@ class ArchiveSegment:
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Return the bytes of all files."""
         return sum(file.bytes for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return to_json_fields(self) | {
             "log": self.log.to_json() if self.log else None,
             "index": self.index.to_json(),

@@ -70,7 +70,7 @@ class SnapshotFile:
     computed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         document = asdict(self)
         computed = document.pop("computed")
         return document | ({"computed": list(computed)} if computed else {})
@@ -119,16 +119,16 @@ class SnapshotTable:
 
     @property
     def file_bytes(self) -> int:
-        """Of its files."""
+        """Return the bytes of its files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def row_bytes(self) -> int:
-        """Of its rows in memory."""
+        """Return the bytes of its rows in memory."""
         return sum(file.row_bytes for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return {
             "schema": self.schema, "name": self.name, "table": dict(self.table),
             "files": [file.to_json() for file in self.files],
@@ -165,7 +165,7 @@ class ArchiveSnapshot:
 
     @property
     def path(self) -> str:
-        """Of its manifest, in the archive."""
+        """Return the path of its manifest, in the archive."""
         return f"{_FOLDER}/{self.id}/{_MANIFEST}"
 
     @property
@@ -174,12 +174,12 @@ class ArchiveSnapshot:
 
     @property
     def file_bytes(self) -> int:
-        """Of all files that it names, wherever they lie."""
+        """Return the bytes of all files that it names, wherever they lie."""
         return sum(table.file_bytes for table in self.tables)
 
     @property
     def row_bytes(self) -> int:
-        """Of its rows in memory."""
+        """Return the bytes of its rows in memory."""
         return sum(table.row_bytes for table in self.tables)
 
     @property

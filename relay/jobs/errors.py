@@ -42,7 +42,7 @@ class NotDoneError(SluiceError):
 
     @classmethod
     def of(cls, job: str, state: str) -> NotDoneError:
-        """Of a job that any process can go on with if it is paused."""
+        """Return the error of a job that any process can resume if it is paused."""
         return cls(
             f"the job {job} is {state}, as was ordered",
             hint=(

@@ -55,7 +55,7 @@ class JobFiles:
 
     @property
     def url(self) -> str:
-        """Where the files are."""
+        """Return the folder of the files."""
         return f"{self._storage.url}/jobs/{self.id}"
 
     def path(self, name: str) -> str:
@@ -120,7 +120,7 @@ class JobFiles:
         ]
 
     def progress(self, run: int) -> JobProgress:
-        """How far a run is. Raises RelayCorruptError, OSError."""
+        """Return how far a run is. Raises RelayCorruptError, OSError."""
         try:
             base = self._parsed(self.path(f"progress/{run}/{_TOTALS_FILE}"), parse_base)
         except FileNotFoundError:

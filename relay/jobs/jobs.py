@@ -66,7 +66,7 @@ class JobStatus:
     progress: JobProgress
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts."""
+        """Return it as JSON values, for scripts."""
         entry = self.entry
         return {
             "id": self.spec.id,
@@ -204,7 +204,7 @@ class Jobs:
             ) from None
 
     def is_over(self, name: str) -> bool:
-        """Whether nothing more comes of the job with this id; so it is if there is none."""
+        """Return whether nothing more comes of the job with this id; so it is if there is none."""
         job = self.find(name)
         return job is None or job.entry().state in FINAL_STATES
 
@@ -240,7 +240,7 @@ class Jobs:
         job.files.remove()
 
     def _in_the_way(self, other: JobSpec, touches: WriteScope) -> bool:
-        """Whether a job of the list has nothing to be there for.
+        """Return whether a job of the list has nothing to be there for.
 
         Raises JobOverlapError if it is in the way.
         """
@@ -291,7 +291,7 @@ class Job:
 
     @property
     def spec(self) -> JobSpec:
-        """What was asked for."""
+        """The request."""
         return self.files.spec
 
     def plan(self) -> dict[str, Any] | None:
@@ -418,7 +418,7 @@ class Job:
 
 
 def _same_group(entry: StateEntry, runner: Runner) -> bool:
-    """Whether the runner is of the group that runs the job."""
+    """Return whether the runner is of the group that runs the job."""
     return (
         entry.state in ACTIVE_STATES
         and entry.runner is not None
@@ -427,7 +427,7 @@ def _same_group(entry: StateEntry, runner: Runner) -> bool:
 
 
 def _certainly_ended(entry: StateEntry, members: list[WorkerProgress]) -> bool:
-    """Whether every process that has run it has ended, as far as that can be known at once."""
+    """Return whether all its processes have ended, as far as that can be known at once."""
     if entry.runner is None:
         return True
     if not entry.runner.group:

@@ -114,12 +114,12 @@ class JobRun:
 
     @property
     def is_lost(self) -> bool:
-        """Whether `check` raises."""
+        """Return whether `check` raises."""
         return self._entry.run != self.number or self._entry.state not in ACTIVE_STATES
 
     @property
     def is_over(self) -> bool:
-        """Whether the job is, as of at most a moment ago: nothing more is to come of it."""
+        """Return whether the job is, as of at most a moment ago: nothing more is to come of it."""
         return self._entry.state in FINAL_STATES
 
     def look(self) -> None:

@@ -49,7 +49,7 @@ class OpenJobs:
         return kind if number == 1 else f"{kind}-{number}"
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         document: dict[str, Any] = {
             "open": [spec.to_json() for spec in self.open],
             "made": dict(self.made),

@@ -75,7 +75,7 @@ class TableProgress:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
@@ -101,7 +101,7 @@ class WorkerProgress:
     tables: Mapping[str, JobCounts] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         document = asdict(self) | {
             "tables": {name: asdict(done) for name, done in self.tables.items()}
         }
@@ -161,7 +161,7 @@ class JobProgress:
 
     @property
     def percent(self) -> int:
-        """Of the bytes, or of the chunks.
+        """Return the percentage of the bytes, or of the chunks.
 
         100 for a job that is done, and for no other: sizes are estimates.
         """
@@ -203,7 +203,7 @@ class JobProgress:
         return ", ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts."""
+        """Return it as JSON values, for scripts."""
         whole, left_s = self.in_all, self.left_s
         return {
             "percent": self.percent,

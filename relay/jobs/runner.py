@@ -69,11 +69,11 @@ class Runner:
         )
 
     def is_same_group(self, other: Runner) -> bool:
-        """Whether both run a job together."""
+        """Return whether both run a job together."""
         return bool(self.group) and self.group == other.group
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod

@@ -42,7 +42,7 @@ class WriteScope:
         return abbreviate(self.tables) or "nothing that is written to"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         return {
             "downstream": self.downstream,
             "tables": None if self.tables is None else list(self.tables),
@@ -80,7 +80,7 @@ class JobSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return it as JSON values; `from_json` is the inverse."""
         document = asdict(self) | {"asked": dict(self.asked), "touches": self.touches.to_json()}
         if not self.pipeline:
             del document["pipeline"]

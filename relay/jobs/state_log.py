@@ -77,7 +77,7 @@ class StateEntry:
         return replace(self, state=state, by=by, made_ms=now, token=secrets.token_hex(6), **cleared)
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         document = asdict(self)
         document["result"] = None if self.result is None else dict(self.result)
         document["runner"] = None if self.runner is None else self.runner.to_json()

@@ -112,7 +112,7 @@ class CounterDocument:
     writers: DocumentWriters = DocumentWriters()
 
     def plus(self, other: CounterDocument, token: str, number: int) -> CounterDocument:
-        """With what a process has counted, its addition of this number.
+        """Add the counts of a process, its addition of this number.
 
         As it is if it is here already.
         """
@@ -141,7 +141,7 @@ class CounterDocument:
         return replace(newer, counts=counts, durations=durations, since_ms=since)
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         document = {
             "counts": dict(self.counts),
             "durations": {
@@ -188,7 +188,7 @@ class TableCounters:
     writers: DocumentWriters = DocumentWriters()
 
     def plus(self, tables: Mapping[str, TableCount], token: str, number: int) -> TableCounters:
-        """As Measured.plus."""
+        """Add counts as CounterDocument.plus does."""
         if self.writers.has(token, number):
             return self
         return TableCounters(
@@ -196,7 +196,7 @@ class TableCounters:
         )
 
     def to_json(self) -> bytes:
-        """As the file's content."""
+        """Return the file's content."""
         tables = {
             name: (one.inserts, one.updates, one.deletes, one.last_commit_ts, one.last_ms)
             for name, one in self.tables.items()

@@ -41,7 +41,7 @@ class CounterTotals:
 
     @property
     def durations(self) -> Mapping[str, Durations]:
-        """Of stages, by name; landing's begin with ``land_``."""
+        """Return the durations of stages, by name; landing's begin with ``land_``."""
         return {
             **{f"land_{name}": one for name, one in self.land.durations.items()},
             **self.apply.durations,

@@ -191,7 +191,7 @@ class ObjectStorage:
         return data
 
     def size(self, path: str) -> int | None:
-        """Of a file, None if it isn't there."""
+        """Return a file's size, None if it isn't there."""
         try:
             return int(self._call(f"looking for {path}", obstore.head, path)["size"])
         except FileNotFoundError:

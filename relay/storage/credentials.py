@@ -40,7 +40,7 @@ class StoreCredentials:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """From what a pickle holds."""
+        """Unpack what a pickle holds."""
         return cls(json.loads(zlib.decompress(base64.b85decode(packed))))
 
 
@@ -53,7 +53,7 @@ _cached: dict[str, StoreCredentials] = {}
 
 
 def register_provider(url: str, provider: Callable[[], StoreCredentials]) -> None:
-    """From now on `provider` is asked for the credentials of the bucket in which `url` is.
+    """Have `provider` called for the credentials of the bucket in which `url` is.
 
     What it raises is raised where a store is opened.
     """
@@ -63,7 +63,7 @@ def register_provider(url: str, provider: Callable[[], StoreCredentials]) -> Non
 
 
 def credentials_for(url: str) -> StoreCredentials | None:
-    """Those for the bucket in which `url` is.
+    """Return the credentials for the bucket of `url`.
 
     None: the environment has them, or the machine's role.
     """

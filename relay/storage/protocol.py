@@ -69,7 +69,7 @@ class Storage(Protocol):
         """
 
     def new_temp_file(self, path: str) -> ByteWriter:
-        """As `new_file`, of a file that need not outlive a crash of the machine."""
+        """Write as `new_file` does, a file that need not outlive a crash of the machine."""
 
     def create(self, path: str, data: bytes) -> None:
         """Durably create a small file. Raises FileExistsError if it exists."""

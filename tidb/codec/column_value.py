@@ -64,7 +64,7 @@ FLAGS: dict[str, tuple[int, ...]] = {
 
 
 def from_datum(column: Column, datum: Datum) -> Any:
-    """The value of a datum in `column`.
+    """Return the value of a datum in `column`.
 
     Raises CodecError when the flag or the value can't be one of its type.
     """
@@ -117,7 +117,7 @@ def _from_int(column: Column, kind: str, value: int) -> int | str:
 
 
 def set_text(column: Column, bits: int) -> str:
-    """The names of a SET's bits, in order, with commas.
+    """Return the names of a SET's bits, in order, with commas.
 
     Raises CodecError for a bit without a name.
     """
@@ -129,7 +129,7 @@ def set_text(column: Column, bits: int) -> str:
 
 
 def to_datum(column: Column, value: Any, *, in_handle: bool = False) -> bytes:
-    """The bytes of the datum TiDB writes for `value` in `column`.
+    """Encode a value of `column` as the datum that TiDB writes.
 
     Text columns take str or bytes.
     """
@@ -167,8 +167,10 @@ def to_datum(column: Column, value: Any, *, in_handle: bool = False) -> bytes:
 
 
 def missing_value(column: Column) -> Any:
-    """The value of a column that a row doesn't hold: its origin default, else NULL if it may be,
-    else the type's zero. Text and binary come as bytes.
+    """Return the value of a column that a row doesn't hold.
+
+    It is the column's origin default, else NULL if it may be, else the type's zero. Text and binary
+    come as bytes.
     """
     default = column.origin_default
     if default is None:

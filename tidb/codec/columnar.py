@@ -1,8 +1,7 @@
-"""Cells of many rows into one Arrow column, a kernel for each kind of value
-(`sluice.tidb.codec.column_value` lists them).
+"""Convert the cells of many rows into one Arrow column, with a kernel for each kind of value.
 
-Kernels never raise on bad values: they set the row in `bad`, put anything in its place, and the
-scalar decoder reports it.
+`sluice.tidb.codec.column_value` lists the kinds. Kernels never raise on bad values: they set the
+row in `bad`, put anything in its place, and the scalar decoder reports it.
 """
 
 from collections.abc import Callable
@@ -37,7 +36,7 @@ _WORD_DIGITS = 18
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """The Arrow type of a column's values."""
+    """Return the Arrow type of a column's values."""
     if column.kind == "int":
         return pa.uint64() if column.unsigned else pa.int64()
     return _TYPES.get(column.kind, pa.large_string())
@@ -46,7 +45,7 @@ def arrow_type(column: Column) -> pa.DataType:
 def to_arrow(
     column: Column, buffer: Buffer, cells: Cells | None, count: int, bad: Mask
 ) -> pa.Array:
-    """An Arrow array of `count` values.
+    """Return an Arrow array of `count` values.
 
     `cells` None: no row has the column. Rows without it get `missing_value`.
     """
@@ -133,8 +132,9 @@ def _floats(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array
 
 
 def _bytes(column: Column, buffer: Buffer, cells: Cells, bad: Mask) -> pa.Array:
-    """One pass of Arrow's own copy: the buffer seen as gap, value, gap, value, ... of which the
-    values are taken.
+    """Copy the values in one pass of Arrow's own take.
+
+    The buffer is seen as gap, value, gap, value, ... of which the values are taken.
     """
     count = len(cells.start)
     offsets = np.empty(2 * count + 1, np.int64)
@@ -301,7 +301,7 @@ def _decimals_alike(
 
 
 def _last_digits(groups: list[tuple[int, Ints]]) -> int:
-    """How many digits the last groups have that go into one word."""
+    """Return how many digits the last groups have that go into one word."""
     taken = 0
     for digits, _ in reversed(groups):
         if taken + digits > _WORD_DIGITS:
@@ -311,7 +311,7 @@ def _last_digits(groups: list[tuple[int, Ints]]) -> int:
 
 
 def _decimals_by_arrow(groups: list[tuple[int, Ints]], negative: Mask, fraction: int) -> pa.Array:
-    """As Arrow's own decimals, of two words each, which it prints."""
+    """Convert to Arrow's own decimals, of two words each, which it prints."""
     count, last, taken = len(negative), _last_digits(groups), 0
     first, second = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
     for digits, value in reversed(groups):
@@ -336,7 +336,7 @@ def _decimals_by_arrow(groups: list[tuple[int, Ints]], negative: Mask, fraction:
 
 
 def _product(values: Words, factor: int) -> tuple[Words, Words]:
-    """The low and the high word of each product."""
+    """Return the low and the high word of each product."""
     half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
     f1, f0 = np.uint64(factor >> 32), np.uint64(factor & 0xFFFFFFFF)
     v1, v0 = values >> half, values & mask

@@ -96,7 +96,7 @@ def skip_datum(data: bytes | memoryview, pos: int) -> int:
 
 
 def encode_datum(datum: Datum) -> bytes:
-    """The bytes of a datum.
+    """Return the bytes of a datum.
 
     Decimal values are text (their digits decide precision and fraction), JSON values text.
     """

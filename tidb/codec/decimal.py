@@ -28,14 +28,14 @@ def body_size(precision: int, fraction: int) -> int:
 
 
 def group_digits(precision: int, fraction: int) -> list[int]:
-    """Number of digits of each group, in order of the body."""
+    """Return the number of digits of each group, in order of the body."""
     whole = precision - fraction
     groups = [whole % 9, *[9] * (whole // 9), *[9] * (fraction // 9), fraction % 9]
     return [digits for digits in groups if digits]
 
 
 def valid_prefix(precision: int, fraction: int) -> bool:
-    """Whether P and F can start a decimal."""
+    """Return whether P and F can start a decimal."""
     return 1 <= precision <= MAX_PRECISION and fraction <= min(precision, MAX_FRACTION)
 
 

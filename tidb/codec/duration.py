@@ -1,7 +1,7 @@
 """TIME values: signed nanoseconds, in text `[-]HH:MM:SS[.ffffff]` with hours up to 838.
 
-In rows they are a varint datum, in keys and clustered handles 8 bytes that compare in order (the
-datum says which).
+In rows they are a varint datum, in keys and clustered handles 8 bytes that compare in order; the
+datum's flag names the form.
 """
 
 import re
@@ -23,7 +23,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(nanoseconds: int, fsp: int = 0) -> str:
-    """The text of a TIME value with `fsp` fraction digits (0 to 6).
+    """Format a TIME value with `fsp` fraction digits (0 to 6).
 
     Raises CodecError beyond 838 hours.
     """

@@ -4,7 +4,7 @@ from sluice.errors import SluiceError
 
 
 class CodecError(SluiceError, ValueError):
-    """Bytes that are not what the format says, or a value the format can't hold.
+    """Bytes that violate the format, or a value that the format can't hold.
 
     `position` is the byte offset in the decoded buffer, None when encoding.
     """

@@ -31,9 +31,10 @@ def decode_float(data: bytes | memoryview, pos: int = 0) -> tuple[float, int]:
 
 
 def format_double(value: float) -> str:
-    """Shortest text that reads back as `value`, as TiDB prints numbers inside JSON: plain digits
-    for 1e-6 <= |x| < 1e21 (integers without `.0`), else `d.ddde-7` or `d.ddde+21` with an exponent
-    that isn't padded.
+    """Return the shortest text that reads back as `value`, as TiDB prints numbers inside JSON.
+
+    It is plain digits for 1e-6 <= |x| < 1e21 (integers without `.0`), else `d.ddde-7` or
+    `d.ddde+21` with an exponent that isn't padded.
     """
     text = repr(value)
     if "e" not in text:  # also "inf" and "nan"
@@ -56,9 +57,10 @@ def format_double(value: float) -> str:
 
 
 def format_float(value: float) -> str:
-    """A FLOAT as TiDB sends it in result sets, so as dumps and comparisons see it: the shortest
-    float32 text, but only 6 significant digits below 1e-15 and from 1e15 on (`3.40282e38`). Rows
-    hold the exact float32.
+    """Format a FLOAT as TiDB sends it in result sets, so as dumps and comparisons see it.
+
+    It is the shortest float32 text, but only 6 significant digits below 1e-15 and from 1e15 on
+    (`3.40282e38`). Rows hold the exact float32.
     """
     number = np.float32(value)
     if not np.isfinite(number):

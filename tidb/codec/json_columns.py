@@ -1,11 +1,11 @@
-"""Binary JSON of many rows as text at once: all documents are walked level by level, one numpy
-operation a level.
+"""Convert the binary JSON of many rows into text at once, level by level.
 
-Layout of the binary form: `sluice.tidb.codec.binary_json`, which is the reference for the text.
-Every value of a document is a node with two pieces of text: what comes before it (comma, key,
-opening bracket) and the value itself (or the closing bracket, behind all its members). A node's
-place among the pieces follows from the sizes of the subtrees before it, and one gather of all
-pieces in that order is the text of all documents.
+All documents are walked together, with one numpy operation a level. Layout of the binary form:
+`sluice.tidb.codec.binary_json`, which is the reference for the text. Every value of a document is a
+node with two pieces of text: what comes before it (comma, key, opening bracket) and the value
+itself (or the closing bracket, behind all its members). A node's place among the pieces follows
+from the sizes of the subtrees before it, and one gather of all pieces in that order is the text of
+all documents.
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class _Level:
 
 
 def json_texts(buffer: Buffer, start: Ints, end: Ints, bad: Mask) -> tuple[pa.Buffer, Ints]:
-    """(data, offsets int64[n+1]) of the texts of the documents between `start` and `end`.
+    """Return (data, offsets int64[n+1]) of the texts of the documents between `start` and `end`.
 
     Documents that are malformed are set in `bad` and have any text.
     """
@@ -152,7 +152,7 @@ def _make_null(level: _Level, which: Mask) -> None:
 
 
 def _members(buffer: Buffer, level: _Level, bad: Mask) -> _Level | None:
-    """The next level; None if no node has members."""
+    """Return the next level; None if no node has members."""
     parents = np.flatnonzero(level.kind <= ARRAY)
     at = level.at[parents]
     head = buffer.words[at]
@@ -298,7 +298,7 @@ def _clipped(length: Words) -> Ints:
 
 
 def _single(buffer: Buffer, nodes: _Level, i: int, bad: Mask) -> bytes:
-    """A value of a kind that is seldom inside JSON."""
+    """Return the text of a value of a kind that is rare inside JSON."""
     raw = (
         bytes((int(nodes.kind[i]),))
         + buffer.bytes[int(nodes.at[i]) : int(nodes.limit[i])].tobytes()

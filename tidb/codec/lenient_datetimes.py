@@ -1,7 +1,7 @@
-"""Dates and times as people spell them in defaults, `2020-1-1` or `20200101`: TiDB before 6.1 kept
-them so.
+"""Parse dates and times as people spell them in defaults, `2020-1-1` or `20200101`.
 
-Only what every version reads in one way; the rest is a CodecError, which names it.
+TiDB before 6.1 kept them so. Only spellings that every version reads in one way are parsed; others
+raise CodecError, which names them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def parse_moment(text: str) -> str:
 
 
 def parse_duration(text: str) -> str:
-    """`[-]HH:MM:SS.ffffff` of a spelled TIME: `1:2` has no seconds, `102` is a minute and two
-    seconds.
+    """Return a spelled TIME as `[-]HH:MM:SS.ffffff`.
+
+    `1:2` has no seconds, `102` is a minute and two seconds.
     """
     stripped = text.strip()
     if digits := _CLOCK_DIGITS.fullmatch(stripped.zfill(5) if stripped.isdigit() else stripped):
@@ -55,11 +56,12 @@ def parse_duration(text: str) -> str:
         raise CodecError(f"{text!r} is no TIME value")
     sign, days, hour, minute, second = match.groups()[:5]
     hours = int(days or 0) * 24 + int(hour)
-    return f"{sign}{hours:02}:{int(minute or 0):02}:{int(second or 0):02}.{(match[6] or '').ljust(6, '0')}"
+    fraction = (match[6] or "").ljust(6, "0")
+    return f"{sign}{hours:02}:{int(minute or 0):02}:{int(second or 0):02}.{fraction}"
 
 
 def parse_year(text: str) -> int:
-    """A YEAR of one or two digits is 1970 to 2069.
+    """Parse a YEAR; one or two digits are 1970 to 2069.
 
     TiDB reads the text of a default as it converts texts: `0` is 2000, and only a zero of four
     digits is none.

@@ -1,7 +1,7 @@
 """Byte strings in TiDB's order-preserving form, used in TiKV keys and in PD's region bounds.
 
-Layout: groups of 9 bytes, 8 of data (zero padded) and a marker `0xFF - padding`. A marker 0xFF says
-that another group follows; the last group always has 1 to 8 bytes of padding, so a length divisible
+Layout: groups of 9 bytes, 8 of data (zero padded) and a marker `0xFF - padding`. After a marker
+0xFF another group follows; the last group always has 1 to 8 bytes of padding, so a length divisible
 by 8 ends with a group of zeros and marker 0xF7. Encoded length: `(len // 8 + 1) * 9`. Integers are
 8 bytes big-endian, signed ones with the sign bit flipped.
 """
@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def encode_bytes(data: bytes) -> bytes:
-    """`data` in groups of 8 with markers; the result compares bytewise as `data` does."""
+    """Encode `data` in groups of 8 with markers; the result compares bytewise as `data` does."""
     out = bytearray()
     for start in range(0, len(data) + 1, _GROUP):
         group = data[start : start + _GROUP]
@@ -51,7 +51,7 @@ def decode_bytes(data: bytes | memoryview, pos: int = 0) -> tuple[bytes, int]:
 
 
 def encode_int(value: int) -> bytes:
-    """A signed 64-bit integer as 8 bytes that compare bytewise in numeric order."""
+    """Encode a signed 64-bit integer as 8 bytes that compare bytewise in numeric order."""
     if not -_SIGN <= value < _SIGN:
         raise CodecError(f"{value} doesn't fit a signed 64-bit integer")
     return struct.pack(">Q", (value + _SIGN) & _MASK)
@@ -64,7 +64,7 @@ def decode_int(data: bytes | memoryview, pos: int = 0) -> tuple[int, int]:
 
 
 def encode_uint(value: int) -> bytes:
-    """An unsigned 64-bit integer as 8 bytes big-endian."""
+    """Encode an unsigned 64-bit integer as 8 bytes big-endian."""
     if not 0 <= value <= _MASK:
         raise CodecError(f"{value} doesn't fit an unsigned 64-bit integer")
     return struct.pack(">Q", value)

@@ -28,10 +28,9 @@ def pack_time(text: str) -> int:
 
 
 def format_time(packed: int, fsp: int | None = 0) -> str:
-    """MySQL's text for a packed time: with `fsp` fraction digits (0 to 6), or the date alone when
-    `fsp` is None.
+    """Format a packed time as MySQL does, with `fsp` fraction digits (0 to 6).
 
-    Raises CodecError when a field is out of its range.
+    None: the date alone. Raises CodecError when a field is out of its range.
     """
     micro, rest = packed & 0xFFFFFF, packed >> 24
     second, minute, hour = rest & 63, rest >> 6 & 63, rest >> 12 & 31

@@ -1,11 +1,11 @@
-"""TiDB's old row format, one row at a time: `(datum(column id) datum(value))*`, a row without
-columns is one byte 00.
+"""TiDB's old row format, one row at a time: `(datum(column id) datum(value))*`.
 
-Inserts have the handle before the pairs: one varint (integer key or hidden row id), or one datum
-for each column of a clustered key. An update is the old row's pairs followed by the new row's, the
-same ids in both. Tables whose rows have a hidden id carry it in updates and deletes as column -1.
+A row without columns is one byte 00. Inserts have the handle before the pairs: one varint (integer
+key or hidden row id), or one datum for each column of a clustered key. An update is the old row's
+pairs followed by the new row's, the same ids in both. Tables with a hidden row id carry it in
+updates and deletes as column -1.
 
-`sluice.tidb.rows` decodes whole batches faster; this is the reference it is tested against, decodes
+`sluice.tidb.rows` decodes whole batches faster. This module is the reference for its tests, decodes
 what its kernels refuse, and finds the exact place of an error.
 """
 
@@ -41,9 +41,9 @@ def read_pairs(data: bytes, pos: int) -> list[tuple[int, Datum, int]]:
 
 
 def column_ids(data: bytes, image: int = 0, images: int = 1) -> list[int]:
-    """The column ids in an updated or deleted row.
+    """Return the column ids in an updated or deleted row.
 
-    Of an update `images` is 2 and `image` tells old (0) from new (1).
+    For an update `images` is 2, and `image` selects old (0) or new (1).
     """
     ids: list[int] = []
     pos = len(data) if data == b"\0" else 0
@@ -86,8 +86,9 @@ def _values(table: Table, pairs: Pairs, handle: Mapping[int, Datum]) -> list[Any
 
 
 def handle_columns(table: Table) -> list[tuple[Column, bool]]:
-    """The columns of a clustered key in handle order, each with whether the handle holds the whole
-    value.
+    """Return the columns of a clustered key in handle order.
+
+    Each comes with whether the handle holds the whole value.
     """
     index = table.primary_index
     if index is None:
@@ -96,8 +97,9 @@ def handle_columns(table: Table) -> list[tuple[Column, bool]]:
 
 
 def decode_insert(table: Table, data: bytes) -> list[Any]:
-    """Values of an inserted row in the order of `table.stored_columns`, then the hidden row id in
-    heap tables. Raises CodecError with the byte offset.
+    """Return the values of an inserted row in the order of `table.stored_columns`.
+
+    In heap tables the hidden row id follows. Raises CodecError with the byte offset.
     """
     handle: dict[int, Datum] = {}
     pos = 0
@@ -148,7 +150,7 @@ def _pairs(table: Table, values: Mapping[str, Any], columns: list[Column], *, ro
 
 
 def encode_insert(table: Table, values: Mapping[str, Any]) -> bytes:
-    """An inserted row as TiDB writes it.
+    """Encode an inserted row as TiDB does.
 
     `values` by column name (a missing name is NULL), in heap tables also `_tidb_rowid`. NULLs of
     columns with a NULL default are left out. Collated clustered keys get the value as sort key:
@@ -184,10 +186,10 @@ def encode_insert(table: Table, values: Mapping[str, Any]) -> bytes:
 
 
 def encode_delete(table: Table, values: Mapping[str, Any]) -> bytes:
-    """A deleted row as TiDB writes it; `values` as for `encode_insert`, NULLs explicit."""
+    """Encode a deleted row as TiDB does; `values` as for `encode_insert`, NULLs explicit."""
     return _pairs(table, values, list(table.stored_columns), rowid=table.handle_kind == "heap")
 
 
 def encode_update(table: Table, old: Mapping[str, Any], new: Mapping[str, Any]) -> bytes:
-    """An updated row as TiDB writes it: the old row's pairs, then the new row's."""
+    """Encode an updated row as TiDB does: the old row's pairs, then the new row's."""
     return encode_delete(table, old) + encode_delete(table, new)

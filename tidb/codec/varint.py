@@ -1,6 +1,6 @@
 """LEB128 integers as TiDB's codec writes them.
 
-Layout of `uvarint`: 7 bits a byte, least significant first, the high bit says "more follows"; at
+Layout of `uvarint`: 7 bits a byte, least significant first, the high bit means that more follow; at
 most 10 bytes, and the 10th may only be 0 or 1. `varint` is `uvarint` of the zigzag form `(value <<
 1) ^ (value >> 63)`.
 """

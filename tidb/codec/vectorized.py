@@ -1,9 +1,9 @@
-"""Datums of many rows at once: every row has a cursor, and one numpy operation moves all of them
-past a datum.
+"""Walk the datums of many rows at once, with a cursor for every row.
 
-Only positions and integers are taken here; `sluice.tidb.codec.columnar` turns them into Arrow
-columns. Nothing in this module raises on bad bytes: rows that don't fit are marked in `bad`, keep
-their place and are left to `sluice.tidb.codec.row`, which finds the exact error.
+One numpy operation moves all cursors past a datum. Only positions and integers are taken here;
+`sluice.tidb.codec.columnar` turns them into Arrow columns. Nothing in this module raises on bad
+bytes: rows that don't fit are marked in `bad`, keep their place and are left to
+`sluice.tidb.codec.row`, which finds the exact error.
 """
 
 from dataclasses import dataclass
@@ -51,8 +51,8 @@ for _kind, _size in {
     0x11: 13,
 }.items():
     _JSON_SIZE[_kind] = _size
-_JSON_SIZE[[0x01, 0x03]] = -2  # containers tell their size
-_JSON_SIZE[[0x0C, 0x0D]] = -3  # strings and opaque values tell their length
+_JSON_SIZE[[0x01, 0x03]] = -2  # containers begin with their size
+_JSON_SIZE[[0x0C, 0x0D]] = -3  # strings and opaque values begin with their length
 
 
 class Buffer:
@@ -78,7 +78,7 @@ class Buffer:
 
     @classmethod
     def wrap(cls, data: bytes) -> "Buffer":
-        """Of bytes with padding behind them, in which somebody else knows what lies where: no rows."""
+        """Wrap bytes with padding behind them; the caller knows what lies where: no rows."""
         buffer = cls.__new__(cls)
         buffer._look_at(np.frombuffer(data, np.uint8))
         buffer.start = buffer.end = np.zeros(0, np.int64)
@@ -106,7 +106,7 @@ class Cells:
     unsigned: Mask | None
 
     def select(self, rows: Ints) -> "Cells":
-        """The cells of some rows."""
+        """Return the cells of some rows."""
 
         return Cells(
             None if self.present is None else self.present[rows],
@@ -174,9 +174,9 @@ class Cursor:
         self.bad: Mask = np.zeros(len(self.pos), np.bool_)
 
     def column(self, column_id: int, flags: tuple[int, ...]) -> Cells | None:
-        """Take the pair of `column_id` in the rows whose cursor is at one.
+        """Take the pair of `column_id` in the rows that have their cursor at one.
 
-        None when no row's is.
+        None when no row has.
         """
         header = bytes((VARINT,)) + encode_varint(column_id)
         width = len(header)

@@ -1,7 +1,7 @@
-"""Conversions of values from one column type to another, exactly as TiDB does them, or refused.
+"""Convert values from one column type to another exactly as TiDB does, or refuse to.
 
 TiDB converts the rows of a table itself when a column's type changes, and writes none of it to the
-binlog: so whoever holds a copy computes the new values from the old ones.
+binlog: so a process with a copy computes the new values from the old ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ConversionError", "ConversionSession", "convert", "shown"]
 def convert(
     values: list[object], source: Column, target: Column, session: ConversionSession
 ) -> pa.Array:
-    """The new values of a column in the Arrow type of its rows.
+    """Return the new values of a column in the Arrow type of its rows.
 
     `values`: the old ones as `sluice.tidb.codec.column_value` lists them, ENUM and SET as numbers,
     None for NULL. Raises ConversionError for the first that can't be converted exactly.

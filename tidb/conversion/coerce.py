@@ -1,6 +1,4 @@
-"""What a value of a type is as a number, a string or a moment: read by TiDB before it is fitted
-into another type.
-"""
+"""Read a value as a number, a string or a moment, as TiDB does before it fits it into a type."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ from sluice.tidb.schema import Column
 
 
 def as_moment(value: str, source: Column, session: ConversionSession) -> times.Moment:
-    """A date or time, in the session's zone."""
+    """Return a date or time in the session's zone."""
     moment = times.parse(value)
     return times.to_zone(moment, session) if source.kind == "timestamp" else moment
 
 
 def as_text(value: Any, source: Column, session: ConversionSession) -> bytes:
-    """A value as a string, before it is fitted into a type."""
+    """Return a value as a string, before it is fitted into a type."""
     match source.kind:
         case "text" | "binary":
             return bytes(value)
@@ -37,14 +35,14 @@ def as_text(value: Any, source: Column, session: ConversionSession) -> bytes:
 
 
 def element_of(value: int, source: Column) -> str:
-    """The text of an ENUM's number; "" for 0."""
+    """Return the text of an ENUM's number; "" for 0."""
     return source.elems[value - 1] if value else ""
 
 
 def as_integer(
     value: Any, source: Column, low: int, high: int, session: ConversionSession
 ) -> int | None:
-    """Within these bounds. Raises MisfitError."""
+    """Within these bounds. Raises ValueOutOfRange."""
     match source.kind:
         case "int" | "year" | "bit" | "enum" | "set":
             return numbers.clip(value, low, high)
@@ -106,7 +104,7 @@ def _time_number(micro: int, low: int) -> int:
 
 
 def as_float(value: Any, source: Column, session: ConversionSession) -> float:
-    """Raises MisfitError."""
+    """Return a value as a float. Raises ValueOutOfRange."""
     match source.kind:
         case "text" | "binary":
             return numbers.text_to_float(value)
@@ -118,7 +116,7 @@ def as_float(value: Any, source: Column, session: ConversionSession) -> float:
 
 
 def _number_text(value: str, source: Column, session: ConversionSession) -> str:
-    """A date or a time as a number, with its fraction."""
+    """Return a date or a time as a number, with its fraction."""
     if source.kind == "time":
         micro = durations.parse(value)
         whole, fraction = str(durations.to_number(micro)), abs(micro) % 1_000_000
@@ -126,11 +124,12 @@ def _number_text(value: str, source: Column, session: ConversionSession) -> str:
             whole = f"-{whole}"
         return f"{whole}.{fraction:06}"
     moment = as_moment(value, source, session)
-    return f"{_date_number(value, source, 0, session) - (moment[6] >= 500_000 and source.kind != 'date')}.{moment[6]:06}"
+    is_rounded_up = moment[6] >= 500_000 and source.kind != "date"
+    return f"{_date_number(value, source, 0, session) - is_rounded_up}.{moment[6]:06}"
 
 
 def as_decimal(value: Any, source: Column, session: ConversionSession) -> Decimal:
-    """Raises MisfitError."""
+    """Return a value as a decimal. Raises ValueOutOfRange."""
     match source.kind:
         case "text" | "binary":
             return numbers.text_to_decimal(value)

@@ -1,4 +1,4 @@
-"""What a conversion depends on besides the value, and how it reports what doesn't fit."""
+"""The context of a conversion beside the value, and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALLOW_INVALID_DATES = 1 << 25
 
 
 class ConversionError(SluiceError, ValueError):
-    """A value that can't be converted exactly; says why. `value` is what it was, as text."""
+    """A value can't be converted exactly, with the reason. `value` is the old one, as text."""
 
     hint = "convert the column downstream by hand, then `sluice ddl skip`"
 
@@ -35,9 +35,9 @@ class ValueOutOfRange(Signal):
 
 
 class NotConvertible(Signal):
-    """A value whose conversion fails in every mode, so that the upstream can't have held it.
+    """A conversion fails in every mode, so the upstream can't have held the value.
 
-    Or one whose result isn't known.
+    Or the result of the conversion isn't known.
     """
 
 
@@ -57,7 +57,7 @@ class ConversionSession:
 
     @property
     def strict(self) -> bool:
-        """Whether what doesn't fit was an error.
+        """Return whether what doesn't fit was an error.
 
         Where the mode isn't known it may have been converted.
         """
@@ -65,9 +65,9 @@ class ConversionSession:
 
     @property
     def invalid_dates(self) -> bool:
-        """Whether days up to 31 were allowed in every month.
+        """Return whether days up to 31 were allowed in every month.
 
-        Raises RefusedError where the mode isn't known.
+        Raises NotConvertible where the mode isn't known.
         """
         if self.sql_mode is None:
             raise NotConvertible(
@@ -77,11 +77,11 @@ class ConversionSession:
 
     @property
     def zero_in_date(self) -> bool:
-        """Whether a month or a day of zero was kept."""
+        """Return whether a month or a day of zero was kept."""
         return not self.strict or self.invalid_dates
 
     def known_zone(self) -> datetime.tzinfo:
-        """The zone. Raises RefusedError."""
+        """Return the zone. Raises NotConvertible."""
         if self.zone is None:
             raise NotConvertible(
                 "values were converted in the time zone"
@@ -90,7 +90,10 @@ class ConversionSession:
         return self.zone
 
     def today(self) -> datetime.date:
-        """The date on which TiDB converted. Raises RefusedError if that went on over midnight."""
+        """Return the date on which TiDB converted.
+
+        Raises NotConvertible if it went on over midnight.
+        """
         zone = self.known_zone()
         if self.began is None or self.ended is None:
             raise NotConvertible("the date on which the upstream converted isn't known")
@@ -103,6 +106,6 @@ class ConversionSession:
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut off if it is long."""
+    """Return a value for a message, cut off if it is long."""
     text = repr(value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,8 +1,8 @@
-"""What TiDB makes of one value when MODIFY or CHANGE COLUMN gives a column another type.
+"""Convert one value as TiDB does when MODIFY or CHANGE COLUMN gives a column another type.
 
 The rules are TiDB's own (`types.Datum.ConvertTo`, called by the job's workers for every row), up to
 the numbers of bits and digits at which it rounds, cuts off or gives up. A value that doesn't fit is
-an error in strict mode; else TiDB stores what is nearest. Values are as
+an error in strict mode; else TiDB stores the nearest one. Values are as
 `sluice.tidb.codec.column_value` lists them; an ENUM or SET that is converted comes as its number.
 """
 
@@ -31,7 +31,7 @@ _WHOLE_TIMES = ("date", "datetime", "timestamp")
 
 
 def convert_value(value: Any, source: Column, target: Column, session: ConversionSession) -> Any:
-    """The new value; None for NULL. Raises MisfitError, RefusedError."""
+    """Return the new value; None for NULL. Raises ValueOutOfRange, NotConvertible."""
     rule = _CONVERTERS.get(target.kind)
     if rule is None or source.kind not in _SOURCES:
         raise NotConvertible(
@@ -273,7 +273,7 @@ def _numbered(
 
 
 def _misfitting(read: Callable[[Any, Column], int], value: Any, target: Column) -> tuple[int, str]:
-    """(number, why it didn't fit, or nothing)."""
+    """Return (number, why it didn't fit, or nothing)."""
     try:
         return read(value, target), ""
     except ValueOutOfRange as misfit:

@@ -49,17 +49,17 @@ _DATE_DIGITS = re.compile(rb"(\d+)")
 
 
 def parse(text: str) -> int:
-    """A value as columns have it."""
+    """Parse a value as columns have it, in microseconds."""
     return parse_duration(text) // 1000
 
 
 def show(micro: int, fsp: int) -> str:
-    """The text of a TIME column."""
+    """Return the text of a TIME column."""
     return format_duration(micro * 1000, fsp)
 
 
 def round_to(micro: int, fsp: int) -> int:
-    """Rounded to `fsp` fraction digits, halves towards later times."""
+    """Round to `fsp` fraction digits, halves towards later times."""
     unit = int(10 ** (6 - fsp))
     return (micro + unit // 2) // unit * unit
 
@@ -72,12 +72,12 @@ def to_number(micro: int) -> int:
 
 
 def of_moment(moment: times.Moment) -> int:
-    """The time of day."""
+    """Return the time of day in microseconds."""
     return ((moment[3] * 60 + moment[4]) * 60 + moment[5]) * 1_000_000 + moment[6]
 
 
 def from_text(text: bytes, fsp: int, session: ConversionSession) -> int:
-    """What TiDB reads out of text. Raises MisfitError with what it stores then."""
+    """Parse text as TiDB does. Raises ValueOutOfRange with the value that TiDB stores then."""
     rest = trim(text)
     try:
         return _match(rest, fsp)

@@ -13,9 +13,9 @@ _BITS = re.compile(r"[01]+\Z")
 
 
 def enum_of(name: str, target: Column) -> int:
-    """The index of an ENUM's element by its name, or by its number in digits.
+    """Return the index of an ENUM's element by its name, or by its number in digits.
 
-    Raises MisfitError with 0, the empty value.
+    Raises ValueOutOfRange with 0, the empty value.
     """
     found = _position(name, target)
     if found is None:
@@ -27,14 +27,17 @@ def enum_of(name: str, target: Column) -> int:
 
 
 def enum_at(number: int, target: Column) -> int:
-    """The same number, if there is such an element. Raises MisfitError."""
+    """Return the same number, if there is such an element. Raises ValueOutOfRange."""
     if not 1 <= number <= len(target.elems):
         raise ValueOutOfRange(0, "no element of that number")
     return number
 
 
 def set_of(names: str, target: Column) -> int:
-    """The bits of a SET by names, or by their number in digits. Raises MisfitError with none."""
+    """Return the bits of a SET by names, or by their number in digits.
+
+    Raises ValueOutOfRange with none.
+    """
     if not names:
         return 0
     found = [_position(name, target) for name in names.split(",")]
@@ -47,14 +50,14 @@ def set_of(names: str, target: Column) -> int:
 
 
 def set_at(number: int, target: Column) -> int:
-    """The same bits, if all of them have elements. Raises MisfitError."""
+    """Return the same bits, if all of them have elements. Raises ValueOutOfRange."""
     if number >> len(target.elems):
         raise ValueOutOfRange(0, "bits without an element")
     return number
 
 
 def bits_of(number: int, target: Column) -> int:
-    """A number as the bits of a BIT column. Raises MisfitError with all of them set."""
+    """Return a number as the bits of a BIT column. Raises ValueOutOfRange with all of them set."""
     width = max(target.flen, 1)
     if number >> width:
         raise ValueOutOfRange((1 << width) - 1, f"more than {width} bits")
@@ -62,9 +65,9 @@ def bits_of(number: int, target: Column) -> int:
 
 
 def _position(name: str, target: Column) -> int | None:
-    """The element that equals `name` under the column's collation.
+    """Return the element that equals `name` under the column's collation.
 
-    Names that only look alike are left to nobody's guess.
+    Names that only look alike are refused rather than guessed.
     """
     wanted = _key(name, target.collate)
     for position, element in enumerate(target.elems):

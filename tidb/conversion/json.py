@@ -22,13 +22,13 @@ _TYPED = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d\.\d{6})?\Z|-?\d{2,3}:\d\
 
 
 class AmbiguousNumber(float):
-    """A number whose text is that of an integer and of a double, which differ."""
+    """A number with a text that an integer and a double share, which differ."""
 
     text: str
 
 
 def read(text: str) -> Any:
-    """The document; numbers without point and exponent are integers if they have 64 bits."""
+    """Parse a document; numbers without point and exponent are integers if they have 64 bits."""
     return json.loads(text, parse_int=_integer)
 
 
@@ -48,16 +48,16 @@ def _integer(text: str) -> int | float:
 
 
 def write(value: Any) -> str:
-    """A string, an integer or a double as TiDB prints it in JSON."""
+    """Format a string, an integer or a double as TiDB prints it in JSON."""
     if isinstance(value, float):
         return format_double(value)
     return quote(value) if isinstance(value, str) else str(value)
 
 
 def write_bytes(text: bytes) -> str:
-    """A string as TiDB prints it in JSON.
+    """Format a string as TiDB prints it in JSON.
 
-    What isn't utf-8 is shown as a replacement character's escape.
+    Bytes that aren't UTF-8 become a replacement character's escape.
     """
     return _NO_UTF8.sub(r"\\ufffd", quote(text.decode("utf-8", "surrogateescape")))
 
@@ -65,7 +65,7 @@ def write_bytes(text: bytes) -> str:
 def parse_text(text: bytes, session: ConversionSession) -> str:
     """JSON text as TiDB prints it after having read it.
 
-    Raises MisfitError with NULL, RefusedError.
+    Raises ValueOutOfRange with NULL, NotConvertible.
     """
     try:
         document = _whole_characters(
@@ -85,8 +85,9 @@ def parse_text(text: bytes, session: ConversionSession) -> str:
 
 
 def _whole_characters(value: Any) -> Any:
-    """With a replacement character for each byte that isn't UTF-8, and for half a pair of
-    surrogates, as Go puts it.
+    """Put a replacement character in place of each byte that isn't UTF-8, as Go does.
+
+    Half a pair of surrogates is replaced, too.
     """
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
@@ -110,7 +111,7 @@ def _no_constant(name: str) -> None:
 
 
 def unquoted(value: Any, text: str, session: ConversionSession) -> bytes:
-    """A string without its quotes, anything else as its text. Raises RefusedError."""
+    """Return a string without its quotes, anything else as its text. Raises NotConvertible."""
     if isinstance(value, str):
         if not session.strict:  # which takes only what is a date as a string
             _refuse_typed(value)
@@ -122,10 +123,10 @@ def unquoted(value: Any, text: str, session: ConversionSession) -> bytes:
 
 
 def to_int(value: Any, low: int, high: int) -> int:
-    """An integer of a type.
+    """Return a document as an integer of a type.
 
     Strings are read as integers of 64 bits, whatever the type: what TiDB then stores may be beyond
-    it. Raises MisfitError, RefusedError.
+    it. Raises ValueOutOfRange, NotConvertible.
     """
     _refuse_ambiguous(value)
     if isinstance(value, bool):
@@ -162,7 +163,7 @@ def _stored(raw: bytes, low: int, high: int) -> int:
 
 
 def to_float(value: Any) -> float:
-    """Raises MisfitError, RefusedError."""
+    """Return a document as a float. Raises ValueOutOfRange, NotConvertible."""
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, str):
@@ -172,7 +173,7 @@ def to_float(value: Any) -> float:
 
 
 def to_decimal(value: Any) -> Decimal:
-    """Raises MisfitError, RefusedError."""
+    """Return a document as a decimal. Raises ValueOutOfRange, NotConvertible."""
     _refuse_ambiguous(value)
     if isinstance(value, (bool, int)):
         return Decimal(int(value))
@@ -188,12 +189,12 @@ def _refuse_ambiguous(value: Any) -> None:
     if isinstance(value, AmbiguousNumber):
         raise NotConvertible(
             f"{value.text} may be an integer or a double; their last digits differ, and the text"
-            " doesn't tell"
+            " doesn't show which"
         )
 
 
 def _refuse_typed(value: str) -> None:
     if _TYPED.match(value):
         raise NotConvertible(
-            "it may be a string or a date or time in JSON, which the text doesn't tell"
+            "it may be a string or a date or time in JSON, which the text doesn't show"
         )

@@ -29,35 +29,35 @@ _SIGN_SECOND = re.compile(rb"\d[+-]\d")
 MAX_FLOAT32 = 3.4028234663852885981170418348451692544e38
 MAX_INT, MIN_INT, MAX_UINT = (1 << 63) - 1, -(1 << 63), (1 << 64) - 1
 OUT_OF_RANGE = "out of range"
-"""What `text_to_int` says of more than 64 bits."""
+"""The message of `text_to_int` for more than 64 bits."""
 EXACT = Context(prec=400, Emax=999_999, Emin=-999_999)
 
 
 def bounds(tp: int, *, unsigned: bool) -> tuple[int, int]:
-    """The least and the greatest value of an integer type, by TiDB's type number.
+    """Return the least and the greatest value of an integer type, by TiDB's type number.
 
-    Of 64 bits for any other.
+    64 bits for any other type.
     """
     bits = _BITS.get(tp, 64)
     return (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def clip(value: int, low: int, high: int) -> int:
-    """`value` if it is within the bounds. Raises MisfitError with the nearer one."""
+    """`value` if it is within the bounds. Raises ValueOutOfRange with the nearer one."""
     if low <= value <= high:
         return value
     raise ValueOutOfRange(low if value < low else high, f"out of range {low} to {high}")
 
 
 def round_even(value: float) -> float:
-    """To the nearest integer, halves to the even one."""
+    """Round to the nearest integer, halves to the even one."""
     return value if math.isinf(value) else float(round(value))
 
 
 def float_to_int(value: float, low: int, high: int) -> int:
-    """A finite float as an integer of a type, halves to the even one.
+    """Convert a finite float to an integer of a type, halves to the even one.
 
-    Raises MisfitError; RefusedError where TiDB stores 64 bits in a smaller unsigned type.
+    Raises ValueOutOfRange; NotConvertible where TiDB stores 64 bits in a smaller unsigned type.
     """
     number = round(value)
     if low == 0 and number >= high and high != MAX_UINT:
@@ -66,10 +66,10 @@ def float_to_int(value: float, low: int, high: int) -> int:
 
 
 def decimal_to_int(value: Decimal, low: int, high: int) -> int:
-    """A decimal as an integer of a type, halves away from zero.
+    """Convert a decimal to an integer of a type, halves away from zero.
 
-    Raises MisfitError; RefusedError for what is rounded up and too large for an unsigned type, of
-    which older versions of TiDB store one less than the greatest value.
+    Raises ValueOutOfRange. Raises NotConvertible for a decimal that is rounded up and too large for
+    an unsigned type: older versions of TiDB store one less than the greatest value.
     """
     number = int(value.to_integral_value(ROUND_HALF_UP, EXACT))
     if low == 0 and number > high and number > value:
@@ -83,9 +83,9 @@ def trim(text: bytes) -> bytes:
 
 
 def float_prefix(text: bytes) -> tuple[bytes, bool]:
-    """What of `text`, without the blanks around it, is a number, "0" if nothing is.
+    """Return the number at the beginning of `text`, and whether that is all of it.
 
-    And whether that is all of it.
+    Blanks around it don't count. The number is "0" if there is none.
     """
     text = trim(text)
     if _SIGN_SECOND.match(text):
@@ -100,10 +100,10 @@ def float_prefix(text: bytes) -> tuple[bytes, bool]:
 
 
 def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
-    """The integer of 64 bits at the beginning of `text`, rounded half up.
+    """Return the integer of 64 bits at the beginning of `text`, rounded half up.
 
-    Raises MisfitError when there is more, or it is out of range: TiDB then stores the nearer bound,
-    for unsigned types NULL.
+    Raises ValueOutOfRange when there is more, or it is out of range: TiDB then stores the nearer
+    bound, for unsigned types NULL.
     """
     low, high = (0, MAX_UINT) if unsigned else (MIN_INT, MAX_INT)
     number, whole = float_prefix(text)
@@ -126,9 +126,9 @@ def text_to_int(text: bytes, *, unsigned: bool = False) -> int:
 
 
 def text_to_float(text: bytes) -> float:
-    """The number at the beginning of `text`.
+    """Return the number at the beginning of `text`.
 
-    Raises MisfitError when there is more, or it is beyond a double.
+    Raises ValueOutOfRange when there is more, or it is beyond a double.
     """
     number, whole = float_prefix(text)
     value = float(number)
@@ -140,9 +140,9 @@ def text_to_float(text: bytes) -> float:
 
 
 def text_to_decimal(text: bytes) -> Decimal:
-    """The decimal at the beginning of `text`; what follows is ignored without a word.
+    """Return the decimal at the beginning of `text`; what follows is ignored silently.
 
-    Raises MisfitError when there is none.
+    Raises ValueOutOfRange when there is none.
     """
     text = text.lstrip(b" \t")
     match = _DECIMAL.match(text)
@@ -176,7 +176,7 @@ def _shifted(value: Decimal, exponent: bytes) -> Decimal:
 def fit_decimal(value: Decimal, flen: int, decimal: int, *, unsigned: bool) -> str:
     """`value` as the text of a DECIMAL(flen, decimal), rounded half up.
 
-    Raises MisfitError with the greatest or the least.
+    Raises ValueOutOfRange with the greatest or the least.
     """
     with localcontext(EXACT):
         number = value.quantize(Decimal(1).scaleb(-decimal), ROUND_HALF_UP)
@@ -194,7 +194,7 @@ def fit_decimal(value: Decimal, flen: int, decimal: int, *, unsigned: bool) -> s
 def fit_float(value: float, flen: int, decimal: int, *, unsigned: bool, single: bool) -> float:
     """`value` as a FLOAT (`single`) or DOUBLE, with (flen, decimal) if neither is -1.
 
-    Raises MisfitError.
+    Raises ValueOutOfRange.
     """
     misfit = ""
     if flen != -1 and decimal != -1:

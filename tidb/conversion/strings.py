@@ -12,14 +12,15 @@ _CODECS = {"utf8": "utf-8", "utf8mb3": "utf-8", "utf8mb4": "utf-8", "ascii": "as
 
 
 def float_text(value: float, *, single: bool) -> bytes:
-    """All digits, as few as tell the number apart, never an exponent."""
+    """Return the fewest digits that identify the number, never with an exponent."""
     number = np.float32(value) if single else np.float64(value)
     return np.format_float_positional(number, unique=True, trim="-").encode()
 
 
 def recode(text: bytes, source: Column, target: Column) -> bytes:
-    """Text of one character set as that of another, both as TiDB stores them (all but binary in
-    utf-8). Raises MisfitError, RefusedError.
+    """Convert text from one character set to another, both as TiDB stores them.
+
+    All but binary is stored in UTF-8. Raises ValueOutOfRange, NotConvertible.
     """
     if target.kind == "binary":
         return (
@@ -49,7 +50,7 @@ def _decoded(text: bytes, target: Column, codec: str) -> bytes:
 
 
 def _checked(text: bytes, target: Column, codec: str) -> bytes:
-    """Text whose characters the target may lack; TiDB puts question marks."""
+    """Check that the target has the text's characters; TiDB stores question marks for others."""
     try:
         decoded = text.decode()
     except UnicodeDecodeError as error:
@@ -80,7 +81,7 @@ def _can_encode(codec: str, char: str) -> bool:
 def truncate_to_type(text: bytes, target: Column) -> bytes:
     """`text` within the length of a CHAR, VARCHAR, TEXT, BINARY, VARBINARY or BLOB.
 
-    Raises MisfitError with what is left of it.
+    Raises ValueOutOfRange with what is left of it.
     """
     kept, binary = text, target.kind == "binary"
     if target.flen >= 0:
@@ -111,7 +112,7 @@ def _without_partial_character(text: bytes) -> bytes:
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether `text` is valid utf-8."""
+    """Return whether `text` is valid utf-8."""
     try:
         text.decode()
     except UnicodeDecodeError:

@@ -39,7 +39,7 @@ _COMPACT = {
 
 
 def parse(text: str) -> Moment:
-    """A value as columns have it, ``YYYY-MM-DD[ HH:MM:SS[.f]]``."""
+    """Parse a value as columns have it, ``YYYY-MM-DD[ HH:MM:SS[.f]]``."""
     packed = pack_time(text)
     micro, rest = packed & 0xFFFFFF, packed >> 24
     year, month = divmod(rest >> 22, 13)
@@ -47,7 +47,7 @@ def parse(text: str) -> Moment:
 
 
 def show(moment: Moment, fsp: int | None) -> str:
-    """The text of a column: with `fsp` fraction digits, or the date alone when it is None."""
+    """Return a column's text: with `fsp` fraction digits, or the date alone when it is None."""
     date = f"{moment[0]:04}-{moment[1]:02}-{moment[2]:02}"
     if fsp is None:
         return date
@@ -56,14 +56,14 @@ def show(moment: Moment, fsp: int | None) -> str:
 
 
 def full_year(year: int) -> int:
-    """A year of two digits: 70 to 99 are of the last century."""
+    """Complete a year of two digits: 70 to 99 are of the last century."""
     return year + 2000 if 0 <= year <= 69 else year + 1900 if 70 <= year <= 99 else year
 
 
 def to_zone(moment: Moment, session: ConversionSession) -> Moment:
-    """A TIMESTAMP, stored in UTC, as the session shows it.
+    """Convert a TIMESTAMP, stored in UTC, to the session's zone.
 
-    Raises RefusedError when the zone isn't known.
+    Raises NotConvertible when the zone isn't known.
     """
     if moment == ZERO:
         return moment
@@ -72,9 +72,9 @@ def to_zone(moment: Moment, session: ConversionSession) -> Moment:
 
 
 def to_utc(moment: Moment, session: ConversionSession) -> Moment:
-    """The TIMESTAMP that a session's wall clock stands for.
+    """Convert a session's wall clock time to the TIMESTAMP it stands for.
 
-    Raises RefusedError for a time that its clock skips.
+    Raises NotConvertible for a time that its clock skips.
     """
     if moment == ZERO:
         return moment
@@ -91,10 +91,10 @@ def _moment(when: datetime.datetime) -> Moment:
 
 
 def _instant(moment: Moment, session: ConversionSession) -> datetime.datetime | None:
-    """The instant in UTC, None if there is none.
+    """Return the instant in UTC, None if there is none.
 
-    Of two that look alike, TiDB (Go) takes the one whose offset holds at that wall time taken for
-    UTC, if it holds then.
+    Of two with the same wall time, TiDB (Go) takes the one with the offset that holds at that wall
+    time taken for UTC, if it holds then.
     """
     zone = session.known_zone()
     try:
@@ -111,7 +111,7 @@ def _instant(moment: Moment, session: ConversionSession) -> datetime.datetime | 
 
 
 def round_to(moment: Moment, fsp: int, session: ConversionSession) -> Moment:
-    """Rounded half up to `fsp` fraction digits."""
+    """Round half up to `fsp` fraction digits."""
     unit = 10 ** (6 - fsp)
     rounded = (moment[6] + unit // 2) // unit * unit
     if moment == ZERO or rounded == moment[6]:
@@ -128,7 +128,7 @@ def round_to(moment: Moment, fsp: int, session: ConversionSession) -> Moment:
 
 
 def _next_second(moment: Moment, session: ConversionSession) -> Moment | None:
-    """The whole second after a wall time, on the session's clock.
+    """Return the whole second after a wall time, on the session's clock.
 
     None for a wall time that it doesn't have. Without a zone only where no clock is ever put
     forward or back.
@@ -174,7 +174,7 @@ def check(moment: Moment, session: ConversionSession, *, timestamp: bool) -> str
 
 
 def from_number(number: int, session: ConversionSession, *, timestamp: bool) -> Moment:
-    """``[YY]YYMMDD[HHMMSS]`` as a number. Raises MisfitError with the zero date."""
+    """``[YY]YYMMDD[HHMMSS]`` as a number. Raises ValueOutOfRange with the zero date."""
     if number == 0:
         return ZERO
     original = number
@@ -210,7 +210,7 @@ def from_number(number: int, session: ConversionSession, *, timestamp: bool) -> 
 
 
 def _completed(number: int) -> int:
-    """With century, and with the time of day; -1 for what is no date."""
+    """Add the century and the time of day; -1 for what is no date."""
     if number < 101:
         return -1
     if number <= 691_231:
@@ -234,7 +234,7 @@ def _completed(number: int) -> int:
 
 
 def from_text(text: bytes, fsp: int, session: ConversionSession, *, timestamp: bool) -> Moment:
-    """What TiDB reads out of text. Raises MisfitError with the zero date."""
+    """Parse text as TiDB does. Raises ValueOutOfRange with the zero date."""
     moment = _read(text, fsp, session)
     reason = check(moment, session, timestamp=timestamp)
     if reason:
@@ -243,9 +243,9 @@ def from_text(text: bytes, fsp: int, session: ConversionSession, *, timestamp: b
 
 
 def from_decimal(text: str, fsp: int, session: ConversionSession, *, timestamp: bool) -> Moment:
-    """What TiDB reads out of a decimal's text: the number before the point, the fraction as such.
+    """Parse a decimal's text as TiDB does: the number before the point, and the fraction.
 
-    Raises MisfitError.
+    Raises ValueOutOfRange.
     """
     if text.startswith("0.0"):
         return ZERO
@@ -322,7 +322,7 @@ def _compact(digits: bytes, fraction: bytes) -> list[int] | None:
 def _from_zone(
     moment: Moment, zone: bytes, session: ConversionSession, *, with_seconds: bool
 ) -> Moment:
-    """A time whose text names its zone, in the session's. Raises MisfitError."""
+    """Convert a time from the zone in its text to the session's. Raises ValueOutOfRange."""
     minutes = 0 if zone == b"Z" else int(zone[1:3]) * 60 + int(zone[-2:] if len(zone) > 3 else b"0")
     if (
         not with_seconds
@@ -377,7 +377,7 @@ def _without_punctuation(text: bytes) -> bytes:
 
 
 def fraction_at(text: bytes) -> int:
-    """Where the point before the fraction is, the last punctuation, if it is a point; else -1."""
+    """Return the place of the last punctuation, if it is the fraction's point; else -1."""
     for at in range(len(text) - 1, -1, -1):
         if text[at] in _PUNCTUATION:
             return at if text[at] == ord(".") else -1
@@ -412,7 +412,7 @@ def _separates(char: int, parts: int) -> bool:
 
 
 def at_date(date: datetime.date, micro: int) -> Moment:
-    """Midnight of a date and so many microseconds more or less."""
+    """Return midnight of a date plus `micro` microseconds, which may be negative."""
     return _moment(
         datetime.datetime.combine(date, datetime.time()) + datetime.timedelta(microseconds=micro)
     )

@@ -79,10 +79,10 @@ _RETRIED = {
 
 
 class EtcdClient:
-    """Thread-safe.
+    """A thread-safe client of etcd.
 
     `urls` as for PDClient; `timeout_s` bounds a call with its retries over all of them. Without
-    `retries` every URL is tried once: for those who ask again by themselves.
+    `retries` every URL is tried once: for callers that retry by themselves.
 
     All calls raise EtcdError.
     """
@@ -108,7 +108,7 @@ class EtcdClient:
         self._unary_lock = threading.Lock()
 
     def get(self, key: str) -> KeyValue | None:
-        """The key's value, None if there is no such key."""
+        """Return the key's value, None if there is no such key."""
         request = pb.etcd.RangeRequest(key=key.encode())
         response = self._call("KV/Range", key, request, pb.etcd.RangeResponse)
         return _item(response.kvs[0]) if response.kvs else None
@@ -122,14 +122,12 @@ class EtcdClient:
         return KeyListing(tuple(_item(kv) for kv in response.kvs), response.header.revision)
 
     def put(self, key: str, value: bytes) -> int:
-        """Writes a key whether it exists or not. Returns the store revision of the write."""
+        """Write a key whether it exists or not, and return the store revision of the write."""
         request = pb.etcd.PutRequest(key=key.encode(), value=value)
         return int(self._call("KV/Put", key, request, pb.etcd.PutResponse).header.revision)
 
     def create(self, key: str, value: bytes) -> bool:
-        """Writes a key only if there is none.
-
-        False if there is one.
+        """Write a key only if there is none, and return whether it was written.
 
         When an attempt was lost on the way, an existing key that holds this very value and never
         changed counts as created.
@@ -141,21 +139,21 @@ class EtcdClient:
         return succeeded
 
     def update(self, key: str, value: bytes) -> bool:
-        """Writes a key only if there is one. False if there is none."""
+        """Write a key only if there is one. False if there is none."""
         return self._put_if(key, value, pb.etcd.Compare.GREATER)[0]
 
     def delete(self, key: str) -> bool:
-        """Removes a key. False if there was none (or a lost attempt had removed it already)."""
+        """Remove a key. False if there was none (or a lost attempt had removed it already)."""
         request = pb.etcd.DeleteRangeRequest(key=key.encode())
         return bool(self._call("KV/DeleteRange", key, request, pb.etcd.DeleteRangeResponse).deleted)
 
     def watch_prefix(self, prefix: str, start_revision: int | None = None) -> EtcdWatch:
-        """Follows the keys under a prefix: an iterator of WatchBatch that ends with its close() or
-        the client's.
+        """Follow the keys under a prefix.
 
-        From `start_revision` on (`listing.revision + 1`); None: first a `resync` batch with what is
-        there, then the changes. Lost connections are taken up again where they broke. If etcd has
-        compacted the changes that were missed, a `resync` batch comes in their place.
+        The iterator of WatchBatch ends with its close() or the client's. It begins at
+        `start_revision` (`listing.revision + 1`); None: with a `resync` batch of the present keys,
+        then the changes. Lost connections are resumed where they broke. If etcd has compacted the
+        missed changes, a `resync` batch comes in their place.
         """
         watch = EtcdWatch(self, prefix, start_revision)
         with self._lock:
@@ -165,7 +163,7 @@ class EtcdClient:
         return watch
 
     def close(self) -> None:
-        """Ends all watches and closes the connections."""
+        """End all watches and close the connections."""
         self._closed.set()
         with self._lock:
             watches, self._watches = self._watches, set()
@@ -213,7 +211,7 @@ class EtcdClient:
             self._current += 1
 
     def _call_unary(self, method: str, request: Any, response_type: Any) -> Any:
-        """The answer to a call that reads; None where it has to be made by `_call`."""
+        """Return the answer to a call that reads; None where `_call` has to make it."""
         if (
             not self._is_plain
             or self._closed.is_set()
@@ -300,7 +298,7 @@ class EtcdWatch:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the iteration, also one that waits in another thread."""
+        """End the iteration, also one that waits in another thread."""
         self._closed.set()
         self._over.set()
         self._drop_call()
@@ -326,7 +324,7 @@ class EtcdWatch:
                 return None
             raise ValueError(response.cancel_reason or "etcd cancelled the watch")
         if response.created and response.header.revision + 1 < (self._next_revision or 0):
-            # The store is younger than what we have seen: it was lost and set up anew. Waiting for
+            # The store is younger than what we have seen: it was lost and set up again. Waiting for
             # our revision would skip all that happens until then.
             self._drop_call()
             self._next_revision = None
@@ -380,6 +378,6 @@ def _item(kv: pb.mvcc.KeyValue) -> KeyValue:
 
 
 def _prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin with the prefix; a single zero byte means "to the end"."""
+    """Return the first key behind a prefix; a single zero byte means "to the end"."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\x00"

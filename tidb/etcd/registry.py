@@ -1,10 +1,10 @@
-"""Where pumps and drainers announce themselves: JSON values in etcd under `/tidb-binlog/v1`.
+"""The registry of pumps and drainers: JSON values in etcd under `/tidb-binlog/v1`.
 
 `/tidb-binlog/v1/pumps/<node id>` and `/tidb-binlog/v1/drainers/<node id>`, without lease, so
 entries stay until they are changed:
 
-    {"nodeId": "host:8250", "host": "10.0.0.1:8250", "state": "online", "isAlive": false, "score": 0,
-     "label": null | {"labels": {"zone": "a"}}, "maxCommitTS": 1, "updateTS": 1}
+    {"nodeId": "host:8250", "host": "10.0.0.1:8250", "state": "online", "isAlive": false,
+     "score": 0, "label": null | {"labels": {"zone": "a"}}, "maxCommitTS": 1, "updateTS": 1}
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NodeStatus:
         return int(text) if text.isdecimal() else None
 
     def to_dict(self) -> dict[str, object]:
-        """The JSON object with the original's names, in the original's order."""
+        """Return the JSON object with the original's names, in the original's order."""
         return {
             "nodeId": self.node_id,
             "host": self.host,
@@ -69,7 +69,7 @@ class NodeStatus:
         }
 
     def to_json(self) -> bytes:
-        """The value as it lies in etcd. ValueError if `state` is none of STATES."""
+        """Return the value as it lies in etcd. ValueError if `state` is none of STATES."""
         if self.state not in STATES:
             raise ValueError(
                 f"{self.state!r} is no state of a pump or drainer; it is one of {', '.join(STATES)}"
@@ -78,7 +78,7 @@ class NodeStatus:
 
     @classmethod
     def from_json(cls, value: bytes, key: str = "") -> NodeStatus:
-        """Reads a value. RegistryError, naming `key`, if it isn't such an object."""
+        """Parse a value. RegistryError, naming `key`, if it isn't such an object."""
         try:
             found = json.loads(value)
             label = found.get("label")
@@ -115,7 +115,7 @@ class Registry:
         self._etcd = etcd
         self._prefix = prefix.rstrip("/")
         self._known: dict[str, dict[KeyValue, NodeStatus]] = {}
-        """Of each kind what was listed last: mostly it is the same again."""
+        """The last listing of each kind, which is mostly the same again."""
 
     def pumps(self) -> list[NodeStatus]:
         """All pumps, in every state, by node id."""
@@ -130,13 +130,13 @@ class Registry:
         return self._get("pumps", node_id)
 
     def register_pump(self, status: NodeStatus) -> bool:
-        """Writes a pump's entry, new or not. True if it is new."""
+        """Write a pump's entry, new or not. True if it is new."""
         return self._put("pumps", status)
 
     update_pump = register_pump
 
     def update_drainer(self, status: NodeStatus) -> bool:
-        """Writes a drainer's entry, new or not. True if it is new."""
+        """Write a drainer's entry, new or not. True if it is new."""
         return self._put("drainers", status)
 
     def remove_pump(self, node_id: str) -> bool:
@@ -148,8 +148,9 @@ class Registry:
         return self._etcd.delete(f"{self._prefix}/drainers/{node_id}")
 
     def watch_pumps(self) -> NodeWatch:
-        """Follows the pumps: an iterator of {node id: NodeStatus}, first as they are, then after
-        every change.
+        """Follow the pumps.
+
+        The iterator of {node id: NodeStatus} gives them as they are, and again after every change.
         """
         folder = f"{self._prefix}/pumps/"
         return NodeWatch(folder, self._etcd.watch_prefix(folder))
@@ -172,7 +173,7 @@ class Registry:
                 f"{status.node_id!r} can't be a node id: it is empty or has a slash"
             )
         key, value = f"{self._prefix}/{kind}/{status.node_id}", status.to_json()
-        for _ in range(3):  # somebody may create or delete it in between
+        for _ in range(3):  # another process may create or delete it in between
             if self._etcd.update(key, value):
                 return False
             if self._etcd.create(key, value):
@@ -207,7 +208,7 @@ class NodeWatch:
             yield dict(self._nodes)
 
     def close(self) -> None:
-        """Ends the iteration, also one that waits in another thread."""
+        """End the iteration, also one that waits in another thread."""
         self._watch.close()
 
 

@@ -1,9 +1,13 @@
-"""The TiDB servers of a cluster, as they write themselves into PD's etcd (TiDB 4.0 to 8.5,
-domain/infosync).
+"""The TiDB servers of a cluster, as they register in PD's etcd.
 
-    /topology/tidb/<host:port>/info   JSON with start_timestamp (s); written at the start, without a lease: it stays
-    /topology/tidb/<host:port>/ttl    under a lease of 45 s that is kept alive: there while the server lives
-    /tidb/server/info/<uuid>          JSON with ip, listening_port, start_timestamp; under a lease of ten minutes
+TiDB 4.0 to 8.5 do, in domain/infosync:
+
+    /topology/tidb/<host:port>/info   JSON with start_timestamp (s); written at the start, without
+                                      a lease: it stays
+    /topology/tidb/<host:port>/ttl    under a lease of 45 s that is kept alive: there while the
+                                      server lives
+    /tidb/server/info/<uuid>          JSON with ip, listening_port, start_timestamp; under a lease
+                                      of ten minutes
 
 `<host>` is the advertised address: an IP address, also [in brackets], or a name.
 """
@@ -21,8 +25,8 @@ PREFIX = "/topology/tidb/"
 class TiDBServer(NamedTuple):
     """A server that lives, as far as etcd knows.
 
-    `address` is host:port; together with `started` (Unix seconds, 0 if unknown) it tells one
-    process from the next at the same address.
+    `address` is host:port; with `started` (Unix seconds, 0 if unknown) it identifies one of the
+    processes that follow each other at an address.
     """
 
     address: str
@@ -35,7 +39,7 @@ class TiDBServer(NamedTuple):
 
 
 def tidb_servers(etcd: EtcdClient) -> list[TiDBServer]:
-    """The servers whose lease lives. EtcdError if etcd can't be asked."""
+    """Return the servers with a live lease. Raises EtcdError."""
     alive, started = set(), {}
     for item in etcd.range_prefix(PREFIX).items:
         address, _, what = item.key.removeprefix(PREFIX).rpartition("/")

@@ -1,5 +1,4 @@
-"""Where the values of many rows lie, found in one call: compiled from `compiled.c` where that can
-be.
+"""Find the values of many rows in one call: compiled from `compiled.c` where that is possible.
 
 Without it nothing is found, and rows are decoded by `sluice.tidb.rows`, which gives the same values
 (tests/etl/changes/write_plans/test_found_images.py). `sluice.tidb.build_native` compiles it;
@@ -11,13 +10,13 @@ from __future__ import annotations
 from sluice.tidb.native import is_usable
 
 EDITION = 2
-"""Of `compiled.c`: what was compiled from another edition isn't used."""
+"""The edition of `compiled.c`: code that was compiled from another one isn't used."""
 
 UNLOOKED, NUMBER, MOMENT, BYTES = range(4)
-"""How the values of a column are compared: not at all, as numbers, as packed times, as bytes."""
+"""Comparisons of a column's values: none, as numbers, as packed times, as bytes."""
 
 DIFFERENT, SAME, UNSURE = range(3)
-"""What two images are to each other."""
+"""Results of comparing two images."""
 
 IS_COMPILED = is_usable(__name__, EDITION)
 if IS_COMPILED:

@@ -1,5 +1,6 @@
-"""The kernel's functions for where it can't be compiled: nothing is found, so nothing is asked of
-what was.
+"""The kernel's functions where it isn't compiled: nothing is found.
+
+So none of the others is ever called.
 """
 
 # ruff: noqa: PLR0913 - the arguments are those of the compiled functions, which take them by position
@@ -23,9 +24,11 @@ def walk(
     of_others: Buffer,
     /,
 ) -> tuple[bytes, bytes, bool] | None:
-    """The cells of the old images and of the new ones, and whether old ones lack values, of the
-    rows at `places` (int64) among those that lie in `data` at `offsets` (int64); `kinds` (int8): 0
-    insert, 1 update, 2 delete, for each. None if a row isn't as nearly all are.
+    """Return the cells of the old and of the new images, and whether old ones lack values.
+
+    The rows are those at `places` (int64) among those that lie in `data` at `offsets` (int64);
+    `kinds` (int8): 0 insert, 1 update, 2 delete, for each. None if a row isn't written as nearly
+    all are.
 
     A shape has an entry for each datum (see `sluice.tidb.native_images`), in the order in which
     TiDB writes them: those of an insert's `handle`, then the pairs.
@@ -38,9 +41,7 @@ def walk(
 def gather(
     data: Buffer, cells: Buffer, slots: int, slot: int, places: Buffer, padding: int, /
 ) -> tuple[bytes, bytes]:
-    """The bytes of a column's values at `places`, one behind the other and padded, and the offset
-    of each (int64).
-    """
+    """Return a column's values at `places`, joined and padded, and their offsets (int64)."""
     return _unasked()
 
 

@@ -64,14 +64,14 @@ class PDClient:
         return self._cluster_id
 
     def tso(self) -> int:
-        """A fresh timestamp, greater than every one this client returned before.
+        """Return a fresh timestamp, greater than every one this client returned before.
 
         Many threads share a request.
         """
         return self._tso.get()
 
     def get_region(self, key: bytes) -> Region:
-        """The region that holds a raw key. Waits while PD doesn't know one."""
+        """Return the region that holds a raw key. Waits while PD doesn't know one."""
         request = pb.pd.GetRegionRequest(region_key=encode_bytes(key))
         response = self._call(
             "GetRegion", request, pb.pd.GetRegionResponse, lambda answer: bool(answer.region.id)
@@ -84,9 +84,10 @@ class PDClient:
             ) from error
 
     def scan_regions(self, start: bytes, end: bytes, limit: int) -> list[Region]:
-        """Return regions of the raw keys [start, end), from the first on, in order and without a hole; at most `limit`.
+        """Return at most `limit` regions of the raw keys [start, end), in order.
 
-        An empty `end` is unbounded. The list is empty while PD doesn't know the region of `start`.
+        They begin with the first one and have no hole. An empty `end` is unbounded. The list is
+        empty while PD doesn't know the region of `start`.
         """
         request = pb.pd.ScanRegionsRequest(
             start_key=encode_bytes(start) if start else b"",
@@ -109,7 +110,7 @@ class PDClient:
         return found
 
     def get_store(self, store_id: int) -> Store:
-        """The TiKV node with that id."""
+        """Return the TiKV node with that id."""
         request = pb.pd.GetStoreRequest(store_id=store_id)
         response = self._call("GetStore", request, pb.pd.GetStoreResponse)
         if not response.store.id:
@@ -117,12 +118,12 @@ class PDClient:
         return store_from_pb(response.store)
 
     def get_gc_safe_point(self) -> int:
-        """The TSO below which TiKV may have dropped old versions."""
+        """Return the TSO below which TiKV may have dropped old versions."""
         request = pb.pd.GetGCSafePointRequest()
         return int(self._call("GetGCSafePoint", request, pb.pd.GetGCSafePointResponse).safe_point)
 
     def update_service_gc_safe_point(self, service_id: str, ttl_s: int, safe_point: int) -> int:
-        """Keeps versions at or after `safe_point` (TSO) for `ttl_s` seconds; 0 gives them free.
+        """Keep versions at or after `safe_point` (TSO) for `ttl_s` seconds; 0 releases them.
 
         Returns the smallest safe point of all services: if it is above `safe_point`, the request
         came too late.
@@ -136,7 +137,7 @@ class PDClient:
         return int(response.min_safe_point)
 
     def close(self) -> None:
-        """Ends the timestamp stream and the connections. Calls under way fail."""
+        """End the timestamp stream and the connections. Calls under way fail."""
         self._closed.set()
         self._tso.close()
         self._channels.close()
@@ -150,14 +151,14 @@ class PDClient:
     # How a call finds the leader; the timestamp stream uses it too.
 
     def leader_channel(self, backoff: Backoff) -> tuple[str, grpc.Channel]:
-        """The leader's URL and a channel to it. Looks for the leader if it isn't known."""
+        """Return the leader's URL and a channel to it. Looks for the leader if it isn't known."""
         if self._closed.is_set():
             raise PDError("the PD client is closed")
         leader = self._leader or self._find_leader(backoff)
         return leader, self._channel(leader)
 
     def forget_leader(self, url: str) -> None:
-        """The next call asks the members who leads."""
+        """Have the next call look for the leader among the members."""
         with self._lock:
             if self._leader == url:
                 self._leader = None
@@ -220,7 +221,7 @@ class PDClient:
 
     def _find_leader(self, backoff: Backoff) -> str:
         with self._refreshing:
-            if self._leader:  # somebody else found it meanwhile
+            if self._leader:  # another thread found it meanwhile
                 return self._leader
             while True:
                 failures = []

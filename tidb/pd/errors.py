@@ -1,4 +1,4 @@
-"""What PD's refusals are, and which may pass."""
+"""PD's errors, and which of them are transient."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class PDError(SluiceError):
 
 
 def worth_retrying(error: grpc.RpcError) -> bool:
-    """Whether another attempt, perhaps at another member, may succeed."""
+    """Return whether another attempt, perhaps at another member, may succeed."""
     code = status(error)
     return code in _RETRIED_CODES or any(text in describe(error) for text in _RETRIED_TEXTS)

@@ -1,4 +1,4 @@
-"""What PD knows of TiKV: regions, their replicas, and the nodes."""
+"""PD's data about TiKV: regions, their replicas, and the nodes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Store:
 
 
 def region_from_pb(region: pb.metapb.Region, leader: pb.metapb.Peer | None) -> Region:
-    """A Region of the message, whose keys are memcomparable-encoded. CodecError if they aren't."""
+    """Return the Region of a message with memcomparable-encoded keys. CodecError if they aren't."""
     peers = tuple(Peer(peer.id, peer.store_id, peer.role) for peer in region.peers)
     return Region(
         id=region.id,
@@ -63,5 +63,5 @@ def region_from_pb(region: pb.metapb.Region, leader: pb.metapb.Peer | None) -> R
 
 
 def store_from_pb(store: pb.metapb.Store) -> Store:
-    """A Store of the message."""
+    """Return the Store of a message."""
     return Store(store.id, store.address, store.state, store.version)

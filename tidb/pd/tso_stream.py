@@ -1,5 +1,6 @@
-"""PD's timestamp stream: one request at a time on one long-lived stream, each for all threads that
-wait.
+"""PD's timestamp stream: one request at a time on one long-lived stream.
+
+Each request serves all threads that wait.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _STUCK_GRACE_S = 0.2  # the worker, which knows the reason of a failure, speaks 
 
 
 class PDLeader(Protocol):
-    """What the stream needs of PDClient: the way to PD's leader."""
+    """The way to PD's leader, which the stream needs of PDClient."""
 
     is_plain: bool
 
@@ -61,7 +62,7 @@ class TsoStream:
         self._unary: UnaryEndpoint | None = None
         self._unary_call: tuple[UnaryConnection, int] | None = None
         self._turn = threading.Lock()
-        """whose the stream is: the worker's, or that of a sole caller, who needs no other thread"""
+        """Held by the stream's user: the worker, or a sole caller, which needs no other thread."""
 
     def get(self) -> int:
         """One timestamp. PDError when the time-out passes or PD's clock went backwards."""
@@ -99,8 +100,8 @@ class TsoStream:
             self._worker.join(timeout=2)
 
     def _cancel_if_stuck(self) -> None:
-        # next() on a stream knows no time-out, so whoever waits too long for the worker cuts the
-        # stream under it.
+        # next() on a stream knows no time-out, so a thread that waits too long for the worker
+        # cuts the stream under it.
         sent_at, call = self._sent_at, self._call
         if (
             call is not None
@@ -125,9 +126,9 @@ class TsoStream:
                     self._serve(batch)
 
     def _ask_in_caller(self) -> int | None:
-        """A timestamp, if the stream is there and nobody else wants one.
+        """Return a timestamp, if the stream is there and no other thread waits for one.
 
-        Whatever is wrong the worker finds out.
+        The worker finds out about any failure.
         """
         if self._unary_call is None or self._waiting or not self._turn.acquire(blocking=False):
             return None
@@ -224,7 +225,7 @@ class TsoStream:
         return response
 
     def _ask_by_unary(self, count: int, backoff: Backoff) -> pb.pd.TsoResponse | None:
-        """The answer; None where grpcio has to ask."""
+        """Return the answer; None where grpcio has to make the call."""
         call = self._unary_call
         if call is None:
             self._url, _ = self._client.leader_channel(backoff)

@@ -1,4 +1,4 @@
-"""Pumps, as seen by who writes to them (the stand-in TiDB) and by who reads from them."""
+"""Clients of pumps: a writer (for the stand-in TiDB) and readers."""
 
 from sluice.tidb.pumps.client import PumpClient, PumpWriteError, WriteTimes
 from sluice.tidb.pumps.pulled_window import (

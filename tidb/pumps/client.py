@@ -1,9 +1,8 @@
-"""Writes binlogs to pumps as TiDB does: a Prewrite to any pump, its Commit or Rollback to the same
-one.
+"""Write binlogs to pumps as TiDB does: a Prewrite to any pump, its end to the same one.
 
-The rules are those of TiDB's own client, with two differences in favour of not losing anything:
-while no pump is available a Prewrite goes on trying until its time is over, and a Commit that can't
-be delivered is reported.
+The end is a Commit or Rollback. The rules are those of TiDB's own client, with two differences in
+favour of not losing anything: while no pump is available a Prewrite is retried until its time is
+over, and a Commit that can't be delivered is reported.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class PumpWriteError(SluiceError):
 
     The message names the transaction, the pump and the last failure.
 
-    A Prewrite may still have arrived at a pump whose answer was lost. It then counts as never
-    finished, and the pump asks TiKV what became of it.
+    A Prewrite may still have arrived at a pump that lost its answer. It then counts as never
+    finished, and the pump gets its outcome from TiKV.
     """
 
     transient = True
@@ -47,14 +46,14 @@ class PumpWriteError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class WriteTimes:
-    """How long a PumpClient has patience, in seconds."""
+    """The time-outs of a PumpClient, in seconds."""
 
     write_s: float = 15.0
     """Bounds an attempt, and how long a Prewrite is tried on ever more pumps."""
     finish_s: float = 600.0
-    """How long a Commit or Rollback is tried on its pump."""
+    """The time for which a Commit or Rollback is tried on its pump."""
     probe_s: float = 30.0
-    """Between probes of pumps that failed."""
+    """The time between probes of pumps that failed."""
 
 
 class _PendingWrite:
@@ -126,15 +125,14 @@ class PumpClient:
             raise PumpWriteError("no pump is registered in PD; start a pump before writing binlogs")
 
     def prewrite(self, start_ts: int, payload: bytes) -> str:
-        """Writes a Prewrite binlog (a serialised binlog.Binlog).
+        """Write a Prewrite binlog (a serialised binlog.Binlog), and return the pump's node id.
 
-        Returns when it is durable, with the pump's node id.
+        It is durable then.
         """
         return self.prewrite_async(start_ts, payload).result()
 
     def finish(self, start_ts: int, payload: bytes) -> str:
-        """Writes the Commit or Rollback binlog of a transaction to the pump that acknowledged its
-        Prewrite.
+        """Write the Commit or Rollback binlog of a transaction to the pump that has its Prewrite.
 
         PumpWriteError at once if no Prewrite with that start_ts was acknowledged to this client, or
         was finished already.
@@ -142,7 +140,7 @@ class PumpClient:
         return self.finish_async(start_ts, payload).result()
 
     def prewrite_async(self, start_ts: int, payload: bytes) -> Future[str]:
-        """As `prewrite`, without waiting.
+        """Start `prewrite`, and return its future.
 
         Callbacks of the future run on grpc's threads: they must not block.
         """
@@ -152,7 +150,7 @@ class PumpClient:
         return write.future
 
     def finish_async(self, start_ts: int, payload: bytes) -> Future[str]:
-        """As `finish`, without waiting. Call it only when the Prewrite's future is done."""
+        """Start `finish`, and return its future. Only once the Prewrite's future is done."""
         with self._lock:
             owner = self._owners.get(start_ts)
         write = self._begin(start_ts, payload, prewrite=False)
@@ -175,7 +173,7 @@ class PumpClient:
         return self._pool.available()
 
     def close(self) -> None:
-        """Closes the connections. Binlogs still on their way fail with PumpWriteError."""
+        """Close the connections. Binlogs still on their way fail with PumpWriteError."""
         with self._lock:
             self._closed = True
             pending = list(self._pending)
@@ -265,7 +263,9 @@ class PumpClient:
             else:
                 self._pool.succeeded(node)
                 self._end(write, node)
-        except Exception as error:  # grpc would only log it, and whoever waits would wait for ever
+        except (
+            Exception
+        ) as error:  # grpc would only log it, and the waiting thread would wait for ever
             self._end(
                 write, error=f"transaction {write.start_ts} to pump {node.node_id}: {error!r}"
             )

@@ -34,11 +34,11 @@ class PumpNode:
 
     @property
     def online(self) -> bool:
-        """Whether the registry says so."""
+        """Return whether the pump is online in the registry."""
         return self.status.state == "online"
 
     def write(self, request: bytes, timeout_s: float) -> Any:
-        """Sends a serialised WriteBinlogReq; returns grpc's future of a WriteBinlogResp."""
+        """Send a serialised WriteBinlogReq; returns grpc's future of a WriteBinlogResp."""
         with self._lock:
             if self._write is None:
                 self._channel = open_channel(self.status.host, self._tls)
@@ -50,7 +50,7 @@ class PumpNode:
             return self._write.future(request, timeout=timeout_s)
 
     def move(self, status: NodeStatus) -> None:
-        """Takes over the registry's newest entry. A new host gets a new connection."""
+        """Take over the registry's newest entry. A new host gets a new connection."""
         moved = status.host != self.status.host
         self.status = status
         if moved:
@@ -76,7 +76,7 @@ class RangeSelector:
 
 
 class HashSelector:
-    """By start_ts, so that all writers send a transaction to the same pump.
+    """Selects by start_ts, so that all writers send a transaction to the same pump.
 
     A repeat goes to the next.
     """
@@ -86,7 +86,7 @@ class HashSelector:
 
 
 class ScoreSelector:
-    """In proportion to the registry's scores, evenly interleaved.
+    """Selects in proportion to the registry's scores, evenly interleaved.
 
     Without any score, and on repeats: one after the other.
 
@@ -152,7 +152,7 @@ class PumpPool:
             thread.start()
 
     def pick(self, start_ts: int, attempt: int) -> PumpNode | None:
-        """The pump for a Prewrite, None if none is available."""
+        """Return the pump for a Prewrite, None if none is available."""
         with self._lock:
             return (
                 self._selector.pick(start_ts, attempt, self._available) if self._available else None
@@ -169,12 +169,12 @@ class PumpPool:
             return [node.node_id for node in self._available]
 
     def size(self) -> int:
-        """How many pumps the registry knows, in whatever state."""
+        """Return how many pumps the registry knows, in whatever state."""
         with self._lock:
             return len(self._nodes)
 
     def succeeded(self, node: PumpNode) -> None:
-        """A write went through."""
+        """Record that a write went through."""
         if node.errors or not node.available:
             with self._lock:
                 node.errors = 0
@@ -182,7 +182,7 @@ class PumpPool:
                 self._rebuild()
 
     def failed(self, node: PumpNode) -> None:
-        """A write failed through the pump's fault."""
+        """Record that a write failed through the pump's fault."""
         with self._lock:
             node.errors += 1
             if node.errors > _MAX_PUMP_ERRORS and node.available:

@@ -41,16 +41,15 @@ class CommitsGoneError(PumpReadError):
     """
 
     transient = False
-    hint = "copy the data anew: the pump doesn't have them any more"
+    hint = "copy the data again: the pump doesn't have them any more"
 
 
 def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
-    """The transactions with lo < commit_ts <= hi (TSO), as PumpReader.read gives them, by
-    PullBinlogs.
+    """Yield the transactions with lo < commit_ts <= hi (TSO), by PullBinlogs.
 
-    The window is over when the pump has sent a timestamp at or beyond `hi`, be it a fake binlog's;
-    nothing else ends it. Raises PumpReadError, also when the pump stays silent for the reader's
-    time-out, and CommitsGoneError.
+    They are as PumpReader.read gives them. The window is over when the pump has sent a timestamp at
+    or beyond `hi`, be it a fake binlog's; nothing else ends it. Raises PumpReadError, also when the
+    pump stays silent for the reader's time-out, and CommitsGoneError.
     """
     import pyarrow
 
@@ -80,14 +79,14 @@ def pulled_window(reader: PumpReader, lo: int, hi: int) -> Iterator[pyarrow.Reco
             )
     finally:
         stream.close()  # type: ignore[attr-defined]
-    # Asked last: garbage collection may have overtaken the reading, and the stream doesn't say so.
+    # Checked last: garbage collection may have overtaken the reading, unseen in the stream.
     check_not_purged(reader, lo)
 
 
 def as_prewrite(payload: bytes, host: str = "", commit_ts: int = 0) -> bytes:
-    """A merged binlog (type Commit, with the Prewrite's content) as the Prewrite it came from.
+    """Convert a merged binlog (type Commit, with the Prewrite's content) back into its Prewrite.
 
-    PumpReadError if it is none; `host` and `commit_ts` are for its words.
+    PumpReadError if it is none; `host` and `commit_ts` are for the message.
     """
     if payload.startswith(_COMMIT_HEAD):  # as every Go or Python writer begins
         return _PREWRITE_HEAD + payload[len(_COMMIT_HEAD) :]
@@ -134,13 +133,12 @@ def _purged_ms(host: str, tls: TLS | None) -> int:
         return int(float(found[1]))
     except (OSError, ValueError) as error:
         raise PumpReadError(
-            f"pump {host}: {url} doesn't tell what the pump has purged: {error}"
+            f"pump {host}: {url} doesn't show what the pump has purged: {error}"
         ) from error
 
 
 class PullFollower:
-    """Follows a pump's stream a few windows ahead and answers what Bounds would: how far the next
-    window may reach.
+    """Follows a pump's stream a few windows ahead, and so computes bounds for the next window.
 
     Only timestamps and sizes are kept. While it is far enough ahead the stream stands still.
     Thread-safe.
@@ -166,11 +164,11 @@ class PullFollower:
         threading.Thread(target=self._run, name="pump-follower", daemon=True).start()
 
     def follows(self, lo: int) -> bool:
-        """Whether `bounds` can be asked from `lo`: not from before what was asked last."""
+        """Return whether `bounds` can be asked from `lo`: not from before what was asked last."""
         return lo >= self._base
 
     def bounds(self, lo: int) -> WindowBounds:
-        """The largest window after `lo` within the limits, at least one transaction.
+        """Return the largest window after `lo` within the limits, at least one transaction.
 
         Raises PumpReadError once the stream has broken, CommitsGoneError.
         """
@@ -195,7 +193,7 @@ class PullFollower:
             return WindowBounds(self._seen, self._seen, transactions, size)
 
     def close(self) -> None:
-        """Ends the stream and closes the reader."""
+        """End the stream and close the reader."""
         with self._room:
             self._closed = True
             self._room.notify()
@@ -215,7 +213,7 @@ class PullFollower:
                     self._seen = entity.commit_ts
         except PumpReadError as error:
             self._failure = error
-        except Exception as error:  # else nobody would hear of it, and wait for ever
+        except Exception as error:  # else the readers would not hear of it, and wait for ever
             self._failure = PumpReadError(
                 f"pump {self._reader.host}: following it failed after {self._seen}: {error!r}"
             )

@@ -1,5 +1,6 @@
-"""The reading side of a pump: windows in bulk from a Sluice pump, and PullBinlogs, which any pump
-serves.
+"""The reading side of a pump.
+
+A Sluice pump serves windows in bulk; PullBinlogs is served by any pump.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class PumpReadError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """How far a window may reach: (lo, hi] holds `transactions` with `bytes` of payload, and hi <=
-    max_commit_ts.
+    """The bounds of a window: (lo, hi] holds `transactions` with `bytes` of payload.
+
+    hi <= max_commit_ts.
     """
 
     max_commit_ts: int
@@ -81,7 +83,7 @@ class PendingBounds:
         self._reader, self._connection, self._stream, self._lo = reader, connection, stream, lo
 
     def get(self) -> WindowBounds | None:
-        """The answer; None if it has to be asked for by `PumpReader.bounds`.
+        """Return the answer; None if `PumpReader.bounds` has to ask for it.
 
         Raises PumpReadError.
         """
@@ -108,7 +110,7 @@ class PumpReader:
         self.tls = tls
         self.timeout_s = timeout_s
         self._cluster_id = cluster_id
-        # Original pumps hang up on who pings an idle connection too often.
+        # Original pumps hang up on a client that pings an idle connection too often.
         self._channel = open_channel(host, tls, keepalive_ms=30_000)
         self._closed = False
         self._unary = UnaryEndpoint(host, min(timeout_s, _UNARY_TIMEOUT_S)) if tls is None else None
@@ -124,7 +126,7 @@ class PumpReader:
         *,
         ts_is_checked: bool = False,
     ) -> PendingBounds | None:
-        """As `bounds`, while the caller does something else; None where it can't be done so.
+        """Start `bounds`, while the caller does something else; None where that is impossible.
 
         For one thread. `ts_is_checked`: another pump that the caller waits for is asked with this
         `fresh_ts`, too, without this: a pump that has nothing in the window may answer without
@@ -194,25 +196,26 @@ class PumpReader:
     def _checked(self, answer: pb.window.BoundsResponse, lo: int) -> WindowBounds:
         if answer.hi > answer.max_commit_ts and (answer.hi != lo or answer.transactions):
             raise PumpReadError(
-                f"pump {self.host} says {answer}, a window past its own mark".replace("\n", " ")
+                f"pump {self.host} sent {answer}, a window past its own mark".replace("\n", " ")
             )
         late = tuple((each.commit_ts, each.start_ts) for each in answer.late) if answer.late else ()
         return WindowBounds(
             answer.max_commit_ts, answer.hi, answer.transactions, answer.bytes, answer.window, late
         )
 
-    def await_newer(self, after_ts: int, wait_ms: int, told: Callable[[bool | None], None]) -> None:
-        """Have `told` called, perhaps in another thread, with whether a transaction was committed
-        after `after_ts` (TSO); the pump waits for one at most `wait_ms`. None if it can't be asked.
-        Never raises.
+    def await_newer(self, after_ts: int, wait_ms: int, done: Callable[[bool | None], None]) -> None:
+        """Call `done` with whether a transaction is newer than `after_ts`.
+
+        That may be in another thread. `after_ts` is a commit ts (TSO); the pump waits for a newer
+        one at most `wait_ms`. None if the call fails. Never raises.
         """
         request = pb.window.AwaitRequest(
             cluster_id=self._cluster_id, after_ts=after_ts, wait_ms=wait_ms
         )
 
-        def done(answer: Any) -> None:
+        def answered(answer: Any) -> None:
             failed = answer.cancelled() or answer.exception() is not None
-            told(None if failed else answer.result().has_more)
+            done(None if failed else answer.result().has_more)
 
         try:
             call = self._channel.unary_unary(
@@ -220,14 +223,17 @@ class PumpReader:
                 request_serializer=pb.window.AwaitRequest.SerializeToString,
                 response_deserializer=pb.window.AwaitResponse.FromString,
             )
-            call.future(request, timeout=self.timeout_s + wait_ms / 1000).add_done_callback(done)
+            call.future(request, timeout=self.timeout_s + wait_ms / 1000).add_done_callback(
+                answered
+            )
         except (grpc.RpcError, ValueError):
-            told(None)
+            done(None)
 
     def read(self, lo: int, hi: int) -> Iterator[pyarrow.RecordBatch]:
-        """The transactions with lo < commit_ts <= hi (TSO), ascending, as record batches: commit_ts
-        int64, start_ts int64, payload large_binary. The pump is asked at once. Decodes while it
-        receives; close the iterator to stop early.
+        """Yield the transactions with lo < commit_ts <= hi (TSO), ascending, as record batches.
+
+        The columns are commit_ts int64, start_ts int64, payload large_binary. The request is sent
+        at once. Decodes while it receives; close the iterator to stop early.
         """
         what = f"window ({lo}, {hi}]"
         request = pb.window.ReadRequest(cluster_id=self._cluster_id, lo=lo, hi=hi)
@@ -258,11 +264,12 @@ class PumpReader:
             chunks.close()
 
     def pull(self, after_ts: int, silence_s: float | None = None) -> Iterator[Entity]:
-        """All transactions with commit_ts > after_ts (TSO), ascending, fake binlogs among them, by
-        the original's PullBinlogs. Follows the pump until the iterator or the reader is closed.
+        """Yield all transactions with commit_ts > after_ts (TSO), ascending, by PullBinlogs.
 
-        With `silence_s` it is an error when the pump sends nothing for so long; an idle one sends a
-        fake binlog every 3 s.
+        Fake binlogs are among them. Follows the pump until the iterator or the reader is closed.
+
+        With `silence_s` it is an error when the pump sends nothing for that time; an idle one sends
+        a fake binlog every 3 s.
         """
         request = pb.pump.PullBinlogReq(
             clusterID=self._cluster_id, startFrom=pb.pump.Pos(offset=after_ts)
@@ -304,7 +311,7 @@ class PumpReader:
             call.cancel()
 
     def close(self) -> None:
-        """Closes the connection and ends what is being read."""
+        """Close the connection and end what is being read."""
         self._closed = True
         if self._unary is not None:
             self._unary.close()
@@ -339,8 +346,10 @@ class PumpReader:
 
 
 def window_from_bytes(host: str, window: bytes, lo: int, hi: int) -> pyarrow.RecordBatch:
-    """The transactions with lo < commit_ts <= hi (TSO) of a window that came with the bounds of the
-    pump at `host`, and may reach further. Raises PumpReadError.
+    """Return the transactions with lo < commit_ts <= hi (TSO) of a window that came with bounds.
+
+    The bounds are those of the pump at `host`, and the window may reach further. Raises
+    PumpReadError.
     """
     import numpy as np
     import pyarrow
@@ -399,7 +408,7 @@ class _Chunks(io.RawIOBase):
         return size
 
     def finish(self) -> None:
-        """Waits for the end of the call.
+        """Wait for the end of the call.
 
         Raises its error; ValueError if the Arrow stream had no end or goes on after it.
         """
@@ -431,8 +440,9 @@ class _Chunks(io.RawIOBase):
 
 
 class _SilenceGuard:
-    """Calls `cancel` when a `with` block over it lasts longer than `seconds`: grpc's next() has no
-    time-out of its own.
+    """Calls `cancel` when a `with` block over it lasts longer than `seconds`.
+
+    grpc's next() has no time-out of its own.
     """
 
     def __init__(self, cancel: Callable[[], object], seconds: float) -> None:

@@ -34,7 +34,7 @@ class TiKVError(SluiceError):
 
 
 class TxnKind(StrEnum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
@@ -45,7 +45,7 @@ class TxnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TxnStatus:
-    """kind, the commit TSO (0 unless committed) and how long the lock lives (ms, 0 unless locked)."""
+    """kind, the commit TSO (0 unless committed) and the lock's life (ms, 0 unless locked)."""
 
     kind: TxnKind
     commit_ts: int = 0
@@ -83,11 +83,12 @@ class Mvcc:
     writes: tuple[MvccWrite, ...]
 
     def status(self, start_ts: int) -> TxnStatus:
-        """What became of the transaction that began at start_ts, if this key was its primary.
+        """Return the outcome of the transaction of start_ts, if this key was its primary.
 
         Changes nothing in TiKV.
 
-        NOT_FOUND says that nothing is known here: not yet prewritten, or long collected.
+        NOT_FOUND: nothing is known here; the transaction isn't prewritten yet, or was collected
+        long ago.
         """
         for write in self.writes:
             if write.start_ts == start_ts:
@@ -104,10 +105,10 @@ class Mvcc:
         return TxnStatus(TxnKind.NOT_FOUND)
 
     def was_written_by(self, start_ts: int) -> bool:
-        """Whether the transaction that began at start_ts put or deleted the key, and wasn't rolled
-        back here.
+        """Return whether the transaction that began at start_ts put or deleted the key.
 
-        It is known to be committed: a lock that isn't resolved yet is a write, too.
+        And wasn't rolled back here. It is known to be committed: a lock that isn't resolved yet is
+        a write, too.
         """
         kinds = [write.kind for write in self.writes if write.start_ts == start_ts]
         if self.lock is not None and self.lock.start_ts == start_ts:
@@ -163,7 +164,7 @@ class TiKVClient:
         self._closed = threading.Event()
 
     def get(self, key: bytes, ts: int) -> bytes | None:
-        """The value of a key as of a TSO, None if it has none.
+        """Return the value of a key as of a TSO, None if it has none.
 
         TiKV stores no empty values, and before 4.0 it answers with one, without `not_found`, for a
         key that isn't there.
@@ -211,7 +212,7 @@ class TiKVClient:
                 key = region.end_key
 
     def mvcc_get(self, key: bytes) -> Mvcc:
-        """The lock and the records of a key. Reads only."""
+        """Return the lock and the records of a key. Reads only."""
         backoff = self._backoff()
         request = pb.tikv.MvccGetByKeyRequest(key=key)
         response = self._send("MvccGetByKey", key, request, pb.tikv.MvccGetByKeyResponse, backoff)[
@@ -249,11 +250,11 @@ class TiKVClient:
         *,
         rollback_if_not_exist: bool,
     ) -> TxnStatus:
-        """What became of a transaction, by its primary key.
+        """Return the outcome of a transaction, by its primary key.
 
         This WRITES: an expired lock is rolled back, and with `rollback_if_not_exist` a transaction
         without any trace too. Never pass a timestamp above PD's: TiKV's own clock follows it.
-        `Mvcc.status` reads only, ask it first.
+        `Mvcc.status` reads only, call it first.
         """
         backoff = self._backoff()
         request = pb.tikv.CheckTxnStatusRequest(
@@ -286,14 +287,14 @@ class TiKVClient:
         return TxnStatus(TxnKind.UNDECIDED)
 
     def call(self, method: str, key: bytes, request: Any, response_type: Any) -> tuple[Region, Any]:
-        """Send a request to the region of a key, and return the region that answered and its response.
+        """Send a request to a key's region, and return the region that answered and its response.
 
         Its key errors are the caller's.
         """
         return self._send(method, key, request, response_type, self._backoff())
 
     def close(self) -> None:
-        """Closes the connections; the PD client stays open."""
+        """Close the connections; the PD client stays open."""
         self._closed.set()
         self._channels.close()
 
@@ -327,7 +328,7 @@ class TiKVClient:
     def _send(
         self, method: str, key: bytes, request: Any, response_type: Any, backoff: Backoff
     ) -> tuple[Region, Any]:
-        """Sends a request for one key until a region serves it."""
+        """Send a request for one key until a region serves it."""
         while True:
             region = self._locate(method, key, backoff)
             response = self._attempt(_Call(method, key, backoff), region, request, response_type)
@@ -405,7 +406,7 @@ class TiKVClient:
             self._wait(call, region, kind, (base, max(base, 10_000)), words)
         elif kind in _BACKOFF_MS:
             self._wait(call, region, kind, _BACKOFF_MS[kind], words)
-        else:  # region_not_found, key_not_in_region, store_not_match, mismatch_peer_id and whatever comes
+        else:  # such as region_not_found, key_not_in_region, store_not_match, mismatch_peer_id
             self._cache.invalidate(region)
             if kind == "store_not_match":
                 self._cache.forget_store(peer.store_id)
@@ -447,9 +448,9 @@ class TiKVClient:
     def _key_error(
         self, method: str, key: bytes, error: pb.tikv.KeyError, backoff: Backoff
     ) -> None:
-        """Waits for a lock, and clears it away if its transaction is dead.
+        """Wait for a lock, and resolve it if its transaction is dead.
 
-        TiKVError for any other trouble.
+        TiKVError for any other error.
         """
         if not error.HasField("locked"):
             raise TiKVError(f"{method} of key {key.hex()}: {_error_text(error)}")

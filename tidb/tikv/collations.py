@@ -1,4 +1,4 @@
-"""Which collations the cluster has, from the variable that TiDB keeps in `mysql.tidb`."""
+"""The cluster's collation framework, from the variable that TiDB keeps in `mysql.tidb`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIGN = 1 << 63
 
 
 def read_new_collations(tikv: TiKVClient, table_id: int, ts: int) -> bool | None:
-    """Whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO.
+    """Return whether the cluster has new collations, from the rows of `mysql.tidb` as of a TSO.
 
     None if the table is empty, as no cluster's is. Raises TiKVError. Rows lie at ``t<table
     id>_r<handle>``; their values hold texts as they are.
@@ -26,7 +26,7 @@ def read_new_collations(tikv: TiKVClient, table_id: int, ts: int) -> bool | None
 
 
 def _handle_text(handle: bytes) -> bytes:
-    """The text of a clustered key; b"" for a number."""
+    """Return the text of a clustered key; b"" for a number."""
     if handle[:1] != b"\x01":
         return b""
     try:

@@ -1,9 +1,10 @@
 """Resolve locks that a transaction's own TiDB will never resolve, as any reader of TiDB does.
 
-A lock holds its region's resolved timestamp back for ever, also when its TiDB is dead and its table dropped. What
-became of the transaction says its primary key. Where that is still locked, the transaction lives as long as the lock
-does; an expired one is rolled back. Of an asynchronous commit the primary alone says nothing: it is committed if all
-its keys are locked, at the highest of their timestamps, and otherwise what a key without lock says.
+A lock holds its region's resolved timestamp back for ever, also when its TiDB is dead and its table
+dropped. The transaction's primary key shows its outcome. Where that is still locked, the
+transaction lives as long as the lock does; an expired one is rolled back. The primary alone doesn't
+decide an asynchronous commit. It is committed if all its keys are locked, at the highest of their
+timestamps. Otherwise a key without lock shows the outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class LiveLock:
 
 @dataclass(slots=True)
 class LockReport:
-    """What was found in a range: how many locks were resolved, and those that are left."""
+    """The result for a range: the number of locks resolved, and those that are left."""
 
     resolved: int = 0
     live: list[LiveLock] = field(default_factory=list)
@@ -52,7 +53,7 @@ class LockResolver:
         self._tikv, self._pd = tikv, pd
 
     def resolve(self, start_key: bytes, end_key: bytes, max_ts: int) -> LockReport:
-        """Resolve the locks of transactions that began at or before `max_ts` in a range of raw keys.
+        """Resolve the locks in a range of raw keys, of transactions that began through `max_ts`.
 
         An empty end is unbounded. Raises TiKVError, PDError.
         """
@@ -97,7 +98,10 @@ class LockResolver:
                 return
 
     def _outcome(self, lock: Any, now: int) -> int | None:
-        """Return the commit_ts of a lock's transaction, 0 if it is rolled back, None if it may still commit."""
+        """Return the commit_ts of a lock's transaction, 0 if it is rolled back.
+
+        None if it may still commit.
+        """
         is_expired = _is_over(lock.lock_version, lock.lock_ttl, now)
         status = self._status(lock, now, is_expired=is_expired)
         if status is None:
@@ -137,7 +141,10 @@ class LockResolver:
         return response
 
     def _outcome_of_all(self, lock: Any, primary: Any) -> int | None:
-        """Return the commit_ts of an asynchronous commit, 0 if it is rolled back; None if it isn't one after all."""
+        """Return the commit_ts of an asynchronous commit, 0 if it is rolled back.
+
+        None if it isn't an asynchronous one after all.
+        """
         commit_ts = int(primary.min_commit_ts)
         for key in primary.secondaries:
             request = pb.tikv.CheckSecondaryLocksRequest(
@@ -155,7 +162,7 @@ class LockResolver:
         return commit_ts
 
     def _resolve(self, start_ts: int, commit_ts: int, keys: list[bytes]) -> None:
-        """Commit or roll back a transaction's locks; TiKV ignores keys that aren't locked any more."""
+        """Commit or roll back a transaction's locks; TiKV ignores keys that have no lock."""
         single = len(keys) <= _MAX_SINGLE_RESOLVES
         for key in keys if single else keys[:1]:
             request = pb.tikv.ResolveLockRequest(

@@ -17,29 +17,29 @@ from sluice.tidb.tikv.client import TiKVClient
 
 _HISTORY = "DDLJobHistory"
 _MAX_SINGLE_READS = 64
-"""More jobs than these are scanned for, from the first wanted one on."""
+"""Above this number of jobs they are scanned for, from the first wanted one on."""
 _JOBS_PER_SCAN = 64
 """A job of a table with a thousand columns is 600 KB."""
 _KEYS_PER_SCAN = 1024
 
 
 def string_key(name: str) -> bytes:
-    """The key of a string, as SchemaVersionKey or `Diff:<version>`."""
+    """Return the key of a string, as SchemaVersionKey or `Diff:<version>`."""
     return _key(name, "s")
 
 
 def hash_prefix(name: str) -> bytes:
-    """What all fields of a hash begin with."""
+    """Return the first bytes of all fields of a hash."""
     return _key(name, "h")
 
 
 def hash_end(name: str) -> bytes:
-    """The first key after all fields of a hash."""
+    """Return the first key after all fields of a hash."""
     return _key(name, chr(ord("h") + 1))
 
 
 def hash_field_key(name: str, field: bytes) -> bytes:
-    """The key of one field of a hash, as field `Table:42` of hash `DB:130`."""
+    """Return the key of one field of a hash, as field `Table:42` of hash `DB:130`."""
     return hash_prefix(name) + encode_bytes(field)
 
 
@@ -74,16 +74,16 @@ def read_definitions(tikv: TiKVClient, ts: int) -> Iterator[tuple[bytes, bytes]]
 
 
 def history_job_key(job_id: int) -> bytes:
-    """The key of a finished DDL job."""
+    """Return the key of a finished DDL job."""
     return hash_field_key(_HISTORY, job_id.to_bytes(8, "big"))
 
 
 def read_ddl_job(tikv: TiKVClient, job_id: int, ts: int) -> dict[str, Any] | None:
-    """A finished DDL job (TiDB's job JSON) as of a TSO.
+    """Return a finished DDL job (TiDB's job JSON) as of a TSO.
 
     None: not (yet) in the history.
 
-    TiDB puts a job there one transaction after the one whose binlog names it: ask again with a
+    TiDB puts a job there one transaction after the one with the binlog that names it: retry with a
     later TSO.
     """
     value = tikv.get(history_job_key(job_id), ts)
@@ -99,8 +99,9 @@ def read_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
 def read_raw_ddl_jobs(
     tikv: TiKVClient, ts: int, known: Collection[int] = frozenset()
 ) -> Iterator[tuple[int, bytes]]:
-    """The id and TiDB's JSON of each finished DDL job as of a TSO, by ascending id, without the
-    `known` ones. Those are told by their keys: a history of 100,000 jobs is a gigabyte, its keys 3
+    """Yield the id and TiDB's JSON of each finished DDL job as of a TSO, by ascending id.
+
+    The `known` ones are left out by their keys: a history of 100,000 jobs is a gigabyte, its keys 3
     MB.
     """
     wanted = [job_id for job_id in _ddl_job_ids(tikv, ts) if job_id not in known] if known else None
@@ -133,8 +134,9 @@ def read_schema_version(tikv: TiKVClient, ts: int) -> int:
 
 
 def read_schema_diff(tikv: TiKVClient, version: int, ts: int) -> dict[str, Any] | None:
-    """What a schema version changed, as of a TSO: {"type" (of the job), "schema_id", "table_id"
-    ...}; None without such a version.
+    """Return the changes of a schema version, as of a TSO; None without such a version.
+
+    They are {"type" (of the job), "schema_id", "table_id" ...}.
     """
     value = tikv.get(string_key(f"Diff:{version}"), ts)
     return None if not value else parse_object(value, f"schema version {version}'s diff")
@@ -148,7 +150,7 @@ def table_key(schema_id: int, table_id: int) -> bytes:
 def read_table_info(
     tikv: TiKVClient, schema_id: int, table_id: int, ts: int
 ) -> dict[str, Any] | None:
-    """A table's TableInfo (TiDB's JSON) as of a TSO, in whatever state a schema change is.
+    """Return a table's TableInfo (TiDB's JSON) as of a TSO, in any state of a schema change.
 
     None without such a table.
     """
@@ -157,7 +159,7 @@ def read_table_info(
 
 
 def find_table_info(tikv: TiKVClient, schema: str, table: str, ts: int) -> dict[str, Any] | None:
-    """The TableInfo of a table by its name, in lower case, as of a TSO.
+    """Return the TableInfo of a table by its name, in lower case, as of a TSO.
 
     None without such a table.
     """
@@ -184,7 +186,7 @@ def find_table_by_id(
 
 
 def _objects(tikv: TiKVClient, name: str, containing: str, ts: int) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a hash with a text in them.
+    """Yield the JSON objects in a hash with a text in them.
 
     Hashes of TiDB's schema hold counters too, in decimal digits.
     """

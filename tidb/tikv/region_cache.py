@@ -1,6 +1,4 @@
-"""Which region holds a key and which TiKV leads it: a cache over PD, and the reactions to region
-errors.
-"""
+"""The regions of keys and their leaders: a cache over PD, and reactions to region errors."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ class RegionCache:
         self._stores: dict[int, str] = {}
 
     def locate(self, key: bytes) -> Region:
-        """The region of a raw key, from PD if it isn't known. PDError if PD can't tell."""
+        """Return the region of a raw key, from PD if it isn't known. Raises PDError."""
         with self._lock:
             found = self._find(key)
         if found is not None:
@@ -38,7 +36,7 @@ class RegionCache:
         return region
 
     def address(self, store_id: int) -> str:
-        """Where a store serves gRPC."""
+        """Return the address at which a store serves gRPC."""
         with self._lock:
             known = self._stores.get(store_id)
         if known is not None:
@@ -52,7 +50,7 @@ class RegionCache:
 
     @staticmethod
     def leader_of(region: Region) -> Peer:
-        """The peer to ask: the leader, or while it isn't known the first voter."""
+        """Return the peer to call: the leader, or while it isn't known the first voter."""
         if region.leader is not None:
             return region.leader
         for peer in region.peers:
@@ -71,7 +69,7 @@ class RegionCache:
             self._stores.pop(store_id, None)
 
     def switch_leader(self, region: Region, leader: Peer) -> None:
-        """Notes who leads a region now.
+        """Record a region's new leader.
 
         A peer the cache doesn't know makes the whole region unknown.
         """
@@ -85,7 +83,7 @@ class RegionCache:
             self._regions[region.start_key] = _with_leader(current, leader)
 
     def next_peer(self, region: Region) -> None:
-        """After a silent store: tries the next voter as leader; it will say who leads."""
+        """Take the next voter for the leader, after a silent store: its answer names the leader."""
         asked = self.leader_of(region)
         voters = [peer for peer in region.peers if peer.role == pb.metapb.Voter]
         later = [peer for peer in voters if peer.id != asked.id]

@@ -12,7 +12,7 @@ from sluice.tidb.tikv.meta import find_table_info
 
 _SIGN = 1 << 63
 _BEGIN = b'{"id":'
-"""How TiDB's JSON of a job begins."""
+"""The first bytes of TiDB's JSON of a job."""
 
 
 def read_running_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:

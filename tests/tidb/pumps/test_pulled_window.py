@@ -170,7 +170,7 @@ def test_commits_that_the_pump_has_purged_are_missed_by_its_own_metric(metrics):
     with pytest.raises(CommitsGoneError, match=f"has purged everything through {gc_ms << 18}"):
         check_not_purged(reader, (gc_ms - 1) << 18 | 5)
     page.text = "binlog_pump_storage_done_gc_ts 5\n"
-    with pytest.raises(PumpReadError, match="doesn't tell what the pump has purged: there is no"):
+    with pytest.raises(PumpReadError, match="doesn't show what the pump has purged: there is no"):
         check_not_purged(reader, 1)
 
 
