@@ -56,7 +56,7 @@ def decode_text(data: bytes) -> str:
 def decode_checksummed(
     data: bytes, version: int, known: tuple[str, JsonMemberCache] | None = None
 ) -> dict[str, Any]:
-    """Parse what `encode_checksummed` wrote, without the member `format`, which must be `version`.
+    """Parse what `encode_checksummed` wrote, without `format`, which is `version` at most.
 
     Raises ValueError. `known`: a member that is an object with ids for names, and its cache.
     """
@@ -65,7 +65,7 @@ def decode_checksummed(
     found = raw.pop("format", None)
     if error := newer_format_error("the record", found, version):
         raise error
-    if found != version:
+    if found not in range(1, version + 1):
         raise ValueError(f"the record has format {found}, this version of Sluice reads {version}")
     return raw
 

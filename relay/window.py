@@ -15,7 +15,8 @@ from sluice.relay.json_cache import JsonMemberCache
 from sluice.relay.part import Part
 from sluice.tidb import tso
 
-FORMAT = 1
+FORMAT, CAPTURED_FORMAT = 1, 2
+"""The second is of windows in which transactions may share a commit_ts: earlier versions drop one."""
 _table_cache = JsonMemberCache()
 
 
@@ -64,6 +65,11 @@ class WindowRecord:
     """Table id (decimal string) of each table that a job reorganizes behind hi: whether TiDB has
     written rows twice under different hidden row ids. Written only if there are any.
     """
+    is_captured: bool = False
+    """Whether a pump captured its transactions from TiKV, so that several may share a commit_ts.
+
+    Written only if so.
+    """
 
     @property
     def path(self) -> str:
@@ -71,7 +77,8 @@ class WindowRecord:
 
     def to_json(self) -> bytes:
         """Return the record as its file has it."""
-        return encode_checksummed({"format": FORMAT, **self.to_dict()}, {"tables": _table_cache})
+        version = CAPTURED_FORMAT if self.is_captured else FORMAT
+        return encode_checksummed({"format": version, **self.to_dict()}, {"tables": _table_cache})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record's members, as JSON values."""
@@ -98,6 +105,8 @@ class WindowRecord:
             record["relaxed"] = dict(self.relaxed)
         if self.doubled:
             record["doubled"] = dict(self.doubled)
+        if self.is_captured:
+            record["is_captured"] = True
         return record
 
     @classmethod
@@ -106,7 +115,7 @@ class WindowRecord:
 
         Strict: raises ValueError on a wrong checksum, format, field, type or order.
         """
-        return cls.from_dict(decode_checksummed(data, FORMAT, ("tables", _table_cache)))
+        return cls.from_dict(decode_checksummed(data, CAPTURED_FORMAT, ("tables", _table_cache)))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> WindowRecord:
@@ -118,6 +127,7 @@ class WindowRecord:
         raw.setdefault("moved", [])
         raw.setdefault("relaxed", {})
         raw.setdefault("doubled", {})
+        raw.setdefault("is_captured", False)
         known = {entry.name for entry in fields(cls)}
         if set(raw) != known:
             raise ValueError(f"the record has the fields {sorted(raw)}, expected {sorted(known)}")
@@ -132,6 +142,7 @@ class WindowRecord:
         ):
             _expect(raw, name, int)
         _expect(raw, "token", str)
+        _expect(raw, "is_captured", bool)
         for name in ("tables", "timings_ms", "relaxed", "doubled"):
             _expect(raw, name, dict)
         for name, kind in (

@@ -49,6 +49,8 @@ class JobResult:
     """Those of the slowest range: read, explode, write."""
     left_out: tuple[Mapping[str, Any], ...] = ()
     """Skipped transactions that can't be read: {commit_ts, start_ts, why}."""
+    is_captured: bool = False
+    """Whether a pump captured some of it from TiKV."""
 
 
 class LandingJob:
@@ -153,6 +155,7 @@ def combine(stats: Sequence[Mapping[str, Any]]) -> JobResult:
         tables=tables,
         skipped=skipped,
         worker_ms=worker_ms,
+        is_captured=any(item.get("is_captured", False) for item in stats),
         left_out=tuple(
             {
                 (entry["commit_ts"], entry["start_ts"]): entry

@@ -28,6 +28,7 @@ def record_of(
         parts=result.parts,
         timings_ms={name: round(ms, 2) for name, ms in landed.stages_ms.items()},
         skipped=result.left_out,
+        is_captured=result.is_captured,
     )
     return schema.write_to(window)
 

@@ -120,4 +120,5 @@ def merge_windows(run: Sequence[WindowRecord]) -> WindowRecord:
         ddls=tuple(ddl for window in run for ddl in window.ddls),
         timings_ms={},
         skipped=tuple(entry for window in run for entry in window.skipped),
+        is_captured=any(window.is_captured for window in run),
     )

@@ -89,12 +89,15 @@ def test_relay_log_and_archive_give_back_the_same(
             )
             assert (part.transactions if part else 0) == len({key[:2] for key in keys})
             written += [part] if part else []
-        made = window(0, 100, written)
+        made = window(0, 100, written, is_captured=True)
         log.commit(made)
+        assert log.next(0) == made
+        assert b'"format":2' in log.storage.read(made.path).replace(b" ", b"")
         assert read_parts(log.url, written)["row"].to_pylist() == expected(found)
         archive = Archive.open(f"{Path(folder).as_uri()}/archive")
         archive.append(write_log(log.storage, archive.storage, [made], "t").volume())
         (archived,) = archive.log.windows(0)
+        assert archived.is_captured
         assert archive.log.read([archived])["row"].to_pylist() == expected(found)
 
 

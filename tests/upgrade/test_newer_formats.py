@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import google_crc32c
@@ -41,10 +42,10 @@ def newer_json(path: Path) -> None:
     path.write_text(json.dumps({"format": 2, "unheard_of": True} | json.loads(path.read_text())))
 
 
-def newer_sealed(path: Path) -> None:
+def newer_sealed(path: Path, version: int = 2) -> None:
     document = json.loads(path.read_text())
     del document["crc32c"]
-    path.write_bytes(encode_checksummed({**document, "format": 2, "unheard_of": True}))
+    path.write_bytes(encode_checksummed({**document, "format": version, "unheard_of": True}))
 
 
 def newer_index(path: Path) -> None:
@@ -71,7 +72,11 @@ def archive_of(folder: Path) -> Archive:
 
 
 DOCUMENTS: dict[str, tuple[str, Callable[[Path], None], Callable[[Path], object]]] = {
-    "window record": ("relay/windows/*/*.json", newer_sealed, lambda f: relay_of(f).last()),
+    "window record": (
+        "relay/windows/*/*.json",
+        partial(newer_sealed, version=3),
+        lambda f: relay_of(f).last(),
+    ),
     "orders": ("relay/control/*.json", newer_json, lambda f: relay_of(f).control()),
     "whose downstream it is": (
         "relay/downstream.json",
@@ -128,7 +133,7 @@ def test_a_newer_document_is_refused_by_its_format(folder: Path, kind: str) -> N
     for path in paths:
         fake(path)
     before = everything(folder)
-    with pytest.raises(RelayError, match="has format 2, this version of Sluice reads 1") as caught:
+    with pytest.raises(RelayError, match=r"has format (2, .* reads 1|3, .* reads 2):") as caught:
         read(folder)
     assert "install the version that wrote it" in caught.value.hint
     assert not caught.value.transient

@@ -9,6 +9,7 @@ would cost more than all else.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from sluice.relay import RelayLog, merge
 from sluice.tidb import TLS
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 
+# tp 0, a start_ts of nine bytes, and a commit_ts that isn't 0
+_CAPTURED = re.compile(rb"\x08\x00\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x01-\xff]")
 TASK_SCHEMA = pa.schema([pa.field("task", pa.string()), pa.field("window", pa.binary())])
 """A row a range: what is wanted of it as JSON, and what the pump has sent of it."""
 STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
@@ -132,6 +135,7 @@ class _RangeExtraction:
         )
         self._left_out: list[dict[str, Any]] = []
         self._transactions = 0
+        self._is_captured = False
 
     def transactions(self) -> Iterator[pa.RecordBatch]:
         """Yield those that can be read, in WINDOW_SCHEMA."""
@@ -143,6 +147,7 @@ class _RangeExtraction:
             if batch is None:
                 return
             self._transactions += batch.num_rows
+            self._is_captured = self._is_captured or _is_captured(batch)
             batch, unreadable = drop_skipped_undecodable(batch, self.task["host"], skips)
             self._left_out.extend(unreadable)
             yield batch
@@ -181,4 +186,10 @@ class _RangeExtraction:
             "tables": totals.by_table.tables(),
             "skipped": {"internal_changes": totals.internal_changes, "fake_ddls": totals.fake_ddls},
             "worker_ms": {},
+            "is_captured": self._is_captured,
         }
+
+
+def _is_captured(batch: pa.RecordBatch) -> bool:
+    """Return whether a capture wrote a pump's transactions: their Prewrites have a commit_ts."""
+    return batch.num_rows > 0 and _CAPTURED.match(batch["payload"][0].as_buffer()) is not None

@@ -14,6 +14,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.etl.landing._job import combine
 from sluice.etl.landing.extract.worker import LandRanges, _process_ranges
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.settings import Window as Limits
@@ -138,4 +139,5 @@ def _landed(relay: RelayLog, plan: Any, token: str, *, together: bool) -> list[P
     job = LandRanges(relay.url, CLUSTER_ID)
     groups = [tasks] if together and tasks else [[task] for task in tasks]
     answers = [a for group in groups for a in _process_ranges(relay, job, group, group[0]["token"])]
+    assert combine(answers).is_captured == any(answer["transactions"] for answer in answers)
     return [Part.from_dict(answer["part"]) for answer in answers if answer["part"]]
