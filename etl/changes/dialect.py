@@ -1,8 +1,8 @@
-"""What the server at the other end is and can do, told from its version and a few of its variables.
+"""Describe the downstream's server and what it can do, from its version and a few variables.
 
-MariaDB 10.11 and MySQL 9.7 are run by the tests. MySQL 5.7, 8.0 and 8.4 are by their documentation,
-TiDB by what was measured on 6.6: every line of docs/reference/servers.md, is a field here. Nothing
-else asks for a product's name.
+MariaDB 10.11 and MySQL 9.7 are run by the tests. MySQL 5.7, 8.0 and 8.4 are by their
+documentation, TiDB by what was measured on 6.6: every line of docs/reference/servers.md is a field
+here. Nothing else asks for a product's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MYSQL_PRODUCT, MARIADB_PRODUCT, TIDB_PRODUCT = "MySQL", "MariaDB", "TiDB"
 class UnknownServerError(SluiceError, ValueError):
     """The version string names no server that is known; it is in the text."""
 
-    hint = "use MariaDB, MySQL or TiDB, or a proxy that says which of them it stands for"
+    hint = "use MariaDB, MySQL or TiDB, or a proxy whose version names one of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,18 @@ class Dialect:
     """``MariaDB``, ``MySQL`` or ``TiDB``."""
     version: tuple[int, int, int]
     text: str
-    """The version as the server says it, for messages."""
+    """The version as the server reports it, for messages."""
     has_local_infile: bool = True
-    """Whether the server takes LOAD DATA LOCAL at all (``local_infile``)."""
+    """True if the server takes LOAD DATA LOCAL at all (``local_infile``)."""
     row_format: str = ""
-    """What a table's options say of its row format: nothing, unless the server's default holds
-    short keys only.
-    """
+    """The row format in a table's options: "", unless the server's default limits keys."""
 
     @classmethod
     def from_version(cls, version: str, variables: Mapping[str, str] | None = None) -> Dialect:
-        """Return the dialect of a server that calls itself `version` (``VERSION()``, or the
-        handshake's); `variables`: ``local_infile`` and ``innodb_default_row_format``, where known.
-        Raises UnknownServerError.
+        """Return the dialect of a server with this `version` (``VERSION()``, or the handshake's).
+
+        `variables`: ``local_infile`` and ``innodb_default_row_format``, where known. Raises
+        UnknownServerError.
         """
         given = {name.lower(): str(value) for name, value in (variables or {}).items()}
         product, found = _identify_product(version)
@@ -75,19 +74,19 @@ class Dialect:
 
     @property
     def supports_transactional_load(self) -> bool:
-        """Return whether rows are sent by LOAD DATA LOCAL, undone by ROLLBACK like any other
-        statement.
+        """Return whether LOAD DATA LOCAL sends rows that ROLLBACK undoes.
 
-        TiDB before 7.6 commits the open transaction with it, so there, and where the server refuses
-        it, rows go as REPLACE statements.
+        TiDB before 7.6 commits the open transaction with it, so there, and where the server
+        refuses it, rows go as REPLACE statements.
         """
         return self.has_local_infile and not self.is_tidb
 
     @property
     def supports_pipelining(self) -> bool:
-        """Return whether statements, and the rows of a LOAD DATA LOCAL, may be sent before those in
-        front of them are answered. MariaDB and MySQL take them; an Aurora that calls itself 5.7 is
-        known to hang.
+        """Return whether statements and rows may be sent before earlier ones are answered.
+
+        The rows are those of a LOAD DATA LOCAL. MariaDB and MySQL take them; an Aurora that calls
+        itself 5.7 is known to hang.
         """
         return self.supports_transactional_load and (
             self.product == MARIADB_PRODUCT or self.version >= (8, 0, 0)
@@ -97,8 +96,9 @@ class Dialect:
 
     @property
     def rounds_time_by_mode(self) -> bool:
-        """Return whether the sql_mode TIME_ROUND_FRACTIONAL makes it round what a time loses, as
-        TiDB does; the others always do.
+        """Return whether TIME_ROUND_FRACTIONAL in the sql_mode makes it round times as TiDB does.
+
+        It is about what a time loses; the others always round.
         """
         return self.product == MARIADB_PRODUCT
 
@@ -117,15 +117,16 @@ class Dialect:
 
     @property
     def shared_lock_clause(self) -> str:
-        """Return what goes behind a SELECT so that its rows can't change until the transaction
-        ends; several sessions may hold that at a time. In TiDB it locks nothing, so there only one
-        may.
+        """Return the clause of a SELECT that locks its rows against changes.
+
+        They can't change until the transaction ends; several sessions may hold that at a time. In
+        TiDB it locks nothing, so there only one may.
         """
         return "FOR UPDATE" if self.is_tidb else "LOCK IN SHARE MODE"
 
     @property
     def supports_is_used_lock(self) -> bool:
-        """Return whether IS_USED_LOCK tells who holds a lock."""
+        """Return whether IS_USED_LOCK shows which session holds a lock."""
         return not self.is_tidb
 
     def kill(self, connection_id: int) -> str:
@@ -139,8 +140,9 @@ class Dialect:
 
     @property
     def table_ids(self) -> str:
-        """Return a query for (schema/name, id) of tables that keeps apart which is which after a
-        swap; ``{prefixes}`` stands for a condition on the column NAME, ``schema/table``.
+        """Return a query for (schema/name, id) of tables that shows which is which after a swap.
+
+        ``{prefixes}`` stands for a condition on the column NAME, ``schema/table``.
         """
         if self.is_tidb:
             return (
@@ -158,8 +160,7 @@ class Dialect:
     # DDL
 
     def collation(self, collation: str) -> str:
-        """Return a collation of TiDB's, or `sluice.tidb.old_collations`', under the name the server
-        has for it.
+        """Return the server's name of a collation of TiDB's, or of `sluice.tidb.old_collations`'.
 
         The only binary one without padding in MySQL, from 8.0 on, is utf8mb4's.
         """
@@ -193,8 +194,9 @@ class Dialect:
 
     @property
     def hashes_long_keys(self) -> bool:
-        """Return whether a unique index, though no primary key, may be longer than a key: MariaDB
-        keeps its hashes.
+        """Return whether a unique index may be longer than a key: MariaDB keeps its hashes.
+
+        A primary key may not.
         """
         return self.product == MARIADB_PRODUCT and self.version >= (10, 4, 0)
 
@@ -213,15 +215,17 @@ class Dialect:
 
     @property
     def has_json_type(self) -> bool:
-        """Return whether JSON is a type of its own, which no text equals, and not LONGTEXT under
-        another name.
+        """Return whether JSON is a type of its own, which no text equals.
+
+        Else it is LONGTEXT under another name.
         """
         return self.product != MARIADB_PRODUCT
 
     @property
     def running_ddl(self) -> str:
-        """Return a query for (state, schema) of DDL, what is under way first, where a statement
-        goes on after its session has ended; else "".
+        """Return a query for (state, schema) of DDL, running ones first; else "".
+
+        It is for servers where a statement goes on after its session has ended.
         """
         # The parts of a statement that changed several things stay "done" for ever; the whole
         # becomes "synced".

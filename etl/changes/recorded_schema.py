@@ -1,5 +1,4 @@
-"""Convert the schemas in a window record between the relay log's JSON and TiDB's types, and replay
-them.
+"""Convert the schemas in a window record between JSON and TiDB's types, and replay them.
 
 The relay log stores these parts of a record unread, since it knows nothing of TiDB. Landing writes
 them; planning, the takeover and all that reads the past read them. `SchemaTimeline` answers within
@@ -34,8 +33,7 @@ class RecordedSchema:
     """The tables of a window, and the DDL in it."""
 
     tables: Mapping[int, Table | None]
-    """As of lo: every table whose rows are inside or that a DDL inside touches, if it existed then.
-    """
+    """Every table, as of lo, whose rows are inside or that a DDL inside touches, if it existed."""
     ddls: tuple[DdlJob, ...]
     """Ascending commit_ts."""
     truncated_tables: tuple[int, ...]
@@ -45,12 +43,14 @@ class RecordedSchema:
     moved: tuple[FinishedRowMove, ...] = ()
     """DDL before lo that some of the rows inside don't know of."""
     relaxed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """Tables that have unique indexes, by id, which the upstream enforces no longer; () where it
-    does, but for rows of partitions that are about to be dropped.
+    """Tables with unique indexes, by id, which the upstream enforces no longer.
+
+    () where it does, but for rows of partitions that are about to be dropped.
     """
     doubled: Mapping[int, bool] = field(default_factory=dict)
-    """By table id, for tables that a job reorganizes behind the window: whether TiDB has written
-    rows twice under different hidden row ids.
+    """True if TiDB has written rows twice under different hidden row ids, by table id.
+
+    The tables are those that a job reorganizes behind the window.
     """
 
     @classmethod
@@ -122,7 +122,7 @@ class SchemaTimeline:
     def find(self, table_id: int, commit_ts: int) -> Table | None:
         """Return the table that rows committed at `commit_ts` belong to.
 
-        None if the window doesn't say.
+        None if the window doesn't have it.
         """
         found = None
         for after_ts, tables in self._steps:
@@ -133,10 +133,8 @@ class SchemaTimeline:
     def reads(self, table_id: int, commit_ts: int) -> Table | None:
         """Return the table by which rows committed at `commit_ts` are read.
 
-        None if the window doesn't say.
-
-        Rows that come behind the DDL that took the id of their table away are read by the last one
-        with that id.
+        None if the window doesn't have it. Rows that come behind the DDL that took the id of their
+        table away are read by the last one with that id.
         """
         found = None
         for tables in self._moved:
@@ -180,19 +178,13 @@ class SchemaReplay:
         self.tables = {table.id: table for table in tables}
         """The tables, views and sequences there are at the position, by id."""
         self.schemas = {schema.id: schema for schema in schemas}
-        """The databases there are at the position, of those that were known or that DDL changed, by
-        id.
-        """
+        """The databases at the position, of those that were known or that DDL changed, by id."""
         self.schema_version = schema_version
         self.unknown: dict[int, Table] = {}
-        """Tables that were there though the caller didn't know them, as windows first described
-        them, by id.
-        """
+        """Tables the caller didn't know, as windows first described them, by id."""
 
     def enter(self, schema: RecordedSchema) -> None:
-        """Take in the tables that a window describes and that aren't known, as they are at the
-        position.
-        """
+        """Add unknown tables that a window describes, as they are at the position."""
         described = dict(schema.tables)
         for ddl in schema.ddls:
             if ddl.commit_ts <= self.at:
@@ -202,11 +194,10 @@ class SchemaReplay:
                 self.unknown[table_id] = self.tables[table_id] = table
 
     def advance(self, ddls: Iterable[DdlJob], until: int) -> Iterator[DdlJob]:
-        """Apply the DDL behind the position through `until` (TSO), and yield each one with
-        `before`.
+        """Apply the DDL behind the position through `until` (TSO), and yield each with `before`.
 
-        While the caller has a DDL, the position is in front of it. DDL that the caller doesn't take
-        isn't applied.
+        While the caller has a DDL, the position is in front of it. DDL that the caller doesn't
+        take isn't applied.
         """
         for ddl in ddls:
             if self.at < ddl.commit_ts <= until:

@@ -24,7 +24,7 @@ class RowChange:
     """One row change.
 
     `key`, `old` and `new` hold values by column name, None where the kind has none; `others`: the
-    values of further unique keys; `fault` says why the row can't be decoded.
+    values of further unique keys; `fault`: the reason why the row can't be decoded.
     """
 
     commit_ts: int
@@ -72,8 +72,9 @@ def decode(raw: Mapping[str, Any], table: Table | None) -> RowChange:
 
 
 def key_columns(table: Table) -> tuple[str, ...]:
-    """Return what rows of a table are known by: the primary key, else the first unique key, else
-    TiDB's hidden row id.
+    """Return the key that identifies a table's rows.
+
+    It is the primary key, else the first unique key, else TiDB's hidden row id.
     """
     keys = table.unique_keys()
     return tuple(keys[0]) if keys else (ROWID_NAME,)

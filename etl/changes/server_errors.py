@@ -15,12 +15,12 @@ UNKNOWN_COMMAND: Final = 1047
 UNKNOWN_DATABASE: Final = 1049
 TABLE_EXISTS: Final = 1050
 UNKNOWN_TABLE: Final = 1051
-"""Of DROP TABLE; other statements say NO_SUCH_TABLE."""
+"""Raised by DROP TABLE; other statements raise NO_SUCH_TABLE."""
 UNKNOWN_COLUMN: Final = 1054
 DUPLICATE_ENTRY: Final = 1062
 SYNTAX_ERROR: Final = 1064
 UNKNOWN_ERROR: Final = 1105
-"""What TiDB says of most that has no number of its own."""
+"""TiDB's number of most errors that have no number of their own."""
 MIXES_AGGREGATES: Final = 1140
 NOT_GRANTED: Final = 1141
 NO_SUCH_TABLE: Final = 1146
@@ -28,7 +28,9 @@ PACKET_TOO_LARGE: Final = 1153
 UNKNOWN_VARIABLE: Final = 1193
 LOCK_WAIT_TIMEOUT: Final = 1205
 LOCK_TABLE_FULL: Final = 1206
-"""Of all locks of the server. InnoDB has rolled the whole transaction back then, as at a deadlock.
+"""The server's lock table is full.
+
+InnoDB has rolled the whole transaction back then, as at a deadlock.
 """
 DEADLOCK: Final = 1213
 LACKS_PRIVILEGE: Final = 1227

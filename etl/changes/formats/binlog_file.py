@@ -1,13 +1,12 @@
-"""TiDB Binlog's binlogfile format: what the original Drainer's `file` sink writes and its reparo
-reads.
+"""Read and write TiDB Binlog's binlogfile format: that of Drainer's `file` sink, for its reparo.
 
 A record is a message between a header and a checksum, all little-endian:
 
     magic 0x1c1b0504 u32 | size u64 | message | CRC-32C of the message u32
 
-A file is a sequence of records, named ``binlog-<index, 16 digits>-<YYYYMMDDhhmmss>``; indexes count
-up from 0 without holes. Finished files may be compressed as a whole, as ``<name>.gz``. The messages
-begin with their type and their commit timestamp (`tidb/proto/pb_binlog.proto`).
+A file is a sequence of records, named ``binlog-<index, 16 digits>-<YYYYMMDDhhmmss>``; indexes
+count up from 0 without holes. Finished files may be compressed as a whole, as ``<name>.gz``. The
+messages begin with their type and their commit timestamp (`tidb/proto/pb_binlog.proto`).
 """
 
 from __future__ import annotations
@@ -96,9 +95,10 @@ def commit_ts_of(message: bytes | memoryview) -> int:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the binlog files of a folder by index, one an index: of a file and its compressed copy
-    the copy, which is only put there whole. Raises BinlogFileError when an index is missing or
-    twice there.
+    """Return the binlog files of a folder by index, one an index.
+
+    Of a file and its compressed copy it is the copy, which is only put there whole. Raises
+    BinlogFileError when an index is missing or twice there.
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -154,7 +154,7 @@ def read_file(path: Path, offset: int = 0) -> Iterator[tuple[int, bytes]]:
                     raise _damaged_record(path, offset, f"of {size} bytes is cut off")
                 if FOOTER.unpack(tail)[0] != google_crc32c.value(message):
                     raise _damaged_record(
-                        path, offset, f"of {size} bytes has another checksum than it says"
+                        path, offset, f"of {size} bytes doesn't match its checksum"
                     )
                 offset += RECORD_OVERHEAD_BYTES + size
                 yield offset, message

@@ -1,9 +1,9 @@
-"""Which column of a table after a DDL is which of the table before it.
+"""Pair the columns of a table after a DDL with those of the table before it.
 
 TiDB keeps a column's id when it is renamed, moved or changed without touching rows. A change that
 rewrites rows (a reorganisation) leaves a column with a new id: under the old name, or under a new
 one if the statement renames it too. Such a pair looks like a column dropped and another added; the
-statement tells them apart.
+statement distinguishes the two.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _BEFORE_NAME = {"COLUMN", "IF", "EXISTS"}
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column that was there before a DDL and is there after it, perhaps with another name, type
-    or place.
+    """A column that was there before a DDL and is there after it.
+
+    Its name, type or place may be another one.
     """
 
     before: Table
@@ -41,7 +42,7 @@ def changed_columns(ddl: DdlJob) -> Iterator[ColumnChange]:
 
 
 def added_columns(ddl: DdlJob) -> Iterator[tuple[Table, Column]]:
-    """Every column that a DDL adds to a table that was there before, with the table as it is after."""
+    """Yield every column that a DDL adds to an existing table, with the table as it is after."""
     for old, after in ddl.table_pairs():
         known = pair_columns(old, after, ddl)
         yield from (
@@ -75,9 +76,9 @@ def pair_columns(before: Table, after: Table, ddl: DdlJob) -> dict[int, Column]:
 
 
 def _renamed_columns(statement: str) -> Iterator[tuple[str, str]]:
-    """(old, new) of each ``CHANGE [COLUMN] [IF EXISTS] old new`` in a statement, in lower case.
+    """Yield (old, new) of each ``CHANGE [COLUMN] [IF EXISTS] old new``, in lower case.
 
-    Double quotes may be around names as around strings: who asks knows which names there are.
+    Double quotes may be around names as around strings: the caller knows which names there are.
     """
     words = [word for word in tokens(statement) if not is_blank(word)]
     for n, word in enumerate(words):

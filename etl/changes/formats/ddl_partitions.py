@@ -1,6 +1,4 @@
-"""The partitions of a table as SQL, from TiDB's PartitionInfo, and how those before a DDL become
-those after it.
-"""
+"""Write a table's partitions as SQL, from TiDB's PartitionInfo, and the change that a DDL makes."""
 
 from __future__ import annotations
 
@@ -40,8 +38,9 @@ def partition_clause(table: Table) -> str:
 
 
 def partition_definition(info: dict[str, Any], definition: dict[str, Any]) -> str:
-    """``PARTITION name VALUES ...`` of one RANGE or LIST partition of `info` (TiDB's
-    PartitionInfo).
+    """Return ``PARTITION name VALUES ...`` of one RANGE or LIST partition.
+
+    `info`: TiDB's PartitionInfo.
     """
     columns = info.get("columns") or ()
     if _PARTITION_KINDS.get(int(info.get("type") or 0)) == "RANGE":
@@ -72,10 +71,8 @@ def _literal_of(text: str) -> str:
 def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
     """Return what makes `before`'s partitions `after`'s, as a clause of ALTER TABLE.
 
-    "" if they are as they were.
-
-    TiDB has spellings for it that nobody else has (intervals, MERGE FIRST PARTITION). `truncates`:
-    partitions with a new id and their old name are emptied.
+    "" if they are as they were. TiDB has spellings for it that no other server has (intervals,
+    MERGE FIRST PARTITION). `truncates`: partitions with a new id and their old name are emptied.
     """
     was, is_now = partition_clause(before), partition_clause(after)
     if was == is_now and not truncates:
@@ -109,10 +106,9 @@ def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
 
 
 def rows_of_partitions(table: Table, ids: Container[int]) -> str:
-    """Return a condition for the rows that lie in these partitions, for a table that has none
-    downstream.
+    """Return a condition for the rows that lie in these partitions.
 
-    Raises ValueError where SQL can't tell.
+    It is for a table that has none downstream. Raises ValueError where SQL has no such condition.
     """
     info: dict[str, Any] = table.partition or {}
     kind, columns = (
@@ -121,7 +117,7 @@ def rows_of_partitions(table: Table, ids: Container[int]) -> str:
     )
     if kind not in ("RANGE", "LIST") or len(columns) > 1:
         raise ValueError(
-            f"the rows of a partition of {table.full_name} can't be told apart by a condition"
+            f"the rows of a partition of {table.full_name} can't be selected by a condition"
         )
     value = quote_name(columns[0]) if columns else f"({info.get('expr')})"
     found, low = [], ""
@@ -163,10 +159,9 @@ def _list_condition(value: str, values: list[str], others: list[str]) -> str:
 
 
 def exchanged_partition(before: Table, after: Table) -> str:
-    """Return the quoted name of the partition of `after` that an EXCHANGE PARTITION gave another
-    id.
+    """Return the quoted name of the partition to which EXCHANGE PARTITION gave another id.
 
-    Raises ValueError.
+    It is one of `after`. Raises ValueError.
     """
     old = {d["id"] for d in (before.partition or {}).get("definitions") or ()}
     new = [d for d in (after.partition or {}).get("definitions") or () if d["id"] not in old]

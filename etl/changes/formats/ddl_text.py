@@ -1,11 +1,10 @@
-"""TiDB's DDL text token by token, and its names for character sets and collations as the downstream
-has them.
+"""Split TiDB's DDL text into tokens, and translate its character sets and collations.
 
 TiDB renders statements in one normal form before they reach the binlog: names in backquotes,
-strings in single quotes, its own syntax in ``/*T![feature] ... */`` comments, which others skip. In
-that form a backslash is a character like any other. Text that TiDB can't render (of a session with
-ANSI_QUOTES, or of TiDB before 5.0) comes as the user typed it. So nothing is executed because a
-text says it; what a statement does is known from the job.
+strings in single quotes, its own syntax in ``/*T![feature] ... */`` comments, which others skip.
+In that form a backslash is a character like any other. Text that TiDB can't render (of a session
+with ANSI_QUOTES, or of TiDB before 5.0) comes as the user typed it. So nothing is executed because
+of a text; what a statement does is known from the job.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sluice.tidb.schema import Column, Table
 
 _REST = r"""|/\*.*?\*/|--(?=\s|\Z)[^\n]*|\s+|[\w$\x80-\U0010ffff]+|."""
 _TOKEN = re.compile(r"""`(?:[^`]|``)*`|'(?:[^']|'')*'|"(?:[^"]|"")*\"""" + _REST, re.DOTALL)
-# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that nobody checks: it takes any character
+# What TiDB calls latin1, and before 5.0 ascii, is utf-8 that isn't checked: it takes any character
 # and compares code points.
 _CHARSET = {"latin1": "utf8mb4", "ascii": "utf8mb4"}
 _COLLATION = {

@@ -87,8 +87,9 @@ def _listed_statements(
 
 
 def counting_selects(statement: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (key, SELECT that counts its rows) for each row that a DELETE of this module or by all
-    values removes.
+    """Yield (key, SELECT that counts its rows) for each row that a DELETE removes.
+
+    The DELETE is one of this module or one by all values.
     """
     match = _DELETE_HEAD.match(statement)
     if match is None:

@@ -34,7 +34,7 @@ def inserts(
 
 
 def grouped_rows(texts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """As many as one statement may have."""
+    """Group the texts, as many as one statement may have."""
     group: list[bytes] = []
     size = 0
     for text in texts:

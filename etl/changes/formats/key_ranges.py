@@ -21,7 +21,7 @@ SPLITTABLE_KINDS = ("int", "year", "decimal", "text", "binary", "date", "datetim
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column by whose values rows are told apart. `kind`: as `sluice.tidb.schema.Column.kind`."""
+    """A column of the key that identifies rows. `kind`: as `sluice.tidb.schema.Column.kind`."""
 
     name: str
     kind: str

@@ -9,8 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LoadLayout:
-    """The fields of a line: all `columns` in order, and which of them are `bits` (a number) or
-    `hex` (digits).
+    """The fields of a line: all `columns` in order.
+
+    Of some the text is `bits` (a number) or `hex` (digits).
     """
 
     columns: tuple[str, ...]
@@ -19,7 +20,7 @@ class LoadLayout:
     generated: tuple[str, ...] = ()
     """Columns that the upstream computes and stores."""
     unsure: tuple[str, ...] = ()
-    """Those of them for which another server may compute something else."""
+    """Generated columns for which another server may compute another value."""
     left_out: tuple[str, ...] = ()
     """Columns that aren't to be written, as the server computes them."""
     blank_ends: tuple[str, ...] = ()

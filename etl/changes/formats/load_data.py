@@ -1,11 +1,11 @@
-"""Arrow columns as the text that LOAD DATA LOCAL INFILE reads.
+r"""Format Arrow columns as the text that LOAD DATA LOCAL INFILE reads.
 
 And that text as REPLACE statements, for servers that must not get it so.
 
 One line a row; fields separated by a tab, lines ended by a newline, backslash as the escape
-character, ``\\N`` for NULL:
+character, ``\N`` for NULL:
 
-    1 <TAB> caf\u00e9 <TAB> \\N <NEWLINE>
+    1 <TAB> café <TAB> \N <NEWLINE>
 
 Everything is utf8mb4, so the server converts to each column's character set. Two kinds need more
 than text: BIT goes through a user variable (``SET b = CAST(@v0 AS UNSIGNED)``), and binary columns
@@ -43,7 +43,7 @@ from sluice.etl.changes.formats.table_fallbacks import zone_dependent_columns
 from sluice.tidb.schema import Column, Table
 
 ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"), (b"\0", b"\\0"))
-"""What isn't itself in a field; the backslash first."""
+"""Bytes that are escaped in a field; the backslash first."""
 _PLAIN_TEXT = {"decimal", "date", "datetime", "timestamp", "time"}
 _ESCAPED_TEXT = {"text", "enum", "set", "json"}
 _SLICE_ROWS = 1 << 16
@@ -60,10 +60,11 @@ class UnsupportedColumnError(SluiceError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LoadChunk:
-    """Rows to be written by one LOAD DATA statement, or as many others as it takes: `payload` is
-    its text, `layout` what its fields are, `rows` how many are inside. `warnings`: ENUM values
-    without an element, TiDB's index 0. Servers take them in a mode that isn't strict, with a
-    warning for each.
+    """Rows to be written by one LOAD DATA statement, or as many others as it takes.
+
+    `payload` is its text, `layout` describes its fields, `rows` how many are inside. `warnings`:
+    ENUM values without an element, TiDB's index 0. Servers take them in a mode that isn't strict,
+    with a warning for each.
     """
 
     layout: LoadLayout
@@ -130,7 +131,7 @@ def _format_slice(
 
 
 def layout_of(table: Table, forms: Mapping[str, str]) -> LoadLayout:
-    """`forms`: where the columns belong besides, as `field_of` says."""
+    """Return a table's layout; `forms`: the form of each column, from `field_of`."""
     generated = tuple(column.name for column in table.stored_columns if column.generated)
     return LoadLayout(
         tuple(forms),
@@ -208,10 +209,9 @@ def replace_statements(
 
 
 def insert_statement(target: str, layout: LoadLayout, payload: Any, *, replaces: bool) -> bytes:
-    """Return the same rows as one INSERT, or one REPLACE, of a layout in which no field is anything
-    but text.
+    """Return the rows as one INSERT, or one REPLACE.
 
-    For a session in which backslashes escape.
+    In the layout no field is anything but text. For a session in which backslashes escape.
     """
     rows = (
         bytes(payload)[:-1].replace(b"'", b"\\'").replace(b"\t", b"','").replace(b"\n", b"'),\n('")

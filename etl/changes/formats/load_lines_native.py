@@ -1,5 +1,6 @@
-"""Rows that the compiled kernel has found as the text that LOAD DATA reads, without Arrow between
-them: `load_data` says what the text is like, and writes all that isn't found.
+"""Format rows that the compiled kernel has found as LOAD DATA's text, without Arrow.
+
+`load_data` defines the text, and writes all that isn't found.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class LoadLines:
     offsets: Ints
 
     def take(self, rows: Ints) -> LoadLines:
-        """Some of them, whose places ascend."""
+        """Return some of the rows, whose places ascend."""
         if not len(rows) or rows[-1] - rows[0] + 1 == len(rows):
             first = int(rows[0]) if len(rows) else 0
             return LoadLines(self.layout, self.text, self.offsets[first : first + len(rows) + 1])
@@ -103,7 +104,7 @@ def format_load_native(table: Table, images: NativeImages, rows: Ints) -> LoadLi
 
 @dataclass(frozen=True, slots=True)
 class SmallLoadLines:
-    """As Lines, of so few rows that no array is made for them."""
+    """Lines of so few rows that no array is made for them."""
 
     layout: LoadLayout
     text: bytes
@@ -120,11 +121,10 @@ class SmallLoadLines:
 def format_small_load_native(
     table: Table, data: Any, cells: bytes, places: bytes, images: NativeImages | None
 ) -> SmallLoadLines | None:
-    """As `format_load_native`: of the images with these `cells` in `data` those at some places
-    (int64).
+    """Format the images at some places (int64) as `format_load_native`, for few rows.
 
-    `images`: the same ones, which a table needs that `needs_images`. None, too, for more than a
-    LOAD DATA should have.
+    `cells` are the images' in `data`. `images`: the same ones, which a table needs that
+    `needs_images`. None, too, for more than a LOAD DATA should have.
     """
     ways = _column_writers(table)
     if not kernel.IS_COMPILED or ways is None:
@@ -176,13 +176,13 @@ def _format_lines(
 
 @dataclass(frozen=True, slots=True)
 class _ColumnWriters:
-    """How a table's columns are written."""
+    """The writers of a table's columns."""
 
     columns: Sequence[Column]
     specs: tuple[kernel.Spec, ...]
     given: tuple[int, ...]
     slots: int
-    """Of an image's cells."""
+    """Number of an image's cells."""
     forms: tuple[str, ...]
     layout: LoadLayout
 
@@ -233,7 +233,7 @@ def _missing_value(table: Table, column: Column) -> bytes | None:
         return None if column.not_null else _NULL
     try:
         value = missing_value(column)
-    except CodecError:  # said when a row needs it
+    except CodecError:  # raised when a row needs it
         return None
     if value is None:
         return _NULL

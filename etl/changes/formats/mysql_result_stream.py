@@ -22,11 +22,10 @@ BLOCK_BYTES = 4 << 20
 def result_blocks(
     connection: Any, statement: str | bytes, read_timeout_s: float
 ) -> Iterator[RowBlock]:
-    """Yield the rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time, never more
-    than come.
+    """Yield the rows of a query over a `LoginConnection`, about BLOCK_BYTES at a time.
 
-    Whoever doesn't read to the end must close the connection. Raises pymysql's errors, OSError,
-    ProtocolError.
+    They are never more than come. A caller that doesn't read to the end must close the connection.
+    Raises pymysql's errors, OSError, ProtocolError.
     """
     connection._execute_command(COMMAND.COM_QUERY, statement)
     columns = connection._read_packet().read_length_encoded_integer()

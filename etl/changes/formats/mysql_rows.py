@@ -1,9 +1,9 @@
-"""Rows of a MySQL server's answer to a statement, found for many rows at once.
+"""Parse the rows of a MySQL server's answer to a statement, many rows at once.
 
-A driver makes an object of every value. Here the packets of an answer, one a row, are taken as they
-come from the socket: where each begins is found one after the other, then all rows move in lock
-step through the columns. A value is its length and its bytes: a length below 251 is one byte, 251
-stands for NULL, 252, 253 and 254 say that two, three and eight bytes of length follow (the
+A driver makes an object of every value. Here the packets of an answer, one a row, are taken as
+they come from the socket: where each begins is found one after the other, then all rows move in
+lock step through the columns. A value is its length and its bytes: a length below 251 is one byte,
+251 stands for NULL, 252, 253 and 254 mean that two, three and eight bytes of length follow (the
 protocol's length-encoded strings).
 """
 
@@ -40,8 +40,10 @@ class ProtocolError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Some rows of an answer: in column `n` of row `r` the bytes of `data` from `start[n][r]` on,
-    `size[n][r]` of them, unless `null[n][r]`.
+    """Some rows of an answer.
+
+    In column `n` of row `r` are the bytes of `data` from `start[n][r]` on, `size[n][r]` of them,
+    unless `null[n][r]`.
     """
 
     data: npt.NDArray[np.uint8]
@@ -51,8 +53,9 @@ class RowBlock:
     rows: int
 
     def column(self, number: int) -> pa.LargeBinaryArray:
-        """Return the values of a column, in one pass of Arrow's own copy: the block seen as gap,
-        value, gap, value, ...
+        """Return the values of a column, in one pass of Arrow's own copy.
+
+        The block is seen as gap, value, gap, value, ...
         """
         start, size, null = self.start[number], self.size[number], self.null[number]
         edges = np.empty(2 * self.rows + 1, np.int64)
@@ -86,13 +89,12 @@ class RowPackets:
         self._large_next = False
         self.is_over = False
         self.error = b""
-        """What the server said in the place of more rows: the packet, see the protocol's ERR
-        packet.
-        """
+        """The server's error in the place of more rows, as the protocol's ERR packet."""
 
     def has(self, least_bytes: int) -> bool:
-        """Return whether `take` should be called: so many bytes of whole rows are there, or nothing
-        goes on before.
+        """Return whether `take` should be called.
+
+        So many bytes of whole rows are there, or nothing goes on before.
         """
         return self._at >= least_bytes or self.is_over or self._large_next
 
@@ -175,9 +177,7 @@ class RowPackets:
 
 
 def _values(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Mask]:
-    """Return where the values that begin at `at` are: their first bytes, their sizes, and which are
-    NULL.
-    """
+    """Return first bytes and sizes of the values that begin at `at`, and which are NULL."""
     first = data[at]
     size = first.astype(np.int64)
     start = at + 1

@@ -10,9 +10,7 @@ __all__ = ["columns_lacking_in_snapshot"]
 
 
 def columns_lacking_in_snapshot(table: SnapshotTable) -> list[str]:
-    """Return the stored generated columns that another server may compute otherwise, and that the
-    snapshot lacks.
-    """
+    """Return stored generated columns that the snapshot lacks and servers may compute otherwise."""
     if not table.files or not any(
         column.get("generated_stored") for column in table.table.get("columns", ())
     ):

@@ -1,8 +1,8 @@
-"""SQL text from identifiers, values and Arrow columns.
+"""Write SQL text from identifiers, values and Arrow columns.
 
 Nothing reaches a statement unquoted, and nothing is quoted anywhere else.
 
-Literals mean the same in every session, whatever its sql_mode says of backslashes and double
+Literals mean the same in every session, whatever its sql_mode makes of backslashes and double
 quotes: text with a backslash in it is written in hexadecimal digits, in other text quotes are
 doubled. `tests/etl/downstream/test_literals.py` looks for other ways.
 """
@@ -30,8 +30,9 @@ BYTEWISE_KINDS = ("text", "enum", "set")
 """Kinds of columns whose values have a collation: they are compared byte for byte."""
 _LONG_VALUE_BYTES = 4096  # bytes
 _LONG_DOCUMENT_BYTES = 256 * 2**10
-"""Bytes of JSON: a digest finds only what the server writes as TiDB does, which MySQL doesn't
-always.
+"""Size of a JSON document from which on a digest is compared.
+
+A digest finds only what the server writes as TiDB does, which MySQL doesn't always.
 """
 # Text behind it is what the server makes of the document. MariaDB, where JSON is text, passes such
 # comments over.
@@ -120,8 +121,9 @@ def join(
 
 
 def data_of(array: pa.LargeBinaryArray | pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64[n+1], bytes uint8) of a large binary or string array, both starting at its
-    first value.
+    """Return (offsets int64[n+1], bytes uint8) of a large binary or string array.
+
+    Both start at its first value.
     """
     _, offsets_buffer, data = array.buffers()
     if offsets_buffer is None or len(array) == 0:
@@ -137,10 +139,9 @@ def data_of(array: pa.LargeBinaryArray | pa.LargeStringArray) -> tuple[np.ndarra
 
 
 def escape_bytes(array: pa.Array, escapes: Sequence[tuple[bytes, bytes]]) -> pa.LargeBinaryArray:
-    """`array` (large string or binary) as large binary with each single byte of `escapes` replaced,
-    in that order.
+    """Return `array` as large binary with each single byte of `escapes` replaced, in that order.
 
-    Columns without such bytes, nearly all, come back untouched.
+    `array`: large string or binary. Columns without such bytes, nearly all, come back untouched.
     """
     result = array.cast(pa.large_binary())
     _, values = data_of(result)
@@ -169,8 +170,9 @@ def hex_column(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def invalid_utf8_mask(array: pa.Array) -> pa.BooleanArray | None:
-    """Return which values of a text column aren't utf-8 (TiDB takes such bytes where it doesn't
-    check); None if all are.
+    """Return which values of a text column aren't utf-8; None if all are.
+
+    TiDB takes such bytes where it doesn't check.
     """
     raw = array.cast(pa.large_binary())
     try:
@@ -181,7 +183,7 @@ def invalid_utf8_mask(array: pa.Array) -> pa.BooleanArray | None:
 
 
 def display_text(array: pa.Array, at: int) -> Any:
-    """Return a value for people to read; bytes of text that aren't utf-8 as ``\\xe9``."""
+    r"""Return a value for people to read; bytes of text that aren't utf-8 as ``\xe9``."""
     if array.type != pa.large_string():
         return array[at].as_py()
     raw = array.slice(at, 1).cast(pa.large_binary())[0].as_py()
@@ -197,10 +199,10 @@ def _is_invalid_utf8(value: bytes | None) -> bool:
 
 
 def number_text(array: pa.Array) -> pa.LargeStringArray:
-    """Integers and floats as text.
+    """Return integers and floats as text that reads back as the same value.
 
-    It reads back as the same value, but for FLOATs that TiDB itself shows with six digits only
-    (below 1e-15, from 1e15 on): what TiDB's result sets say is what the downstream gets
+    FLOATs that TiDB itself shows with six digits only (below 1e-15, from 1e15 on) don't: the
+    downstream gets what TiDB's result sets have
     (docs/decisions/0066-float-shown-with-six-digits.md).
     """
     if not pa.types.is_float32(array.type):
@@ -225,7 +227,7 @@ def year_text(array: pa.Array) -> pa.LargeStringArray:
 
 
 def literal_column(array: pa.Array, column: Column) -> pa.LargeBinaryArray:
-    """SQL literals for comparing with `column`, one a value; NULL for nulls."""
+    """Return SQL literals for comparing with `column`, one a value; NULL for nulls."""
     kind = column.kind
     if kind in ("int", "bit"):
         text = number_text(array).cast(pa.large_binary())
@@ -268,9 +270,10 @@ def _text_literals(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    """Return a condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`: equality as a key of the
-    column sees it, so that the key is used, and of text byte for byte, whatever collation the
-    downstream's column has.
+    """Return a condition a row, `(a=1 AND b='x' AND <b's bytes>='x')`.
+
+    It is equality as a key of the column sees it, so that the key is used, and of text byte for
+    byte, whatever collation the downstream's column has.
     """
     parts = []
     for column, array in zip(columns, arrays, strict=True):
@@ -287,7 +290,7 @@ def key_conditions(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> pa.
 def _and_bytewise(
     same: pa.Array, column: Column, array: pa.Array, literals: pa.Array, operator: bytes
 ) -> pa.LargeBinaryArray:
-    """`same`, and the same bytes besides.
+    """Return `same`, and the same bytes besides.
 
     What isn't utf-8 has no collation: only its bytes are compared, as they are stored.
     """

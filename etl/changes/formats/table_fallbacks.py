@@ -1,8 +1,7 @@
-"""Other forms of a table, for servers that don't take it as it is: each holds the same rows, so
-that whatever else may be missing, no value is.
+"""Build other forms of a table, for servers that don't take it as it is, with the same rows.
 
-Every form is made from the table alone. What it changes is told by comparing it with the table:
-`describe_fallback`.
+Whatever else may be missing, no value is. Every form is made from the table alone. What it changes
+is found by comparing it with the table: `describe_fallback`.
 """
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ Fallback = Callable[[Table], Table]
 
 
 def with_server_computed(table: Table) -> Table:
-    """STORED generated columns whose values may depend on the server or on its session's time zone
-    as plain columns: rows bring TiDB's values.
+    """Return the table with server-dependent STORED generated columns as plain columns.
+
+    Their values may depend on the server or on its session's time zone: rows bring TiDB's values.
     """
     by_name = {folded(column.name): column for column in table.columns}
     return _with_columns(
@@ -103,8 +103,9 @@ def without_virtual(table: Table) -> Table:
 
 
 def without_defaults(table: Table) -> Table:
-    """Without what only matters to those who write by themselves: defaults that are expressions or
-    of long columns, AUTO_INCREMENT.
+    """Return the table without what only matters to programs that write by themselves.
+
+    These are defaults that are expressions or of long columns, and AUTO_INCREMENT.
     """
 
     def bare(column: Column) -> Column:
@@ -125,21 +126,24 @@ def without_foreign_keys(table: Table) -> Table:
 
 
 def without_partitions(table: Table) -> Table:
-    """In one piece."""
+    """Return the table in one piece."""
     return replace(table, partition=None)
 
 
 def widened_strings(table: Table) -> Table:
-    """Return the longer VARCHARs and VARBINARYs that are in no index as TEXT and BLOB, for servers
-    that limit the sum of all columns' lengths (65,535 bytes; TiDB has no such limit). What they
-    hold and how it compares is the same.
+    """Return the table with its longer VARCHARs and VARBINARYs as TEXT and BLOB.
+
+    Those that are in an index stay. It is for servers that limit the sum of all columns' lengths
+    (65,535 bytes; TiDB has no such limit). What they hold and how it compares is the same.
     """
     return _as_long_types(table, column_types.VARYING, _WIDE_COLUMN_BYTES)
 
 
 def off_page_storage(table: Table) -> Table:
-    """Every string column in no index that may take more room in its row than the 40 bytes that
-    TEXT and BLOB need there: InnoDB has 8126 bytes for a row.
+    """Return the table with large string columns stored outside of the row.
+
+    These are columns in no index that may take more room in their row than the 40 bytes that TEXT
+    and BLOB need there: InnoDB has 8126 bytes for a row.
     """
     return _as_long_types(table, _STRING_TYPES, _LOCAL_COLUMN_BYTES)
 
@@ -153,12 +157,14 @@ FALLBACKS: tuple[Fallback, ...] = (
     without_virtual,
     without_partitions,
 )
-"""What may be tried, the least harm first."""
+"""Forms that may be tried, the least harm first."""
 
 
 def fallbacks(table: Table) -> Iterator[Fallback]:
-    """Yield what to make of a table: first nothing but `with_server_computed`, then each other
-    form, at last one more after the other. Those that would change nothing are left out.
+    """Yield the forms of a table, the least change first.
+
+    First nothing but `with_server_computed`, then each other form, at last one more after the
+    other. Those that would change nothing are left out.
     """
     seen: list[Table] = []
     for form in (
@@ -303,9 +309,7 @@ def _smallest_long_type(column: Column) -> int:
 
 
 def kept_as_long_type(column: Column, was: Column, data_type: str) -> Column:
-    """`column`, which the downstream has held as TEXT or BLOB so far, long enough for what it is to
-    hold now.
-    """
+    """Return `column`, so far TEXT or BLOB downstream, long enough for what it is to hold now."""
     if not is_longer(column, data_type) or was.tp not in _STRING_TYPES or column.kind != was.kind:
         return column
     return replace(

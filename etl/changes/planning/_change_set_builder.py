@@ -92,7 +92,7 @@ class ChangeSetBuilder:
 
     @property
     def loads_rows(self) -> bool:
-        """Return whether the sink writes rows into tables; others are told what happened."""
+        """Return whether the sink writes rows into tables; others record what happened."""
         return self._planner in (planner_for("net"), planner_for("groups"))
 
     def attach_surviving_rows(
@@ -116,8 +116,8 @@ class ChangeSetBuilder:
         if not self.loads_rows:
             self.warn(
                 f"{move.table.full_name}: {kept.num_rows} changes before the DDL at commit_ts"
-                f" {ddl.commit_ts} are about rows that its upstream kept, in another partition; who"
-                " executes its statement drops them"
+                f" {ddl.commit_ts} are about rows that its upstream kept, in another partition; a"
+                " server that executes its statement drops them"
             )
             return ddl
         circumstances = TableContext(partial=True, source=found.source)
@@ -152,7 +152,7 @@ class ChangeSetBuilder:
         """Yield the steps of what was added, which was committed at the commit_ts of the next DDL.
 
         The checkpoint stays in front of that. Sinks that write records commit these with the DDL:
-        nothing in a record tells on which side of it they are.
+        a record doesn't show on which side of it they are.
         """
         if not self._pieces and not self._reverted:
             return
@@ -175,7 +175,7 @@ class ChangeSetBuilder:
         self._loose = set()
 
     def _split(self) -> list[pa.Table]:
-        """Return what was added, in one piece, or in several that are to be committed one by one."""
+        """Return what was added, in one piece, or in several to be committed one by one."""
         table = pa.concat_tables(self._pieces or [PART_SCHEMA.empty_table()]).combine_chunks()
         self._pieces = []
         if self._cut_tables is None:
@@ -271,7 +271,7 @@ class ChangeSetBuilder:
         )
 
     def _count(self, name: str, counts: Sequence[int]) -> None:
-        """`counts`: changes of each kind."""
+        """Add to a table's counts; `counts`: changes of each kind."""
         inserts, updates, deletes = counts[INSERT], counts[UPDATE], counts[DELETE]
         if inserts or updates or deletes:
             before = self._counts.get(name, (0, 0, 0))
@@ -322,8 +322,9 @@ def _added(
 def _places_by_table(
     ids: np.ndarray, commit_ts: np.ndarray, kinds: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, int, int, int, int]]:
-    """Yield each table id with the places, ascending, at which it stands in `ids`, the commit
-    timestamp of the first one, and how many there are of each kind.
+    """Yield each table id with its places in `ids`, first commit timestamp and count of each kind.
+
+    The places ascend.
     """
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]

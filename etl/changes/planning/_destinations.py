@@ -18,7 +18,7 @@ _MAX_CACHED_TABLES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the changes of a table go."""
+    """The destination of a table's changes."""
 
     table: Table
     """The table under its downstream name."""
@@ -27,13 +27,13 @@ class Destination:
     source: str = ""
     """The upstream name, if rows are merged with those of other tables downstream; else ""."""
     is_wanted: bool = True
-    """Whether the changes go anywhere."""
+    """False if the changes go nowhere."""
     refusal: str = ""
     """Why the changes can't go there."""
     ignored_kinds: frozenset[int] = frozenset()
     """Kinds of row changes that are excluded."""
     may_keep_rows: bool = False
-    """Whether its rows may stay downstream when a statement removes them upstream."""
+    """True if its rows may stay downstream when a statement removes them upstream."""
 
 
 class Destinations:

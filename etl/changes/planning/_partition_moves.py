@@ -1,20 +1,20 @@
-"""Relocate row changes around DDL that moves rows: partitions dropped, truncated or exchanged,
-tables (un)partitioned.
+"""Relocate row changes around DDL that moves rows between tables or removes partitions.
 
-TiDB changes definitions in steps, and lets sessions be one schema version behind. So some changes
-behind such a DDL, by their `schema_version`, were made by the definition before it. (In the relay
-log that is the version of the definition by which TiDB wrote the row, where the binlog's says less:
+That is partitions dropped, truncated or exchanged, and tables (un)partitioned. TiDB changes
+definitions in steps, and lets sessions be one schema version behind. So some changes behind such a
+DDL, by their `schema_version`, were made by the definition before it. (In the relay log that is
+the version of the definition by which TiDB wrote the row, where the binlog's is less exact:
 `sluice.etl.landing.definitions_used`. Moves that landing hasn't asked TiKV about are of an older
 Sluice.)
 
     DROP, TRUNCATE PARTITION   what such a change did to a partition that is gone went with it
-    EXCHANGE PARTITION         what it did to the partition, it did to the table that the partition is now, and the
-                               other way round
+    EXCHANGE PARTITION         what it did to the partition, it did to the table that the partition
+                               is now, and the other way round
     (un)partitioning           the table goes on under another id
 
-and some before it were made by the definition after it: a row that the dropped partition would have
-held went to the one beside it, and stays (`surviving_changes`). Every image of a change is looked
-at by itself: an update may be an insert in one table, a delete in another.
+Some changes before it were made by the definition after it: a row that the dropped partition would
+have held went to the one beside it, and stays (`surviving_changes`). Every image of a change is
+looked at by itself: an update may be an insert in one table, a delete in another.
 """
 
 from __future__ import annotations
@@ -54,27 +54,30 @@ class PartitionMove:
     last_version: int
     job_id: int
     table: Table
-    """As it was, with its partitions, if it had any."""
+    """The table as it was, with its partitions, if it had any."""
     partitions: Mapping[int, int | None] = field(default_factory=dict)
-    """By partition id: the table that it is now, None if it is gone."""
+    """The table that a partition is now, None if it is gone, by the partition's id."""
     renumbered: Mapping[int, int] = field(default_factory=dict)
     """Table ids whose rows go on in another table, whole."""
     finished_ts: int = 0
-    """By this TSO every TiDB knew of the DDL. A statement that began before may have been planned
-    by the definition before, though its rows say otherwise: they name the version that was known
-    when the first of them was written.
+    """TSO by which every TiDB knew of the DDL.
+
+    A statement that began before may have been planned by the definition before, though its rows
+    name another: they have the version that was known when the first of them was written.
     """
     ahead: frozenset[int] = frozenset()
-    """Transactions (start_ts) before the DDL that wrote by the new definition, though their rows
-    name an older one.
+    """Transactions (start_ts) before the DDL that wrote by the new definition.
+
+    Their rows name an older one.
     """
     present: Counter[str] = field(default_factory=Counter)
-    """What is in truncated partitions since, counted on by `relocate`."""
+    """Rows in truncated partitions since, counted on by `relocate`."""
 
     @property
     def counted_through(self) -> int:
-        """Return the commit timestamp up to which statements planned before count: then all of them
-        are over.
+        """Return the commit timestamp up to which statements that were planned before count.
+
+        All of them are over then.
         """
         return self.finished_ts + LONGEST_STATEMENT if self.finished_ts else 0
 
@@ -135,8 +138,7 @@ def move_of(past: FinishedRowMove) -> PartitionMove | None:
 
 
 def relocate(changes: pa.Table, moves: Iterable[PartitionMove]) -> pa.Table:
-    """`changes` (PART_SCHEMA) that lie behind the DDL of `moves` (in order), as what they mean
-    after it.
+    """Return `changes` (PART_SCHEMA) behind the DDL of `moves` (in order), as they read after it.
 
     Raises PartitionError.
     """
@@ -155,9 +157,11 @@ def relocate(changes: pa.Table, moves: Iterable[PartitionMove]) -> pa.Table:
 
 
 def surviving_changes(changes: Iterable[pa.Table], move: PartitionMove) -> pa.Table:
-    """Of `changes`, given in order, before the DDL of a move that drops partitions, those made by
-    the new definition, as far as they are about rows that the old one has in a partition that is
-    dropped: after it they are what is left of these. Raises PartitionError.
+    """Return what changes before a DDL leave of rows in partitions that it drops.
+
+    `changes`: given in order. Of those made by the new definition these are the ones about rows
+    that the old one has in a dropped partition: after the DDL they are what is left of them.
+    Raises PartitionError.
     """
     rows: list[Row] = []
     for piece in changes:
@@ -179,7 +183,7 @@ def surviving_changes(changes: Iterable[pa.Table], move: PartitionMove) -> pa.Ta
 
 
 def _relocated_rows(changes: pa.Table, places: np.ndarray, move: PartitionMove) -> pa.Table:
-    """`changes` with those at `places` as they are after the move."""
+    """Return `changes` with those at `places` as they are after the move."""
     rows = _rows_of(changes.take(pa.array(places)))
     pieces, done = [], 0
     for place, row, images in zip(places.tolist(), rows, _images(move.table, rows), strict=True):
@@ -250,9 +254,7 @@ def _partition(move: PartitionMove, image: Row | None) -> int | None:
 def _split_change(
     row: Row, images: Images, targets: Sequence[int | None], table: Table
 ) -> list[Row]:
-    """Return a change whose old and new image belong to these tables (None: to none) as changes of
-    one table each.
-    """
+    """Return a change whose images belong to these tables (None: to none) as one for each."""
     there = [target for image, target in zip(images, targets, strict=True) if image is not None]
     if all(target == there[0] for target in there):
         return [] if there[0] is None else [{**row, "table_id": there[0]}]

@@ -32,8 +32,9 @@ class PrepareOptions:
     filters: Filter = field(default_factory=Filter)
     routes: Routes = field(default_factory=Routes)
     ignored_ts: frozenset[int] = frozenset()
-    """Commit timestamps of transactions and DDL that don't go downstream. The schema is kept up to
-    date all the same.
+    """Commit timestamps of transactions and DDL that don't go downstream.
+
+    The schema is kept up to date all the same.
     """
     without_rows: frozenset[int] = frozenset()
     """Ids of tables of which no row changes go downstream; DDL about them does."""
@@ -46,10 +47,10 @@ class WindowPayload:
     lo: int
     hi: int
     after_ts: int
-    """What was committed through it is left out: a checkpoint lies there."""
+    """TSO of a checkpoint: what was committed through it is excluded."""
     parts: Parts
     schema: RecordedSchema
-    """Of the window as far as `hi`; its DDL through `after_ts` is there too."""
+    """The window's schemas as far as `hi`; its DDL through `after_ts` is there too."""
 
     @classmethod
     def from_window(
@@ -61,8 +62,9 @@ class WindowPayload:
         return cls(window.lo, hi, max(window.lo, after_ts or 0), window.parts, schema)
 
     def ddl_started_before(self) -> dict[int, int]:
-        """DDL inside whose first rows may lie in windows before, by commit_ts: the timestamps (TSO)
-        behind which these lie.
+        """Return DDL inside whose first rows may lie in windows before, by commit_ts.
+
+        The values are the timestamps (TSO) behind which these lie.
         """
         return {
             ddl.commit_ts: ddl.began_ts
@@ -74,8 +76,10 @@ class WindowPayload:
         }
 
     def recount_from(self) -> dict[int, int]:
-        """DDL before the window of which changes behind it depend on what came between, by job: the
-        timestamps (TSO) behind which they lie.
+        """Return DDL before the window on which changes inside depend, by job.
+
+        The changes depend on what came between. The values are the timestamps (TSO) behind which
+        they lie.
         """
         return {
             move.job_id: move.began_ts
@@ -108,7 +112,7 @@ class WindowPayload:
 
 @dataclass(frozen=True, slots=True)
 class InFlightPayload:
-    """Changes through `until` (TSO) may be downstream already, but for the transactions `left_out`."""
+    """Changes through `until` (TSO) may be downstream, except the transactions `left_out`."""
 
     until: int
     left_out: frozenset[int] = frozenset()
@@ -140,7 +144,7 @@ class SharedPayload:
 
 @dataclass(frozen=True, slots=True)
 class RecountRange:
-    """What was applied behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO).
+    """Applied changes behind a DDL that emptied partitions: `parts` behind `after_ts` (TSO).
 
     `job_id`: the DDL's.
     """
@@ -172,12 +176,14 @@ class BatchPayload:
     flight: InFlightPayload | None = None
     """An in-flight batch that was interrupted and is written again."""
     skipped: frozenset[int] = frozenset()
-    """What operators skip, beside PrepareOptions.ignored_ts, named as there."""
+    """Transactions that operators skip, beside PrepareOptions.ignored_ts, named as there."""
     replaced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Statements that operators have executed in place of a DDL, by its name (`Override.named`)."""
     behind: Mapping[int, tuple[Parts, ...]] = field(default_factory=dict)
-    """For DDL inside that drops partitions, by commit_ts, the parts of each window before the first
-    one since it began, see `WindowPayload.ddl_started_before`.
+    """Parts of earlier windows for DDL inside that drops partitions, by commit_ts.
+
+    They are the parts of each window before the first one since the DDL began, see
+    `WindowPayload.ddl_started_before`.
     """
     counted_before: tuple[RecountRange, ...] = ()
     """See `WindowPayload.recount_from`; for the first window."""
@@ -186,11 +192,9 @@ class BatchPayload:
     rows: int | None = None
     """The number of changes of the last window to prepare, from the first on; None: all."""
     begun: SharedPayload | None = None
-    """What of the timestamp behind `after_ts` is downstream already."""
+    """The part of the timestamp behind `after_ts` that is downstream already."""
     cut_tables: int | None = None
-    """The number of tables in one downstream transaction, where changes are spread over very many;
-    None: no limit.
-    """
+    """Tables in one downstream transaction if changes are in very many; None: no limit."""
 
     @classmethod
     def from_windows(
@@ -229,7 +233,7 @@ class BatchPayload:
             yield from counted.parts
 
     def decided(self, overrides: Sequence[Override]) -> BatchPayload:
-        """With what operators decided."""
+        """Return the batch with the operators' overrides."""
         return replace(
             self,
             skipped=frozenset(one.named for one in overrides if one.action == SKIP),
@@ -237,9 +241,7 @@ class BatchPayload:
         )
 
     def written_of(self, ignored: Iterable[int]) -> frozenset[int]:
-        """Return those of these transactions that the in-flight batch may have written, before they
-        were ignored.
-        """
+        """Return transactions that the in-flight batch may have written before being ignored."""
         if self.flight is None:
             return frozenset()
         return frozenset(ts for ts in ignored if ts <= self.flight.until) - self.flight.left_out
@@ -263,7 +265,7 @@ class BatchPayload:
         }
 
     def to_text(self) -> str:
-        """Return the JSON for a worker, which tells of each distinct table once."""
+        """Return the JSON for a worker, which has each distinct table once."""
         document = self.to_json()
         schemas = RecordEncoder()
         for window in document["windows"]:

@@ -35,8 +35,9 @@ class SchemaCursor:
         self._moves: dict[int, PartitionMove] = {}
         self._relaxed: dict[int, frozenset[int]] = {}
         self.dropping: set[int] = set()
-        """Tables whose keys may have values twice in this window: once in a partition that is about
-        to be dropped.
+        """Tables whose keys may have values twice in this window.
+
+        Once is in a partition that is about to be dropped.
         """
 
     def _put(self, table_id: int, table: Table | None) -> None:
@@ -78,8 +79,9 @@ class SchemaCursor:
         relocate(changes, [move for move in self._moves.values() if move.job_id == job_id])
 
     def relocate(self, changes: pa.Table) -> pa.Table:
-        """Changes that follow the DDL so far, as what they mean by now: some may have been made by
-        a definition before. Raises ChangeError.
+        """Return changes that follow the DDL so far, as they read after it.
+
+        Some may have been made by an earlier definition. Raises ChangeError.
         """
         if not self._moves:
             return changes
@@ -92,8 +94,9 @@ class SchemaCursor:
             raise ChangeError(str(error)) from error
 
     def relaxed_steps(self, commit_ts: int, changed: Iterable[int] | None = None) -> Iterator[Step]:
-        """For each table that gives up unique keys in this window, of those `changed` (ids), a
-        relax step.
+        """Yield a relax step for each table that gives up unique keys in this window.
+
+        It is one of `changed` (ids).
         """
         for table_id in (
             self._relaxed.keys() if changed is None else self._relaxed.keys() & set(changed)

@@ -14,9 +14,10 @@ _DOUBLE_COST_TABLES = 2_000
 
 
 def split_points(table_ids: np.ndarray, commit_ts: np.ndarray, most: int) -> list[int]:
-    """Return the places at which changes, ascending by commit timestamp, are cut: ascending, and
-    each the first of an upstream transaction, so that what lies between two has `most` tables at
-    most, or is one transaction. None where it wouldn't pay.
+    """Return the places at which changes, ascending by commit timestamp, are cut.
+
+    They ascend, and each is the first of an upstream transaction, so that what lies between two
+    has `most` tables at most, or is one transaction. None where it wouldn't pay.
     """
     rows, tables = len(table_ids), len(np.unique(table_ids))
     # that all of them together take: a table's deletes and its loads

@@ -1,5 +1,4 @@
-"""Turn landed windows into steps for the downstream: decoded, reduced to net effects, ready to
-send.
+"""Turn landed windows into steps for the downstream: decoded, reduced to net effects.
 
 `prepare` is a pure function of the relay's content and runs where Spark puts it. It knows no
 downstream and no credentials.
@@ -29,10 +28,10 @@ from sluice.tidb.ddl_job import DdlJob
 def prepare(
     relay_url: str, batch: BatchPayload, options: PrepareOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the steps that take a downstream from the first window's `after_ts` to the last one's
-    `hi`, in STEP_SCHEMA.
+    """Yield the steps that take a downstream from the first window's `after_ts` to the last's `hi`.
 
-    Raises ChangeError, relay and row codec errors; all name what they are about.
+    They are in STEP_SCHEMA. Raises ChangeError, relay and row codec errors; all name what they are
+    about.
     """
     yield from to_batches(prepare_steps(relay_url, batch, options))
 

@@ -13,7 +13,7 @@ from sluice.etl.changes.formats.ddl_text import is_blank, tokens
 from sluice.etl.changes.formats.sql_text import quote_name
 
 Rename = Callable[[str, str], tuple[str, str]]
-"""From a table's (schema, name) to its new ones."""
+"""Maps a table's (schema, name) to its new ones."""
 
 _OBJECT_KEYWORDS = {"TABLE", "TABLES", "VIEW", "SEQUENCE"}
 _BEFORE_NAME = {"IF", "NOT", "EXISTS"}
@@ -61,8 +61,9 @@ def rename_tables(statement: str, schema: str, rename: Rename) -> str:
 
 
 def rename_in_query(query: str, rename: Rename) -> str:
-    """Return the query of a view, in which every table has its full name, with every table's name
-    replaced.
+    """Return a view's query with every table's name replaced.
+
+    In `query` every table has its full name.
     """
     return _NameRewriter(query, "", rename).query()
 

@@ -107,7 +107,7 @@ class _DdlScoper:
         return any(self._filters.wants_table(t.schema_name, t.name) for t in tables)
 
     def _check_crossing(self, table_id: int) -> None:
-        """A rename or an exchange between what is replicated and what isn't."""
+        """Check a rename or an exchange between what is replicated and what isn't."""
         old, new = self._before.get(table_id), self._after[table_id]
         if self._kind == Action.EXCHANGE_PARTITION:
             unwanted = [
@@ -140,9 +140,7 @@ class _DdlScoper:
         )
 
     def _may_run(self, table_id: int) -> bool:
-        """Return whether the job is to be executed for a table, as far as merged targets are
-        concerned.
-        """
+        """Return whether the job is to be executed for a table, concerning merged targets."""
         old, new = self._before.get(table_id), self._after[table_id]
         targets = [self._target(t) for t in (old, new) if t is not None]
         merged = next((t for t in targets if t.is_merged), None)
@@ -157,13 +155,13 @@ class _DdlScoper:
                 return False  # as before, only the source has another name
             raise self._error(
                 f"it renames {old.full_name} to {new.full_name}, but {place} is merged from several"
-                f" tables ({merged.sources}), whose rows can't be told apart",
+                f" tables ({merged.sources}), whose rows can't be distinguished",
                 "move the rows downstream by hand and",
             )
         if self._kind == Action.EXCHANGE_PARTITION:
             raise self._error(
                 f"{place} is merged from several tables ({merged.sources}): which rows to exchange"
-                " can't be told",
+                " is unknown",
                 "exchange the rows downstream by hand and",
             )
         removes = self._kind in REMOVES_ROWS
@@ -241,8 +239,9 @@ class _DdlScoper:
         return tuple(sorted(routed - {table.schema_name for table in before.values()}))
 
     def _with_what_others_need(self, table: Table) -> Table:
-        """Columns that one source of a merged table drops, the others may still have: there they
-        stay, and may be NULL.
+        """Return the table with columns that one source of a merged table drops.
+
+        The others may still have them: they stay there, and may be NULL.
         """
         old = self._before.get(table.id)
         if not self._merged or old is None:

@@ -1,5 +1,6 @@
-"""Select tables beside the settings' rules: by globs, or for a restore by names, into renamed
-databases.
+"""Select tables beside the settings' rules: by globs, or by names into renamed databases.
+
+The latter is for a restore.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _SCHEMA_PLACEHOLDER = "{schema}"
 
 @dataclass(frozen=True, slots=True)
 class _ExceptNames(NameRule):
-    """Matches every table but those of `names`, (schema, table) in lower case, and databases that
-    have none.
+    """Matches every table but those of `names`, and databases that have none of them.
+
+    `names`: (schema, table) in lower case.
     """
 
     names: frozenset[tuple[str, str]] = frozenset()
@@ -30,8 +32,7 @@ class _ExceptNames(NameRule):
 
 
 def filter_for_tables(names: Iterable[tuple[str, str]], own_schemas: Iterable[str] = ()) -> Filter:
-    """Return a filter that wants the tables of these (schema, table), however they are written, and
-    no other one.
+    """Return a filter that wants these (schema, table), in any case, and no other one.
 
     `own_schemas`: beside the system's, what never is a table of the upstream's.
     """
@@ -44,9 +45,7 @@ def filter_for_tables(names: Iterable[tuple[str, str]], own_schemas: Iterable[st
 
 @dataclass(frozen=True, slots=True)
 class SchemaPattern(Routes):
-    """Every database arrives under the name that `pattern` makes of its own, such as
-    ``{schema}_restored``.
-    """
+    """Routes every database to the name `pattern` makes of its own: ``{schema}_restored``."""
 
     pattern: str = _SCHEMA_PLACEHOLDER
 
@@ -55,7 +54,7 @@ class SchemaPattern(Routes):
         """Routes by this pattern; none if names stay."""
         if pattern == _SCHEMA_PLACEHOLDER:
             return Routes()
-        # One rule says that there are any; which database it sends where, `target` knows.
+        # One rule shows that there are any; which database it sends where, `target` knows.
         return cls((Route("*", "", pattern, "", f"the pattern {pattern}"),), pattern)
 
     def target(self, schema: str, table: str) -> Target:
@@ -70,9 +69,7 @@ class SchemaPattern(Routes):
 
 @dataclass(frozen=True, slots=True)
 class _ExceptGlobs(NameRule):
-    """Matches every table whose ``schema.table`` none of the globs fits, and databases in which
-    none could.
-    """
+    """Matches tables whose ``schema.table`` fits no glob, and databases in which none could."""
 
     globs: tuple[str, ...] = ()
 
@@ -84,8 +81,9 @@ class _ExceptGlobs(NameRule):
 
 
 def only_tables(filters: Filter, globs: Sequence[str]) -> Filter:
-    """Return the filter, and of what it wants only the tables whose ``schema.table`` fits one of
-    `globs` (`*` and `?`; their names in case); all of them without globs.
+    """Return the filter narrowed to tables whose ``schema.table`` fits one of `globs`.
+
+    They are `*` and `?`, and names in case; without globs nothing is narrowed.
     """
     if not globs:
         return filters

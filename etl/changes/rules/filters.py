@@ -22,7 +22,7 @@ from sluice.tidb.schema import MAX_USER_TABLE_ID
 OWN_SCHEMAS = frozenset({"tidb_binlog", "sluice_recycle"})
 
 ROW_EVENTS = ("insert", "update", "delete")
-"""In the order of `relay`'s change kinds."""
+"""Names of row events, in the order of `relay`'s change kinds."""
 DDL_EVENTS = (
     "create database",
     "drop database",
@@ -82,8 +82,9 @@ class EventRule:
 
     @property
     def may_keep_rows(self) -> bool:
-        """Return whether statements that remove rows may be left out, so that rows stay downstream
-        which are gone upstream.
+        """Return whether statements that remove rows may be left out.
+
+        Then rows stay downstream which are gone upstream.
         """
         left_out = self.events & {
             "all",
@@ -164,8 +165,9 @@ class Filter:
         return (blocking or allowing or ["no rule leaves it out"])[0]
 
     def ignored_row_kinds(self, schema: str, table: str) -> frozenset[int]:
-        """Change kinds (as in the relay log: 0 insert, 1 update, 2 delete) of a table that are left
-        out.
+        """Return the change kinds of a table that are left out.
+
+        They are numbered as in the relay log: 0 insert, 1 update, 2 delete.
         """
         rules = [rule for rule in self.events if rule.names.matches(schema, table)]
         if not rules:
@@ -177,7 +179,7 @@ class Filter:
         )
 
     def may_keep_rows(self, schema: str, table: str) -> bool:
-        """Return whether event rules may leave rows of a table downstream that are gone upstream."""
+        """Return whether event rules may leave rows downstream that are gone upstream."""
         return any(rule.may_keep_rows for rule in self.events if rule.names.matches(schema, table))
 
     def ignoring_rule(self, schema: str, table: str, query: str) -> str | None:
@@ -222,7 +224,8 @@ def statement_event(query: str) -> str:
 
 
 def is_internal_table(table_id: int) -> bool:
-    """Return whether an id belongs to one of TiDB's internal tables, which no schema history
-    describes.
+    """Return whether an id belongs to one of TiDB's internal tables.
+
+    No schema history describes them.
     """
     return table_id > MAX_USER_TABLE_ID

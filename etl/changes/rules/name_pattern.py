@@ -1,14 +1,13 @@
-"""The patterns that filters and routes match names with: those of drainer.toml, and the wildcards
-people expect beside them.
+r"""Match names by the patterns of filters and routes: drainer.toml's, and common wildcards.
 
-    ~^log_\\d+     a regular expression that may match anywhere in the name
+    ~^log_\d+     a regular expression that may match anywhere in the name
     shop          the whole name
     shop_*        * any run of characters, ? any one, [a-f] one of a class
     log_.*        what is a regular expression stays one, against the whole name
 
 Case never matters. TiDB Binlog takes every name without ``~`` for the regular expression
 ``^name$``. So is it here, but for ``*`` and ``?`` behind a plain character: to the original
-``shop*`` is sho, shop, shopp; nobody means that, here it is a wildcard.
+``shop*`` is sho, shop, shopp; no user means that, here it is a wildcard.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LIKE_WILDCARD = re.compile(r"(?<![.(\])}\\*?+])[*?]")
 
 
 class PatternError(RequestError, ValueError):
-    """A pattern that can't be understood; the text says what is wrong at which position of it."""
+    """A pattern that can't be understood; the text has the reason and the position in it."""
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -60,8 +59,9 @@ def plain_name(pattern: str) -> str | None:
 
 
 def reads_otherwise(pattern: str) -> bool:
-    """Return whether the original would take ``*`` or ``?`` in the pattern for a repetition of the
-    character before.
+    """Return whether the original would take ``*`` or ``?`` for a repetition.
+
+    It repeats the character before.
     """
     return (
         not pattern.startswith("~")

@@ -56,9 +56,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a table arrives.
+    """The destination of a table.
 
-    `route` None: under its own name. `sources` tells what a merged target is fed by, "" if it
+    `route` None: under its own name. `sources` describes what a merged target is fed by, "" if it
     isn't.
     """
 
@@ -73,7 +73,7 @@ class Target:
 
 
 class RouteError(SluiceError, ValueError):
-    """A table whose rows would be mixed with those of another one without a rule that says so.
+    """A table whose rows would be mixed with those of another one without a rule for that.
 
     Names both and the ways out.
     """
@@ -120,8 +120,9 @@ class Routes:
         return rule.target_schema if rule else schema
 
     def concerns_schema(self, schema: str) -> bool:
-        """Return whether some table of a database may arrive in another one, or tables of another
-        one in it.
+        """Return whether routes connect a database with another one.
+
+        Some table of it may arrive in another one, or tables of another one in it.
         """
         return any(
             matches(rule.schema, schema) or folded(rule.target_schema) == folded(schema)

@@ -1,5 +1,6 @@
-"""What a step says beside its payload: a class for each kind, which knows the keys of STEP_SCHEMA's
-`detail`.
+"""Define a step's detail beside its payload: a class for each kind.
+
+Each knows the keys of STEP_SCHEMA's `detail`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sluice.tidb.schema import Index, Table
 
 
 class StepDetail:
-    """What a step of one kind says beside its payload.
+    """The detail of a step of one kind, beside its payload.
 
-    A field that is as it is by default isn't in the JSON.
+    A field with its default value isn't in the JSON.
     """
 
     __slots__ = ()
@@ -52,35 +53,39 @@ _DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}
 
 @dataclass(frozen=True, slots=True)
 class RowsDetail(StepDetail):
-    """What delete and load steps have in common."""
+    """The common part of delete and load steps."""
 
     first_ts: int
     """The first commit timestamp that the rows come from; the step's own is the last."""
     safe: bool = False
     """Safe mode: as many of the rows are removed or replaced as there are."""
     absent: bool = False
-    """Only if what is done may be done already, and then nothing is written, but none of these rows
-    may be there.
+    """Set if what is done may be done already.
+
+    Then nothing is written, but none of these rows may be there.
     """
     source: str = ""
     """The upstream's name of a table that is merged with others downstream."""
     worker: int | None = None
-    """In the shape `groups`, which session executes it."""
+    """The session that executes it, by the planner `groups`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRows:
-    """Rows without a key that are to go: the payload is a statement for each that differs, and
-    behind them the same rows as text, as in a load step, so that all can be found at once.
+    """Rows without a key that are to go.
+
+    The payload is a statement for each that differs, and behind them the same rows as text, as in
+    a load step, so that all can be found at once.
     """
 
     lengths: tuple[int, ...]
     """Bytes of each statement."""
     counts: tuple[int, ...]
-    """How many rows each has to remove: so many are equal."""
+    """Rows that each statement has to remove: so many are equal."""
     layout: LoadLayout
-    """Of a line of the text. The first column isn't the table's: it says which statement's row it
-    is, from 0.
+    """Layout of a line of the text.
+
+    The first column isn't the table's: it is the number of the statement, from 0.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +107,7 @@ class DeleteDetail(RowsDetail):
     """Rows go.
 
     The payload is the statement; it must remove exactly the step's `rows`. With `listed` there are
-    several, and each must remove as many as it says.
+    several, and each must remove its own count.
     """
 
     kind: ClassVar[str] = "delete"
@@ -132,9 +137,9 @@ class LoadDetail(RowsDetail):
     layout: LoadLayout = field(kw_only=True)
     replaces: int = 0
     keys: tuple[str, ...] = ()
-    """The columns that tell the table's rows apart; () if only all of them together do."""
+    """Columns that identify the table's rows; () if only all of them together do."""
     warnings: int = 0
-    """How many the server gives, see `LoadChunk`."""
+    """Number of warnings that the server gives, see `LoadChunk`."""
 
     def to_json(self) -> dict[str, Any]:
         document = _non_default_fields(self)
@@ -152,7 +157,7 @@ class LoadDetail(RowsDetail):
 
 @dataclass(frozen=True, slots=True)
 class HoldAsBytes(StepDetail):
-    """These columns are to hold bytes that are no text; before anything of a segment is written."""
+    """Columns that are to hold bytes that are no text, before a change set is written."""
 
     kind: ClassVar[str] = "bytes"
     columns: tuple[str, ...]
@@ -175,14 +180,14 @@ class DroppedUniqueIndex:
 
     @classmethod
     def from_index(cls, index: Index) -> Self:
-        """As the upstream's schema has it."""
+        """Return the index as the upstream's schema has it."""
         columns = tuple((name, length) for name, _, length in index.columns)
         return cls("PRIMARY" if index.primary else index.name, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class DropUniqueness(StepDetail):
-    """These indexes may have values twice from here on."""
+    """Indexes that may have values twice from here on."""
 
     kind: ClassVar[str] = "relax"
     indexes: tuple[DroppedUniqueIndex, ...]
@@ -210,9 +215,7 @@ class DropUniqueness(StepDetail):
 
 @dataclass(frozen=True, slots=True)
 class InFlightDetail(StepDetail):
-    """Everything after `after_ts` (TSO) and through the step's `commit_ts` is in flight from here
-    on.
-    """
+    """All after `after_ts` (TSO) through the step's `commit_ts` is in flight from here on."""
 
     kind: ClassVar[str] = "flight"
     after_ts: int
@@ -233,13 +236,14 @@ class FlushDetail(StepDetail):
 
 @dataclass(frozen=True, slots=True)
 class TransactionDetail(StepDetail):
-    """The payload is whole records (`sluice.etl.changes.formats.binlog_file`), or a piece of one
-    that is too large for a step.
+    """Whole records (`sluice.etl.changes.formats.binlog_file`) are the payload, or a piece of one.
+
+    A piece is of one that is too large for a step.
     """
 
     kind: ClassVar[str] = "transaction"
     transactions: int
-    """How many end in the step."""
+    """Number of transactions that end in the step."""
     more: bool = False
     """On all pieces of a record but the last."""
 
@@ -252,14 +256,16 @@ class CommitDetail(StepDetail):
     schema_version: int | None = None
     """The upstream's then; None in the middle of a window."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
-    """What the stages of preparing took."""
+    """Duration of the stages of preparing."""
     warnings: tuple[str, ...] = ()
     counts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     """The row changes it completes by table, under its name upstream: (inserts, updates, deletes).
     """
     rows_through: int = 0
-    """The timestamp behind the step's own, if all rows committed at it are downstream now: DDL of
-    the same timestamp follows."""
+    """The timestamp behind the step's own, if all rows committed at it are downstream now.
+
+    DDL of the same timestamp follows.
+    """
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -279,7 +285,7 @@ class SurvivingRows:
     schema: str
     table: str
     detail: LoadDetail
-    """Of the load step."""
+    """Detail of the load step."""
     rows: int
     commit_ts: int
     length: int
@@ -297,8 +303,9 @@ class SurvivingRows:
 
 @dataclass(frozen=True, slots=True)
 class ScopedDdl(DdlJob, StepDetail):
-    """A DDL job as far as it concerns the downstream: the tables that are replicated, under their
-    names there. The detail of a ddl step.
+    """A DDL job as far as it concerns the downstream; the detail of a ddl step.
+
+    It has the tables that are replicated, under their names there.
     """
 
     kind: ClassVar[str] = "ddl"
@@ -379,7 +386,7 @@ _BY_KIND: dict[str, type[StepDetail]] = {
 _FIRST_TS = '{"first_ts":'
 _LAYOUT = ',"layout":'
 _MAX_CACHED_CHARACTERS = 8 * 2**20
-"""Of the layouts that are remembered."""
+"""Size of the layouts that are cached."""
 
 
 class _LayoutCache:
@@ -391,7 +398,7 @@ class _LayoutCache:
         self._characters = 0
 
     def text(self, layout: LoadLayout) -> str:
-        """Its JSON."""
+        """Return a layout's JSON."""
         known = self._texts.get(id(layout))
         if known is None or known[0] is not layout:
             known = layout, to_text(layout.to_json())
@@ -462,9 +469,9 @@ def detail_from_text(kind: str, text: str) -> StepDetail:
 
 @functools.lru_cache(maxsize=1024)
 def _load_members(text: str) -> dict[str, Any]:
-    """Members of a load's detail, without the layout.
+    """Return the members of a load's detail, without the layout.
 
-    Many are alike; nobody may change what they share.
+    Many are alike; callers must not change what they share.
     """
     document: dict[str, Any] = json.loads(f"{{{text}}}")
     return document | {"keys": tuple(document.get("keys", ()))}

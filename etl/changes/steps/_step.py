@@ -26,10 +26,12 @@ STEP_SCHEMA = pa.schema(
         pa.field("payload", pa.binary(), nullable=False),
     ]
 )
-"""`kind`: delete, load, ddl, commit, and what a shape adds; `detail` is the JSON of that kind's
-class in `sluice.etl.changes.steps._details`. `rows`: net rows. `changes`: the row changes a commit
-completes (0 on other steps). `commit_ts`: the last commit timestamp a step belongs to; on a commit,
-where the checkpoint goes.
+"""Columns of steps.
+
+`kind`: delete, load, ddl, commit, and what a write planner adds; `detail` is the JSON of that
+kind's class in `sluice.etl.changes.steps._details`. `rows`: net rows. `changes`: the row changes a
+commit completes (0 on other steps). `commit_ts`: the last commit timestamp a step belongs to; on a
+commit, where the checkpoint goes.
 """
 
 D = TypeVar("D", bound=StepDetail)
@@ -74,7 +76,7 @@ class Step:
 
 
 def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
-    """Steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step.
+    """Yield steps as record batches in STEP_SCHEMA, each of about 4 MiB of payload or one step.
 
     What came before an exception of `steps` is handed on before it: all that can go downstream
     does.
@@ -95,8 +97,9 @@ def to_batches(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
 
 
 class _StepColumns:
-    """The columns of steps, as they come: thousands of steps that wait would be as many objects to
-    go through for the garbage collector.
+    """The columns of steps, as they come.
+
+    Thousands of steps that wait would be as many objects to go through for the garbage collector.
     """
 
     def __init__(self, first: int) -> None:

@@ -1,6 +1,4 @@
-"""Columns of bytes, a value a row: varints, protobuf fields and TiDB datums, whole Arrow arrays at
-a time.
-"""
+"""Encode columns of bytes, whole Arrow arrays at a time: varints, protobuf fields, TiDB datums."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ def binary_column(offsets: npt.NDArray[np.int64], data: Any) -> pa.LargeBinaryAr
 
 
 def varints(values: npt.NDArray[Any]) -> pa.LargeBinaryArray:
-    """Unsigned LEB128 of 64-bit numbers (negative ones in two's complement, as protobuf writes
-    int64).
+    """Return unsigned LEB128 of 64-bit numbers.
+
+    Negative ones are in two's complement, as protobuf writes int64.
     """
     numbers = np.ascontiguousarray(values).astype(np.uint64, copy=False)
     limits = np.array([1 << 7 * i for i in range(1, 10)], np.uint64)
@@ -82,8 +81,9 @@ def compact(array: pa.Array) -> pa.LargeBinaryArray:
 
 
 def datums(array: pa.Array) -> pa.LargeBinaryArray:
-    """TiDB datums of a column of decoded values: whole numbers as varint or uvarint, floats as
-    float, all else as bytes; NULL as nil.
+    """Return TiDB datums of a column of decoded values.
+
+    Whole numbers are varint or uvarint, floats float, all else bytes; NULL is nil.
     """
     kind = array.type
     if pa.types.is_floating(kind):

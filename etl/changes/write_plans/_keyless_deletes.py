@@ -1,5 +1,6 @@
-"""Deletes of rows without a key: a statement for each that differs, by all its values, and many of
-them as one step that lets the sink find all at once.
+"""Delete rows without a key: a statement for each that differs, by all its values.
+
+Many of them are one step that lets the sink find all at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sluice.tidb.folded import folded
 from sluice.tidb.schema import Column, Table
 
 MIN_LISTED_ROWS = 16
-"""So many different rows are found at once; fewer are faster one by one."""
+"""Number of different rows from which on they are found at once; fewer are faster one by one."""
 _ROW, _TIMES = "sluice_row", "sluice_times"
 _ROWS_A_STEP = 16_384
 _STEP_BYTES = 3 * 2**20
@@ -27,8 +28,9 @@ _MAX_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class KeylessDeletes:
-    """Rows of a table that are to go, those that are equal in every value as one: the condition of
-    each, how many there are, and their `images`, a column each by name.
+    """Rows of a table that are to go, those that are equal in every value as one.
+
+    It has the condition of each, how many there are, and their `images`, a column each by name.
     """
 
     table: Table

@@ -1,8 +1,7 @@
-"""The rows of a segment for shapes that keep every change: decoded, with each value as the original
-Drainer has it.
+"""Decode a change set's rows for write planners that keep every change, as the original does.
 
-ENUM and SET stay numbers, TIMESTAMPs are in the wanted time zone, and virtual generated columns are
-there where TiDB wrote them, which is in deletes.
+ENUM and SET stay numbers, TIMESTAMPs are in the wanted time zone, and virtual generated columns
+are there where TiDB wrote them, which is in deletes.
 """
 
 from __future__ import annotations
@@ -91,20 +90,21 @@ def _convert(text: str, zone: datetime.tzinfo) -> str:
 
 
 def _holds_virtual(table: Table, row: bytes) -> bool:
-    """Return whether a deleted row has the virtual columns' values: all of a cluster's do or none."""
+    """Return whether a deleted row has the virtual columns' values: all of a cluster's or none."""
     wanted = {column.id for column in table.columns if column.public and column.virtual}
     if not wanted:
         return False
     try:
         return wanted <= {column_id for column_id, _, _ in read_pairs(row, 0)}
     except CodecError:
-        return False  # decoding the row will say what is wrong with it
+        return False  # decoding the row will raise what is wrong with it
 
 
 @functools.lru_cache(maxsize=256)
 def _raw_table(table: Table, *, with_virtual: bool) -> Table:
-    """Return the table with its ENUMs and SETs as the numbers that rows hold and, if wanted,
-    virtual columns as stored ones.
+    """Return the table with its ENUMs and SETs as the numbers that rows hold.
+
+    If wanted, virtual columns are stored ones.
     """
     columns = tuple(_raw_column(column, with_virtual=with_virtual) for column in table.columns)
     return replace(table, columns=columns) if columns != table.columns else table

@@ -30,15 +30,15 @@ Places = npt.NDArray[np.int64]
 Events = Callable[[KindChanges], pa.LargeBinaryArray]
 """Each of the changes as a part of a transaction's message."""
 Transaction = tuple[int, int, list[bytes | memoryview]]
-"""commit_ts, row changes, the DMLData in pieces"""
+"""A transaction's commit_ts, row changes, and DMLData in pieces."""
 Transactions = Callable[[ChangeSet, Places, Places, memoryview], Iterator[Transaction]]
-"""What `merged_in_order` gave, as transactions, ascending."""
+"""Makes transactions, ascending, of what `merged_in_order` gave."""
 
 
 def merged_in_order(
     pieces: list[tuple[Places, pa.LargeBinaryArray]],
 ) -> tuple[Places, Places, memoryview]:
-    """(places, offsets, data) of arrays whose values belong to places, in the order of the places."""
+    """Merge arrays whose values belong to places into (places, offsets, data), in their order."""
     places = np.concatenate([p for p, _ in pieces])
     order = np.argsort(places, kind="stable")
     offsets, data = data_of(pa.concat_arrays([array for _, array in pieces]).take(pa.array(order)))
@@ -56,8 +56,10 @@ def message_head(commit_ts: int, dml_bytes: int) -> bytes:
 def binlog_steps(
     segment: ChangeSet, timings: StageTimings, events: Events, transactions: Transactions
 ) -> Iterator[Step]:
-    """Yield the segment's transaction steps: each change as `events` encodes it, put together by
-    `transactions`, in order. What decoding and formatting take is added to `timings`.
+    """Yield the change set's transaction steps, in order.
+
+    Each change is as `events` encodes it, put together by `transactions`. What decoding and
+    formatting take is added to `timings`.
     """
     started = time.perf_counter()
     pieces = []
@@ -78,7 +80,7 @@ def binlog_steps(
 def transaction_steps(
     transactions: Iterator[Transaction], step_bytes: int = STEP_BYTES
 ) -> Iterator[Step]:
-    """Steps of transactions, ascending. Raises ChangeError for one that no reader could take."""
+    """Yield steps of transactions, ascending. Raises ChangeError for one no reader could take."""
     waiting = bytearray()
     count = rows = last = 0
     for commit_ts, changes, dml in transactions:

@@ -39,40 +39,41 @@ class ChangeSet:
     """Every change that is replicated between two barriers, from one or more windows."""
 
     changes: pa.Table
-    """In the relay log's PART_SCHEMA, one chunk, ascending by (commit_ts, position)."""
+    """The changes in the relay log's PART_SCHEMA, one chunk, ascending by (commit_ts, position)."""
     tables: tuple[tuple[Table, np.ndarray], ...]
-    """Each table with the places (int64, ascending) of its changes in `changes`. What is filtered
-    out is in none.
+    """Each table with the places (int64, ascending) of its changes in `changes`.
+
+    Filtered changes are in none.
     """
     after: int
     """The commit timestamp behind which the change set begins."""
     through: int
-    """The commit timestamp at which the change set ends, where its commit step takes the
-    checkpoint.
-    """
+    """The commit ts of the change set's end: its commit step moves the checkpoint there."""
     safe: bool = False
-    """Safe mode: these changes, and later ones, may be downstream in part; the steps must lead to
-    the right rows all the same.
+    """Safe mode: these changes, and later ones, may be downstream in part.
+
+    The steps must lead to the right rows all the same.
     """
     time_zone: str = "UTC"
     """The zone of TIMESTAMPs, for planners that write them as text without a zone."""
     partial: frozenset[int] = frozenset()
-    """Ids of tables that aren't downstream what they were upstream before: the event filter leaves
-    some kinds of their changes out, or rows are missing that a job is about to bring.
+    """Ids of tables that weren't downstream what they were upstream before.
+
+    The event filter leaves some kinds of their changes out, or rows are missing that a job is
+    about to bring.
     """
     sources: Mapping[int, str] = field(default_factory=dict)
-    """For tables that are merged downstream, by id: the upstream's name of each."""
+    """The upstream's name of each table that is merged downstream, by id."""
     left_out: tuple[int, ...] = ()
     """Commit timestamps of the transactions inside that are ignored."""
     replayed: bool = False
-    """An in-flight batch that was interrupted. In tables whose rows are found by a key any part may
-    be downstream. Any image of a row that is there is removed, and the last image is written; no
-    other row may be in the way.
+    """An in-flight batch that was interrupted.
+
+    In tables whose rows are found by a key any part may be downstream. Any image of a row that is
+    there is removed, and the last image is written; no other row may be in the way.
     """
     reverted: Mapping[int, pa.Table] = field(default_factory=dict)
-    """Of ignored transactions that may be downstream in part, by table id: their changes, in
-    PART_SCHEMA.
-    """
+    """Changes (PART_SCHEMA) of ignored transactions that may be downstream, by table id."""
 
     _columns: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -120,12 +121,13 @@ class ChangeSet:
         return found
 
     def commit_ts(self, place: int) -> int:
-        """Of the change at a place."""
+        """Return the commit ts of the change at a place."""
         return int(self._all("commit_ts")[place])
 
     def needs_lenient_writes(self, table_id: int) -> bool:
-        """Return whether a table's rows downstream may not be what they were upstream before the
-        changes, or may meet others'.
+        """Return whether a table's rows may differ from the upstream's before the changes.
+
+        They may also meet others'.
         """
         return (
             self.safe
@@ -137,6 +139,7 @@ class ChangeSet:
 
 
 WritePlanner = Callable[[ChangeSet, StageTimings, int], Iterator[Step]]
-"""From a segment to its steps for so many workers, all but the commit that ends it. Raises
-ChangeError and the row codec's errors.
+"""Yields a change set's steps for so many workers, all but the commit that ends it.
+
+Raises ChangeError and the row codec's errors.
 """

@@ -1,16 +1,17 @@
 """Plan groups of changes without conflict for parallel workers, with flush steps between rounds.
 
-    flight                          everything up to the segment's end is in flight from here on
-    delete, load (worker: n) …      in order within a worker; -1 is the session that also writes the checkpoint
-    flush                           all workers commit what they have before any goes on
+    flight                       everything up to the change set's end is in flight from here on
+    delete, load (worker: n) …   in order within a worker; -1 is the session that also writes the
+                                 checkpoint
+    flush                        all workers commit what they have before any goes on
     delete, load …
 
-Tables whose rows only their values tell apart can't be written twice without harm: they go through
+Tables whose rows only their values identify can't be written twice without harm: they go through
 session -1, in one transaction with the checkpoint. So do tables that are merged downstream, whose
-keys meet those of others, and those of which something is taken back.
+keys meet those of others, and those of which something is reverted.
 
-Few changes of a table go to one session as what they come to: to tell them apart would cost more
-than to write them.
+Few changes of a table go to one session as their net effect: to separate them would cost more than
+to write them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int) -> Iterator[Step]:
-    """Steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
+    """Yield steps for `workers` sessions, 0 to workers - 1, and the checkpoint's."""
     dispatched = []
     alone = []
     together: list[SmallNetEffect] = []
@@ -119,9 +120,9 @@ def _assigned_to(steps: Iterator[Step], worker: int) -> Iterator[Step]:
 
 
 def _schedule(changes: TableChanges, kinds: np.ndarray, commits: np.ndarray) -> ConflictSchedule:
-    """Rounds and groups of a table's changes.
+    """Return rounds and groups of a table's changes.
 
-    One group for all where equal keys can't be told by looking at them.
+    One group for all where equal keys can't be recognized from their values.
     """
     count = len(kinds)
     has_old, has_new = np.flatnonzero(kinds != INSERT), np.flatnonzero(kinds != DELETE)
@@ -144,9 +145,9 @@ def _schedule(changes: TableChanges, kinds: np.ndarray, commits: np.ndarray) -> 
 def _folded_keys(
     changes: TableChanges, names: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Codes of a key's old and new values, and which of them are no NULL.
+    """Return codes of a key's old and new values, and which of them are no NULL.
 
-    Values that any collation may call equal have one code; None if that can't be told.
+    Values that any collation may call equal have one code; None if that is unknown.
     """
     columns = {column.name: column for column in changes.table.stored_columns}
     old, new = [], []

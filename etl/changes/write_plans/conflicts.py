@@ -1,15 +1,16 @@
 """Detect conflicts: find the changes that may run in parallel in `parallel` mode.
 
 A change has **keys**: the values of the primary key and of every unique key, before and after.
-Going through the changes in order, a change whose keys nobody holds begins a group; one whose keys
-belong to one group joins it; one whose keys belong to several groups **conflicts**: everything
-before it has to be executed first (a flush), then all keys are forgotten. A group is executed in
-order by one worker, so whatever touches one row, or takes over a unique value, stays in order:
+Going through the changes in order, a change whose keys are in no group begins a group; one whose
+keys belong to one group joins it; one whose keys belong to several groups **conflicts**:
+everything before it has to be executed first (a flush), then all keys are forgotten. A group is
+executed in order by one worker, so whatever touches one row, or takes over a unique value, stays
+in order:
 
     SQL1: UPDATE ... id 3 -> 4   keys 3, 4   begins group a
     SQL2: UPDATE ... id 2 -> 5   keys 2, 5   begins group b, may run beside SQL1
     SQL3: DELETE ... id 3        key 3       joins group a: after SQL1
-    SQL4: UPDATE ... id 5 -> 3   keys 5, 3   meets a and b: flush, then begins a group of the next round
+    SQL4: UPDATE ... id 5 -> 3   keys 5, 3   meets a and b: flush, then begins a new group
 
 The rule is the original Drainer's; what differs is that changes are numbered in columns, that most
 need no loop, and that a transaction isn't cut: values may be handed on in it in a ring, so that
@@ -27,10 +28,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class ConflictSchedule:
-    """For each change the round it is executed in (int32, ascending.
+    """The round and the group of each change.
 
-    Between two rounds lies a flush) and its group within the round (int64; groups of one round have
-    no key in common).
+    Rounds (int32) ascend, and between two of them lies a flush; groups are within the round
+    (int64), and those of one round have no key in common.
     """
 
     rounds: np.ndarray
@@ -47,8 +48,8 @@ def schedule_conflicts(
 ) -> ConflictSchedule:
     """Assign changes, given in order, to rounds and groups.
 
-    `transactions` says for each change which one it is of, such as a commit_ts; those of one stand
-    side by side. `owners` and `keys` (both int64, same length) say which change has which key, in
+    `transactions` has for each change which one it is of, such as a commit_ts; those of one stand
+    side by side. `owners` and `keys` (both int64, same length) list which change has which key, in
     any order; every change has one at least.
     """
     changes = len(transactions)
@@ -59,7 +60,7 @@ def schedule_conflicts(
         raise ValueError(f"{changes} changes, but keys for {len(starts)}")
     first = keys[starts]
     if (keys == first[np.repeat(np.arange(changes), np.diff(np.append(starts, len(keys))))]).all():
-        # one key each: nobody can meet two groups
+        # one key each: no change can meet two groups
         return ConflictSchedule(np.zeros(changes, np.int32), first)
     listed = keys.tolist()
     own = [listed[begin:end] for begin, end in itertools.pairwise([*starts.tolist(), len(listed)])]
@@ -108,7 +109,7 @@ def _assign_groups(own: list[list[int]], held: dict[int, int], groups: list[int]
 
 
 def _merge_groups(own: list[list[int]]) -> dict[int, int]:
-    """For each key of a transaction's changes one that stands for all that hang together."""
+    """Map each key of a transaction's changes to one that stands for all connected with it."""
     parent: dict[int, int] = {}
 
     def root(key: int) -> int:

@@ -1,10 +1,9 @@
-"""Transactions as the original Drainer's file sink writes them (`tidb/proto/pb_binlog.proto`), and
-DDL statements.
+"""Encode transactions and DDL as the original Drainer's file sink (`tidb/proto/pb_binlog.proto`).
 
 An event a changed row, in the order in which TiDB wrote them. Inserts and updates have the columns
 that a statement may set, deletes all that the row holds, generated ones too. A value is a datum:
-texts for DECIMAL, JSON and all times (TIMESTAMP in the wanted zone), numbers for ENUM, SET and BIT.
-In an update `value` is the old one and `changed_value` the new one.
+texts for DECIMAL, JSON and all times (TIMESTAMP in the wanted zone), numbers for ENUM, SET and
+BIT. In an update `value` is the old one and `changed_value` the new one.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ _TYPE_NAMES = column_types.NAMES | {0: "unspecified", column_types.VECTOR: ""}
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
-    """Transaction steps (`sluice.etl.changes.write_plans._transactions`), each message a
-    pb_binlog.Binlog.
+    """Yield transaction steps, each message a pb_binlog.Binlog.
+
+    See `sluice.etl.changes.write_plans._transactions`.
     """
     return binlog_steps(segment, timings, _encode_events, _encode_transactions)
 

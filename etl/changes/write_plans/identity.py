@@ -1,11 +1,11 @@
-"""What makes a row the same row: net effects, conflict detection, replays and the statements that
-find rows all follow this.
+"""Define what makes a row the same row, for all that finds or compares rows.
 
-TiDB's handle tells the changes of one row apart: the clustered primary key, else the hidden row id.
-But partitions have row ids of their own, EXCHANGE PARTITION brings equal ones into one table, and a
-binlog names the table, not the partition: there a row is known by a key, and without one by all its
-values. Rows that agree in every value are interchangeable, so how many of them come and go is all
-that counts.
+These are net effects, conflict detection, replays and the statements that find rows. TiDB's handle
+identifies a row among changes: the clustered primary key, else the hidden row id. But partitions
+have row ids of their own, EXCHANGE PARTITION brings equal ones into one table, and a binlog names
+the table, not the partition: there a row is known by a key, and without one by all its values.
+Rows that agree in every value are interchangeable, so how many of them come and go is all that
+counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluice.tidb.table_cache import TableCache
 
 
 def identity(table: Table) -> tuple[str, ...]:
-    """Return the columns of a change's images that say which row it is about.
+    """Return the columns of a change's images that identify its row.
 
     () if only all values together do.
     """
@@ -24,9 +24,11 @@ def identity(table: Table) -> tuple[str, ...]:
 
 
 def lookup_key_columns(table: Table) -> list[Column]:
-    """Return the key by which rows are found downstream: the primary key, else a unique key without
-    NULLs, else nothing. Of a partitioned table it must hold for each partition: a row that moves on
-    comes before it goes, so a global key has it twice in between.
+    """Return the key by which rows are found downstream.
+
+    It is the primary key, else a unique key without NULLs, else nothing. Of a partitioned table it
+    must hold for each partition: a row that moves on comes before it goes, so a global key has it
+    twice in between.
     """
     return [*_lookup_keys(table)]
 
@@ -79,8 +81,9 @@ _lookup_keys = TableCache(_lookup_key_of)
 
 
 def conflict_keys(table: Table) -> list[tuple[str, ...]]:
-    """Return the column names of everything that must be unique downstream, and of what tells rows
-    apart; an empty tuple for a key that isn't in the rows.
+    """Return the column names of everything unique downstream, and of what identifies rows.
+
+    An empty tuple stands for a key that isn't in the rows.
     """
     stored = {column.name for column in table.stored_columns}
     keys = [identity(table)]

@@ -1,9 +1,8 @@
-"""Transactions as the original Drainer sends them to Kafka (`tidb/proto/secondary_binlog.proto`),
-and DDL statements.
+"""Encode transactions and DDL as the original sends them to Kafka.
 
-A Table for each table that a transaction changes, with its columns and unique keys; a mutation a
-changed row, in the order in which TiDB wrote them. In an update `row` is the new one and
-`change_row` the old one. Values:
+The format is `tidb/proto/secondary_binlog.proto`. A Table for each table that a transaction
+changes, with its columns and unique keys; a mutation a changed row, in the order in which TiDB
+wrote them. In an update `row` is the new one and `change_row` the old one. Values:
 
     int64_value, uint64_value   whole numbers; ENUM and SET as uint64_value
     double_value                FLOAT, DOUBLE
@@ -51,8 +50,9 @@ _TEXT_KINDS = {"text", "decimal", "date", "datetime", "timestamp", "time"}
 
 
 def plan_steps(segment: ChangeSet, timings: StageTimings, workers: int = 1) -> Iterator[Step]:
-    """Transaction steps (`sluice.etl.changes.write_plans._transactions`), each message a
-    slave.binlog.Binlog.
+    """Yield transaction steps, each message a slave.binlog.Binlog.
+
+    See `sluice.etl.changes.write_plans._transactions`.
     """
     return binlog_steps(segment, timings, _mutations, _transactions)
 
@@ -130,7 +130,7 @@ def _table_frame(table: Table) -> tuple[bytes, bytes]:
 
 
 def _int32(length: int) -> int:
-    """As the original narrows it: LONGTEXT's 4294967295 becomes -1."""
+    """Narrow a length as the original does: LONGTEXT's 4294967295 becomes -1."""
     return (length + 2**31) % 2**32 - 2**31
 
 

@@ -1,10 +1,9 @@
-"""The newest image of each row that a segment touches, by the key that finds rows downstream: what
-is left of it when all that came before doesn't count.
+"""Return the newest image of each row in a change set, by the key that finds rows downstream.
 
-A step `latest_images` a table: the payload is an Arrow IPC stream of the table's stored columns and
-GONE, which is true where the row isn't there in the end; of such a row the key alone counts. Steps
-of a later segment come after those of an earlier one. A table without a key has a step without
-rows.
+It is what is left of the row when all that came before doesn't count. A step `latest_images` a
+table: the payload is an Arrow IPC stream of the table's stored columns and GONE, which is true
+where the row isn't there in the end; of such a row the key alone counts. Steps of a later change
+set come after those of an earlier one. A table without a key has a step without rows.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def latest_images(table: Table, changes: RawChanges) -> pa.Table:
 
     Raises the row codec's errors.
 
-    Rows may exchange their keys, in one transaction too, so a key's own last image doesn't tell
+    Rows may exchange their keys, in one transaction too, so a key's own last image doesn't show
     whether it is taken in the end. What each row is in the end, by its identity, does: every other
     key that was touched is free.
     """
@@ -105,7 +104,7 @@ def _surviving_places(table: Table, kinds: np.ndarray, old: Images, new: Images)
 
 
 def latest_of_each_key(table: Table, images: pa.Table) -> pa.Table:
-    """Of images in order, as `latest_images` gives them, the last one of each key."""
+    """Return the last image of each key, of images in the order of `latest_images`."""
     key = lookup_key_columns(table)
     if not images.num_rows or not key:
         return images.slice(0, 0)

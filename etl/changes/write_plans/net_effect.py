@@ -1,9 +1,9 @@
 """Reduce many changes of one row to at most one delete and one write.
 
 A change has an **old image** (update, delete), a **new image** (insert, update) or both. Per row
-key, the images in order are REMOVE, PUT, REMOVE, PUT …: what a batch does to a key is told by its
-first and last image alone. It starts with REMOVE: the row existed before. It ends with PUT: the row
-exists afterwards.
+key, the images in order are REMOVE, PUT, REMOVE, PUT …: what a batch does to a key follows from
+its first and last image alone. It starts with REMOVE: the row existed before. It ends with PUT:
+the row exists afterwards.
 
 Keys are compared as the exact bytes that TiDB stored, not under a collation, and that is right
 under every collation as long as deletes are executed before writes: an old image holds the stored
@@ -27,8 +27,9 @@ _MAX_SMALL_CHANGES = 64  # changes
 
 
 class InconsistentHistory(SluiceError, ValueError):
-    """Changes of one key that can't follow one another, such as two inserts with no delete between
-    them. `change` is the index of the second one.
+    """Changes of one key that can't follow one another, such as two inserts without a delete.
+
+    `change` is the index of the second one.
     """
 
     hint = (
@@ -57,11 +58,11 @@ class NetEffect:
 
 
 def key_codes(old: Sequence[pa.Array], new: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (int64) for the keys of old and new images, equal where all key columns are equal bit
-    for bit.
+    """Return codes (int64) for the keys of old and new images.
 
-    `old` and `new` hold the same key columns in the same order. A single integer column is its own
-    code, so sorting by code is sorting by key.
+    They are equal where all key columns are equal bit for bit. `old` and `new` hold the same key
+    columns in the same order. A single integer column is its own code, so sorting by code is
+    sorting by key.
     """
     split = len(old[0])
     both = [
@@ -177,9 +178,10 @@ def _small_net_effect(
 
 
 def multiset_effect(old_codes: np.ndarray, new_codes: np.ndarray) -> NetEffect:
-    """Return the net effect where all of a row's values are its key: of each, as many are gone or
-    new as old and new images differ in number. The order plays no part, and nothing is kept: what
-    goes and comes again is as it was.
+    """Return the net effect where all of a row's values are its key.
+
+    Of each row, as many are gone or new as old and new images differ in number. The order plays no
+    part, and nothing is kept: what goes and comes again is as it was.
     """
     _, codes = np.unique(np.concatenate((old_codes, new_codes)), return_inverse=True)
     old, new = codes[: len(old_codes)], codes[len(old_codes) :]

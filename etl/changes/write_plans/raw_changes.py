@@ -43,9 +43,9 @@ class RawChanges:
     kinds: np.ndarray
     """int8, as in PART_SCHEMA."""
     commit_ts: np.ndarray
-    """int64"""
+    """Commit timestamps as int64."""
     rows: pa.LargeBinaryArray
-    """In TiDB's old row format."""
+    """Rows in TiDB's old row format."""
     places: np.ndarray | None = None
     """int64: where among `rows` those of the changes are; None: they are all of them."""
 
@@ -56,7 +56,7 @@ class RawChanges:
 
     @classmethod
     def from_table(cls, changes: pa.Table) -> Self:
-        """From a table in PART_SCHEMA."""
+        """Return the changes of a table in PART_SCHEMA."""
         return cls(
             changes["kind"].to_numpy(),
             changes["commit_ts"].to_numpy(),
@@ -85,12 +85,11 @@ def decode(
 
 
 def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[RowImages, RowImages]:
-    """As `decode`, for who doesn't look at every column of every row: what the compiled kernel
-    finds is decoded when it is asked for.
+    """Return the images as `decode`, but decode what the compiled kernel finds on demand.
 
-    Elsewhere decoding needs several times the memory of what comes out, so where there is more than
-    a portion of some kind everything is decoded; and where there is so little that choosing costs
-    more.
+    It is for callers that don't look at every column of every row. Elsewhere decoding needs
+    several times the memory of what comes out, so where there is more than a portion of some kind
+    everything is decoded; and where there is so little that choosing costs more.
     """
     found = find_changes(table, changes)
     if found is not None:
@@ -114,8 +113,9 @@ def images_of(table: Table, changes: RawChanges, stats: DecodeStats) -> tuple[Ro
 def find_changes(
     table: Table, changes: RawChanges
 ) -> tuple[NativeImages, NativeImages, bool] | None:
-    """Return the old and the new images as the compiled kernel finds them, and whether an old one
-    lacks a column's value; None if it doesn't. Raises the row codec's errors.
+    """Return the old and the new images as the compiled kernel finds them; None if it doesn't.
+
+    The third value is True if an old one lacks a column's value. Raises the row codec's errors.
     """
     layout, count = row_layout(table), len(changes.kinds)
     if layout is None or count > DECODE_BATCH_ROWS or count * layout.slots > _MAX_BATCH_CELLS:
@@ -130,7 +130,7 @@ def find_changes(
 
 
 class _LazyImages:
-    """The images of changes by way of `decode`, once somebody asks for them."""
+    """The images of changes by way of `decode`, on demand."""
 
     __slots__ = ("_changes", "_images", "_table")
 
@@ -139,7 +139,7 @@ class _LazyImages:
         self._images: tuple[RowImages, RowImages] | None = None
 
     def __call__(self) -> tuple[RowImages, RowImages]:
-        """Raises the row codec's errors."""
+        """Return the images. Raises the row codec's errors."""
         if self._images is None:
             old, new = decode(self._table, self._changes.kinds, self._changes.own_rows)
             self._images = decoded_images(old), decoded_images(new)
@@ -147,7 +147,7 @@ class _LazyImages:
 
 
 row_layout = TableCache(RowLayout.for_table)
-"""How a table's rows are written; None for a table that the kernel doesn't know."""
+"""The layout of a table's rows; None for a table that the kernel doesn't know."""
 
 
 def decoded_images(images: Images) -> RowImages:
@@ -187,7 +187,7 @@ def _merged_in_order(pieces: Sequence[tuple[_Pieces, np.ndarray]], table: Table)
 
 
 def _batch_rows(rows: pa.LargeBinaryArray) -> int:
-    """So many are decoded at a time."""
+    """Return how many rows are decoded at a time."""
     size: int = _DECODE_BATCH_BYTES * max(1, len(rows)) // max(1, rows.nbytes)
     return max(1, min(DECODE_BATCH_ROWS, size))
 

@@ -1,5 +1,6 @@
-"""Few changes of many tables: those of tables that are alike but for their names are reduced
-together, by a few calls for all of them, since calls for each would be most of what a table costs.
+"""Reduce few changes of many tables that are alike but for their names together.
+
+A few calls do it for all of them, since calls for each would be most of what a table costs.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _MIN_BATCHED_TABLES = 4
 _FLAG_BITS = np.uint64(56)
 
 _Changes = Sequence[tuple[Table, np.ndarray]]
-"""As Segment has them."""
+"""Tables and places as ChangeSet has them."""
 _Ints = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 
 
 def small_net_effects(segment: ChangeSet, timings: StageTimings) -> list[SmallNetEffect | None]:
-    """For each of a segment's tables what FewChanges tells of it."""
+    """Return for each of a change set's tables its small net effect, None if there is none."""
     found: list[SmallNetEffect | None] = [None] * len(segment.tables)
     alike: dict[ReducePlan, list[int]] = {}
     started = time.perf_counter()
@@ -78,13 +79,13 @@ def _table_batches(
 def _reduce_tables(
     segment: ChangeSet, way: ReducePlan, tables: _Changes
 ) -> Sequence[SmallNetEffect | None]:
-    """For each of some alike tables."""
+    """Reduce each of some alike tables."""
     if len(tables) < _MIN_BATCHED_TABLES or not (way.is_plain and way.is_text):
         return [way.reduce(segment, table, places) for table, places in tables]
     found = _reduce_together(segment, way, tables)
     if found is not None:
         return found
-    half = len(tables) // 2  # who is left out keeps few others from being reduced together
+    half = len(tables) // 2  # a table left out keeps few others from being reduced together
     return [
         *_reduce_tables(segment, way, tables[:half]),
         *_reduce_tables(segment, way, tables[half:]),
@@ -168,23 +169,25 @@ def _reduce_together(
 
 @dataclass(frozen=True, slots=True)
 class _BatchedEffect:
-    """What the changes of some tables come to.
+    """The net effect of some tables' changes.
 
     Places of images lie table by table, those of each up to its end.
     """
 
     gone: _Ints
-    """Of old images of rows to be removed."""
+    """Places of old images of rows to be removed."""
     deleted_ends: _Ints
     come: _Ints
-    """Of new images: in each table first those that take a free place, then those that take that of
-    their former selves.
+    """Places of new images.
+
+    In each table first those that take a free place, then those that take that of their former
+    selves.
     """
     written_ends: _Ints
-    """Where the former end."""
+    """The ends of the former."""
     inserted_ends: _Ints
     refused: _Mask
-    """Tables of which it can't be told."""
+    """Tables whose net effect isn't known."""
 
     @classmethod
     def from_kernel(
@@ -242,8 +245,7 @@ class _BatchedEffect:
 
 
 def _by_table(count: int, parts: Sequence[_Ints], owners: Sequence[_Ints]) -> tuple[_Ints, _Ints]:
-    """Places table by table, in each those of the first part first, and where those of each table
-    end.
+    """Return places table by table, in each those of the first part first, and each table's end.
 
     `owners`: the table of each place, below `count`.
     """

@@ -1,6 +1,7 @@
-"""What few changes of a table come to, by the compiled kernels alone: for so few the fixed cost of
-Arrow's and numpy's calls would be most of it. `sluice.etl.changes.write_plans.same_shape_tables`
-asks for alike tables together.
+"""Reduce few changes of a table to their net effect, by the compiled kernels alone.
+
+For so few the fixed cost of Arrow's and numpy's calls would be most of it.
+`sluice.etl.changes.write_plans.same_shape_tables` asks for alike tables together.
 
 Whatever isn't as it nearly always is, is left to `sluice.etl.changes.write_plans.table_changes`,
 which gives the same rows, or the error.
@@ -37,11 +38,12 @@ from sluice.tidb.table_cache import TableCache
 
 MAX_SMALL_CHANGES = lines_kernel.FEW
 MAX_REWRITTEN_INDEX_ENTRIES = 16
-"""Entries of secondary indexes at most that are made anew to save a statement, see
-`ReducePlan._effect`.
+"""Secondary index entries at most that are rewritten to save a statement.
+
+See `ReducePlan._effect`.
 """
 REFUSED = array("q", [-1, -1, -1]).tobytes()
-"""What the kernel has counted of a table that it leaves to others."""
+"""The kernel's counts of a table that it leaves to other code."""
 _KEY_KINDS = ("int", "text", "binary")
 _WORD = 8  # bytes of a place
 _FLAG_BITS = 56
@@ -53,10 +55,11 @@ Deleted = tuple[int, bytes]
 
 @dataclass(slots=True, eq=False)
 class SmallNetEffect:
-    """The net effect of at most FEW changes of a table, of which nothing is known but that the
-    downstream was as the upstream before. Its steps are those that `TableChanges` gives.
+    """The net effect of at most FEW changes of a table.
 
-    All its text is utf-8, it has a key, and it is merged with no other.
+    Nothing is known of the table but that the downstream was as the upstream before. Its steps are
+    those that `TableChanges` gives. All its text is utf-8, it has a key, and it is merged with no
+    other.
     """
 
     table: Table
@@ -65,7 +68,7 @@ class SmallNetEffect:
     last_ts: int
     deleted: Sequence[Deleted]
     layout: LoadLayout
-    """Of the texts."""
+    """Layout of the texts."""
     written: int
     """Rows that take a free place."""
     written_text: bytes
@@ -73,7 +76,7 @@ class SmallNetEffect:
     """Rows that take the place of their former selves."""
     replaced_text: bytes
     worker: int | None = None
-    """Which session executes its steps."""
+    """The session that executes its steps."""
 
     def deletes(self) -> Iterator[Step]:
         """Delete steps, to be executed before any load."""
@@ -81,9 +84,7 @@ class SmallNetEffect:
             yield self._step(DeleteDetail(self.first_ts, worker=self.worker), rows, statement)
 
     def loads(self) -> Iterator[Step]:
-        """Load steps: rows that take a free place first, then those that take the place of their
-        former selves.
-        """
+        """Yield load steps: first rows that take a free place, then those that replace one."""
         if self.written:
             yield self._load(self.written, 0, self.written_text)
         if self.replaced:
@@ -106,7 +107,7 @@ class SmallNetEffect:
 def reduce_plan_for(segment: ChangeSet, table: Table, places: np.ndarray) -> ReducePlan | None:
     """Return how the changes of a table at some places are reduced.
 
-    None where they can't be told so.
+    None where they can't be reduced so.
     """
     return (
         None
@@ -117,23 +118,22 @@ def reduce_plan_for(segment: ChangeSet, table: Table, places: np.ndarray) -> Red
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReducePlan:
-    """How a table's changes are reduced; tables that are alike but for their names have one."""
+    """The way to reduce a table's changes; tables that are alike but for their names share one."""
 
     layout: RowLayout
     key: bytes
-    """The slots (int64) of the columns that say which row a change is about."""
+    """Slots (int64) of the columns that identify a change's row."""
     held: bytes | bool
-    """How the columns are compared that must be as they were for a row to be replaced in its place.
-    """
+    """Comparison of the columns that must be unchanged for a row to be replaced in place."""
     located: tuple[Column, ...]
     names: tuple[str, ...]
-    """Of those."""
+    """Names of those columns."""
     number: int
     """The slot of the number that is the key downstream; -1 if it is another one."""
     is_plain: bool
-    """Whether nothing takes more than cells."""
+    """True if nothing takes more than cells."""
     is_text: bool
-    """Whether all lines have one layout, whatever is in them."""
+    """True if all lines have one layout, whatever is in them."""
     indexes: int
     """Beside the primary key."""
 
@@ -189,8 +189,9 @@ class ReducePlan:
     def _effect(
         self, data: object, old: bytes, new: bytes, kinds: bytes
     ) -> tuple[bytes, bytes, bytes] | None:
-        """Places of the old images of rows to be removed, of the new ones of rows that come, and of
-        those that take their former selves' places.
+        """Return places of images: old ones of rows to be removed, and two kinds of new ones.
+
+        The new ones are of rows that come, and of those that take their former selves' places.
         """
         ends = len(kinds).to_bytes(_WORD, sys.byteorder)
         found = lines_kernel.net(data, old, new, self.layout.slots, self.key, kinds, ends)

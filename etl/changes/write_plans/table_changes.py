@@ -70,8 +70,10 @@ _MANY_COLUMNS = 12
 
 @dataclass(frozen=True, slots=True)
 class TableContext:
-    """What a segment says of one table: why its rows downstream may not be what they were upstream
-    before the changes. Segment tells what each means.
+    """A change set's fields for one table; ChangeSet explains each of them.
+
+    These are the reasons why its rows downstream may not be what they were upstream before the
+    changes.
     """
 
     safe: bool = False
@@ -131,8 +133,9 @@ class TableChanges:
         timings.reduce += time.perf_counter() - decoded
 
     def _prepend_reverted(self, kinds: np.ndarray, changes: pa.Table) -> np.ndarray:
-        """Put the opposite of `changes`, the last one first, before all others: what nobody changed
-        besides is as it was.
+        """Put the opposite of `changes`, the last one first, before all others.
+
+        What no other transaction changed is as it was.
         """
         undone = changes["kind"].to_numpy()[::-1]
         new, old = decode(self.table, undone[::-1], changes["row"].combine_chunks())
@@ -169,8 +172,7 @@ class TableChanges:
         )
 
     def _set_new_rows(self, write: np.ndarray, replace: np.ndarray) -> None:
-        """The new images that are written, of which `_write` and `_replace` are places from here
-        on.
+        """Set the images that are written; `_write` and `_replace` are places in them then.
 
         What can't be decoded is an error here, before anything goes downstream.
         """
@@ -196,8 +198,9 @@ class TableChanges:
         return lines
 
     def _unchanged(self, kept_old: np.ndarray, kept_new: np.ndarray) -> np.ndarray:
-        """Return which of the kept rows (bool mask) are downstream in the end what they were: a
-        REPLACE that changes nothing there isn't counted by the server.
+        """Return which of the kept rows (bool mask) end up unchanged downstream.
+
+        A REPLACE that changes nothing there isn't counted by the server.
         """
         mask = np.zeros(len(kept_old), bool)
         if not len(kept_old):
@@ -252,7 +255,10 @@ class TableChanges:
         return None
 
     def _effect_by_values(self) -> NetEffect:
-        """Rows whose values say who they are: what comes and goes in equal numbers is as it was."""
+        """Return the net effect of rows that their values identify.
+
+        What comes and goes in equal numbers is as it was.
+        """
         columns = self.table.stored_columns
         old, new = (
             [_as_printed(images[c.name], c) for c in columns] for images in (self.old, self.new)
@@ -263,8 +269,9 @@ class TableChanges:
         return self._without_dropped_columns(effect)
 
     def _without_dropped_columns(self, effect: NetEffect) -> NetEffect:
-        """While TiDB drops a column, old images come without it: there what the row was written
-        with doesn't count.
+        """Return the effect without columns that TiDB is dropping.
+
+        Old images come without them: there what the row was written with doesn't count.
         """
         short: dict[frozenset[int], list[int]] = {}
         for row, carried in zip(
@@ -318,7 +325,7 @@ class TableChanges:
         return bool(lookup_key_columns(self.table))
 
     def decode_all(self) -> None:
-        """All that is in the images, which nobody may ever look at.
+        """Decode all that is in the images, also what is never used.
 
         Raises the row codec's errors.
         """
@@ -369,9 +376,11 @@ class TableChanges:
             yield Step(detail, after_ts, self.table.schema_name, self.table.name)
 
     def checks(self) -> Iterator[Step]:
-        """In safe mode, for a table without a key: load steps of rows that must not be there yet,
-        and delete steps of rows that must not be there any more. Nothing tells whether a row that
-        is there is the one to be written, or to be removed, or its twin.
+        """Yield, in safe mode, steps that check rows of a table without a key.
+
+        These are load steps of rows that must not be there yet, and delete steps of rows that must
+        not be there any more. A row that is there may be the one to be written, or to be removed,
+        or its twin.
         """
         if self._safe and not self.is_locatable:
             written = np.arange(self.new.count)
@@ -460,9 +469,7 @@ class TableChanges:
             yield self._delete_step(rows, statement)
 
     def loads(self) -> Iterator[Step]:
-        """Load steps: rows that take a free place first, then those that take the place of their
-        former selves.
-        """
+        """Yield load steps: first rows that take a free place, then those that replace one."""
         for rows, replaces in ((self._write, False), (self._replace, True)):
             yield from self._load_steps(self._new_rows, rows, replaces=replaces)
 
@@ -532,9 +539,7 @@ def changes_of(
 
 
 def check_merged_tables(tables: Sequence[TableChanges]) -> None:
-    """Raise ChangeError if two tables that are merged downstream both bring a row with the same
-    key.
-    """
+    """Raise ChangeError if two tables that are merged downstream bring a row with the same key."""
     owners: dict[tuple[str, str, bytes], TableChanges] = {}
     for changes in tables:
         if not changes.source:
@@ -559,7 +564,7 @@ def _decode_all(images: RowImages) -> None:
 
 
 def _concat_after(images: RowImages, opposite: RowImages) -> RowImages:
-    """Return the images behind those of changes that are taken back, the last one of these first."""
+    """Return the images behind those of reverted changes, the last one of these first."""
     backwards = np.arange(opposite.count)[::-1]
     columns = {
         name: pa.concat_arrays(
@@ -574,8 +579,9 @@ def _concat_after(images: RowImages, opposite: RowImages) -> RowImages:
 def _most_selective_first(
     columns: Sequence[Column], before: RowImages, after: RowImages
 ) -> Sequence[Column]:
-    """Return the columns whose bytes differ in most rows come first: they show soonest that rows
-    have changed, and what isn't looked at needn't be decoded.
+    """Return the columns, those whose bytes differ in most rows first.
+
+    They show soonest that rows have changed, and what isn't looked at needn't be decoded.
     """
     if len(columns) < _MANY_COLUMNS:
         return columns

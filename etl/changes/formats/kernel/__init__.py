@@ -1,8 +1,7 @@
-"""Rows that `sluice.tidb.native_images` has found as LOAD DATA's text: compiled from `compiled.c`
-where that can be.
+"""Format rows that `sluice.tidb.native_images` has found as LOAD DATA's text, in compiled code.
 
-Without it nothing is found, and rows are written by way of Arrow
-(`sluice.etl.changes.formats.load_data`), to the same text
+It is compiled from `compiled.c` where that can be. Without it nothing is found, and rows are
+written by way of Arrow (`sluice.etl.changes.formats.load_data`), to the same text
 (tests/etl/changes/write_plans/test_found_images.py). `sluice.tidb.build_native` compiles it.
 """
 
@@ -13,13 +12,13 @@ from sluice.tidb import kernel
 from sluice.tidb.native import is_usable
 
 EDITION = 4
-"""Of `compiled.c`: what was compiled from another edition isn't used."""
+"""Edition of `compiled.c`: what was compiled from another edition isn't used."""
 
 GIVEN, SIGNED, UNSIGNED, YEAR, TEXT, BINARY, FIXED, DATE, DATETIME, TIME, ENUM = range(11)
-"""How a column's values are written; GIVEN ones come as text."""
+"""Codes of how a column's values are written; GIVEN ones come as text."""
 
 FEW = 64
-"""Changes of a table at most of which `net` tells what they come to."""
+"""Number of changes of a table up to which `net` finds their net effect."""
 
 IS_COMPILED = kernel.IS_COMPILED and is_usable(__name__, EDITION)
 if IS_COMPILED:
