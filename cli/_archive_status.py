@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sluice.cli._sizes import format_duration, format_size
+from sluice.etl.display_units import format_duration, format_size
 from sluice.tidb import tso
 
 if TYPE_CHECKING:

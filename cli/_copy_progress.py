@@ -14,8 +14,8 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 
-from sluice.cli._sizes import format_duration, format_size
 from sluice.errors import SluiceError
+from sluice.etl.display_units import format_duration, format_size
 
 if TYPE_CHECKING:
     from sluice.etl.copy import CopyProgressCounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.cli._sizes import format_duration, format_size
+from sluice.etl.display_units import format_duration, format_size
 
 
 def job_lines(job: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from sluice.cli._sizes import format_size
+from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
     from sluice.etl.operate.overview import Overview

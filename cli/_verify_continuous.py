@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._sizes import format_size
+from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluice.cli._settings import config_option, settings_for_write, settings_of
-from sluice.cli._sizes import format_size
 from sluice.cli._stack import signals_as_interrupt
+from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
     from sluice.etl.history.archive import ArchivedSegment, CheckSummary

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from sluice.cli._bootstrap_job import print_summary
 from sluice.cli._copy_progress import CopyProgress
-from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
-from sluice.cli._this_process import local_runner, pause_on_signals
+from sluice.cli._job_run import local_runner, pause_on_signals, print_summary, run_command
+from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.etl.tasks.job_kinds import job_kind
 
 
 @click.command("bootstrap")
@@ -72,18 +72,18 @@ def command(
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine. Ctrl-C
     pauses it. After a kill or an error, run the same command again to continue.
     """
-    from sluice.etl.copy import plan_bootstrap, request_from_form, run_bootstrap
-
-    wish = request_from_form(
-        {"source": url, "tables": globs, "into": into, **dump}, operator_name()
-    )
+    said = {"source": url, "tables": globs, "into": into, **dump}
     if plan_only:
-        plan = plan_bootstrap(settings_of(ctx, config), wish)
-        click.echo("\n".join(plan.lines()))
-        return 1 if plan.problems else 0
+        return run_command(ctx, config, "bootstrap", said, plan_only=True)
+    from sluice.etl.copy import request_from_form, run_bootstrap
+
+    # in one session with the source: it is opened, and TiDB's schema read, once
     settings = settings_for_write(ctx, config)
+    wish = request_from_form(said, operator_name())
     with pause_on_signals(settings, "bootstrap"), CopyProgress() as display:
         summary = run_bootstrap(
             settings, wish, on_progress=display.show, runner=local_runner("sluice bootstrap")
         )
-    return print_summary(summary)
+    kind = job_kind("bootstrap")
+    print_summary(kind, summary)
+    return 0 if kind.succeeded(summary) else 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.cli._job_run import run_command
+from sluice.cli._settings import config_option
 
 
 @click.command("drill")
@@ -38,12 +39,4 @@ def command(
 
     This is a job: `sluice jobs` shows it, and `sluice archive status` shows the last one.
     """
-    from sluice.cli._drill_job import run_job
-    from sluice.etl.restore.drill import RestoreTestRequest, create_or_resume
-    from sluice.tidb import tso
-
-    settings = settings_for_write(ctx, config)
-    wish = RestoreTestRequest(
-        tables, max_mb * 1_000_000, tso.parse_moment(moment) if moment else None
-    )
-    return run_job(settings, create_or_resume(settings, wish, operator_name()), "sluice drill")
+    return run_command(ctx, config, "drill", {"tables": tables, "max_mb": max_mb, "at": moment})

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from sluice.cli._settings import config_option, settings_of
-from sluice.cli._sizes import format_size
+from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
     from sluice.etl.history.find import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,32 +14,9 @@ from sluice.relay.jobs.spec import format_ms
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
-    from sluice.relay.jobs import Job, Jobs, JobStatus
+    from sluice.relay.jobs import Jobs, JobStatus
 
 _FOLLOW_INTERVAL_S = 1.0
-_KINDS = {
-    "backfill": "_backfill_job",
-    "snapshot": "_snapshot_job",
-    "bootstrap": "_bootstrap_job",
-    "drill": "_drill_job",
-    "reapply": "_reapply_job",
-    "restore": "_restore_job",
-    "restore-files": "_restore_files_job",
-    "verify": "_verify_job",
-}
-"""Modules by kind of job, see `JobKind`; only that of the job at hand is imported."""
-
-
-class JobKind(Protocol):
-    """The module of a kind of job."""
-
-    def run_job(self, settings: Settings, job: Job, command: str, /) -> int:
-        """Run a job, or resume it, in this process, and print its outcome; return the exit code."""
-        ...
-
-    def cancel_job(self, settings: Settings, job: Job, /) -> int:
-        """Cancel a job that no process runs; return the exit code."""
-        ...
 
 
 @click.group("jobs", invoke_without_command=True)
@@ -126,7 +102,9 @@ def resume(ctx: click.Context, name: str, config: str | None) -> int:
         return 0
     if job.status().state != INTERRUPTED:
         job.order(RESUME, operator_name())  # raises if it is over, or is to be cancelled
-    return _kind(job).run_job(settings, job, "sluice jobs resume")
+    from sluice.cli._job_run import run_job
+
+    return run_job(settings, job, "sluice jobs resume")
 
 
 @command.command("cancel")
@@ -147,7 +125,9 @@ def cancel(ctx: click.Context, name: str, config: str | None) -> int:
             " what stays"
         )
         return 0
-    return _kind(job).cancel_job(settings, job)
+    from sluice.cli._job_run import cancel_job
+
+    return cancel_job(settings, job)
 
 
 @command.command("forget")
@@ -191,14 +171,6 @@ def _jobs(settings: Settings) -> Jobs:
     from sluice.relay.jobs import Jobs
 
     return Jobs.for_pipeline(settings.open_relay())
-
-
-def _kind(job: Job) -> JobKind:
-    from sluice.relay.jobs import JobError
-
-    if job.spec.kind not in _KINDS:
-        raise JobError(f"this version of Sluice knows no jobs of the kind {job.spec.kind}")
-    return cast("JobKind", import_module(f"sluice.cli.{_KINDS[job.spec.kind]}"))
 
 
 def _list(jobs: Jobs, *, as_json: bool) -> None:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
-from sluice.cli._sizes import format_size
-
-if TYPE_CHECKING:
-    from sluice.etl.verify.reapply import ReplayPlan
-
-_MAX_DDLS_SHOWN = 20
+from sluice.cli._job_run import run_command
+from sluice.cli._settings import config_option
 
 
 @click.command("reapply")
@@ -66,45 +59,11 @@ def command(
 
     After a kill or an error, run the same command again, or `sluice jobs resume`, to continue.
     """
-    from sluice.etl.settings import read_target
-    from sluice.etl.verify.reapply import ReplayRequest, create_or_resume, make_replay_plan
-    from sluice.tidb import tso
-
-    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
-    end = 0 if until is None else tso.parse_moment(until)
-    request = ReplayRequest(
-        tso.parse_moment(since),
-        end,
-        read_target(target) if target else {},
-        globs,
-        rows_per_second or 0,
-    )
-    if plan_only:
-        plan = make_replay_plan(settings, request)
-        _print(plan)
-        return 1 if plan.problems else 0
-    from sluice.cli._reapply_job import run_job
-
-    return run_job(settings, create_or_resume(settings, request, operator_name()), "sluice reapply")
-
-
-def _print(plan: ReplayPlan) -> None:
-    from sluice.tidb import tso
-
-    click.echo(f"since    {tso.text(plan.since)}")
-    click.echo(f"until    {tso.text(plan.until)}")
-    click.echo(f"to       {plan.to}")
-    click.echo(
-        f"in all   {plan.windows:,} windows, at most {plan.changes:,} row changes in"
-        f" {plan.transactions:,} transactions, {format_size(plan.bytes)} of the relay log"
-    )
-    for name in plan.tables:
-        click.echo(f"table    {name}")
-    for ddl in plan.ddls[:_MAX_DDLS_SHOWN]:
-        click.echo(f"ddl      {ddl}")
-    if len(plan.ddls) > _MAX_DDLS_SHOWN:
-        click.echo(f"ddl      and {len(plan.ddls) - _MAX_DDLS_SHOWN} more")
-    for note in plan.notes:
-        click.echo(f"note     {note}")
-    for problem in plan.problems:
-        click.echo(f"stops    {problem}")
+    said = {
+        "since": since,
+        "until": until,
+        "target": target,
+        "tables": globs,
+        "rows_per_second": rows_per_second,
+    }
+    return run_command(ctx, config, "reapply", said, plan_only=plan_only)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
-
-if TYPE_CHECKING:
-    from sluice.etl.settings import Settings
+from sluice.cli._job_run import run_command
+from sluice.cli._settings import config_option
 
 _MOMENT = (
     "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or"
@@ -98,32 +96,8 @@ def command(
     cancelled restore leaves nothing behind. After a kill or an error, run the same command again to
     continue.
     """
-    if folder is not None:
-        settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
-        return _into_files(ctx, settings, (folder, kind, beside), said, plan_only=plan_only)
-    from sluice.etl.restore import create_or_resume, plan_restore, restore_request_from_form
-
-    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
-    request = restore_request_from_form(said)
-    if plan_only:
-        plan = plan_restore(settings, request)
-        click.echo("\n".join(plan.lines()))
-        return 1 if plan.problems else 0
-    from sluice.cli._restore_job import run_job
-
-    return run_job(settings, create_or_resume(settings, request, operator_name()), "sluice restore")
-
-
-def _into_files(
-    ctx: click.Context,
-    settings: Settings,
-    where: tuple[Path, str, bool],
-    said: dict[str, Any],
-    *,
-    plan_only: bool,
-) -> int:
-    from sluice.etl.restore import create_or_resume_files, files_request_from_form, plan_files
-
+    if folder is None:
+        return run_command(ctx, config, "restore", said, plan_only=plan_only)
     if (
         any(said[name] for name in ("into", "target", "connection", "replacing"))
         or not said["verify"]
@@ -131,17 +105,5 @@ def _into_files(
         raise click.UsageError(
             "--files goes with --until, --table, --format, --beside and --plan alone", ctx
         )
-    folder, kind, beside = where
-    request = files_request_from_form(said | {"folder": folder, "format": kind, "beside": beside})
-    assert request is not None
-    if plan_only:
-        plan = plan_files(settings, request)
-        click.echo("\n".join(plan.lines()))
-        return 1 if plan.problems else 0
-    from sluice.cli._restore_files_job import run_job
-
-    return run_job(
-        settings,
-        create_or_resume_files(settings, request, operator_name()),
-        "sluice restore --files",
-    )
+    said |= {"folder": folder, "format": kind, "beside": beside}
+    return run_command(ctx, config, "restore-files", said, plan_only=plan_only)

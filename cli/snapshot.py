@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write, settings_of
-from sluice.cli._sizes import format_size
+from sluice.cli._job_run import run_command
+from sluice.cli._settings import config_option, settings_for_write, settings_of
+from sluice.etl.display_units import format_size
 
 if TYPE_CHECKING:
     from sluice.etl.settings import Settings
@@ -68,22 +69,8 @@ def make(
     kill, `sluice jobs resume` continues it; a snapshot from the downstream starts over, at a later
     checkpoint.
     """
-    from sluice.cli._snapshot_job import run_job
-    from sluice.etl.copy import DumplingOptions
-    from sluice.etl.history.snapshots import AUTO, SnapshotRequest, create_snapshot, plan_snapshot
-
-    settings = settings_of(ctx, config) if plan_only else settings_for_write(ctx, config)
-    place = source or settings.archive.snapshots_from or AUTO
-    wish = SnapshotRequest.parse(
-        place, full=full, options=DumplingOptions(escapes=escape_backslash)
-    )
-    if plan_only:
-        plan = plan_snapshot(settings, wish)
-        click.echo(json.dumps(plan.to_json(), indent=2) if as_json else "\n".join(plan.lines()))
-        return 1 if plan.problems else 0
-    job = create_snapshot(settings, wish, operator_name())
-    click.echo(f"job {job.id}", err=True)
-    return run_job(settings, job, "sluice snapshot make", as_json=as_json)
+    said = {"source": source, "full": full, "escape_backslash": escape_backslash}
+    return run_command(ctx, config, "snapshot", said, plan_only=plan_only, as_json=as_json)
 
 
 @command.command("list")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from sluice.cli._settings import config_option, operator_name, settings_for_write
+from sluice.cli._job_run import run_command
+from sluice.cli._settings import config_option, settings_for_write
 
 
 @click.command("verify")
@@ -70,10 +71,6 @@ def command(
 
     This is a job: `sluice jobs` shows its progress, pauses or cancels it from any machine.
     """
-    from sluice.cli._verify_job import run_job
-    from sluice.etl.verify import VerifyRequest, create_verify
-
-    settings = settings_for_write(ctx, config)
     if (
         (apply and not repair)
         or (seconds is not None and not continuous)
@@ -85,11 +82,10 @@ def command(
     if continuous:
         from sluice.cli._verify_continuous import run_continuously
 
-        return run_continuously(settings, seconds, as_json=as_json)
-    job = create_verify(settings, VerifyRequest(tables, how), operator_name())
-    click.echo(f"job {job.id}", err=True)
-    if repair:
-        from sluice.cli._verify_repair import run_and_repair
+        return run_continuously(settings_for_write(ctx, config), seconds, as_json=as_json)
+    said = {"tables": tables, "how": how}
+    if not repair:
+        return run_command(ctx, config, "verify", said, as_json=as_json)
+    from sluice.cli._verify_repair import run_and_repair
 
-        return run_and_repair(settings, job, apply=apply, as_json=as_json)
-    return run_job(settings, job, "sluice verify", as_json=as_json)
+    return run_and_repair(settings_for_write(ctx, config), said, apply=apply, as_json=as_json)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task_with_text
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
 MODES = {
@@ -73,12 +73,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    job_task(
-        pipeline,
-        "sluice.etl.tasks.backfill",
-        "backfill",
-        plan_task_with_text(pipeline, "sluice.etl.tasks.backfill")["job"],
-    )
+    job_tasks(pipeline, "backfill")
 
 
 dag_per_pipeline("backfill", __doc__, wire, params=PARAMS)

@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import Param, task
 
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, plan_task_with_text
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, plan_task
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {
@@ -136,7 +136,7 @@ def wire(pipeline: NamedPipeline) -> None:
             pipeline, "finish", lambda settings: tasks.finish(settings, job, run_id or "")
         )
 
-    job = plan_task_with_text(pipeline, "sluice.etl.tasks.bootstrap")["job"]
+    job = plan_task(pipeline, "bootstrap")
     copy.expand(share=prepare(job)) >> finish(job)
 
 

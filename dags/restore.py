@@ -12,7 +12,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task_with_text
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "pattern": "^\\s*$|^[^.]+\\..+$"}}
 PLACE = {"type": ["null", "string"], "section": "To another server"}
@@ -117,12 +117,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    job_task(
-        pipeline,
-        "sluice.etl.tasks.restore",
-        "restore",
-        plan_task_with_text(pipeline, "sluice.etl.tasks.restore")["job"],
-    )
+    job_tasks(pipeline, "restore")
 
 
 dag_per_pipeline("restore", __doc__, wire, params=PARAMS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 PARAMS = {
     "source": Param(
@@ -47,12 +47,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    job_task(
-        pipeline,
-        "sluice.etl.tasks.snapshot",
-        "snapshot",
-        plan_task(pipeline, "sluice.etl.tasks.snapshot"),
-    )
+    job_tasks(pipeline, "snapshot")
 
 
 dag_per_pipeline("snapshot", __doc__, wire, params=PARAMS, schedule="@hourly")

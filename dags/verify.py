@@ -12,7 +12,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_task, plan_task
+from sluice.etl.tasks.dag_factory import dag_per_pipeline, job_tasks
 
 PARAMS = {
     "tables": Param(
@@ -37,13 +37,7 @@ PARAMS = {
 
 def wire(pipeline: NamedPipeline) -> None:
     """Build the tasks of one pipeline's DAG."""
-    job_task(
-        pipeline,
-        "sluice.etl.tasks.verify",
-        "verify",
-        plan_task(pipeline, "sluice.etl.tasks.verify"),
-        task_id="compare",
-    )
+    job_tasks(pipeline, "verify", task_id="compare")
 
 
 dag_per_pipeline("verify", __doc__, wire, params=PARAMS, schedule="@hourly")

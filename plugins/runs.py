@@ -1,4 +1,4 @@
-"""Runs of Airflow's DAGs: which one a job came from, and the same again."""
+"""Runs of Airflow's DAGs: their values, and new ones."""
 
 from __future__ import annotations
 
@@ -12,21 +12,11 @@ from sqlalchemy import select
 
 from sluice.errors import RequestError
 
-__all__ = ["NoRunError", "run_conf", "run_id_from_requester", "trigger"]
-
-_REQUESTER_PREFIX = "airflow "
+__all__ = ["NoRunError", "run_conf", "trigger"]
 
 
 class NoRunError(RequestError):
     """There is no run that could be repeated."""
-
-
-def run_id_from_requester(by: str) -> str | None:
-    """Return the id of the run that requested a job, from the job's `by` text.
-
-    None if no run did.
-    """
-    return by.removeprefix(_REQUESTER_PREFIX) if by.startswith(_REQUESTER_PREFIX) else None
 
 
 def run_conf(dag_id: str, run_id: str) -> dict[str, Any] | None:

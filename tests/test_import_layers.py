@@ -39,6 +39,7 @@ PACKAGES = {
 """What each may import of `sluice`."""
 ETL = {
     "cached_value": set(),
+    "display_units": set(),
     "lazy_exports": set(),
     "retry": set(),
     "changes": set(),
@@ -72,6 +73,7 @@ ETL = {
         "apply",
         "changes",
         "copy",
+        "display_units",
         "downstream",
         "history",
         "lazy_exports",
@@ -83,6 +85,7 @@ ETL = {
     "tasks": {
         "apply",
         "copy",
+        "display_units",
         "history",
         "landing",
         "restore",

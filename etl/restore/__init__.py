@@ -12,21 +12,19 @@ from sluice.etl.lazy_exports import lazy_getattr
 from sluice.etl.restore.errors import RestoreError, RestoreMismatchError
 
 if TYPE_CHECKING:
-    from sluice.etl.restore.estimate import KIND
     from sluice.etl.restore.executor import RestoreExecutor
     from sluice.etl.restore.files_folder import RestoredFile
-    from sluice.etl.restore.files_jobs import (
-        FILES_KIND,
-        cancel_files,
-        create_or_resume_files,
-        find_open_files_job,
-        run_files,
-    )
     from sluice.etl.restore.files_plan import FilesPlan, plan_files
     from sluice.etl.restore.files_request import FilesRequest
     from sluice.etl.restore.files_summary import FilesSummary
     from sluice.etl.restore.form import files_request_from_form, restore_request_from_form
-    from sluice.etl.restore.jobs import cancel_restore, create_or_resume, run_restore
+    from sluice.etl.restore.jobs import (
+        cancel_files,
+        cancel_restore,
+        create_or_resume,
+        run_files,
+        run_restore,
+    )
     from sluice.etl.restore.plan import RestorePlan
     from sluice.etl.restore.planning import plan_restore
     from sluice.etl.restore.request import SAME_SERVER_INTO, RestoreRequest
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from sluice.etl.restore.summary import RestoreSummary, RestoreVerification
 
 __all__ = [
-    "FILES_KIND",
-    "KIND",
     "SAME_SERVER_INTO",
     "FilesPlan",
     "FilesRequest",
@@ -52,9 +48,7 @@ __all__ = [
     "cancel_files",
     "cancel_restore",
     "create_or_resume",
-    "create_or_resume_files",
     "files_request_from_form",
-    "find_open_files_job",
     "plan_files",
     "plan_restore",
     "restore_request_from_form",
@@ -66,11 +60,9 @@ __all__ = [
 __getattr__ = lazy_getattr(
     __name__,
     {
-        "FILES_KIND": "sluice.etl.restore.files_jobs",
         "FilesPlan": "sluice.etl.restore.files_plan",
         "FilesRequest": "sluice.etl.restore.files_request",
         "FilesSummary": "sluice.etl.restore.files_summary",
-        "KIND": "sluice.etl.restore.estimate",
         "RestoreRequest": "sluice.etl.restore.request",
         "RestorePlan": "sluice.etl.restore.plan",
         "RestoreSummary": "sluice.etl.restore.summary",
@@ -80,15 +72,13 @@ __getattr__ = lazy_getattr(
         "RestoreVerification": "sluice.etl.restore.summary",
         "RestoreExecutor": "sluice.etl.restore.executor",
         "create_or_resume": "sluice.etl.restore.jobs",
-        "create_or_resume_files": "sluice.etl.restore.files_jobs",
-        "find_open_files_job": "sluice.etl.restore.files_jobs",
-        "cancel_files": "sluice.etl.restore.files_jobs",
+        "cancel_files": "sluice.etl.restore.jobs",
         "cancel_restore": "sluice.etl.restore.jobs",
         "files_request_from_form": "sluice.etl.restore.form",
         "plan_files": "sluice.etl.restore.files_plan",
         "plan_restore": "sluice.etl.restore.planning",
         "restore_request_from_form": "sluice.etl.restore.form",
-        "run_files": "sluice.etl.restore.files_jobs",
+        "run_files": "sluice.etl.restore.jobs",
         "run_restore": "sluice.etl.restore.jobs",
         "scratch_schema_name": "sluice.etl.restore.scratch",
     },

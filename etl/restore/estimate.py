@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from sluice.etl.restore.request import RestoreRequest
 from sluice.relay.jobs import DONE, Job
 
-__all__ = ["KIND", "TimeEstimate"]
-
-KIND = "restore"
+__all__ = ["TimeEstimate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,11 @@ class TimeEstimate:
         """Take the pace of this pipeline's last restore, if that was large enough to measure it."""
         made = cls()
         for job in jobs:
-            if job.spec.kind == KIND and (entry := job.entry()).state == DONE and entry.result:
+            if (
+                job.spec.kind == RestoreRequest.KIND
+                and (entry := job.entry()).state == DONE
+                and entry.result
+            ):
                 made = made._learned(entry.result.get("pace") or {})
         return made
 

@@ -12,6 +12,7 @@ from sluice.etl.restore.files_request import FilesRequest
 from sluice.etl.restore.lineage import RestoreGroup, TableLineage, unmatched
 from sluice.etl.restore.sources import LogExtent, RestoreSources
 from sluice.etl.settings import Settings
+from sluice.relay.jobs import with_landed_end
 from sluice.tidb import tso
 
 __all__ = ["FilesPlan", "plan_files"]
@@ -75,7 +76,7 @@ def plan_files(settings: Settings, request: FilesRequest) -> FilesPlan:
     Raises RestoreError if the moment isn't there, relay errors, OSError.
     """
     request.check()
-    request = request.with_end(settings.open_relay())
+    request = with_landed_end(request, settings.open_relay())
     past = RestoreSources.open(settings, request.until)
     return past.plan_with_fallback(lambda one: _plan_from(one, request))
 

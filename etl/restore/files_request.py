@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sluice.etl.history.as_of.output import FORMATS
 from sluice.etl.restore.errors import RestoreError
-from sluice.relay import RelayLog
 
 __all__ = ["FilesRequest"]
 
@@ -23,23 +22,14 @@ class FilesRequest:
     `beside`: other files may be there.
     """
 
+    KIND: ClassVar = "restore-files"
+    """Kind of the jobs that do it."""
+
     until: int
     tables: tuple[str, ...]
     folder: Path
     kind: str = "parquet"
     beside: bool = False
-
-    def with_end(self, relay: RelayLog) -> FilesRequest:
-        """With `until` as it is now."""
-        last = None if self.until else relay.last()
-        return self if last is None else replace(self, until=last.hi)
-
-    def is_same(self, other: FilesRequest) -> bool:
-        """Whether this is what was asked for before.
-
-        Without an end of its own it is the one that was found then.
-        """
-        return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
         """Raise RestoreError for an unknown format."""

@@ -16,7 +16,7 @@ __all__ = ["FilesSummary"]
 class FilesSummary:
     """The folder's content, and how many tables this run has `made`, with its seconds.
 
-    `state`: DONE, PAUSED or CANCELLED.
+    `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left.
     """
 
     job: str
@@ -26,6 +26,7 @@ class FilesSummary:
     made: int
     state: str = DONE
     seconds: float = 0.0
+    left: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

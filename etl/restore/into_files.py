@@ -103,13 +103,12 @@ class FilesRestoreJob:
     def cancel(self) -> FilesSummary:
         """Give it up: what the job made goes."""
         self._run.doing("removing the files")
-        left = (
-            f"{self._plan.request.folder} was there before, and stays" if self._plan.begun else ""
-        )
+        folder = self._plan.request.folder
+        left = (f"{folder} was there before, and stays",) if self._plan.begun else ()
         if not left:
             self._folder.remove(self._plan.folders)
-        summary = self._summary(CANCELLED)
-        self._run.end(CANCELLED, said=left, result=summary.to_json())
+        summary = replace(self._summary(CANCELLED), left=left)
+        self._run.end(CANCELLED, said="; ".join(left), result=summary.to_json())
         return summary
 
     def _stop(self) -> FilesSummary:

@@ -1,14 +1,20 @@
-"""Jobs of the kind `restore`: asked for, run, given up."""
+"""Jobs of the kinds `restore` and `restore-files`: asked for, run, given up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from sluice.etl.copy import CopyProgressCounts
 from sluice.etl.downstream.ownership import downstream_name
+from sluice.etl.history.as_of import PlanExecutor
 from sluice.etl.restore.errors import RestoreError
-from sluice.etl.restore.estimate import KIND
 from sluice.etl.restore.executor import RestoreExecutor, SparkExecutor
+from sluice.etl.restore.files_plan import FilesPlan, plan_files
+from sluice.etl.restore.files_request import FilesRequest
+from sluice.etl.restore.files_summary import FilesSummary
+from sluice.etl.restore.into_files import FilesRestoreJob
 from sluice.etl.restore.pinning import cancelling, pin, unpin
 from sluice.etl.restore.plan import RestorePlan
 from sluice.etl.restore.planning import plan_restore
@@ -21,46 +27,44 @@ from sluice.relay.jobs import (
     FINAL_STATES,
     Job,
     JobOverlapError,
+    JobRun,
     Jobs,
     Runner,
     WriteScope,
+    with_landed_end,
 )
 from sluice.tidb.table_name import full_name
 
-__all__ = ["cancel_restore", "create_or_resume", "find_open_job", "run_restore"]
+__all__ = ["cancel_files", "cancel_restore", "create_or_resume", "run_files", "run_restore"]
 
+_FILES_DOWNSTREAM = "files"
+"""In the place of a downstream's name: two jobs do not write to one folder."""
 ShowProgress = Callable[[CopyProgressCounts], None]
+Request = RestoreRequest | FilesRequest
 
 
-def create_or_resume(settings: Settings, request: RestoreRequest, by: str) -> Job:
+def create_or_resume(settings: Settings, request: Request, by: str) -> Job:
     """Return the unfinished job with the same request, else a new one.
 
     Nothing is done yet, but nothing of what it needs is removed any more. Raises RestoreError for
-    what prevents it, JobOverlapError if another job writes there, and as `plan_restore`.
+    what prevents it, JobOverlapError if another job writes there, and as `plan_restore` and
+    `plan_files`.
     """
-    found = find_open_job(settings, request)
+    jobs = Jobs.for_pipeline(settings.open_relay())
+    found = jobs.find_open(request.KIND, request.to_json())
     if found is not None:
         return found
-    request = request.with_end(settings.open_relay())
-    jobs = Jobs.for_pipeline(settings.open_relay())
-    plan = plan_restore(settings, request)
-    tables = tuple(
-        full_name(request.into.replace("{schema}", schema), name) for schema, name in plan.names
-    )
-    touched = WriteScope(downstream_name(request.server(settings).target), tables)
+    request = with_landed_end(request, settings.open_relay())
+    plan = _plan(settings, request)
+    touched = _write_scope(settings, request, plan)
     if plan.problems:
-        _check_overlap(jobs, touched)  # another job's tables may be there already
+        if isinstance(plan, RestorePlan):
+            _check_overlap(jobs, touched)  # names the job whose tables are there already
         raise RestoreError("\n".join(plan.problems))
-    job = jobs.create(KIND, request.to_json(), touched, by)
+    job = jobs.create(request.KIND, request.to_json(), touched, by)
     job.save_plan(plan.to_json())
     pin(settings, job, plan.since, plan.snapshot)
     return job
-
-
-def find_open_job(settings: Settings, request: RestoreRequest) -> Job | None:
-    """Return the unfinished job with the same request. Raises relay errors, OSError."""
-    jobs = Jobs.for_pipeline(settings.open_relay())
-    return jobs.find_open(KIND, lambda asked: request.is_same(RestoreRequest.from_json(asked)))
 
 
 def run_restore(
@@ -76,46 +80,78 @@ def run_restore(
     Raises RestoreError, VerifyError, JobRunsError, JobError, LeaseLostError, and what loading and
     applying raise: CopyError, ApplyError, DdlError, DownstreamError, relay errors, SparkError.
     """
-    with job.run(runner) as run:
-        plan = _saved_or_new_plan(settings, job)
-        summary = RestoreRun(settings, job, run, plan, on_progress).whole(
+    with _planned_run(settings, job, runner) as (run, plan):
+        return RestoreRun(settings, job, run, RestorePlan.from_json(plan), on_progress).whole(
             ways or SparkExecutor(f"restore {job.id}")
         )
-    unpin(settings, job)
-    return summary
+
+
+def run_files(
+    settings: Settings, job: Job, runner: Runner, *, compute: PlanExecutor | None = None
+) -> FilesSummary:
+    """Run the job, or continue it, until it is done or an operator pauses or cancels it.
+
+    `compute`: where tables are computed, Spark unless another is given. Raises as
+    `FilesRestoreJob`, JobRunsError, JobError.
+    """
+    with _planned_run(settings, job, runner) as (run, plan):
+        return FilesRestoreJob(settings, job, run, FilesPlan.from_json(plan), compute).whole()
 
 
 def cancel_restore(settings: Settings, job: Job, runner: Runner) -> RestoreSummary:
-    """Give up a job that no process runs: what it has made goes. Raises as `run_restore`."""
+    """Cancel a job that no process runs, and remove what it made. Raises as `run_restore`."""
     with cancelling(settings, job, runner) as (run, plan):
         if plan is None:
-            return RestoreSummary(
-                job.id, "", RestoreRequest.from_json(job.spec.asked).until, 0, state=CANCELLED
-            )
+            until = RestoreRequest.from_json(job.spec.asked).until
+            return RestoreSummary(job.id, "", until, 0, state=CANCELLED)
         return RestoreRun(settings, job, run, RestorePlan.from_json(plan), lambda _: None).cancel()
 
 
-def _saved_or_new_plan(settings: Settings, job: Job) -> RestorePlan:
-    """Return the saved plan.
+def cancel_files(settings: Settings, job: Job, runner: Runner) -> FilesSummary:
+    """Cancel a job that no process runs, and remove what it made. Raises as `run_files`."""
+    with cancelling(settings, job, runner) as (run, plan):
+        if plan is None:
+            request = FilesRequest.from_json(job.spec.asked)
+            return FilesSummary(job.id, request.until, request.folder, (), 0, CANCELLED)
+        return FilesRestoreJob(settings, job, run, FilesPlan.from_json(plan), None).cancel()
 
-    It is made now if the process that created the job died before it had one.
+
+@contextmanager
+def _planned_run(
+    settings: Settings, job: Job, runner: Runner
+) -> Iterator[tuple[JobRun, dict[str, Any]]]:
+    """Run the job with its saved plan.
+
+    The plan is made now if the process that asked for the job died before it had one.
     """
-    kept = job.plan()
-    if kept is None:
-        kept = job.save_plan(
-            _require_possible(settings, RestoreRequest.from_json(job.spec.asked)).to_json()
-        )
-    plan = RestorePlan.from_json(kept)
-    if job.entry().state not in FINAL_STATES:
-        pin(settings, job, plan.since, plan.snapshot)
-    return plan
+    with job.run(runner) as run:
+        kept = job.plan()
+        if kept is None:
+            of = FilesRequest if job.spec.kind == FilesRequest.KIND else RestoreRequest
+            made = _plan(settings, of.from_json(job.spec.asked))
+            if made.problems:
+                raise RestoreError("\n".join(made.problems))
+            kept = job.save_plan(made.to_json())
+        if job.entry().state not in FINAL_STATES:
+            pin(settings, job, kept["since"], kept["snapshot"])
+        yield run, kept
+    unpin(settings, job)
 
 
-def _require_possible(settings: Settings, request: RestoreRequest) -> RestorePlan:
-    plan = plan_restore(settings, request)
-    if plan.problems:
-        raise RestoreError("\n".join(plan.problems))
-    return plan
+def _plan(settings: Settings, request: Request) -> RestorePlan | FilesPlan:
+    if isinstance(request, FilesRequest):
+        return plan_files(settings, request)
+    return plan_restore(settings, request)
+
+
+def _write_scope(settings: Settings, request: Request, plan: RestorePlan | FilesPlan) -> WriteScope:
+    if isinstance(request, FilesRequest):
+        return WriteScope(_FILES_DOWNSTREAM, (str(request.folder),))
+    assert isinstance(plan, RestorePlan)
+    tables = tuple(
+        full_name(request.into.replace("{schema}", schema), name) for schema, name in plan.names
+    )
+    return WriteScope(downstream_name(request.server(settings).target), tables)
 
 
 def _check_overlap(jobs: Jobs, touched: WriteScope) -> None:

@@ -24,7 +24,7 @@ from sluice.etl.restore.request import RestoreRequest
 from sluice.etl.restore.sources import RestoreSources
 from sluice.etl.restore.target_inspection import TargetState, inspect_target
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import Jobs
+from sluice.relay.jobs import Jobs, with_landed_end
 from sluice.tidb import tso
 from sluice.tidb.folded import folded
 from sluice.tidb.table_name import exactly, fits, full_name
@@ -45,7 +45,7 @@ def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
     OSError.
     """
     request.check()
-    request = request.with_end(settings.open_relay())
+    request = with_landed_end(request, settings.open_relay())
 
     def planned(past: RestoreSources) -> tuple[RestorePlan, bool]:
         planner = _RestorePlanner(settings, request, past)

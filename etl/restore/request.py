@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sluice.etl.changes.rules import SchemaPattern, filter_for_tables
 from sluice.etl.restore.errors import RestoreError
 from sluice.etl.settings import Settings, with_target
-from sluice.relay import RelayLog
 
 __all__ = ["SAME_SERVER_INTO", "RestoreRequest"]
 
@@ -32,24 +31,15 @@ class RestoreRequest:
     `verify`: compare every table with the state that Spark computes.
     """
 
+    KIND: ClassVar = "restore"
+    """Kind of the jobs that do it."""
+
     until: int
     tables: tuple[str, ...] = ()
     into: str = SAME_SERVER_INTO
     target: Mapping[str, Any] = field(default_factory=dict)
     replacing: tuple[str, ...] = ()
     verify: bool = True
-
-    def with_end(self, relay: RelayLog) -> RestoreRequest:
-        """With `until` as it is now."""
-        last = None if self.until else relay.last()
-        return self if last is None else replace(self, until=last.hi)
-
-    def is_same(self, other: RestoreRequest) -> bool:
-        """Whether this is what was asked for before.
-
-        Without an end of its own it is the one that was found then.
-        """
-        return self == (other if self.until else replace(other, until=0))
 
     def check(self) -> None:
         """Raise RestoreError for a pattern that makes no names of databases."""

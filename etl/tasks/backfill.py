@@ -1,24 +1,28 @@
-"""A backfill as Airflow's tasks: one plans, one does it, beside the DAG `replicate`, which writes
-the chunks.
-"""
+"""Jobs of the kind `backfill`: tables copied again beside the DAG `replicate`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.errors import SluiceError
 from sluice.etl.copy.backfill.errors import BackfillError
+from sluice.etl.copy.backfill.plan import BackfillPlan
 from sluice.etl.copy.backfill.request import BackfillRequest
-from sluice.etl.copy.backfill.run import KIND, create_backfill, plan_backfill, run_backfill
+from sluice.etl.copy.backfill.run import (
+    KIND,
+    BackfillSummary,
+    cancel_backfill,
+    create_backfill,
+    plan_backfill,
+    run_backfill,
+)
 from sluice.etl.copy.form import names_from_lines
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import DONE, Jobs, NotDoneError, Runner, log_progress
+from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
+from sluice.relay.jobs import DONE, PAUSED, Job, Runner
 
-__all__ = ["NotDoneError", "RowsDifferError", "begin", "work"]
-
-log = logging.getLogger("sluice.backfill")
+__all__ = ["BackfillKind", "RowsDifferError"]
 
 
 class RowsDifferError(SluiceError):
@@ -30,69 +34,82 @@ class RowsDifferError(SluiceError):
     )
 
 
-def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Plan what the form says.
+class BackfillKind(JobKind):
+    """The steps of a backfill."""
 
-    Unless `plan_only` make a job of it, or find the one that was asked for so and isn't over:
-    {"plan": JSON values, "job": its id or None}. Raises as `create_backfill`.
-    """
-    request = BackfillRequest(
-        names_from_lines(said["tables"]),
-        said["where"] or "",
-        said["from_key"] or "",
-        said["to_key"] or "",
-        said["mode"],
-        said["rows_per_second"] or 0,
+    name = KIND
+    shares_runs = True
+
+    def request(self, settings: Settings, said: Mapping[str, Any]) -> BackfillRequest:
+        request = BackfillRequest(
+            names_from_lines(said["tables"]),
+            said["where"] or "",
+            said["from_key"] or "",
+            said["to_key"] or "",
+            said["mode"],
+            said["rows_per_second"] or 0,
+        )
+        request.check()
+        return request
+
+    def plan(self, settings: Settings, request: BackfillRequest) -> BackfillPlan:
+        return plan_backfill(settings, request)
+
+    def saved_plan(self, document: Mapping[str, Any]) -> BackfillPlan:
+        return BackfillPlan.from_json(document)
+
+    def blocked(self, problems: Iterable[str]) -> BackfillError:
+        return BackfillError("\n".join(problems))
+
+    def create(self, settings: Settings, request: BackfillRequest, by: str) -> Job:
+        return create_backfill(settings, request, by)
+
+    def run(
+        self, settings: Settings, job: Job, runner: Runner, show: ShowProgress
+    ) -> BackfillSummary:
+        return run_backfill(settings, job.id, runner)
+
+    def cancel(self, settings: Settings, job: Job, runner: Runner) -> list[str]:
+        said = cancel_backfill(settings, job.id, runner)
+        return [f"cancelled: {said or 'what was copied stays'}"]
+
+    def lines(self, summary: BackfillSummary) -> Iterator[str]:
+        for name, table in summary.tables.items():
+            chunks = "1 chunk" if table["chunks"] == 1 else f"{table['chunks']:,} chunks"
+            yield (
+                f"{name}: {table['rows']:,} rows in {chunks}, {table['same']:,} equal,"
+                f" {_outcome(summary.mode, table)}"
+            )
+            yield from (f"  {example}" for example in table["examples"])
+        yield from (f"note     {warning}" for warning in summary.warnings)
+        rows = summary.total("rows")
+        yield (
+            f"{summary.state}: {rows:,} rows in {summary.seconds:,.1f} s"
+            f" ({rows / max(summary.seconds, 1e-3):,.0f} rows/s)"
+        )
+        if summary.state == PAUSED:
+            yield f"`sluice jobs resume {summary.job}` goes on"
+
+    def succeeded(self, summary: BackfillSummary) -> bool:
+        return summary.state == DONE and not _differs(summary)
+
+    def check(self, summary: BackfillSummary) -> None:
+        if _differs(summary):
+            raise RowsDifferError(f"{summary.differing} rows differ: {dict(summary.tables)}")
+
+
+def _differs(summary: BackfillSummary) -> bool:
+    return summary.mode == "compare" and summary.differing > 0
+
+
+def _outcome(mode: str, table: Mapping[str, Any]) -> str:
+    if mode == "compare":
+        return (
+            f"{table['inserted']:,} missing, {table['replaced']:,} different,"
+            f" {table['deleted']:,} not upstream"
+        )
+    return (
+        f"{table['inserted']:,} added, {table['replaced']:,} replaced, {table['deleted']:,} removed"
+        + (f", {table['kept']:,} left as they are" if table["kept"] else "")
+        + (f", {table['displaced']:,} in their way removed" if table["displaced"] else "")
     )
-    request.check()
-    is_same = lambda asked: asked == request.to_json()  # noqa: E731
-    if (
-        not said["plan_only"]
-        and (begun := _jobs(settings).find_open(KIND, is_same, planned=True)) is not None
-    ):
-        log.info("going on with the job %s, which was asked for the same", begun.id)
-        return {"plan": begun.plan(), "job": begun.id}
-    plan = plan_backfill(settings, request)
-    for table in plan.tables:
-        log.info(
-            "%s %s to %s: about %d rows, %d bytes",
-            plan.mode,
-            table.name,
-            table.target,
-            table.rows,
-            table.bytes,
-        )
-    for note in plan.notes:
-        log.info("note: %s", note)
-    if plan.problems:
-        raise BackfillError("\n".join(plan.problems))
-    if said["plan_only"]:
-        return {"plan": plan.to_json(), "job": None}
-    job = create_backfill(settings, request, f"airflow {run_id}")
-    return {"plan": plan.to_json(), "job": job.id}
-
-
-def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
-    """Do the job, or go on with it: its result; nothing of no job.
-
-    Raises NotDoneError if it was paused or given up meanwhile, DiffersError if rows were compared
-    and differ, and as `run_backfill`.
-    """
-    if name is None:
-        return {}
-    job = _jobs(settings).get(name)
-    with log_progress(job, log):
-        summary = run_backfill(
-            settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}")
-        )
-    for warning in summary.warnings:
-        log.warning("%s", warning)
-    if summary.state != DONE:
-        raise NotDoneError.of(name, summary.state)
-    if summary.mode == "compare" and summary.differing:
-        raise RowsDifferError(f"{summary.differing} rows differ: {dict(summary.tables)}")
-    return summary.to_json()
-
-
-def _jobs(settings: Settings) -> Jobs:
-    return Jobs.for_pipeline(settings.open_relay())

@@ -1,4 +1,4 @@
-"""A bootstrap as Airflow's tasks: one plans, one makes tables, several copy side by side, one
+"""Jobs of the kind `bootstrap`. As Airflow's tasks one plans, one makes tables, several copy side by side, one
 finishes. The tasks of a DAG run are a group that runs the job together; each goes on where it was
 killed.
 """
@@ -7,45 +7,84 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from sluice.etl.copy.bootstrap import KIND
 from sluice.etl.copy.bootstrap_run import BootstrapRun, BootstrapSummary, CopyProgressCounts
 from sluice.etl.copy.errors import CopyError
 from sluice.etl.copy.form import request_from_form
-from sluice.etl.copy.run import BootstrapSession, plan_bootstrap
+from sluice.etl.copy.plan import CopyPlan
+from sluice.etl.copy.request import BootstrapRequest
+from sluice.etl.copy.run import (
+    BootstrapSession,
+    cancel_bootstrap,
+    plan_bootstrap,
+    resume_bootstrap,
+)
 from sluice.etl.settings import Settings
+from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, requester
 from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, NotDoneError, Runner
 
-__all__ = ["NotDoneError", "begin", "copy_share", "finish", "prepare"]
+__all__ = ["BootstrapKind", "copy_share", "finish", "prepare"]
 
 log = logging.getLogger("sluice.copy")
 
 _LOG_INTERVAL_S = 5.0
 
 
-def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Plan what the form says, see `sluice.etl.copy.form`.
+class BootstrapKind(JobKind):
+    """The steps of a bootstrap; its DAG has tasks of its own, see below."""
 
-    Unless `plan_only` make a job of it, or find the one that was begun so: {"plan": text, "job":
-    its id or None}. Raises CopyError for what hinders it, and as `sluice.etl.copy.run_bootstrap`.
-    """
-    wish = request_from_form(said, f"airflow {run_id}")
-    if said["plan_only"]:
-        plan, name = plan_bootstrap(settings, wish), None
-    else:
-        with BootstrapSession.from_request(settings, wish) as work:
-            job = work.begin(wish)
-            plan, name = work.bootstrap.plan(wish.into), job.id
-    text = "\n".join(plan.lines())
-    log.info(
-        "%s\n%s",
-        f"the plan of the job {name}:" if name else "the plan, of which nothing is done:",
-        text,
-    )
-    if plan.problems:
-        raise CopyError("\n".join(plan.problems))
-    return {"plan": text, "job": name}
+    name = KIND
+    shows_counts = True
+
+    def request(self, settings: Settings, said: Mapping[str, Any]) -> BootstrapRequest:
+        return request_from_form(said, "")
+
+    def find(self, settings: Settings, request: BootstrapRequest) -> None:
+        """Leave it to `create`, which refuses another request while a bootstrap is unfinished."""
+
+    def plan(self, settings: Settings, request: BootstrapRequest) -> CopyPlan:
+        return plan_bootstrap(settings, request)
+
+    def saved_plan(self, document: Mapping[str, Any]) -> CopyPlan:
+        return CopyPlan.from_json(document)
+
+    def blocked(self, problems: Iterable[str]) -> CopyError:
+        return CopyError("\n".join(problems))
+
+    def create(self, settings: Settings, request: BootstrapRequest, by: str) -> Job:
+        request = replace(request, by=by)
+        with BootstrapSession.from_request(settings, request) as session:
+            return session.begin(request)
+
+    def run(
+        self, settings: Settings, job: Job, runner: Runner, show: ShowProgress
+    ) -> BootstrapSummary:
+        return resume_bootstrap(settings, job, runner, show)
+
+    def cancel(self, settings: Settings, job: Job, runner: Runner) -> Iterable[str]:
+        return self.lines(cancel_bootstrap(settings, job, runner))
+
+    def lines(self, summary: BootstrapSummary) -> Iterator[str]:
+        yield from (f"note     {warning}" for warning in summary.warnings)
+        if summary.state == CANCELLED:
+            yield from (f"stays    {line}" for line in summary.left)
+            but = ", but for what is named" if summary.left else ""
+            yield f"cancelled: what was copied is taken back{but}"
+            return
+        if summary.state == PAUSED:
+            yield "paused: `sluice jobs resume`, or the same command, goes on with it"
+            return
+        rate = summary.rows / max(summary.seconds, 1e-3)
+        yield (
+            f"{summary.tables} tables, {summary.rows_there:,} rows are downstream;"
+            f" {summary.rows:,} rows and {summary.bytes / 1e6:,.1f} MB in"
+            f" {summary.seconds:,.1f} s ({rate:,.0f} rows/s). The checkpoint is at {summary.ts}:"
+            " replication goes on from there"
+        )
 
 
 def prepare(settings: Settings, name: str | None, tasks: int, run_id: str) -> list[dict[str, Any]]:
@@ -127,7 +166,7 @@ def _job(settings: Settings, name: str) -> Job:
 
 
 def _runner(task: str, run_id: str) -> Runner:
-    return Runner(f"Airflow's task {task}, run {run_id}", group=f"airflow {run_id}")
+    return Runner(f"Airflow's task {task}, run {run_id}", group=requester(run_id))
 
 
 def _log_progress(job: Job) -> Callable[[CopyProgressCounts], None]:

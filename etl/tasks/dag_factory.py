@@ -15,7 +15,7 @@ from airflow.sdk import DAG, task
 from sluice.etl.settings.pipelines import NamedPipeline, pipelines
 from sluice.etl.tasks.task_errors import TASK_ERRORS
 
-__all__ = ["check_task", "dag_per_pipeline", "job_task", "plan_task", "plan_task_with_text"]
+__all__ = ["check_task", "dag_per_pipeline", "job_tasks", "plan_task"]
 
 _START_DATE = datetime(2024, 1, 1, tzinfo=UTC)
 """Without a start, Airflow gives every run of a DAG that runs continuously the first one's date,
@@ -49,47 +49,37 @@ def dag_per_pipeline(
             wire(pipeline)
 
 
-def plan_task(pipeline: NamedPipeline, room: str) -> Any:
-    """The task `plan`: `begin` of the module `room`, with the form's fields and the run's id.
+def plan_task(pipeline: NamedPipeline, kind: str) -> Any:
+    """Make the task `plan`, which begins a job of the kind; see `sluice.etl.tasks.job_kinds.begin`.
 
-    Its value is the job's id, None if nothing is to be done.
+    Return its value `job`: the job's id, None if nothing is to be done.
     """
-
-    @task
-    def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> str | None:
-        found: str | None = _job_task(pipeline, "plan", room, "begin", params or {}, run_id or "")
-        return found
-
-    return plan()
-
-
-def plan_task_with_text(pipeline: NamedPipeline, room: str) -> Any:
-    """The task `plan` that tells the plan, too: its values are `plan` and `job`."""
 
     @task(multiple_outputs=True)
     def plan(params: dict[str, Any] | None = None, run_id: str | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = _job_task(
-            pipeline, "plan", room, "begin", params or {}, run_id or ""
+        from sluice.etl.tasks.airflow_task import run_job_task
+        from sluice.etl.tasks.job_kinds import begin
+
+        return run_job_task(
+            pipeline, "plan", lambda settings: begin(settings, kind, params or {}, run_id or "")
         )
-        return found
 
-    return plan()
+    return plan()["job"]
 
 
-def job_task(
-    pipeline: NamedPipeline, room: str, what: str, job: Any, *, task_id: str = "work"
-) -> Any:
-    """The task that does the job, or goes on with it: `work` of the module `room`.
-
-    `what`: how its errors call it.
-    """
+def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work") -> None:
+    """Make the tasks of a DAG of jobs: `plan`, then `task_id`, which runs or resumes the job."""
 
     @task(task_id=task_id)
     def work(job: str | None, run_id: str | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = _job_task(pipeline, what, room, "work", job, run_id or "")
-        return found
+        from sluice.etl.tasks import job_kinds
+        from sluice.etl.tasks.airflow_task import run_job_task
 
-    return work(job)
+        return run_job_task(
+            pipeline, kind, lambda settings: job_kinds.work(settings, kind, job, run_id or "")
+        )
+
+    work(plan_task(pipeline, kind))
 
 
 def check_task(pipeline: NamedPipeline, room: str, what: str, *, task_id: str) -> Any:
@@ -101,18 +91,15 @@ def check_task(pipeline: NamedPipeline, room: str, what: str, *, task_id: str) -
     def look(
         params: dict[str, Any] | None = None, run_id: str | None = None
     ) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = _job_task(
-            pipeline, what, room, task_id, run_id or "", params or {}
+        from sluice.etl.tasks.airflow_task import run_job_task
+
+        found: dict[str, Any] | None = run_job_task(
+            pipeline,
+            what,
+            lambda settings: getattr(import_module(room), task_id)(
+                settings, run_id or "", params or {}
+            ),
         )
         return found
 
     return look()
-
-
-def _job_task(pipeline: NamedPipeline, what: str, room: str, name: str, *said: Any) -> Any:
-    """Of what the task `what` does, the errors as tasks have them."""
-    from sluice.etl.tasks.airflow_task import run_job_task
-
-    return run_job_task(
-        pipeline, what, lambda settings: getattr(import_module(room), name)(settings, *said)
-    )

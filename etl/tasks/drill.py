@@ -1,51 +1,87 @@
-"""A drill as a task of Airflow's."""
+"""Jobs of the kind `drill`: restores that are tried before they are needed."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from sluice.etl.restore.drill.errors import DrillError
-from sluice.etl.restore.drill.job import RestoreTestRequest, create_or_resume, is_due, run_drill
+from sluice.etl.display_units import format_duration
+from sluice.etl.restore.drill.job import (
+    KIND,
+    DrillSummary,
+    RestoreTestRequest,
+    cancel_drill,
+    create_or_resume,
+    is_due,
+    run_drill,
+)
 from sluice.etl.settings import Settings
-from sluice.etl.tasks.airflow_run import is_scheduled
-from sluice.relay.jobs import DONE, Runner
+from sluice.etl.tasks.job_kinds import JobKind, ShowProgress, begin, work
+from sluice.relay.jobs import DONE, PAUSED, Job, Runner
 from sluice.tidb import tso
 
-__all__ = ["drill"]
+__all__ = ["DrillKind", "drill"]
 
-log = logging.getLogger("sluice.drill")
+_CANCELLED = "cancelled: what was restored is dropped"
 
 
-def drill(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Try to restore what the form says (`tables`, `max_mb`, `at`).
+class DrillKind(JobKind):
+    """The steps of a restore drill."""
 
-    In a run that Airflow's clock began only if it is due, and there is something to restore. What
-    was tried, None if nothing was. Raises MomentError, and as `run_drill`.
+    name = KIND
+    shows_counts = True
+
+    def not_due(self, settings: Settings) -> str:
+        if is_due(settings):
+            return ""
+        return (
+            "no drill: the last one is younger than [archive] drills-every"
+            f" ({settings.archive.drills_every}), or there is no snapshot yet"
+        )
+
+    def request(self, settings: Settings, said: Mapping[str, Any]) -> RestoreTestRequest:
+        usual = RestoreTestRequest()
+        return RestoreTestRequest(
+            int(said.get("tables") or usual.tables),
+            int(said["max_mb"]) * 1_000_000 if said.get("max_mb") else usual.max_bytes,
+            tso.parse_moment(said["at"]) if said.get("at") else None,
+        )
+
+    def find(self, settings: Settings, request: RestoreTestRequest) -> None:
+        """Leave it to `create`, which first removes what a failed drill left."""
+
+    def create(self, settings: Settings, request: RestoreTestRequest, by: str) -> Job:
+        return create_or_resume(settings, request, by)
+
+    def run(self, settings: Settings, job: Job, runner: Runner, show: ShowProgress) -> DrillSummary:
+        return run_drill(settings, job, runner, on_progress=show)
+
+    def cancel(self, settings: Settings, job: Job, runner: Runner) -> list[str]:
+        cancel_drill(settings, job, runner)
+        return [_CANCELLED]
+
+    def lines(self, summary: DrillSummary) -> list[str]:
+        if summary.state == PAUSED:
+            return [f"paused: `sluice jobs resume {summary.job}` goes on"]
+        if summary.state != DONE:
+            return [_CANCELLED]
+        verified = (
+            f", {summary.verified_tables} tables verified"
+            if summary.verified_tables
+            else ", nothing was verified"
+        )
+        return [
+            *(f"table    {name}" for name in summary.names),
+            f"as of {tso.text(summary.ts)}: {summary.rows:,} rows of the snapshot and"
+            f" {summary.changes:,} row changes restored in"
+            f" {format_duration(summary.seconds)}{verified}; then dropped",
+        ]
+
+
+def drill(settings: Settings, run_id: str, said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Try to restore what the form says (`tables`, `max_mb`, `at`), as the DAG's only task.
+
+    Return None if the schedule began the run and no drill is due. Raises MomentError, and as
+    `run_drill`.
     """
-    if is_scheduled(run_id) and not is_due(settings):
-        every = settings.archive.drills_every
-        log.info(
-            "no drill: the last one is younger than [archive] drills-every (%s), or there is no"
-            " snapshot yet",
-            every,
-        )
-        return None
-    job = create_or_resume(settings, _request_from_form(asked), f"airflow {run_id}")
-    done = run_drill(settings, job, Runner(f"Airflow's task drill, run {run_id}"))
-    if done.state != DONE:
-        raise DrillError(
-            f"the drill {job.id} is {done.state}, as was ordered", hint="trigger the DAG again"
-        )
-    return asdict(done)
-
-
-def _request_from_form(asked: Mapping[str, Any]) -> RestoreTestRequest:
-    usual = RestoreTestRequest()
-    return RestoreTestRequest(
-        int(asked.get("tables") or usual.tables),
-        int(asked["max_mb"]) * 1_000_000 if asked.get("max_mb") else usual.max_bytes,
-        tso.parse_moment(asked["at"]) if asked.get("at") else None,
-    )
+    return work(settings, KIND, begin(settings, KIND, said, run_id)["job"], run_id) or None

@@ -1,101 +1,126 @@
-"""A restore as Airflow's tasks: one plans, one does it, beside the DAG `replicate`."""
+"""Jobs of the kinds `restore` and `restore-files`: tables as of a moment."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sluice.etl.history.as_of import PlanExecutor
 from sluice.etl.restore.errors import RestoreError
-from sluice.etl.restore.files_jobs import (
-    FILES_KIND,
-    create_or_resume_files,
-    find_open_files_job,
-    run_files,
-)
 from sluice.etl.restore.files_plan import FilesPlan, plan_files
+from sluice.etl.restore.files_request import FilesRequest
+from sluice.etl.restore.files_summary import FilesSummary
 from sluice.etl.restore.form import (
     check_allowed,
     files_request_from_form,
     restore_request_from_form,
 )
-from sluice.etl.restore.jobs import create_or_resume, find_open_job, run_restore
+from sluice.etl.restore.jobs import (
+    cancel_files,
+    cancel_restore,
+    create_or_resume,
+    run_files,
+    run_restore,
+)
 from sluice.etl.restore.plan import RestorePlan
 from sluice.etl.restore.planning import plan_restore
+from sluice.etl.restore.request import RestoreRequest
+from sluice.etl.restore.summary import RestoreSummary
 from sluice.etl.settings import Settings
-from sluice.relay.jobs import DONE, Job, Jobs, NotDoneError, Runner, log_progress
+from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
+from sluice.relay.jobs import CANCELLED, PAUSED, Job, Jobs, Runner
+from sluice.tidb import tso
 
-__all__ = ["NotDoneError", "begin", "work"]
+__all__ = ["FilesKind", "RestoreKind"]
 
-log = logging.getLogger("sluice.restore")
+Request = RestoreRequest | FilesRequest
+Summary = RestoreSummary | FilesSummary
 
 
-def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-    """Plan what the form says, see `sluice.etl.restore.form`.
+class RestoreKind(JobKind):
+    """The steps of a restore; its form asks for a restore into files, too."""
 
-    Unless `plan_only` make a job of it, or find the one that was asked for so and isn't over:
-    {"plan": text, "job": its id or None}. Raises RestoreError for what hinders it, and as
-    `create_or_resume`.
-    """
-    check_allowed(settings, said)
-    by = f"airflow {run_id}"
-    files = files_request_from_form(said)
-    if files is not None:
-        kept = _saved_plan(find_open_files_job(settings, files))
-        text = _logged_plan(
-            FilesPlan.from_json(kept) if kept else plan_files(settings, files),
-            plan_only=said["plan_only"],
+    name = RestoreRequest.KIND
+    shows_counts = True
+
+    def check_allowed(self, settings: Settings, said: Mapping[str, Any]) -> None:
+        check_allowed(settings, said)
+
+    def request(self, settings: Settings, said: Mapping[str, Any]) -> Request:
+        return files_request_from_form(said) or restore_request_from_form(said)
+
+    def find(self, settings: Settings, request: Request) -> Job | None:
+        jobs = Jobs.for_pipeline(settings.open_relay())
+        return jobs.find_open(request.KIND, request.to_json())
+
+    def plan(self, settings: Settings, request: Request) -> RestorePlan | FilesPlan:
+        if isinstance(request, FilesRequest):
+            return plan_files(settings, request)
+        return plan_restore(settings, request)
+
+    def saved_plan(self, document: Mapping[str, Any]) -> RestorePlan | FilesPlan:
+        return (FilesPlan if "request" in document else RestorePlan).from_json(document)
+
+    def blocked(self, problems: Iterable[str]) -> RestoreError:
+        return RestoreError("\n".join(problems))
+
+    def create(self, settings: Settings, request: Request, by: str) -> Job:
+        return create_or_resume(settings, request, by)
+
+    def run(self, settings: Settings, job: Job, runner: Runner, show: ShowProgress) -> Summary:
+        return run_restore(settings, job, runner, on_progress=show)
+
+    def cancel(self, settings: Settings, job: Job, runner: Runner) -> Iterable[str]:
+        return self.lines(cancel_restore(settings, job, runner))
+
+    def lines(self, summary: Any) -> Iterator[str]:
+        yield from (f"note     {warning}" for warning in summary.warnings)
+        if summary.state in (CANCELLED, PAUSED):
+            yield from _ended_early(summary)
+            return
+        verified = summary.verified
+        yield (
+            f"{summary.tables} tables are in {summary.to} as they were at"
+            f" {tso.text(summary.until)}: {summary.snapshot_rows:,} rows of the snapshot,"
+            f" {summary.changes:,} row changes and {summary.ddls:,} DDL in"
+            f" {summary.seconds:,.1f} s"
         )
-        return {
-            "plan": text,
-            "job": None if said["plan_only"] else create_or_resume_files(settings, files, by).id,
-        }
-    request = restore_request_from_form(said)
-    kept = _saved_plan(find_open_job(settings, request))
-    text = _logged_plan(
-        RestorePlan.from_json(kept) if kept else plan_restore(settings, request),
-        plan_only=said["plan_only"],
-    )
-    return {
-        "plan": text,
-        "job": None if said["plan_only"] else create_or_resume(settings, request, by).id,
-    }
+        if verified.note:
+            yield f"note     {verified.note}"
+        if verified.tables:
+            yield (
+                f"verified {verified.tables} tables, {verified.rows:,} rows, against what Spark"
+                f" computes from the archive; {verified.with_tidb} of them against TiDB"
+            )
 
 
-def _saved_plan(job: Job | None) -> dict[str, Any] | None:
-    return job.plan() if job is not None else None
+class FilesKind(RestoreKind):
+    """The steps of a restore into files."""
+
+    name = FilesRequest.KIND
+    shows_counts = False
+
+    def run(self, settings: Settings, job: Job, runner: Runner, show: ShowProgress) -> Summary:
+        return run_files(settings, job, runner)
+
+    def cancel(self, settings: Settings, job: Job, runner: Runner) -> Iterable[str]:
+        return self.lines(cancel_files(settings, job, runner))
+
+    def lines(self, summary: Any) -> Iterator[str]:
+        if summary.state in (CANCELLED, PAUSED):
+            yield from _ended_early(summary)
+            return
+        for table in summary.tables:
+            yield f"table    {table.name}: {table.rows:,} rows in {table.file}"
+        yield (
+            f"{len(summary.tables)} tables, {summary.rows:,} rows, are in {summary.folder} as they"
+            f" were at {tso.text(summary.until)}; {summary.made} of them were made and verified now"
+        )
 
 
-def _logged_plan(plan: RestorePlan | FilesPlan, *, plan_only: bool) -> str:
-    """The plan as it was logged. Raises RestoreError for what hinders it."""
-    text = "\n".join(plan.lines())
-    log.info("the plan%s:\n%s", ", of which nothing is done" if plan_only else "", text)
-    if plan.problems:
-        raise RestoreError("\n".join(plan.problems))
-    return text
-
-
-def work(
-    settings: Settings, name: str | None, run_id: str, *, compute: PlanExecutor | None = None
-) -> dict[str, Any]:
-    """Do the job, or go on with it: its result; nothing of no job.
-
-    `compute`: as `run_files`. Raises NotDoneError if it was paused or given up meanwhile, and as
-    `run_restore` and `run_files`.
-    """
-    if name is None:
-        return {}
-    job = Jobs.for_pipeline(settings.open_relay()).get(name)
-    runner = Runner(f"Airflow, run {run_id}")
-    with log_progress(job, log):
-        if job.spec.kind == FILES_KIND:
-            state = run_files(settings, job, runner, compute=compute).state
-        else:
-            summary = run_restore(settings, job, runner)
-            state = summary.state
-            for warning in summary.warnings:
-                log.warning("%s", warning)
-    if state != DONE:
-        raise NotDoneError.of(name, state)
-    return job.status().to_json()["result"] or {}
+def _ended_early(summary: Summary) -> Iterator[str]:
+    if summary.state == PAUSED:
+        yield f"paused: `sluice jobs resume {summary.job}`, or the same command, goes on with it"
+        return
+    yield from (f"stays    {line}" for line in summary.left)
+    but = ", but for what is named" if summary.left else ""
+    yield f"cancelled: what was restored is taken back{but}"

@@ -1,73 +1,164 @@
-"""Verification as Airflow's tasks: one writes the job down, one does it."""
+"""Jobs of the kind `verify`: both sides compared at a live checkpoint."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sluice.etl.copy.form import names_from_lines
+from sluice.etl.display_units import format_size
 from sluice.etl.settings import Settings
-from sluice.etl.tasks.airflow_run import is_scheduled
+from sluice.etl.tasks.job_kinds import JobKind, ShowProgress
+from sluice.etl.verify import Difference, TableResult, VerifySummary
 from sluice.etl.verify.errors import UnequalError
 from sluice.etl.verify.request import AUTO, VerifyRequest
-from sluice.etl.verify.run import KIND, create_verify, run_verify
-from sluice.relay.jobs import DONE, Jobs, NotDoneError, Runner
+from sluice.etl.verify.run import KIND, cancel_verify, create_verify, run_verify
+from sluice.relay.jobs import DONE, Job, Runner
 from sluice.relay.verification_log import CONTINUOUS, Verifications
 
-__all__ = ["NotDoneError", "begin", "work"]
-
-log = logging.getLogger("sluice.verify")
+__all__ = ["VerifyKind", "lines"]
 
 _MAX_JOBS_CHECKED = 50
+_MAX_SHOWN = 5
+_MAX_VALUE_CHARS = 100
 
 
-def begin(settings: Settings, said: Mapping[str, Any], run_id: str) -> str | None:
-    """Make a job of what the form says, or find the one that was asked for so and isn't over: its
-    id. None if nothing is to be compared: Airflow's clock began the run, and the last time isn't as
-    long ago as `[verify] every` says. Raises as `create_verify`.
-    """
-    if is_scheduled(run_id) and (why := not_due(settings)):
-        log.info("%s", why)
-        return None
-    tables = tuple(one.strip() for one in said["tables"] or () if one.strip())
-    request = VerifyRequest(tables, said["how"] or AUTO)
-    jobs = Jobs.for_pipeline(settings.open_relay())
-    if (
-        begun := jobs.find_open(KIND, lambda asked: asked == request.to_json(), planned=True)
-    ) is not None:
-        log.info("going on with the job %s", begun.id)
-        return begun.id
-    return create_verify(settings, request, f"airflow {run_id}").id
+class VerifyKind(JobKind):
+    """The steps of a verification."""
+
+    name = KIND
+    shares_runs = True
+
+    def not_due(self, settings: Settings) -> str:
+        every_ms = settings.verify.every_ms
+        if not every_ms:
+            return "both sides are compared only when asked for: [verify] every is empty"
+        runs = Verifications(settings.open_relay()).runs(_MAX_JOBS_CHECKED)
+        last = next((run for run in runs if run.how != CONTINUOUS and run.state == DONE), None)
+        if last is not None and last.at_ms + every_ms > time.time() * 1000:
+            return (
+                f"{last.job} compared both sides less than [verify] every ="
+                f" {settings.verify.every} ago"
+            )
+        return ""
+
+    def request(self, settings: Settings, said: Mapping[str, Any]) -> VerifyRequest:
+        return VerifyRequest(names_from_lines(said["tables"]), said["how"] or AUTO)
+
+    def create(self, settings: Settings, request: VerifyRequest, by: str) -> Job:
+        return create_verify(settings, request, by)
+
+    def run(
+        self, settings: Settings, job: Job, runner: Runner, show: ShowProgress
+    ) -> VerifySummary:
+        return run_verify(settings, job.id, runner)
+
+    def cancel(self, settings: Settings, job: Job, runner: Runner) -> list[str]:
+        cancel_verify(settings, job.id, runner)
+        return ["cancelled"]
+
+    def lines(self, summary: VerifySummary) -> Iterator[str]:
+        return lines(summary)
+
+    def succeeded(self, summary: VerifySummary) -> bool:
+        return summary.state == DONE and summary.equal
+
+    def check(self, summary: VerifySummary) -> None:
+        if not summary.equal:
+            raise UnequalError.of(summary)
 
 
-def work(settings: Settings, name: str | None, run_id: str) -> dict[str, Any]:
-    """Do the job, or go on with it: its result; nothing of no job.
-
-    Raises UnequalError if both sides aren't equal, NotDoneError if it was paused or given up
-    meanwhile, and as `run_verify`.
-    """
-    if name is None:
-        return {}
-    summary = run_verify(
-        settings, name, Runner(f"Airflow, run {run_id}", group=f"airflow {run_id}")
-    )
-    if summary.state != DONE:
-        raise NotDoneError.of(name, summary.state)
-    if not summary.equal:
-        raise UnequalError.of(summary)
-    return summary.totals()
-
-
-def not_due(settings: Settings) -> str:
-    """Why nothing is to be compared now by the clock; "" if it is."""
-    every_ms = settings.verify.every_ms
-    if not every_ms:
-        return "both sides are compared only when asked for: [verify] every is empty"
-    runs = Verifications(settings.open_relay()).runs(_MAX_JOBS_CHECKED)
-    last = next((run for run in runs if run.how != CONTINUOUS and run.state == DONE), None)
-    if last is not None and last.at_ms + every_ms > time.time() * 1000:
-        return (
-            f"{last.job} compared both sides less than [verify] every = {settings.verify.every} ago"
+def lines(summary: VerifySummary) -> Iterator[str]:
+    """Return the differences as lines for people."""
+    if summary.state != "done":
+        yield (
+            f"{summary.state}: `sluice jobs resume {summary.job}` goes on"
+            if summary.state == "paused"
+            else "cancelled"
         )
-    return ""
+        return
+    for table in summary.unequal:
+        yield from _table_lines(table)
+    yield from (f"{name}: only the downstream has it" for name in summary.only_downstream)
+    for table in summary.tables:
+        yield from (f"note     {table.name}: {note}" for note in table.notes)
+    yield from (f"left out {one.name}: {one.why}" for one in summary.left_out)
+    yield from (f"note     {note}" for note in summary.notes)
+    yield _total(summary)
+
+
+def _table_lines(table: TableResult) -> Iterator[str]:
+    if table.problem:
+        yield f"{table.name}: can't be compared: {table.problem}"
+        return
+    more = f", and more in {table.more} parts that weren't looked at" if table.more else ""
+    yield f"{table.name}: {_rows(table.differences)} of {table.rows:,} differ{more}"
+    for one in table.examples[:_MAX_SHOWN]:
+        yield from _difference_lines(one)
+    if len(table.examples) > _MAX_SHOWN:
+        yield (
+            f"    … `sluice verify --json` and the job's result have {len(table.examples)} of them"
+        )
+
+
+def _difference_lines(one: Difference) -> Iterator[str]:
+    what = {
+        "missing": "is missing downstream",
+        "extra": "is downstream only",
+        "changed": "is another downstream",
+    }
+    times = f", {one.times} times" if one.times > 1 else ""
+    yield f"    {_values(one.key)} {what[one.kind]}{times}"
+    for name in one.columns:
+        assert one.upstream is not None and one.downstream is not None
+        yield (
+            f"        {name}: upstream {_text(one.upstream[name])}, downstream"
+            f" {_text(one.downstream[name])}"
+        )
+    row = one.upstream if one.kind == "missing" else one.downstream if one.kind == "extra" else None
+    if row is not None and row != one.key:
+        yield f"        {_values(row)}"
+    if one.binlog:
+        yield f"        {one.binlog}" + (f", in the window {one.window}" if one.window else "")
+
+
+def _total(summary: VerifySummary) -> str:
+    rate = summary.rows / max(summary.seconds, 1e-3)
+    compared = sum(1 for table in summary.tables if not table.problem)
+    found = (
+        "equal"
+        if summary.equal
+        else f"{_rows(summary.differences)} differ, in {len(summary.unequal)} tables"
+    )
+    if summary.only_downstream:
+        found = f"{found}; {len(summary.only_downstream)} tables are downstream only"
+    if not summary.tables:
+        found = f"nothing was compared, {len(summary.left_out)} tables were left out"
+    whose = "TiDB" if summary.how == "upstream" else "snapshot and archive"
+    return (
+        f"{found}: {compared} tables, {summary.rows:,} rows, about {format_size(summary.bytes)}"
+        f" compared with {whose} at the checkpoint {summary.ts} in {summary.seconds:,.1f} s"
+        f" ({rate:,.0f} rows/s)"
+    )
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _values(row: object) -> str:
+    assert isinstance(row, dict)
+    text = ", ".join(f"{name}={_text(value)}" for name, value in row.items())
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"
+
+
+def _text(value: object) -> str:
+    text = (
+        "NULL"
+        if value is None
+        else f"0x{value.hex()}"
+        if isinstance(value, bytes)
+        else ascii(value)
+    )
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}…"

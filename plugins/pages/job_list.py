@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sluice.etl.settings.pipelines import NamedPipeline
-from sluice.plugins.runs import run_id_from_requester
+from sluice.etl.tasks.job_kinds import dag_run_of
 from sluice.relay.jobs import (
     DONE,
     FAILED,
@@ -23,21 +23,10 @@ from sluice.relay.jobs import (
     JobStatus,
 )
 
-__all__ = ["DAGS", "job_document", "jobs_document", "statuses"]
+__all__ = ["job_document", "jobs_document", "statuses"]
 
 MAX_JOBS_SHOWN = 100
 _MAX_TABLES_SHOWN = 500
-DAGS = {
-    "backfill": "backfill",
-    "snapshot": "snapshot",
-    "bootstrap": "bootstrap",
-    "drill": "restore_drill",
-    "restore": "restore",
-    "restore-files": "restore",
-    "verify": "verify",
-}
-"""The kind of the DAG that does jobs of each kind; others are the command line's."""
-
 _finished_cache: dict[tuple[str, str], JobStatus] = {}
 _finished_cache_lock = threading.Lock()
 _MAX_CACHED = 2000
@@ -117,8 +106,8 @@ def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, An
     tables = progress.pop("tables")
     document.pop("asked")
     document.pop("result")
-    run = run_id_from_requester(status.spec.by)
-    kind = DAGS.get(status.spec.kind)
+    origin = dag_run_of(status.spec)
+    dag, run = origin or ("", "")
     return document | {
         "touches": "" if status.spec.touches.tables == () else str(status.spec.touches),
         "progress": progress
@@ -126,10 +115,8 @@ def _status_document(pipeline: NamedPipeline, status: JobStatus) -> dict[str, An
             "tables": len(tables),
             "tables_done": _unfinished_rank(tables, is_done=status.state == DONE),
         },
-        "run": {"dag": kind, "dag_id": pipeline.dag_id(kind), "id": run}
-        if run is not None and kind
-        else None,
-        "orders": allowed_orders(status, by_dag=run is not None and kind is not None),
+        "run": {"dag": dag, "dag_id": pipeline.dag_id(dag), "id": run} if origin else None,
+        "orders": allowed_orders(status, by_dag=origin is not None),
     }
 
 

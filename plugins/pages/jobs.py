@@ -9,11 +9,12 @@ from starlette.concurrency import run_in_threadpool
 
 from sluice.etl import operate
 from sluice.etl.settings.pipelines import NamedPipeline
+from sluice.etl.tasks.job_kinds import dag_run_of
 from sluice.plugins import runs
 from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, audit_name, perform, recent_actions
 from sluice.plugins.auth import Viewer, require_trigger, username
-from sluice.plugins.pages.job_list import DAGS, job_document, jobs_document
+from sluice.plugins.pages.job_list import job_document, jobs_document
 from sluice.plugins.pipeline_param import PipelineParam, SettingsParam
 from sluice.plugins.response_cache import answer
 from sluice.relay.jobs import CANCEL, PAUSE, PAUSING, RESUME, Jobs
@@ -80,11 +81,7 @@ def _resume(pipeline: NamedPipeline, name: str, user: Any) -> str:
 def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
     said = operate.order_job(pipeline.settings, name, CANCEL, audit_name(user))
     job = _jobs(pipeline).get(name)
-    if (
-        job.status().entry.runner is None
-        and runs.run_id_from_requester(job.spec.by) is not None
-        and job.spec.kind in DAGS
-    ):
+    if job.status().entry.runner is None and dag_run_of(job.spec) is not None:
         try:
             run = _retrigger_dag(pipeline, name, user)
         except runs.NoRunError as error:
@@ -94,17 +91,18 @@ def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
 
 
 def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
-    """Trigger the DAG that the job came from with the same values: it goes on with the job.
+    """Trigger the DAG that the job came from with the same values and the job's id.
 
-    The run's id. Raises NoRunError.
+    Return the run's id. Raises NoRunError.
     """
     spec = _jobs(pipeline).get(name).spec
-    run, kind = runs.run_id_from_requester(spec.by), DAGS.get(spec.kind)
-    if run is None or kind is None:
+    origin = dag_run_of(spec)
+    if origin is None:
         raise runs.NoRunError(
             f"{name} was asked for by {spec.by}", hint=f"`sluice jobs resume {name}`"
         )
-    dag_id = pipeline.dag_id(kind)
+    dag, run = origin
+    dag_id = pipeline.dag_id(dag)
     require_trigger(user, dag_id)
     conf = runs.run_conf(dag_id, run)
     if conf is None:
@@ -114,7 +112,7 @@ def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
                 f"`sluice jobs resume {name}`, or trigger the DAG with the same values by its form"
             ),
         )
-    return runs.trigger(dag_id, conf, username(user))
+    return runs.trigger(dag_id, conf | {"job": name}, username(user))
 
 
 def _jobs(pipeline: NamedPipeline) -> Jobs:

@@ -21,7 +21,7 @@ from sluice.relay.jobs.lease import CANCEL, PAUSE, JobRun
 from sluice.relay.jobs.progress import JobCounts, JobProgress, TableProgress, WorkerProgress
 from sluice.relay.jobs.progress_log import log_progress
 from sluice.relay.jobs.runner import Runner
-from sluice.relay.jobs.spec import JobSpec, WriteScope
+from sluice.relay.jobs.spec import JobSpec, WriteScope, with_landed_end
 from sluice.relay.jobs.state_log import (
     CANCELLED,
     CANCELLING,
@@ -73,4 +73,5 @@ __all__ = [
     "log_progress",
     "run_every",
     "stop_on_orders",
+    "with_landed_end",
 ]

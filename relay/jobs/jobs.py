@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -146,16 +146,19 @@ class Jobs:
     def find_open(
         self,
         kind: str,
-        is_same: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+        asked: Mapping[str, Any] | None = None,
         *,
         planned: bool = False,
     ) -> Job | None:
-        """Return a kind's oldest unfinished job with a request that `is_same` accepts, or None.
+        """Return the oldest unfinished job of a kind that was asked for the same, or None.
 
-        `planned`: only a job with a saved plan.
+        `asked`: as `JobSpec.is_same`; None for whatever was asked. `planned`: only a job whose
+        plan is saved.
         """
         found = (
-            job for job in self.unfinished() if job.spec.kind == kind and is_same(job.spec.asked)
+            job
+            for job in self.unfinished()
+            if job.spec.kind == kind and (asked is None or job.spec.is_same(asked))
         )
         return next((job for job in found if not planned or job.plan() is not None), None)
 

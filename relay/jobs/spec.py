@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from sluice.relay.format_version import parse_json
 
-__all__ = ["JobSpec", "WriteScope"]
+__all__ = ["JobSpec", "WriteScope", "with_landed_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,14 @@ class JobSpec:
     pipeline: str = ""
     """The pipeline of the job, if several read the relay log (`sluice.relay.pipeline_folders`)."""
 
+    def is_same(self, asked: Mapping[str, Any]) -> bool:
+        """Return whether the job was asked for the same.
+
+        An `until` of 0 (see `with_landed_end`) equals the end that was found when it was asked.
+        """
+        open_end = {"until": 0} if asked.get("until") == 0 else {}
+        return {**self.asked, **open_end} == {**asked}
+
     def __str__(self) -> str:
         return (
             f"{self.id} ({self.kind} of {self.touches}, asked for by {self.by},"
@@ -109,6 +117,12 @@ class JobSpec:
         except (KeyError, TypeError) as error:
             raise ValueError(f"no job's specification: {error!r}") from None
         return cls(name, name, asked, WriteScope(""), "a former version of Sluice", made_ms, token)
+
+
+def with_landed_end(request: Any, relay: Any) -> Any:
+    """Return a request with `until` (TSO) set to the end of what is landed now, if it is 0."""
+    last = None if request.until else relay.last()
+    return request if last is None else replace(request, until=last.hi)
 
 
 def parse_spec(name: str, data: bytes) -> JobSpec:

@@ -8,26 +8,16 @@ import json
 import os
 import re
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from sluice.cli import jobs
 from sluice.cli._job_lines import job_lines
 from sluice.etl import load_settings
-from sluice.etl.copy import bootstrap
-from sluice.etl.copy.backfill import run as backfill
-from sluice.etl.history.snapshots import run as snapshots
 from sluice.etl.landing._control import LandingControl
 from sluice.etl.landing._misplaced_rows import MisplacedRowError
 from sluice.etl.operate import orders
-from sluice.etl.restore import estimate as restore
-from sluice.etl.restore.drill import job as drill
-from sluice.etl.restore.files_jobs import FILES_KIND
-from sluice.etl.verify import run as verify
-from sluice.etl.verify.reapply import summary as reapply
 from sluice.relay import INSERT, Control, RelayLog
 from sluice.relay.jobs import DONE, FAILED, Jobs, Runner, TableProgress, WriteScope
 from sluice.relay.jobs import JobCounts as Part
@@ -276,20 +266,3 @@ def test_status_shows_the_jobs_that_are_not_over_how_far_they_are_and_what_they_
         assert job_lines(shown)[0].startswith("backfill: running, ")
         run.end(DONE)
     assert orders(settings)["jobs"] == []
-
-
-def test_jobs_of_every_kind_can_be_resumed_and_cancelled_by_command():
-    assert set(jobs._KINDS) == {
-        backfill.KIND,
-        snapshots.KIND,
-        bootstrap.KIND,
-        drill.KIND,
-        reapply.KIND,
-        restore.KIND,
-        FILES_KIND,
-        verify.KIND,
-    }
-    for module in jobs._KINDS.values():
-        found = import_module(f"sluice.cli.{module}")
-        assert callable(found.run_job), module
-        assert callable(found.cancel_job), module

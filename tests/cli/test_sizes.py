@@ -3,8 +3,8 @@
 import pytest
 
 from sluice.cli._copy_progress import CopyProgress, copy_text
-from sluice.cli._sizes import format_duration, format_size
 from sluice.etl.copy import CopyProgressCounts
+from sluice.etl.display_units import format_duration, format_size
 from sluice.relay.jobs import JobCounts, JobProgress, TableProgress
 
 

@@ -46,6 +46,18 @@ class BackfillTablePlan:
     is_created: bool = False
     only: tuple[str, ...] = ()
 
+    @property
+    def extent(self) -> str:
+        """In which chunks the table is copied, for people."""
+        if not self.key:
+            return ", as one chunk"
+        limits = [
+            f"from {', '.join(self.low)}" if self.low else "",
+            f"before {', '.join(self.high)}" if self.high else "",
+        ]
+        found = ", in ranges of ({}) {}".format(", ".join(self.key), " ".join(filter(None, limits)))
+        return found.rstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
@@ -72,6 +84,24 @@ class BackfillPlan:
         """About how long it takes."""
         return self.rows / (self.rows_per_second or _ESTIMATED_ROWS_PER_S)
 
+    def lines(self) -> list[str]:
+        """Return the plan for people."""
+        tables = "1 table" if len(self.tables) == 1 else f"{len(self.tables)} tables"
+        return [
+            *(
+                f"{self.mode:<8} {table.name}"
+                f"{'' if table.target == table.name else f' to {table.target}'}:"
+                f" {_size(table.rows, table.bytes)}{table.extent}"
+                for table in self.tables
+            ),
+            f"in all   {tables}, {_size(self.rows, self.bytes)}",
+            *([f"takes    about {self.seconds:,.0f} s"] if self.seconds else []),
+            "reads    each chunk as of a moment ago: TiDB keeps what it needs anyway, and its GC"
+            " isn't held back",
+            *(f"note     {note}" for note in self.notes),
+            *(f"stops    {problem}" for problem in self.problems),
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` is the inverse."""
         return asdict(self)
@@ -93,6 +123,10 @@ class BackfillPlan:
                 "notes": tuple(document["notes"]),
             }
         )
+
+
+def _size(rows: int, size: int) -> str:
+    return f"about {rows:,} rows, {size / 1e6:,.1f} MB" if rows else "of unknown size"
 
 
 def make_backfill_plan(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from sluice.etl.display_units import format_size
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Settings
 from sluice.etl.verify.reapply import window_range
@@ -11,7 +13,10 @@ from sluice.etl.verify.reapply.repair_run import repair_notes, repair_problems
 from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.target import ReplayTarget
 from sluice.etl.verify.reapply.window_range import ReplayWindows
+from sluice.relay.jobs import with_landed_end
 from sluice.tidb import tso
+
+_MAX_DDLS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,26 @@ class ReplayPlan:
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
+    def lines(self) -> list[str]:
+        """Return the plan for people."""
+        more = len(self.ddls) - _MAX_DDLS_SHOWN
+        return [
+            f"since    {tso.text(self.since)}",
+            f"until    {tso.text(self.until)}",
+            f"to       {self.to}",
+            f"in all   {self.windows:,} windows, at most {self.changes:,} row changes in"
+            f" {self.transactions:,} transactions, {format_size(self.bytes)} of the relay log",
+            *(f"table    {name}" for name in self.tables),
+            *(f"ddl      {ddl}" for ddl in self.ddls[:_MAX_DDLS_SHOWN]),
+            *([f"ddl      and {more} more"] if more > 0 else []),
+            *(f"note     {note}" for note in self.notes),
+            *(f"stops    {problem}" for problem in self.problems),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return asdict(self)
+
 
 def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
     """What the request comes to, and in `problems` what hinders it.
@@ -41,7 +66,7 @@ def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
     relay errors and OSError.
     """
     relay = settings.open_relay()
-    request, own = request.with_end(relay), request.settings(settings)
+    request, own = with_landed_end(request, relay), request.settings(settings)
     found = window_range.inspect_range(relay, request.since, request.until, own.filters)
     problems, notes = list(found.problems), []
     if not problems and request.is_repair:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sluice.etl.changes.rules import only_tables
 from sluice.etl.settings import Settings, with_target
-from sluice.relay import RelayLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +19,9 @@ class ReplayRequest:
     `rows_per_second` at most, 0 for as many as there can be. Without a target it is a repair: the
     rows that were touched become in the pipeline's own downstream what they are upstream.
     """
+
+    KIND: ClassVar = "reapply"
+    """Kind of the jobs that do it."""
 
     since: int
     until: int
@@ -43,18 +45,6 @@ class ReplayRequest:
         rows = min(own.apply.max_rows, self.rows_per_second or own.apply.max_rows)
         limits = replace(own.apply, mode="atomic", max_rows=rows)
         return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
-
-    def with_end(self, relay: RelayLog) -> ReplayRequest:
-        """With `until` as it is now."""
-        last = None if self.until else relay.last()
-        return self if last is None else replace(self, until=last.hi)
-
-    def is_same(self, other: ReplayRequest) -> bool:
-        """Whether this is what was asked for before.
-
-        Without an end of its own it is the one that was found then.
-        """
-        return self == (other if self.until else replace(other, until=0))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, without secrets; `from_json` is the inverse."""

@@ -14,8 +14,17 @@ from sluice.etl.verify.reapply.into_sink import ReplayIntoSink
 from sluice.etl.verify.reapply.plan import make_replay_plan
 from sluice.etl.verify.reapply.repair_run import repaired_tables, run_repair
 from sluice.etl.verify.reapply.request import ReplayRequest
-from sluice.etl.verify.reapply.summary import KIND, ReplaySummary, consumer_of
-from sluice.relay.jobs import CANCELLED, Job, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
+from sluice.relay.jobs import (
+    CANCELLED,
+    Job,
+    JobCounts,
+    Jobs,
+    Runner,
+    TableProgress,
+    WriteScope,
+    with_landed_end,
+)
 from sluice.relay.retention import Consumers
 
 
@@ -27,15 +36,15 @@ def create_or_resume(settings: Settings, request: ReplayRequest, by: str) -> Job
     """
     relay = settings.open_relay()
     jobs = Jobs.for_pipeline(relay)
-    found = jobs.find_open(KIND, lambda asked: request.is_same(ReplayRequest.from_json(asked)))
+    found = jobs.find_open(request.KIND, request.to_json())
     if found is not None:
         return found
-    request = request.with_end(relay)
+    request = with_landed_end(request, relay)
     if problems := make_replay_plan(settings, request).problems:
         raise ReplayRangeError("\n".join(problems))
     to = downstream_name(request.settings(settings).target)
     tables = repaired_tables(settings, request) if request.is_repair else None
-    return jobs.create(KIND, request.to_json(), WriteScope(to, tables), by)
+    return jobs.create(request.KIND, request.to_json(), WriteScope(to, tables), by)
 
 
 def run_reapply(

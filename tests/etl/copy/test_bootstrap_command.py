@@ -24,8 +24,9 @@ from sluice.etl.downstream.ownership import (
 )
 from sluice.etl.landing import run_land
 from sluice.etl.tasks import bootstrap as tasks
+from sluice.etl.tasks.job_kinds import begin
 from sluice.relay import RelayLog
-from sluice.relay.jobs import PAUSE, Jobs, LeaseLostError
+from sluice.relay.jobs import PAUSE, Jobs, LeaseLostError, NotDoneError
 from sluice.tidb import EtcdClient, Registry
 from tests.cli.typed import ROOT, started, typed
 from tests.etl.copy.copying import RECORDING
@@ -217,10 +218,10 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
         "csv_header": True,
         "escape_backslash": True,
     }
-    planned = tasks.begin(settings, said | {"plan_only": True}, "run 1")
+    planned = begin(settings, "bootstrap", said | {"plan_only": True}, "run 1")
     assert planned["job"] is None and "copy     bank.account" in planned["plan"]
     assert tasks.prepare(settings, None, 2, "run 1") == []
-    job = tasks.begin(settings, said, "run 1")["job"]
+    job = begin(settings, "bootstrap", said, "run 1")["job"]
     shares = tasks.prepare(settings, job, 2, "run 1")
     assert shares == [{"job": job, "share": n, "of": 2} for n in (0, 1)]
     relay = RelayLog.open(settings.relay.url)
@@ -234,13 +235,13 @@ def test_the_tasks_of_the_dag_share_a_copy_which_is_paused_and_goes_on_with_the_
     Jobs(relay.storage).get(job).order(PAUSE, "ann")
     assert tasks.copy_share(settings, shares[0], "run 1")["chunks"] == 0
     with pytest.raises(
-        tasks.NotDoneError,
+        NotDoneError,
         match=r"bootstrap is paused, as was ordered.*trigger the DAG with the same",
     ):
         tasks.finish(settings, job, "run 1")
     with pytest.raises(LeaseLostError, match="bootstrap is paused"):
         tasks.copy_share(settings, shares[1], "run 1")
-    assert tasks.begin(settings, said, "run 2")["job"] == job
+    assert begin(settings, "bootstrap", said, "run 2")["job"] == job
     shares = tasks.prepare(settings, job, 2, "run 2")
     copied = [tasks.copy_share(settings, share, "run 2") for share in reversed(shares)]
     assert copied[0]["rows"] == 8_732  # the second share, then what was left of the first

@@ -21,7 +21,6 @@ from sluice.etl.restore import (
     RestoreRequest,
     RestoreSummary,
     create_or_resume,
-    create_or_resume_files,
     run_files,
     run_restore,
 )
@@ -114,5 +113,5 @@ def restore_files(
     settings: Settings, request: FilesRequest, *, run: PlanExecutor = run_locally
 ) -> FilesSummary:
     return run_files(
-        settings, create_or_resume_files(settings, request, "test"), Runner("test"), compute=run
+        settings, create_or_resume(settings, request, "test"), Runner("test"), compute=run
     )

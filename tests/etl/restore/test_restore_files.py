@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,10 +16,16 @@ import pytest
 from sluice.etl.history.as_of import run_locally
 from sluice.etl.history.as_of.aggregations import AggregateResult, Aggregation
 from sluice.etl.history.as_of.plan import TimeTravelPlan
-from sluice.etl.restore import FilesRequest, RestoreError, RestoreMismatchError, into_files
+from sluice.etl.restore import (
+    FilesRequest,
+    RestoreError,
+    RestoreMismatchError,
+    into_files,
+    run_files,
+)
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
 from sluice.etl.settings.sections import Restore
-from sluice.etl.tasks import restore as tasks
+from sluice.etl.tasks.job_kinds import begin, work
 from tests.etl.relay_from_recording import RECORDINGS
 from tests.etl.restore.restoring import archive_of, restore_files
 
@@ -84,8 +91,11 @@ def test_all_tables_are_restored_and_a_run_that_was_killed_is_gone_on_with(
 
 
 def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told_to(
-    shop: Settings, tmp_path: Path
+    shop: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "sluice.etl.tasks.restore.run_files", partial(run_files, compute=run_locally)
+    )
     folder = tmp_path / "files"
     shop = replace(shop, restore=Restore(folders=[str(tmp_path)]))
     said = {
@@ -95,11 +105,11 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
         "format": "csv",
         "plan_only": True,
     }
-    planned = tasks.begin(shop, said, "a test")
+    planned = begin(shop, "restore", said, "a test")
     assert "table    bank.cart" in planned["plan"] and planned["job"] is None
     assert not folder.exists()
-    job = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
-    made = tasks.work(shop, job, "a test", compute=run_locally)
+    job = begin(shop, "restore", said | {"plan_only": False}, "a test")["job"]
+    made = work(shop, "restore", job, "a test")
     assert made | {"seconds": 0} == {
         "until": MID,
         "folder": str(folder),
@@ -108,15 +118,16 @@ def test_airflows_task_plans_without_a_trace_and_makes_the_files_when_it_is_told
         "made": 1,
         "seconds": 0,
     }
-    again = tasks.begin(shop, said | {"plan_only": False}, "a test")["job"]
-    assert tasks.work(shop, again, "a test", compute=run_locally)["made"] == 0, (
-        "triggered again it finds them"
-    )
+    again = begin(shop, "restore", said | {"plan_only": False}, "a test")["job"]
+    assert work(shop, "restore", again, "a test")["made"] == 0, "triggered again it finds them"
     with pytest.raises(RestoreError, match="holds another restore"):
-        tasks.begin(shop, said | {"tables": ["bank.ledger"]}, "a test")
+        begin(shop, "restore", said | {"tables": ["bank.ledger"]}, "a test")
     with pytest.raises(RestoreError, match="no table had such a name"):
-        tasks.begin(
-            shop, said | {"tables": ["bank.no"], "folder": str(tmp_path / "other")}, "a test"
+        begin(
+            shop,
+            "restore",
+            said | {"tables": ["bank.no"], "folder": str(tmp_path / "other")},
+            "a test",
         )
 
 
@@ -138,7 +149,7 @@ def test_airflows_form_names_only_places_that_the_settings_allow(
         shop, restore=Restore(targets=["/etc/sluice/copies.toml"], folders=["/tmp/allowed"])
     )
     with pytest.raises(RestoreError, match=r"isn't among \[restore\] (targets|folders)"):
-        tasks.begin(allowing, {"until": str(MID), "plan_only": True} | place, "a test")
+        begin(allowing, "restore", {"until": str(MID), "plan_only": True} | place, "a test")
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone_unless_that_is_said(

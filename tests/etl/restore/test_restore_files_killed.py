@@ -14,7 +14,7 @@ from sluice.errors import ours
 from sluice.etl.history.as_of import run_locally
 from sluice.etl.restore import (
     cancel_files,
-    create_or_resume_files,
+    create_or_resume,
     files_folder,
     into_files,
     run_files,
@@ -67,7 +67,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def asked(url: str, folder: Path) -> Job:
-    return create_or_resume_files(settings_of(url), request_for(str(folder)), "test")
+    return create_or_resume(settings_of(url), request_for(str(folder)), "test")
 
 
 def is_held(url: str, job: Job) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.cli._verify_job import lines
 from sluice.etl.downstream import MySQLSession
+from sluice.etl.tasks.verify import lines
 from sluice.etl.verify.checksum import Checksum, ServerColumn, checksum_columns
 from sluice.etl.verify.result import TableResult, VerifySummary
 from sluice.etl.verify.tables import ExcludedTable

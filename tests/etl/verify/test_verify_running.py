@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from sluice.cli import group
 from sluice.etl.settings import Verify
-from sluice.etl.tasks import verify as tasks
+from sluice.etl.tasks.job_kinds import begin, work
+from sluice.etl.tasks.verify import VerifyKind
 from sluice.etl.verify import (
     TableResult,
     VerifyError,
@@ -146,29 +147,32 @@ def test_a_paused_verification_goes_on_with_the_tables_that_are_left(
 def test_the_dag_compares_when_it_is_due_and_fails_for_rows_that_differ(running: Pipeline) -> None:
     running.caught_up()
     form = {"tables": [], "how": "auto"}
-    assert tasks.begin(running.settings, form, "scheduled__1") is None, "only when it is asked for"
+    assert begin(running.settings, "verify", form, "scheduled__1")["job"] is None, (
+        "only when it is asked for"
+    )
     often = replace(running.settings, verify=Verify(every="1h"))
-    name = tasks.begin(often, form, "scheduled__1")
-    assert (name is None) == ("less than" in tasks.not_due(often)), (
+    name = begin(often, "verify", form, "scheduled__1")["job"]
+    assert (name is None) == ("less than" in VerifyKind().not_due(often)), (
         "it was compared a moment ago, by another test"
     )
     table = table_of(running)
     asked = {"tables": [table, " "], "how": "auto"}
-    name = tasks.begin(running.settings, asked, "manual__1")
-    assert name is not None and tasks.begin(running.settings, asked, "run 2") == name, (
+    name = begin(running.settings, "verify", asked, "manual__1")["job"]
+    assert name is not None
+    assert begin(running.settings, "verify", asked, "run 2")["job"] == name, (
         "the one that was begun"
     )
-    assert tasks.work(running.settings, name, "run 1")["compared"] == 1
+    assert work(running.settings, "verify", name, "run 1")["compared"] == 1
     running.downstream(f"INSERT INTO {table} SELECT -1, k, pad FROM {table} LIMIT 1")
     try:
-        name = tasks.begin(running.settings, asked, "run 3")
+        name = begin(running.settings, "verify", asked, "run 3")["job"]
         with pytest.raises(
             UnequalError, match=rf"{table}: 1 rows of .* differ, among them {{'id': -1}}, extra"
         ):
-            tasks.work(running.settings, name, "run 3")
+            work(running.settings, "verify", name, "run 3")
     finally:
         running.downstream(f"DELETE FROM {table} WHERE id = -1")
-    assert tasks.work(running.settings, None, "run 4") == {}
+    assert work(running.settings, "verify", None, "run 4") == {}
 
 
 def test_the_command_says_what_differs_and_its_exit_code_is_1(

@@ -109,9 +109,7 @@ def test_the_open_job_that_is_found_is_the_oldest_of_its_kind_with_that_request(
     second.save_plan({"kind": "verify"})
 
     def found(kind: str, *tables: str, planned: bool = False) -> str | None:
-        job = jobs.find_open(
-            kind, lambda asked: not tables or asked["of"] == list(tables), planned=planned
-        )
+        job = jobs.find_open(kind, {"of": list(tables)} if tables else None, planned=planned)
         return job and job.id
 
     assert (found("verify"), found("base"), found("drill")) == (first.id, other.id, None)

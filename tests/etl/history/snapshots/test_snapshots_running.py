@@ -20,7 +20,7 @@ from sluice.etl.history.snapshots.from_downstream import write_ranges
 from sluice.etl.history.snapshots.request import ARCHIVE, AUTO, DOWNSTREAM, TIDB, SnapshotRequest
 from sluice.etl.history.snapshots.reuse import changed_tables, landed_windows
 from sluice.etl.history.snapshots.run import create_snapshot, plan_snapshot, run_snapshot
-from sluice.etl.tasks import snapshot as tasks
+from sluice.etl.tasks.job_kinds import begin, work
 from sluice.relay import RelayLog
 from sluice.relay.archive import (
     Archive,
@@ -179,18 +179,18 @@ def test_the_dag_makes_a_snapshot_when_one_is_due_or_asked_for(running: Pipeline
     never = replace(settings, archive=replace(settings.archive, snapshots_every=""))
     empty = replace(settings, archive=replace(settings.archive, url=f"{settings.relay.url}/x"))
     for one in (settings, never, empty):
-        assert tasks.begin(one, FORM, "scheduled__2026-11-23") is None
-    assert tasks.begin(settings, {**FORM, "plan_only": True}, "manual__1") is None
-    name = tasks.begin(settings, FORM, "manual__1")
+        assert begin(one, "snapshot", FORM, "scheduled__2026-11-23")["job"] is None
+    assert begin(settings, "snapshot", {**FORM, "plan_only": True}, "manual__1")["job"] is None
+    name = begin(settings, "snapshot", FORM, "manual__1")["job"]
     assert name is not None
-    assert tasks.begin(settings, FORM, "manual__2") == name  # the one that was begun
-    result = tasks.work(settings, name, "manual__1")
+    assert begin(settings, "snapshot", FORM, "manual__2")["job"] == name  # the one that was begun
+    result = work(settings, "snapshot", name, "manual__1")
     assert (
         Archive.open(settings.archive_url)
         .snapshots.get(result["snapshot"])
         .made_from.startswith("the downstream")
     )
-    assert tasks.work(settings, None, "run 1") == {}
+    assert work(settings, "snapshot", None, "run 1") == {}
 
 
 def test_the_command_plans_and_makes_a_snapshot_and_says_what_it_is(

@@ -1,4 +1,4 @@
-"""Bytes and seconds for people."""
+"""Format bytes and seconds for people."""
 
 from __future__ import annotations
 
