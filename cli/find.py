@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -187,8 +188,11 @@ def _printable(text: str) -> str:
 
 
 def _transaction_lines(found: SearchResults, zone: ZoneInfo) -> Iterator[str]:
+    times = Counter(each.commit_ts for each in found.transactions)
+    times.update(each.commit_ts for each in found.ddls)
     for one in found.transactions:
-        yield f"{one.commit_ts}  {_time(one.commit_ts, zone)}  {_rows(one)}"
+        began = f", started at {one.start_ts}" if times[one.commit_ts] > 1 else ""
+        yield f"{one.commit_ts}  {_time(one.commit_ts, zone)}  {_rows(one)}{began}"
         for rows in one.tables:
             yield f"    {_table(rows)}"
 

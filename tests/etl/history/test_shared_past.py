@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli import main
 from sluice.etl.history.find import (
     FoundTransaction,
     SearchQuery,
@@ -58,6 +59,22 @@ def test_find_names_each_of_them(story: SharedStory) -> None:
         (starts(story)[1], 2),
         (starts(story)[0], 1),
     ]
+
+
+def test_the_command_says_when_each_of_them_started(
+    story: SharedStory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path(story.url.removeprefix("file://")).parent / "sluice.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{story.url}"\n'
+        '[downstream]\ntype = "file"\n[file]\ndir = "/nowhere"\n'
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["find", "--config", str(config)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"started at {start}" in said for start in starts(story))
+    assert f"started at {story.now - 21}" not in said
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
