@@ -1,11 +1,10 @@
-"""Volumes that somebody has begun to make: what a killed process, or one that came too late, leaves
-behind.
+"""Track archive segments that are being made, and remove what killed or late makers leave.
 
     <archive>/attempts/<token>.json    {"lo", "hi", "token", "begun_ms", "compacts"}
 
-It is written before the first file of a volume, and removed when the archive's catalogue names the
-volume. Files of one that is left go when no catalogue can name them any more: the archive has gone
-past it, or another compaction of that day has begun.
+The entry is written before the first file of a segment, and removed when the archive's catalogue
+names the segment. Files of an abandoned one are removed when no catalogue can name them any more:
+the archive has gone past it, or another compaction of that day has begun.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = logging.getLogger("sluice.archive")
 _FOLDER = "attempts"
 _NAME = re.compile(r"\d{20}-\d{20}-([0-9a-f]+)\b")
 _ABANDONED_AFTER_MS = 3_600_000
-"""A worker whose driver is gone may write on for a while."""
+"""A worker whose driver is gone may write on for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class PendingSegment:
     """Begins the token in the names of its files."""
     begun_ms: int
     compacts: bool
-    """Whether it is to take the place of volumes that are there."""
+    """Whether it is to replace existing segments."""
 
 
 class PendingSegments:
@@ -52,7 +51,7 @@ class PendingSegments:
         self._storage = storage
 
     def begin(self, lo: int, hi: int, *, compacts: bool = False) -> str:
-        """Durably note that a volume is begun; the token for it, which nobody has had.
+        """Durably note that a segment is begun; return its token, which no other one has had.
 
         Raises OSError.
         """
@@ -90,10 +89,10 @@ class PendingSegments:
 def remove_abandoned(
     archive: Archive, stop: Callable[[], bool], given_up_ms: int = _ABANDONED_AFTER_MS
 ) -> int:
-    """Remove what attempts have left that can't come into the archive any more, whoever wakes up.
+    """Remove files of attempts that can't enter the archive any more, even if their maker wakes up.
 
-    How many files. An attempt is forgotten `given_up_ms` after it began, when no worker of it
-    writes any more. Raises relay errors, OSError.
+    Returns the number of files. An attempt is forgotten `given_up_ms` after it began, when no
+    worker of it writes any more. Raises relay errors, OSError.
     """
     attempts = PendingSegments(archive.storage)
     last = archive.last()

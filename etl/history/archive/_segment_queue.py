@@ -1,7 +1,8 @@
-"""The Spark job that makes a volume of windows: a row goes in, the volume as its entry in the
-catalogue comes out. Workers read the relay log and write the archive themselves; nothing of it
-passes through the JVM. Its files are durable when the job has ended, and mean nothing until the
-archive's catalogue names them.
+"""Make archive segments of windows in Spark jobs.
+
+A row goes in, the segment as its entry in the catalogue comes out. Workers read the relay log and
+write the archive themselves; nothing of it passes through the JVM. The files are durable when the
+job has ended, and mean nothing until the archive's catalogue names them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class SegmentBuilder(Protocol):
         """Be ready for `run`."""
 
     def run(self, task: dict[str, Any]) -> Any:
-        """What becomes of a row: see `sluice.etl.history.archive.worker`.
+        """Return the result of a task's row, see `sluice.etl.history.archive.worker`.
 
         Threads may call it at once.
         """
@@ -63,7 +64,8 @@ WorkerFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class SparkSegmentBuilder:
     """Runs jobs of one function on a Spark Connect server.
 
-    Connects at the first use, and anew after the connection was lost. Threads may run jobs at once.
+    Connects at the first use, and again after the connection was lost. Threads may run jobs at
+    once.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class SparkSegmentBuilder:
             self._connection = spark, TaskFrame(spark, self._function, self._tasks, RESULT_SCHEMA)
 
     def run(self, task: dict[str, Any]) -> Any:
-        """What the function answers to a row. Raises SparkError, which a WorkerError is too."""
+        """Return the function's result for a row. Raises SparkError, and so WorkerError."""
         assert self._connection is not None
         spark, frame = self._connection
         with self._errors.translating():
@@ -107,9 +109,9 @@ class SparkSegmentBuilder:
 
 @dataclass(frozen=True, slots=True)
 class BuiltSegment:
-    """A volume whose files are written, and that no catalogue names yet.
+    """A segment whose files are written, and that no catalogue names yet.
 
-    `stages_ms`: job until its result was taken up; within it what the worker says of itself.
+    `stages_ms`: job until its result was taken up; within it the worker's own stages.
     """
 
     plan: SegmentPlan
@@ -117,7 +119,7 @@ class BuiltSegment:
     stages_ms: dict[str, float]
 
     def report(self, append_ms: float) -> ArchivedSegment:
-        """What to say of it now that the catalogue names it."""
+        """Report the segment, now that the catalogue names it."""
         volume, stages = self.volume, dict(self.stages_ms)
         stages["spark"] = 2 * stages["job"] - sum(stages.values())
         lake = sum(file.bytes for file in volume.lake)
@@ -148,7 +150,7 @@ class SegmentQueue:
         self._running: deque[tuple[SegmentPlan, float, Future[Any]]] = deque()
 
     def submit(self, plans: Iterator[SegmentPlan], begin: Callable[[SegmentPlan], str]) -> None:
-        """Have as many under way as may be. `begin` gives each a token that no other has had."""
+        """Submit as many jobs as may run. `begin` gives each a token that no other one has had."""
         while len(self._running) < self._max_running and (plan := next(plans, None)) is not None:
             if not plan.is_quiet:
                 self._jobs.connect()

@@ -1,10 +1,10 @@
-"""From the relay log into the archive: volume by volume, in order, through Spark's workers.
+"""Archive the relay log segment by segment, in order, through Spark's workers.
 
-Whoever appends continues at the end of the archive's chain, by compare-and-set, so a second
-process, or one that stood still and wakes up, can at most leave files that the catalogue doesn't
-name. The claim is there so that a pass that was taken over from notices soon. Who needs a moment of
-the past works beside the passes: without the claim, and in a Spark session of its own, so that
-theirs goes on undisturbed.
+Each archiver continues at the end of the archive's chain, by compare-and-set. So a second process,
+or one that stood still and wakes up, can at most leave files that the catalogue doesn't name. By
+the claim, a pass that was taken over from notices soon. A caller that needs a moment of the past
+works beside the passes: without the claim, and in a Spark session of its own, so that the passes'
+go on undisturbed.
 """
 
 from __future__ import annotations
@@ -43,21 +43,19 @@ __all__ = ["CONSUMER", "QUIET_MS", "Archiver", "archive_through"]
 log = logging.getLogger("sluice.archive")
 
 CONSUMER = ROLE = "archive"
-"""By this name the archive is among the relay log's consumers: nothing goes from there that isn't
-here.
+"""The archive's name among the relay log's consumers: the relay log removes nothing that isn't
+archived.
 """
 QUIET_MS = 600_000
-"""Windows in which nothing happened are archived at the latest when they span so many ms of the
-upstream's time.
+"""Windows without changes are archived at the latest when they span this much of the upstream's
+time.
 """
 _PEER_TIMEOUT_S = 120.0
-"""How long another archiver may take for one volume."""
+"""How long another archiver may take for one segment."""
 _MAX_MISSED_PASSES = 3
-"""Another pipeline's archiver may leave out so many."""
+"""How many passes another pipeline's archiver may miss."""
 _PEER_TIMEOUT_BESIDE_S = 20.0
-"""The same, where somebody needs a moment: he would rather make a volume that another process
-makes, too.
-"""
+"""The same for a caller that needs a moment: after it, the caller makes the segment itself, too."""
 _CHECK_INTERVAL_S = 0.5
 
 
@@ -69,14 +67,14 @@ def archive_through(
     on_volume: OnSegment | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> ArchiveSummary:
-    """Archive what is landed, at least through `until_ts` (TSO.
+    """Archive what is landed and not archived yet, at least through `until_ts`.
 
-    None: all that is landed now), if it isn't archived yet. For everybody who needs a moment of the
-    past: cheap when there is nothing to do, and no pass that runs is disturbed. `jobs`: where
-    volumes are made, by default on Spark.
+    `until_ts` is a TSO; None: all that is landed now. For callers that need a moment of the past:
+    cheap when there is nothing to do, and no running pass is disturbed. `jobs`: where segments are
+    made, by default on Spark.
 
-    What may pass (Spark or the disk is away) is logged and tried again until `stop` says so;
-    another process that was faster is waited for while it gets on. Raises NotYetLandedError,
+    Transient errors (Spark or the disk is away) are logged and retried until `stop` is true;
+    another process that was faster is waited for while it advances. Raises NotYetLandedError,
     ArchiveGapError, OtherClusterError, relay errors, SparkError.
     """
     with contextlib.closing(Archiver.without_claim(settings, stop, on_volume, jobs)) as archiver:
@@ -119,7 +117,7 @@ class Archiver:
         )
         self._cluster_id: int | None = None
         self._other: tuple[int | None, float] | None = None
-        """Where the archive ended when another process was last seen to get on, and when that was.
+        """Where the archive ended when another process was last seen to advance, and when that was.
         """
         self._waiting = RetryBackoff(log, "archiving")
         self._progress = ArchiveProgressLog()
@@ -133,8 +131,9 @@ class Archiver:
         on_volume: OnSegment | None,
         jobs: SegmentBuilder | None,
     ) -> Archiver:
-        """One that doesn't disturb other processes' passes: without the claim, and in a Spark
-        session of its own.
+        """Make an archiver that doesn't disturb other processes' passes.
+
+        It works without the claim, and in a Spark session of its own.
         """
         jobs = jobs or _on_spark(settings, f"{ROLE} {secrets.token_hex(6)}")
         archiver = cls(settings, stop=stop, on_volume=on_volume, jobs=jobs)
@@ -233,7 +232,7 @@ class Archiver:
         return False
 
     def _windows(self, end: int | None, goal: int) -> Iterator[WindowRecord]:
-        """The landed windows behind `end` with commits through `goal`, without a gap."""
+        """Yield the landed windows behind `end` with commits through `goal`, without a gap."""
         if end is None:
             end = self._beginning()
         for window in self._relay.windows(end, goal):
@@ -263,7 +262,7 @@ class Archiver:
         return begin
 
     def _with_claim(self) -> RoleClaim | None:
-        """The claim, if nobody has taken it over; None beside others."""
+        """Return the claim, if no process has taken it over; None beside others."""
         if self._is_beside:
             return None
         if self._claim is None:

@@ -56,7 +56,7 @@ class CheckSummary:
 
 
 OnRead = Callable[[CheckSummary], None]
-"""Told of each volume that has been read, what was found so far."""
+"""Called after each segment that has been read, with the findings so far."""
 
 
 def check(

@@ -1,8 +1,7 @@
-"""Few large volumes in the place of many small ones: their windows are read from the archive, and
-written as those of the relay log are.
+"""Replace many small archive segments by few large ones.
 
-Of two who compact a day at once the later one goes on, and the other ends; what it has written is
-swept.
+Their windows are read from the archive, and written as those of the relay log are. Of two processes
+that compact a day at once the later one continues, and the other ends; its files are removed.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ def compact(
     on_volume: OnSegment | None = None,
     jobs: SegmentBuilder | None = None,
 ) -> CompactionSummary:
-    """Compact what is worth it, day by day, then remove files that nobody needs; until `stop`.
+    """Compact segments day by day where it is worth it, then remove unneeded files; until `stop`.
 
-    `jobs`: where volumes are made, by default on Spark. What may pass is tried again. Raises relay
+    `jobs`: where segments are made, by default on Spark. Transient errors are retried. Raises relay
     errors, SparkError.
     """
     with contextlib.closing(_CompactionRun(settings, stop, on_volume, jobs)) as compactor:
@@ -162,7 +161,7 @@ class _CompactionRun:
             self._on_volume(report)
 
     def _remove_replaced(self) -> int:
-        """Remove files that nobody needs; how many."""
+        """Remove files that are no longer needed, and return their number."""
         return remove_unreferenced(self._archive, self._open_jobs.is_over) + remove_abandoned(
             self._archive, self._stop
         )

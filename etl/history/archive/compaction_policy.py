@@ -17,7 +17,7 @@ __all__ = ["LARGE_BYTES", "MAX_SEGMENT_BYTES", "compaction_groups"]
 MAX_SEGMENT_BYTES = 512 * 2**20
 """No log file becomes larger by being compacted."""
 LARGE_BYTES = 256 * 2**20
-"""A volume whose log file is as large stays as it is."""
+"""A segment with a log file of this size stays as it is."""
 _TIER_FACTOR = 8
 _SMALL_BYTES = 256 * 2**10
 
@@ -45,8 +45,9 @@ def compaction_groups(
 
 
 def _is_enough(group: Sequence[ArchiveSegment], tier: int) -> bool:
-    """Whether it is worth writing them again: eight of this tier, or one large volume comes of
-    them.
+    """Return whether rewriting the group is worth it.
+
+    It is for eight segments of this tier, or if one large segment comes of them.
     """
     alike = sum(_tier(_size(volume)) == tier for volume in group)
     return alike >= _TIER_FACTOR or (len(group) > 1 and sum(map(_size, group)) >= LARGE_BYTES)

@@ -1,4 +1,4 @@
-"""What can go wrong with archiving, beside what the relay log and Spark say."""
+"""Define the errors of archiving, beside those of the relay log and Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ArchiveGapError(SluiceError):
 
     hint = (
         "bring the relay log's files back from a copy; or give [archive] url another place, where"
-        " an archive begins anew with what the relay log has, and make a snapshot: the old one stays"
+        " a new archive begins with what the relay log has, and make a snapshot: the old one stays"
         " readable"
     )
 

@@ -25,13 +25,13 @@ class SegmentPlan:
 
     windows: tuple[WindowRecord, ...]
     records: bytes
-    """All that the windows' records say, for a worker: see `windows_of`."""
+    """The windows' whole records, for a worker: see `windows_of`."""
     bytes: int
-    """Of the relay log's parts."""
+    """Bytes of the relay log's parts."""
 
     @classmethod
     def from_windows(cls, windows: Sequence[WindowRecord], size: int) -> SegmentPlan:
-        """Of windows with so many bytes in their parts."""
+        """Plan a segment of windows with `size` bytes in their parts."""
         text = RecordEncoder()
         for window in windows:
             text.add(window.to_dict())
@@ -41,7 +41,7 @@ class SegmentPlan:
     def from_records(
         cls, windows: Sequence[WindowRecord], text: RecordEncoder, size: int
     ) -> SegmentPlan:
-        """The same, where `text` has their records."""
+        """Plan a segment of windows whose records are in `text`."""
         return cls(tuple(windows), encode_text(text.to_text()), size)
 
     @property
@@ -87,7 +87,7 @@ def plan_segments(
 
 
 def windows_of(records: bytes) -> list[WindowRecord]:
-    """The windows of a plan, from its records.
+    """Decode the windows of a plan from its records.
 
     Raises ValueError if they were damaged on the way.
     """

@@ -1,4 +1,4 @@
-"""What archiving says of itself: per volume, per pass, and in a line every few seconds."""
+"""Report archiving: per segment, per pass, and in a line every few seconds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PROGRESS_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSegment:
-    """A volume that the archive has now.
+    """A segment that the archive has now.
 
-    `read_bytes` of the relay log's parts; `log_bytes` and `lake_bytes` of what they became, the
-    windows' records among the former. `stages_ms`: job (the Spark job until its result was taken
-    up) and append; within the job what its worker says of itself, and spark, what is left.
+    `read_bytes` of the relay log's parts; `log_bytes` and `lake_bytes` of the files that they
+    became, the windows' records among the former. `stages_ms`: job (the Spark job until its result
+    was taken up) and append; within the job the worker's own stages, and spark, the remainder.
     """
 
     lo: int

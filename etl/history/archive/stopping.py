@@ -10,7 +10,7 @@ from sluice.etl.history.archive.report import ArchivedSegment
 __all__ = ["OnSegment", "Stop", "never_stop", "wait"]
 
 OnSegment = Callable[[ArchivedSegment], None]
-"""Told of each volume that the catalogue names."""
+"""Called with each segment that the catalogue names."""
 Stop = Callable[[], bool]
 
 

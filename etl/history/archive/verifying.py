@@ -23,8 +23,10 @@ _READ_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ReadSegments:
-    """Runs in Spark's Python workers: reads the volumes of its rows, which are in TASK_SCHEMA, and
-    yields for each a row in RESULT_SCHEMA: a JSON list of what is wrong with it.
+    """Runs in Spark's Python workers: read the segments of its rows.
+
+    The rows are in TASK_SCHEMA. For each a row in RESULT_SCHEMA results: a JSON list of the
+    segment's faults.
     """
 
     archive_url: str
@@ -42,7 +44,7 @@ class ReadSegments:
 
 
 def segment_problems(archive: ArchiveLog, volume: ArchiveSegment) -> list[str]:
-    """What is wrong with a volume: each line names a file.
+    """Return a segment's faults: each line names a file.
 
     Raises OSError for a store that can't be reached.
     """
@@ -72,7 +74,7 @@ def _log_problems(archive: ArchiveLog, volume: ArchiveSegment) -> Iterator[str]:
         ("changes by table", tables, dict(volume.tables)),
     ):
         if there != noted:
-            yield f"{archive.url}/{volume.index.path}: {there} {what}, the catalogue says {noted}"
+            yield f"{archive.url}/{volume.index.path}: {there} {what}, the catalogue has {noted}"
 
 
 def _lake_file_problem(storage: Storage, file: LakeFile) -> str:
@@ -87,7 +89,7 @@ def _lake_file_problem(storage: Storage, file: LakeFile) -> str:
         return f"{where}: the file is missing"
     if (size, crc) != (file.bytes, file.crc32c):
         return (
-            f"{where}: {size} bytes with CRC-32C {crc:#010x}, the catalogue says {file.bytes} with"
+            f"{where}: {size} bytes with CRC-32C {crc:#010x}, the catalogue has {file.bytes} with"
             f" {file.crc32c:#010x}"
         )
     return ""

@@ -38,20 +38,21 @@ RESULT_SCHEMA = pa.schema([("result", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class BuildSegments:
-    """Runs in Spark's Python workers: makes a volume for each of its rows, which are in
-    TASK_SCHEMA, and yields it as JSON in RESULT_SCHEMA. Nothing of a volume is in here, so that it
-    is the same object from job to job.
+    """Runs in Spark's Python workers: make a segment for each of its rows.
+
+    The rows are in TASK_SCHEMA, the segments JSON in RESULT_SCHEMA. Nothing of a segment is in
+    here, so that it is the same object from job to job.
     """
 
     source_url: str
-    """Where the windows' parts are: the relay log, or the archive itself."""
+    """The URL of the windows' parts: the relay log, or the archive itself."""
     archive_url: str
     lake: str = "all"
-    """As the setting `[archive] lake`."""
+    """The setting `[archive] lake`."""
 
     @classmethod
     def from_settings(cls, settings: Settings, source_url: str) -> BuildSegments:
-        """As the settings say, from windows whose parts are at `source_url`."""
+        """Make it from the settings, for windows whose parts are at `source_url`."""
         return cls(source_url, settings.archive_url, settings.archive.lake)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,9 +70,11 @@ class BuildSegments:
 
 
 def build_segment(work: BuildSegments, task: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """The volume of a task, durable but for the catalogue, and how long what took: {"volume",
-    "stages_ms"}. `token` goes into the names of its files. Raises relay errors, OSError, and what
-    the lake can't say of a change.
+    """Make a task's segment, durable but for the catalogue.
+
+    Returns {"volume", "stages_ms"}: the segment and the durations of its stages. `token` goes into
+    the names of its files. Raises relay errors, OSError, and errors of changes that the lake can't
+    represent.
     """
     began = time.perf_counter()
     windows = windows_of(task["records"])
@@ -104,7 +107,7 @@ class _TeeToLake:
         self.ms = 0.0
 
     def take(self, window: WindowRecord, changes: pa.RecordBatch) -> None:
-        """The next changes, of the same window as those before or of a later one."""
+        """Add the next changes, of the same window as those before or of a later one."""
         began = time.perf_counter()
         while self._at is not window:
             self._next_window()
@@ -112,7 +115,7 @@ class _TeeToLake:
         self.ms += (time.perf_counter() - began) * 1000
 
     def finish(self) -> tuple[LakeFile, ...]:
-        """The files, when there are no more changes."""
+        """Return the files, when there are no more changes."""
         began = time.perf_counter()
         while self._next_window():
             pass

@@ -1,8 +1,8 @@
-"""Tables of the past: any of them as of any moment of the archive, computed by Spark from a snapshot
-and the changes since, without a database and without what applies changes downstream: so it can
-judge that as well.
+"""Compute tables of the past as of any moment of the archive.
 
-What only the client needs is imported on first use: Spark's workers come through this door, too.
+Spark computes them from a snapshot and the changes since, without a database and without the code
+that applies changes downstream: so the result can verify that as well. What only the client needs
+is imported on first use, as Spark's workers import this package, too.
 """
 
 from __future__ import annotations

@@ -17,16 +17,18 @@ from sluice.tidb.codec.columnar import arrow_type
 from sluice.tidb.schema import Column
 
 PLACE_COLUMN = "place "
-"""Of a changed image: twice the number of the change in its piece, and one more for a new image. No
-name for a column in TiDB, which allows none that ends with a blank; nor is COMMIT_TS.
+"""A changed image's place: twice the number of the change in its piece, and one more for a new
+image. No name for a column in TiDB, which allows none that ends with a blank; nor is COMMIT_TS.
 """
 COMMIT_TS_COLUMN = "commit ts "
 _MAX_SHOWN_CHARS = 500
 
 
 def apply_changes(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Table:
-    """`rows` after the changes whose images, in order, are `images`: the columns of the version,
-    PLACE and COMMIT_TS. Raises AsOfError for a change that contradicts what is there.
+    """Return `rows` after the changes whose images, in order, are `images`.
+
+    These have the columns of the version, PLACE and COMMIT_TS. Raises AsOfError for a change that
+    contradicts the rows.
     """
     if not images.num_rows:
         return rows
@@ -93,8 +95,8 @@ def _contradiction(version: TableVersion, images: pa.Table, at: int) -> str:
     )
     return (
         f"{version.table.full_name}: at commit_ts {images[COMMIT_TS_COLUMN][at].as_py()} a row"
-        f" {what}: {_shown(version, images, at)}. The log, or the snapshot it goes on from, isn't what"
-        " the upstream had"
+        f" {what}: {_shown(version, images, at)}. The log, or the snapshot before it, isn't what the"
+        " upstream was"
     )
 
 
@@ -115,7 +117,7 @@ def _text(value: pa.Scalar) -> str:
 
 
 def _by_values(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Table:
-    """Rows that agree in every value are interchangeable: how many come and go is all that counts."""
+    """Apply images to a table without a key, where only the number of equal rows counts."""
     puts = images[PLACE_COLUMN].to_numpy() & 1 == 1
     pool = _columns_together(version, rows, images.filter(pa.array(puts)))
     removed = images.filter(pa.array(~puts))
@@ -136,10 +138,10 @@ def _by_values(version: TableVersion, rows: pa.Table, images: pa.Table) -> pa.Ta
 
 
 def _identifying_columns(version: TableVersion) -> Iterator[list[Column]]:
-    """By which columns a row is looked for that is to go: all of them.
+    """Yield the column sets by which a row to remove is looked for, all columns first.
 
-    While TiDB drops a column old images come without it; and what a snapshot has fewer digits of tells
-    nothing.
+    While TiDB drops a column old images come without it. A column of which a snapshot has fewer
+    digits identifies nothing.
     """
     yield version.identity
     staying = [column for column in version.identity if column.name not in version.leaving]
@@ -158,7 +160,7 @@ def match_removed(there: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _occurrence_numbers(numbers: np.ndarray) -> np.ndarray:
-    """The how-manieth of its number each one is, from 0."""
+    """Return for each number how often it occurred before, from 0."""
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers) if len(numbers) else np.zeros(0, np.int64)
     found = np.empty(len(numbers), np.int64)

@@ -76,8 +76,9 @@ class WriteSnapshotFiles:
 
 @dataclass(frozen=True, slots=True)
 class CollectDiff:
-    """What is different at a moment from what was at an earlier one, see
-    `sluice.etl.history.as_of.diff`, as Arrow IPC streams.
+    """Collect the differences between a moment and an earlier one, as Arrow IPC streams.
+
+    See `sluice.etl.history.as_of.diff`.
     """
 
     earlier: int
@@ -94,7 +95,7 @@ class CollectDiff:
 
 
 def to_ipc(rows: pa.Table) -> bytes:
-    """An Arrow IPC stream; `from_ipc` is the inverse."""
+    """Encode rows as an Arrow IPC stream; `from_ipc` is the inverse."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as writer:
         writer.write_table(rows)

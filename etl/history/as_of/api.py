@@ -1,5 +1,6 @@
-"""Tables of the past: as of a moment, or what became different between two, from the archive and
-its snapshots.
+"""Query tables of the past: as of a moment, or the differences between two.
+
+They come from the archive and its snapshots.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from sluice.relay.archive import Archive, SnapshotFile
 from sluice.tidb import tso
 
 PlanExecutor = Callable[[TimeTravelPlan, Aggregation], Iterator[AggregateResult]]
-"""Where a plan is carried out: `SparkExecution`, or
-`sluice.etl.history.as_of.by_spark.run_locally`.
+"""Where a plan is executed: `SparkExecution`, or `sluice.etl.history.as_of.by_spark.run_locally`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TimeTravelQuery:
-    """What `tables_as_of` and `differences_between` give: nothing is read before one of the methods
-    is called, each of which computes anew. They raise AsOfError, relay errors, RemovedError,
-    SparkError.
+    """A query of `tables_as_of` or `differences_between`.
+
+    Nothing is read before one of the methods is called, each of which computes again. They raise
+    AsOfError, relay errors, RemovedError, SparkError.
     """
 
     archive_url: str
@@ -61,13 +62,14 @@ class TimeTravelQuery:
 
     @property
     def skipped(self) -> tuple[int, ...]:
-        """Commit timestamps of transactions that are left out, since operators had them left out."""
+        """Return commit timestamps of transactions that are missing, by operators' overrides."""
         return self.asked.skipped
 
     def rows(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """Chunks of rows with their table's name, in no order: the stored columns but those left
-        out, in types and texts of `sluice.tidb.rows.arrow_schema`. There is no chunk of a table
-        without rows.
+        """Yield chunks of rows with their table's name, in no order.
+
+        They have the stored columns but those left out, in types and texts of
+        `sluice.tidb.rows.arrow_schema`. There is no chunk of a table without rows.
         """
         for result in self._results(CollectRows()):
             for batch in from_ipc(result.payload):
@@ -81,7 +83,10 @@ class TimeTravelQuery:
         return found
 
     def part_sums(self, parts: int) -> dict[str, PartSums]:
-        """Of each table in so many parts, see `sluice.etl.history.as_of.hash_partitions`."""
+        """Return each table's sums in `parts` parts.
+
+        See `sluice.etl.history.as_of.hash_partitions`.
+        """
         found = {name: PartSums(parts) for name in self.tables}
         for result in self._results(CollectPartSums(parts)):
             found[result.name].add_all(PartSums.from_json(json.loads(result.payload)))
@@ -90,8 +95,9 @@ class TimeTravelQuery:
     def part_rows(
         self, parts: int, wanted: Mapping[str, Sequence[int]]
     ) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """The rows of some parts of some tables, with their table's name: `compared_columns`, in no
-        order.
+        """Yield the rows of some parts of some tables, with their table's name.
+
+        They have the `compared_columns`, in no order.
         """
         for result in self._results(CollectPartRows(parts, wanted)):
             for batch in from_ipc(result.payload):
@@ -100,8 +106,10 @@ class TimeTravelQuery:
     def files(
         self, folder: str, on_file: Callable[[str, SnapshotFile], None] = lambda name, file: None
     ) -> dict[str, list[SnapshotFile]]:
-        """The rows as files of a snapshot, written by Spark's workers below `folder` of the archive, by
-        table. `on_file` is called with each one's table as it comes.
+        """Write the rows as files of a snapshot, by Spark's workers, and return them by table.
+
+        They are below `folder` of the archive. `on_file` is called with each one's table as it
+        comes.
         """
         found: dict[str, list[SnapshotFile]] = {name: [] for name in self.tables}
         for result in self._results(WriteSnapshotFiles(self.archive_url, folder)):
@@ -111,20 +119,21 @@ class TimeTravelQuery:
         return found
 
     def differences(self) -> Generator[tuple[str, pa.RecordBatch], None, None]:
-        """What became different between the two moments, by table, see
-        `sluice.etl.history.as_of.diff`; of tables that there are at both, under one name.
+        """Yield the differences between the two moments, by table.
+
+        See `sluice.etl.history.as_of.diff`; of tables that exist at both, under one name.
         """
         for result in self._results(CollectDiff(*self.moments)):
             for batch in from_ipc(result.payload):
                 yield result.name, batch
 
     def diff_schemas(self) -> dict[str, pa.Schema]:
-        """The columns of `differences`, by table."""
+        """Return the columns of `differences`, by table."""
         earlier, later = (self.asked.versions[moment] for moment in self.moments)
         return {name: diff_schema(earlier[name], later[name]) for name in later if name in earlier}
 
     def row_schemas(self) -> dict[str, pa.Schema]:
-        """The columns of `rows`, by table."""
+        """Return the columns of `rows`, by table."""
         return {
             name: schema(version.columns)
             for name, version in self.asked.versions[self.moments[-1]].items()
@@ -153,11 +162,13 @@ def tables_as_of(
     ignored: Collection[int] = (),
     run: PlanExecutor | None = None,
 ) -> TimeTravelQuery:
-    """Tables (`schema.table` then, also with * and ?) as of `ts` (TSO): every transaction committed
-    through it, and no other. What is landed and not archived yet is archived first.
+    """Query tables as of `ts` (TSO): every transaction committed through it, and no other.
+
+    `tables` are `schema.table` then, also with * and ?. What is landed and not archived yet is
+    archived first.
 
     `ignored`: commit timestamps of transactions to be left out. `run`: `SparkExecution` unless
-    something else is given. Raises AsOfError with the table and what hinders, errors of
+    something else is given. Raises AsOfError with the table and the reason, errors of
     `sluice.etl.history.archive.archive_through`, relay errors.
     """
     return _build_query(settings, (ts,), tables, ignored, run)
@@ -194,9 +205,9 @@ def _build_query(
 
 
 def _snapshots(archive: Archive, moment: int, ids: dict[int, str]) -> Iterator[SnapshotStart]:
-    """The snapshots at or before a moment, from the newest to the oldest.
+    """Yield the snapshots at or before a moment, from the newest to the oldest.
 
-    `ids` learns which they are, by timestamp.
+    `ids` learns their ids, by timestamp.
     """
     while (snapshot := archive.snapshots.latest(moment)) is not None:
         source = SnapshotSource.from_snapshot(archive.url, snapshot)

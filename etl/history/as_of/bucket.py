@@ -1,6 +1,4 @@
-"""One bucket: the rows of a family's tables that fall into it, from the base through all changes
-and DDL.
-"""
+"""Compute one bucket: its rows of a group's tables, from the snapshot through changes and DDL."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ Results = dict[tuple[int, str], pa.Table]
 
 
 def compute_bucket(family: TableGroup, pieces: Iterable[ShufflePiece]) -> Results:
-    """The rows of a bucket at each moment that is asked for.
+    """Compute the rows of a bucket at each requested moment.
 
     `pieces` by step, table, task and number. Raises AsOfError.
     """
@@ -80,7 +78,7 @@ class _StepReader:
 
 
 def _rows(pieces: Iterable[ShufflePiece]) -> pa.Table:
-    """The rows of pieces as one table, images with places that go on from piece to piece."""
+    """Join the rows of pieces into one table, images with places that go on from piece to piece."""
     found, begin = [], 0
     for piece in pieces:
         rows = pa.ipc.open_stream(piece.rows).read_all()

@@ -1,6 +1,8 @@
-"""A plan by Spark: workers read portions of the log and chunks of the snapshot and deal rows to
-buckets, others bring each bucket through changes and DDL. Nothing but what `Aggregation` makes of
-the rows comes back.
+"""Execute a plan by Spark.
+
+Workers read portions of the log and chunks of the snapshot and distribute rows to buckets, others
+bring each bucket through changes and DDL. Only the result of `Aggregation` over the rows comes
+back.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ class SparkExecution:
                     for row in batch.to_pylist():
                         yield AggregateResult(**row)
             finally:
-                with contextlib.suppress(Exception):  # whoever asked may have had enough
+                with contextlib.suppress(Exception):  # the caller may have closed the generator
                     spark.interruptAll()
                 spark_session.close(spark)
 
 
 def ordered_pieces(spark: Any, plan: TimeTravelPlan) -> Any:
-    """The frame of a plan's pieces, each bucket's together and in order."""
+    """Return the frame of a plan's pieces, each bucket's together and in order."""
     tasks = pa.table({"number": pa.array(range(len(plan.tasks)), pa.int32())}, schema=TASKS)
     dealt = TaskFrame(spark, Shuffle(plan), TASKS, PIECES).of(tasks)
     return dealt.repartition(plan.buckets, "bucket").sortWithinPartitions(*_ORDER)
@@ -65,7 +67,7 @@ def ordered_pieces(spark: Any, plan: TimeTravelPlan) -> Any:
 
 @contextlib.contextmanager
 def restored_errors() -> Iterator[None]:
-    """An AsOfError that left a worker is one again."""
+    """Restore an AsOfError that a worker raised."""
     try:
         yield
     except WorkerError as error:
@@ -78,7 +80,7 @@ RESULT_TYPES = "moment long, name string, payload binary"
 
 
 def run_locally(plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
-    """The same in this process, without Spark: for tests, and where there is little."""
+    """Execute a plan in this process, without Spark: for tests, and for little data."""
     found: dict[int, list[ShufflePiece]] = {}
     for number in range(len(plan.tasks)):
         for batch in shuffle_pieces(plan, number):

@@ -61,7 +61,7 @@ class BucketTables:
         before: Mapping[int, TableVersion],
         left: Mapping[int, tuple[TableVersion, pa.Table]],
     ) -> tuple[TableVersion, pa.Table] | None:
-        """What a table was, and its rows; None if it is new."""
+        """Return a table's version before the DDL, and its rows; None if it is new."""
         if table_id in before:
             return before[table_id], self.rows[table_id]
         if ddl.type in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA):
@@ -95,13 +95,13 @@ class BucketTables:
         )
 
     def _partitions(self, ddl: DdlJob, version: TableVersion, rows: pa.Table) -> np.ndarray:
-        """The id of the partition of each row."""
+        """Return the id of the partition of each row."""
         table = version.table
         if table.id in self._misplaced:
             raise AsOfError(
                 f"{ddl.title}, `{ddl.query[:200]}`: an EXCHANGE PARTITION before it put rows into"
                 f" {table.full_name} that belong to other partitions (WITHOUT VALIDATION), so which"
-                " rows go can't be told"
+                " rows go is unknown"
             )
         try:
             found = [partition_of(table, row) or -1 for row in _partition_rows(version, rows)]
@@ -111,7 +111,7 @@ class BucketTables:
 
 
 def _partition_rows(version: TableVersion, rows: pa.Table) -> list[dict[str, Any]]:
-    """The rows, with the columns that may say which partition they are in."""
+    """Return the rows, with the columns that may decide their partition."""
     info = version.table.partition or {}
     said = f"{info.get('expr') or ''} {info.get('columns') or ''}".lower()
     names = [column.name for column in version.columns if column.name.lower() in said]
@@ -142,7 +142,7 @@ def _changed_values(
     if new.not_null and not old.not_null and values.null_count:
         raise AsOfError(
             f"{ddl.title}, `{ddl.query[:200]}`: {table.full_name}.{new.name} held NULL, for which"
-            " TiDB put in what its clock or its mode said"
+            " TiDB put in a value of its clock or its mode"
         )
     if not is_converted(old, new):
         return _with_fraction(old, new, values)
@@ -161,7 +161,7 @@ def _changed_values(
 
 
 def _with_fraction(old: Column, new: Column, values: pa.Array) -> pa.Array:
-    """A time that is given more digits of a second isn't rewritten: it is read with more of them."""
+    """Add digits of a second to times: TiDB doesn't rewrite them, but reads them with more."""
     if new.kind not in _TIMES or new.fsp <= old.fsp:
         return values
     more = ("" if old.fsp else ".") + "0" * (new.fsp - old.fsp)

@@ -18,8 +18,10 @@ INSERTED, DELETED, CHANGED = "inserted", "deleted", "changed"
 
 
 def diff_schema(before: TableVersion, after: TableVersion) -> pa.Schema:
-    """`change`, then ``old.<column>`` of each column of the table before, ``new.<column>`` of each
-    after.
+    """Return the schema of differences.
+
+    It is `change`, then ``old.<column>`` of each column of the table before, ``new.<column>`` of
+    each after.
     """
     old = [field.with_name(f"old.{field.name}") for field in schema(before.columns)]
     new = [field.with_name(f"new.{field.name}") for field in schema(after.columns)]
@@ -59,7 +61,7 @@ def diff_rows(before: TableVersion, old: pa.Table, after: TableVersion, new: pa.
 def _matching_places(
     old: np.ndarray, old_at: np.ndarray, new: np.ndarray, new_at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The places of equal codes, each of which both have as often."""
+    """Return the places of equal codes, as many of each as both sides have."""
     return old_at[np.argsort(old[old_at], kind="stable")], new_at[
         np.argsort(new[new_at], kind="stable")
     ]

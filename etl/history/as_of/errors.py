@@ -1,4 +1,4 @@
-"""What is said where a table as of a moment can't be told."""
+"""Define the errors of tables that can't be computed as of a moment."""
 
 from __future__ import annotations
 
@@ -10,5 +10,8 @@ from sluice.errors import SluiceError
 class AsOfError(SluiceError):
     """A table as of a moment that can't be computed exactly; names the table, and where it ends."""
 
-    hint = "ask for another moment, or begin with a snapshot that was made after it: `sluice snapshot make`"
+    hint = (
+        "ask for another moment, or begin with a snapshot that was made after it: `sluice snapshot"
+        " make`"
+    )
     exit_code: ClassVar[int] = 1

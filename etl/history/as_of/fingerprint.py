@@ -1,6 +1,4 @@
-"""What a table's rows are, in 128 bits: equal for the same rows in whatever order, from wherever
-they were read.
-"""
+"""Fingerprint a table's rows in 128 bits: equal for the same rows, whatever order and source."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ _HALF = 32
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`digest` is the sum of the rows' digests, modulo 2^128, so those of parts add up to that of
-    the whole.
+    """A fingerprint: `digest` is the sum of the rows' digests, modulo 2^128.
+
+    So those of parts add up to that of the whole.
     """
 
     rows: int = 0
@@ -41,14 +40,16 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, document: Any) -> Fingerprint:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(int(document["rows"]), int(document["digest"], 16))
 
 
 def fingerprint(table: Table, batches: Iterable[pa.RecordBatch | pa.Table]) -> Fingerprint:
-    """Of rows of `table`: its writable columns count, by name whatever their order, in types and
-    texts of `sluice.tidb.rows.arrow_schema`. What databases compute themselves, generated columns,
-    is left out.
+    """Fingerprint rows of `table`.
+
+    Its writable columns count, by name whatever their order, in types and texts of
+    `sluice.tidb.rows.arrow_schema`. What databases compute themselves, generated columns, is left
+    out.
     """
     columns = compared_columns(table)
     found = Fingerprint()
@@ -58,7 +59,7 @@ def fingerprint(table: Table, batches: Iterable[pa.RecordBatch | pa.Table]) -> F
 
 
 def compared_columns(table: Table) -> list[Column]:
-    """The columns that count, in an order that is the same wherever a table is."""
+    """Return the columns that count, in an order that is the same wherever a table is."""
     return sorted(table.writable_columns, key=lambda column: folded(column.name))
 
 

@@ -1,6 +1,4 @@
-"""Tables of the past as Spark frames, for queries that Spark itself answers: the rows stay in
-Spark.
-"""
+"""Give tables of the past as Spark frames, for queries that Spark answers: rows stay in Spark."""
 
 from __future__ import annotations
 
@@ -47,14 +45,14 @@ class TableFrames:
         self.tables = tables
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        """The few rows of a query. Raises AsOfError, SparkError."""
+        """Return the few rows of a query. Raises AsOfError, SparkError."""
         with restored_errors(), ErrorTranslator().translating():
             return [tuple(row) for row in self.spark.sql(statement).collect()]
 
 
 @contextlib.contextmanager
 def as_frames(past: TimeTravelQuery, server: Spark, session_name: str) -> Iterator[TableFrames]:
-    """The tables of `past` as frames with the lake's types, in a session on `server`.
+    """Open the tables of `past` as frames with the lake's types, in a session on `server`.
 
     No more than one process at a time has a session of that name. Raises AsOfError, SparkError.
     """

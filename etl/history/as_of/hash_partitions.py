@@ -1,6 +1,7 @@
-"""A table in parts: each row belongs to one by the bytes of its key, so that two readings of a
-table, here and on Spark, can be compared part by part, and only the rows of parts that differ need
-to travel.
+"""Distribute a table's rows to parts by the bytes of their keys.
+
+So two readings of a table, here and on Spark, can be compared part by part, and only the rows of
+parts that differ need to be transferred.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ _SIGNED_ZEROS = ("double",)
 
 @dataclass(slots=True)
 class PartSums:
-    """Of each part how many rows it has and the sums of their digests, in two lanes of 64 bits
-    modulo 2^64: equal for the same rows in whatever order. A part without rows has zeros.
+    """Each part's row count and the sums of its digests.
+
+    The sums are in two lanes of 64 bits modulo 2^64: equal for the same rows in whatever order. A
+    part without rows has zeros.
     """
 
     parts: int
@@ -45,7 +48,7 @@ class PartSums:
         return int(self.sums[0].sum())
 
     def add(self, table: Table, batch: pa.RecordBatch | pa.Table) -> None:
-        """Take rows in: `compared_columns` in types and texts of `sluice.tidb.rows.arrow_schema`."""
+        """Add rows: `compared_columns` in types of `sluice.tidb.rows.arrow_schema`."""
         if not batch.num_rows:
             return
         upper, lower, at = _digests(table, batch, self.parts)
@@ -58,7 +61,7 @@ class PartSums:
         self.sums += other.sums
 
     def differing(self, other: PartSums) -> list[int]:
-        """The numbers of the parts that aren't the same."""
+        """Return the numbers of the parts that differ."""
         return [int(number) for number in np.flatnonzero((self.sums != other.sums).any(axis=0))]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class PartSums:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         found = cls(int(document["parts"]))
         at = np.array(document["at"], np.int64)
         for lane, values in zip(found.sums, document["sums"], strict=True):
@@ -81,8 +84,10 @@ class PartSums:
 
 
 def key_columns_of(table: Table) -> list[Column]:
-    """By what rows are the same on both sides: the key that finds them downstream, else all that is
-    compared. A key that a database computes isn't in what is read, so there all counts, too.
+    """Return the columns by which rows are the same on both sides.
+
+    They are the key that finds rows downstream, else all that is compared. A key that a database
+    computes isn't in what is read, so there all count, too.
     """
     key = lookup_key_columns(table)
     return key if key and not any(column.generated for column in key) else compared_columns(table)
@@ -91,7 +96,7 @@ def key_columns_of(table: Table) -> list[Column]:
 def rows_of_parts(
     table: Table, batch: pa.RecordBatch | pa.Table, parts: int, wanted: Sequence[int]
 ) -> pa.Table:
-    """The rows of some parts."""
+    """Return the rows of some parts."""
     rows = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
     if not rows.num_rows:
         return rows

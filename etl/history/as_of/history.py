@@ -1,5 +1,7 @@
-"""What window records say of tables between two moments: the DDL in order, each with the tables it
-changes as they were, and which tables there are at each moment that is asked for. No row is read.
+"""Read the tables' schema changes between two moments from window records.
+
+They are the DDL in order, each with the tables it changes as they were, and the tables that exist
+at each requested moment. No row is read.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class SchemaChangeLog:
     unknown: dict[int, Table] = field(default_factory=dict)
     """Those of which there is no more than a definition."""
     ddls: list[DdlJob] = field(default_factory=list)
-    """With `before`."""
+    """The DDL jobs, with `before`."""
     dropping: list[tuple[int, int, int]] = field(default_factory=list)
     """(lo, hi, table id) of windows in which rows may take the place of others whose partition is
     about to be dropped.
@@ -41,7 +43,7 @@ class SchemaChangeLog:
     brings: Callable[[Table], frozenset[str]] = lambda table: frozenset()
     """The stored generated columns of which the snapshot at the start holds values."""
     may_lack: bool = False
-    """Whether stored generated columns may be left out, as nothing tells their values."""
+    """Whether stored generated columns may be left out, as their values are unknown."""
     tables_at: dict[int, dict[int, Table]] = field(default_factory=dict)
     """The tables there are, by id, at each of `moments`."""
 
@@ -67,7 +69,7 @@ class SchemaChangeLog:
         return dict(sorted(found.items()))
 
     def _hint(self, name: str, moment: int) -> str:
-        """The last DDL about it before the moment, or the first one after it."""
+        """Return the last DDL about it before the moment, or the first one after it."""
         own = [ddl for ddl in self.ddls if _is_about(ddl, name)]
         earlier = [ddl for ddl in own if ddl.commit_ts <= moment]
         for ddl in earlier[-1:] or own[:1]:
@@ -77,7 +79,7 @@ class SchemaChangeLog:
             return ""
         return (
             f": nothing was found of it in what was committed after {tso.text(self.start_ts)}, and"
-            " no snapshot tells what there was before"
+            " no snapshot has what there was before"
         )
 
 
@@ -91,7 +93,10 @@ def _is_users(table: Table) -> bool:
 
 
 def _unknown_table_hint(name: str) -> str:
-    return f"look for {name} at another moment, or have a snapshot made that holds it: `sluice snapshot make`"
+    return (
+        f"look for {name} at another moment, or make a snapshot that holds it: `sluice snapshot"
+        " make`"
+    )
 
 
 def read_history(
@@ -101,10 +106,10 @@ def read_history(
     until_ts: int,
     moments: tuple[int, ...],
 ) -> SchemaChangeLog:
-    """What lies in (start_ts, until_ts].
+    """Read the schema changes in (start_ts, until_ts].
 
-    `known`: the tables of the snapshot at `start_ts`, None if there is none. Raises AsOfError where the
-    log doesn't reach, relay errors.
+    `known`: the tables of the snapshot at `start_ts`, None if there is none. Raises AsOfError where
+    the log doesn't reach, relay errors.
     """
     replay = SchemaReplay(start_ts, (known or {}).values())
     found = SchemaChangeLog(start_ts, until_ts, moments, dict(known or {}), replay.unknown)
@@ -144,7 +149,7 @@ def _check_reach(log: WindowLog, start_ts: int, until_ts: int) -> None:
             f"{log.url} holds what was committed after {tso.text(first.lo)}, not from"
             f" {tso.text(start_ts)} on",
             hint=(
-                "ask for a moment from the first snapshot on: `sluice archive status` says from when"
+                "ask for a moment after the first snapshot: `sluice archive status` shows from when"
             ),
         )
     if until_ts > last.hi:

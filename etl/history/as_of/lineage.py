@@ -1,5 +1,6 @@
-"""From which tables the rows of the wanted ones come: families of tables that exchange rows,
-through all their DDL.
+"""Find the tables that the wanted ones' rows come from.
+
+Tables that exchange rows form a group, through all their DDL.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _KNOWN_ACTIONS = set(Action)
 
 
 class StartTooLateError(AsOfError):
-    """Rows are needed that were there before, and that the snapshot, or the lack of one, doesn't tell."""
+    """Rows from before the start are needed, and no snapshot holds them."""
 
     hint = (
         "ask for a moment after a snapshot that holds the table; `sluice snapshot make` makes one"
@@ -32,8 +33,9 @@ class StartTooLateError(AsOfError):
 
 
 class MissingValuesError(StartTooLateError):
-    """The snapshot lacks values of stored generated columns: an older one, or the log from its
-    beginning, may tell them.
+    """The snapshot lacks values of stored generated columns.
+
+    An older one, or the log from its beginning, may have them.
     """
 
 
@@ -45,15 +47,16 @@ class TableGroup:
     breaks: tuple[int, ...]
     """Commit timestamps behind which a new stretch begins: of its DDL, and moments asked for."""
     ddls: Mapping[int, DdlJob]
-    """By commit_ts."""
+    """The DDL jobs by commit_ts."""
     versions: tuple[Mapping[int, TableVersion], ...]
-    """For each stretch, the tables there are, by id."""
+    """The tables that exist in each stretch between breaks, by id."""
     based: frozenset[int]
     """The tables whose rows begin in the snapshot."""
     results: Mapping[int, Mapping[str, int]]
-    """By moment, the ids of the wanted tables by name."""
+    """The ids of the wanted tables by name, for each moment."""
     until: Mapping[int, int]
-    """By id, the commit ts through which changes count: rows of later ones come to no wanted table.
+    """The commit ts through which changes count, by table id: rows of later ones come to no wanted
+    table.
     """
 
     @property
@@ -67,7 +70,7 @@ class TableGroup:
         return {name for tables in self.results.values() for name in tables}
 
     def version_at(self, moment: int, name: str) -> TableVersion:
-        """The columns and keys of a wanted table."""
+        """Return the columns and keys of a wanted table."""
         return self.versions[self.breaks.index(moment) + 1][self.results[moment][name]]
 
 
@@ -78,9 +81,10 @@ Wanted = Mapping[int, Mapping[str, Table]]
 def table_groups(
     history: SchemaChangeLog, wanted: Wanted, *, is_whole: bool = True
 ) -> tuple[list[TableGroup], dict[frozenset[str], StartTooLateError]]:
-    """The families that can begin where the history does, and by the names of their wanted tables
-    what hinders the others. `is_whole`: no transaction is left out, so that each change must fit
-    what is there. Raises AsOfError.
+    """Return the groups that can begin where the history does, and why others can't.
+
+    The reasons are by the names of their wanted tables. `is_whole`: no transaction is left out, so
+    that each change must fit the rows. Raises AsOfError.
     """
     ids = {table.id for tables in wanted.values() for table in tables.values()}
     ddls, until = _relevant(history.ddls, ids)
@@ -103,8 +107,9 @@ def table_groups(
 
 
 def _relevant(ddls: list[DdlJob], ids: set[int]) -> tuple[list[DdlJob], dict[int, int]]:
-    """Return the DDL that what is in `ids` comes from, and by id the commit ts through which what
-    is added to `ids` belongs to it.
+    """Return the DDL that the tables in `ids` come from, and add their sources to `ids`.
+
+    With it, by added id, the commit ts through which its rows belong to them.
     """
     found: list[DdlJob] = []
     until: dict[int, int] = {}
@@ -129,7 +134,7 @@ def _relevant(ddls: list[DdlJob], ids: set[int]) -> tuple[list[DdlJob], dict[int
 
 
 def _related_ids(ids: set[int], ddls: list[DdlJob], wanted: Wanted) -> list[frozenset[int]]:
-    """The ids, those together that have to do with each other."""
+    """Group the ids that are related to each other."""
     links = [
         ids & ddl.effect.tables.keys()
         for ddl in ddls
@@ -167,7 +172,7 @@ def _table_group(
             )
             raise AsOfError(
                 f"{ddl.title}, `{ddl.query[:200]}`, is of {action_name(ddl.type)}, which Sluice"
-                f" doesn't know: what it does to the rows of {names} can't be told"
+                f" doesn't know: what it does to the rows of {names} is unknown"
             )
     results = {
         moment: {n: t.id for n, t in tables.items() if t.id in ids}
@@ -223,7 +228,7 @@ def _held_columns(history: SchemaChangeLog, table: Table) -> frozenset[str]:
 def _unknown(history: SchemaChangeLog, table: Table) -> str:
     return (
         f"{table.full_name} (id {table.id}) was there before {tso.text(history.start_ts)}, where"
-        " the log begins or the snapshot was made, and no snapshot tells its rows then"
+        " the log begins or the snapshot was made, and no snapshot has its rows then"
     )
 
 
@@ -311,9 +316,11 @@ def _columns_leaving(
 
 
 def _with_partition_columns(family: TableGroup) -> TableGroup:
-    """With the columns by which rows are dealt: those of the identity that stay as they are from
-    the first stretch to the last, in all tables of the family; of these the key alone, if it is
-    among them, so that a row stays in its bucket whatever becomes of its other values.
+    """Return the group with the columns by which rows are distributed.
+
+    They are those of the identity that stay as they are from the first stretch to the last, in all
+    tables of the group; of these the key alone, if it is among them, so that a row stays in its
+    bucket whatever becomes of its other values.
     """
     shared = _shared_labels(family.versions)
     results = [

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _STATEMENT_BYTES = 512 << 10
-"""A statement has about so many bytes, or one row: servers take at least 1 MiB
+"""The approximate size of a statement, or it has one row: servers take at least 1 MiB
 (max_allowed_packet).
 """
 _SET_SQL_MODE = b"sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
@@ -54,10 +54,10 @@ class TableOutput(Protocol):
     """Where the rows of one table go."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Some of them, in the schema that it was made for."""
+        """Write some rows, in the schema that the output was made for."""
 
     def close(self) -> None:
-        """That was all."""
+        """Finish the output."""
 
 
 class _ParquetOutput:
@@ -102,7 +102,7 @@ def _csv_column(column: pa.Array) -> pa.Array:
         return join(b"0x", hex_column(column))
     if pa.types.is_large_string(column.type) and (broken := invalid_utf8_mask(column)) is not None:
         raw = column.cast(pa.large_binary())
-        # as bytes are: no text says them
+        # as bytes are: no text represents them
         return pc.if_else(broken, join(b"0x", hex_column(raw)), raw)
     return column.cast(_csv_type(column.type))
 
@@ -157,14 +157,14 @@ def broken_columns(batch: pa.RecordBatch) -> set[str]:
 
 
 def _full_doubles(array: pa.Array) -> pa.Array:
-    """A FLOAT as the double that it equals: with all its digits."""
+    """Cast a FLOAT to the double that it equals: with all its digits."""
     return array.cast(pa.float64()) if pa.types.is_float32(array.type) else array
 
 
 FORMATS: Mapping[str, Callable[[BinaryIO, pa.Schema, Table], TableOutput]] = {
     "parquet": _ParquetOutput, "csv": _CsvOutput, "sql": _SqlOutput,
 }  # fmt: skip
-"""By the name that it has on the command line, which is a file's ending too."""
+"""The formats by their names on the command line, which are the files' endings, too."""
 
 
 def file_name(name: str, ending: str) -> str:
@@ -176,8 +176,9 @@ def file_name(name: str, ending: str) -> str:
 def file_output(
     folder: Path, kind: str, name: str, schema: pa.Schema, table: Table
 ) -> Iterator[TableOutput]:
-    """A new file for a table `name`, complete when the context ends without an error, and not there
-    otherwise. Raises RequestError if it is there already.
+    """Create a file for a table `name`, complete when the context ends without an error.
+
+    With an error there is no file. Raises RequestError if it exists already.
     """
     path = folder / file_name(name, kind)
     if path.exists():
@@ -193,7 +194,7 @@ def file_output(
 
 @contextlib.contextmanager
 def open_output_at(path: Path, kind: str, schema: pa.Schema, table: Table) -> Iterator[TableOutput]:
-    """A file there, whatever was there before.
+    """Create or replace a file.
 
     It is complete when the context ends without an error. Errors of the system name it.
     """
@@ -203,7 +204,7 @@ def open_output_at(path: Path, kind: str, schema: pa.Schema, table: Table) -> It
         try:
             yield output
         except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the one that tells
+            with contextlib.suppress(Exception):  # the first error is the cause
                 output.close()
             raise
         output.close()
@@ -230,7 +231,7 @@ class _NamedOutput:
 
 @contextlib.contextmanager
 def with_file_name(path: Path) -> Iterator[None]:
-    """An error of the system that doesn't say which file it is about gets this path."""
+    """Add this path to errors of the system that name no file."""
     try:
         yield
     except OSError as error:
@@ -241,7 +242,7 @@ def with_file_name(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def screen_output(kind: str, schema: pa.Schema, table: Table) -> Iterator[TableOutput]:
-    """The same on the standard output."""
+    """Write the output to standard output."""
     output = FORMATS[kind](sys.stdout.buffer, schema, table)
     yield output
     output.close()

@@ -1,4 +1,4 @@
-"""What is to be read, and by whom: made once, sent to every worker."""
+"""Define the plan of what each worker reads: made once, sent to every worker."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PIECES = pa.schema(
         pa.field("rows", pa.binary()),
     ]
 )
-"""Rows on their way to their bucket: an Arrow IPC stream of some of a snapshot's rows, or of changed
-images. In a bucket they count in the order of `step`, task and number.
+"""Rows on their way to their bucket: an Arrow IPC stream of some of a snapshot's rows, or of
+changed images. In a bucket they count in the order of `step`, task and number.
 """
 SNAPSHOT_STEP = -1
 
 
 def step_of(stretch: int) -> int:
-    """The step of changes between two breaks.
+    """Return the step of changes between two breaks.
 
     The next one is that of rows which DDL at the second break keeps.
     """
@@ -65,9 +65,7 @@ class WindowChanges:
     after_ts: int
     until_ts: int
     counted: tuple[tuple[int, int, tuple[WindowParts, ...]], ...] = ()
-    """For DDL before the first of them that emptied partitions, by job: what came behind a TSO, in
-    which windows.
-    """
+    """Windows behind a TSO, by job of DDL that emptied partitions before the first of `windows`."""
     bytes: int = 0
 
 
@@ -92,7 +90,7 @@ class GroupBuckets:
     count: int
 
     def of(self, version: TableVersion, arrays: Mapping[str, pa.Array], rows: int) -> np.ndarray:
-        """The bucket of each row."""
+        """Return the bucket of each row."""
         if self.count == 1:
             return np.full(rows, self.first, np.int32)
         by_name = {column.name: column for column in version.columns}
@@ -106,7 +104,7 @@ class TimeTravelPlan:
 
     log_url: str
     snapshot: Mapping[str, Any] | None
-    """What opens the snapshot as a source of a copy; None where nothing is read of one."""
+    """The spec that opens the snapshot as a source of a copy; None where no snapshot is read."""
     families: tuple[GroupBuckets, ...]
     tasks: tuple[ReadTask, ...]
     ignored: frozenset[int] = frozenset()
@@ -123,5 +121,5 @@ class TimeTravelPlan:
         return sum(one.count for one in self.families)
 
     def family_of(self, bucket: int) -> GroupBuckets:
-        """Whose a bucket is."""
+        """Return the group that a bucket belongs to."""
         return next(one for one in self.families if one.first <= bucket < one.first + one.count)

@@ -1,5 +1,6 @@
-"""Made on the driver: which windows and chunks of a snapshot are read for some tables, in which
-portions, and into how many buckets their rows are dealt.
+"""Plan on the driver which windows and chunks of a snapshot are read for some tables.
+
+They are read in portions, and their rows distributed to a number of buckets.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SnapshotStart:
 
     ts: int
     tables: Mapping[int, Table]
-    """By id."""
+    """The snapshot's tables, by id."""
     source: RowSource
 
 
@@ -52,7 +53,7 @@ def make_time_travel_plan(
     found: Iterable[TableGroup],
     snapshot: SnapshotStart | None,
 ) -> TimeTravelPlan:
-    """Raises AsOfError, relay errors, CopyError."""
+    """Make the plan. Raises AsOfError, relay errors, CopyError."""
     families = list(found)
     tasks: list[ReadTask] = []
     if snapshot is not None:
@@ -91,7 +92,7 @@ def _reaching_back(
     if first is None or from_ts < first.lo:
         raise StartTooLateError(
             f"{what} began at {tso.text(from_ts)}, before the log {log.url} does: which rows it"
-            " keeps can't be told"
+            " keeps is unknown"
         )
     wanted = set(ids)
     return (window for window in log.windows(from_ts, to_ts) if _concerns(window, wanted))
@@ -182,8 +183,9 @@ def _counting_until(ddl: DdlJob) -> int:
 
 
 def _is_counted(ddl: DdlJob | FinishedRowMove) -> bool:
-    """Whether rows are counted behind it, for TiKV wasn't asked which are in the emptied
-    partitions.
+    """Return whether rows are counted behind the DDL.
+
+    They are if TiKV wasn't asked which are in the emptied partitions.
     """
     return ddl.type in REMOVES_PARTITIONS and not ddl.asked
 
@@ -226,8 +228,9 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
 
 
 def with_buckets(plan: TimeTravelPlan, least: int) -> TimeTravelPlan:
-    """The same with at least so many buckets a family, where rows can be dealt: the work of several
-    cores.
+    """Return the plan with at least `least` buckets a group, where rows can be distributed.
+
+    So several cores share the work.
     """
     first, found = 0, []
     for one in plan.families:

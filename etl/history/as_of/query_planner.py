@@ -1,6 +1,4 @@
-"""What is asked for becomes a plan: from the newest snapshot that helps, or from where tables begin in
-the log.
-"""
+"""Plan a query from the newest snapshot that helps, or from where tables begin in the log."""
 
 from __future__ import annotations
 
@@ -23,8 +21,10 @@ from sluice.tidb.table_name import exactly
 
 @dataclass(frozen=True, slots=True)
 class AsOfTable:
-    """A table as it was at a moment: its definition, and `left_out`, stored generated columns whose
-    values nothing tells, as the snapshot doesn't hold what a database computes itself.
+    """A table as it was at a moment.
+
+    Its definition, and `left_out`, stored generated columns whose values are unknown, as the
+    snapshot doesn't hold what a database computes itself.
     """
 
     table: Table
@@ -38,28 +38,28 @@ class PlannedQuery:
     plans: tuple[TimeTravelPlan, ...]
     """One for each snapshot that tables begin with, and one for those that begin in the log."""
     tables: Mapping[int, Mapping[str, AsOfTable]]
-    """By moment (TSO) and name."""
+    """The tables by moment (TSO) and name."""
     versions: Mapping[int, Mapping[str, TableVersion]]
     """The same, with what the columns are."""
     start_ts: int
-    """Where the log is read from (TSO)."""
+    """The TSO that the log is read from."""
     snapshots: tuple[int, ...] = ()
     """The timestamps (TSO) of the snapshots that are read."""
     skipped: tuple[int, ...] = ()
-    """Transactions that operators had landing leave out, or that are ignored: what they did is
+    """Transactions that landing left out by override, or that are ignored: their changes are
     missing.
     """
 
 
 def plan_query(
-    log: WindowLog, snapshots: Iterable[SnapshotStart], moments: Sequence[int], names: Sequence[str],
-    ignored: Collection[int] = (),
+    log: WindowLog, snapshots: Iterable[SnapshotStart], moments: Sequence[int],
+    names: Sequence[str], ignored: Collection[int] = (),
 ) -> PlannedQuery:  # fmt: skip
-    """The plans for tables (`schema.table`, also with * and ?) at moments (TSO).
+    """Return the plans for tables (`schema.table`, also with * and ?) at moments (TSO).
 
-    `snapshots` from the newest to the oldest, none after the first moment: each table begins with the
-    newest that helps, or in the log. `ignored`: commit timestamps of transactions to be left out.
-    Raises AsOfError, relay errors.
+    `snapshots` from the newest to the oldest, none after the first moment: each table begins with
+    the newest that helps, or in the log. `ignored`: commit timestamps of transactions to be left
+    out. Raises AsOfError, relay errors.
     """
     asking = _QueryPlanner(log, tuple(sorted(set(moments))), frozenset(ignored))
     left: Sequence[str] = names
@@ -70,7 +70,7 @@ def plan_query(
             return asking.asked()
         tried += [snapshot] if snapshot is not None else []
         left = [exactly(name) for name in sorted(missing)]
-    for snapshot in tried:  # without columns whose values nothing tells
+    for snapshot in tried:  # without columns of unknown values
         missing = asking.begin(snapshot, left, may_lack=True)
         if not missing:
             return asking.asked()

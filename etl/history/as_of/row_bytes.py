@@ -1,9 +1,9 @@
-"""Rows as bytes that are equal exactly where the rows are, wherever they were read: out of the
-binlog, a dump, TiDB or another database.
+"""Encode rows as bytes that are equal exactly where the rows are, whatever their source.
 
-What differs between two readings of one value goes: zeros that end a fraction, the sign of a zero,
-digits of a FLOAT that TiDB doesn't show, the order of a JSON document's members and the spelling of
-its numbers. Text and bytes count as they are, under no collation.
+The sources are the binlog, a dump, TiDB or another database. What differs between two readings of
+one value is removed: zeros that end a fraction, the sign of a zero, digits of a FLOAT that TiDB
+doesn't show, the order of a JSON document's members and the spelling of its numbers. Text and bytes
+count as they are, under no collation.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def _plain(
 
 
 def _six_digit_floats(array: pa.Array) -> pa.Array:
-    """FLOATs of which TiDB's result sets show six digits as these: databases and dumps hold no more
-    of them.
-    """
+    """Round FLOATs that TiDB's result sets show with six digits: dumps hold no more of them."""
     size = pc.abs(array)
     far = pc.and_(pc.greater(size, 0.0), pc.or_(pc.less(size, 1e-15), pc.greater_equal(size, 1e15)))
     if not pc.any(far).as_py():

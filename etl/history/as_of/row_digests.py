@@ -1,13 +1,13 @@
-"""128 bits for each of many byte strings at once, by array arithmetic: no Python object a row.
+"""Compute 128-bit digests of many byte strings at once, by array arithmetic.
 
-A string is taken as words of 8 bytes, the last one filled up with zeros. Two lanes of 64 bits take
-in word after word, the second one with its bytes reversed: what changes a word's upper bits changes
-few bits of the one and many of the other. Each step can be undone, so strings that differ in one
-word differ in both lanes until another word comes; the length goes in at the end, and both lanes
-are mixed with each other. Long strings, where a numpy call a word would be more than one a string,
-have BLAKE2b in place of it.
+There is no Python object a row. A string is taken as words of 8 bytes, the last one filled up with
+zeros. Two lanes of 64 bits take in word after word, the second one with its bytes reversed: what
+changes a word's upper bits changes few bits of the one and many of the other. Each step can be
+undone, so strings that differ in one word differ in both lanes until another word comes; the length
+goes in at the end, and both lanes are mixed with each other. Long strings, where a numpy call a
+word would be more than one a string, have BLAKE2b in place of it.
 
-It is no protection against somebody who makes up strings on purpose; the constants are those of
+It is no protection against strings that are made up on purpose; the constants are those of
 SplitMix64 and MurmurHash3's finalizers and of xxHash (all odd, with about as many ones as zeros).
 """
 
@@ -33,7 +33,7 @@ _Lanes = tuple[np.ndarray, np.ndarray]
 
 
 def row_digests(rows: pa.LargeBinaryArray) -> _Lanes:
-    """The upper and the lower 64 bits for each of `rows`, as uint64.
+    """Return the upper and the lower 64 bits for each of `rows`, as uint64.
 
     There is at least one, and none is NULL.
     """
@@ -57,7 +57,7 @@ def _buffers(rows: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _digest_block(words: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> _Lanes:
-    # Longest first: who has another word is at the front.
+    # Longest first: strings with another word are at the front.
     order = np.argsort(-lengths, kind="stable")
     begins, lengths = begins[order], lengths[order]
     long = int(np.searchsorted(-lengths, -LONG_ROW_BYTES))
@@ -80,7 +80,7 @@ def _digest_short(words: np.ndarray, begins: np.ndarray, lengths: np.ndarray) ->
     """`lengths` descend."""
     a, b = (np.full(len(begins), seed) for seed in _SEEDS)
     count = -(-int(lengths[0]) // _WORD) if len(lengths) else 0
-    # How many strings have more than so many bytes, for each word.
+    # For each word, the number of strings that reach into it.
     having = np.searchsorted(-lengths, -_WORD * np.arange(count), "left")
     whole = np.searchsorted(-lengths, -_WORD * np.arange(1, count + 1), "right")
     for number in range(count):

@@ -62,7 +62,7 @@ class _TaskPieces:
         self._ignored = pa.array(sorted(plan.ignored), pa.int64())
         self._moves: dict[int, PartitionMove] = {}
         self._upcoming = sorted(_moves(plan), key=lambda pair: pair[0])
-        """What DDL moves, by its commit_ts, as far as it isn't among `_moves` yet."""
+        """The moves of DDL, by its commit_ts, as far as they aren't among `_moves` yet."""
         self._numbers = itertools.count()
 
     def from_snapshot(self, task: SnapshotRows) -> Iterator[pa.RecordBatch]:
@@ -113,7 +113,7 @@ class _TaskPieces:
                 )
 
     def _count(self, task: WindowChanges) -> None:
-        """What came before those, behind DDL that emptied partitions."""
+        """Read the changes before those, behind DDL that emptied partitions."""
         for window in task.windows[:1]:
             self._note(window)
         for job_id, after_ts, windows in task.counted:
@@ -129,8 +129,9 @@ class _TaskPieces:
                 self._moves.setdefault(move.last_version, move)
 
     def _from_window(self, changes: pa.Table) -> Iterator[pa.RecordBatch]:
-        """Changes in order, cut where DDL moves rows: what comes behind may have been made by
-        definitions before it.
+        """Yield changes in order, cut where DDL moves rows.
+
+        Those behind may have been made by definitions before it.
         """
         while self._upcoming and changes.num_rows:
             at, move = self._upcoming[0]
@@ -143,7 +144,7 @@ class _TaskPieces:
         yield from self._from_tables(self._relocated(changes))
 
     def _relocated(self, changes: pa.Table) -> pa.Table:
-        """Changes as what they mean by the definitions of their time."""
+        """Return changes with their meaning by the definitions of their time."""
         if not self._moves or not changes.num_rows:
             return changes
         try:
@@ -205,7 +206,7 @@ class _TaskPieces:
         )
 
     def _read(self, windows: Sequence[WindowParts]) -> Iterator[pa.Table]:
-        """The changes that are about wanted tables, in order, in portions."""
+        """Yield the changes of wanted tables, in order, in portions."""
         ids = pa.array(self._ids)
         held: list[pa.RecordBatch] = []
         rows = size = 0
@@ -245,9 +246,9 @@ def _changes_between(changes: pa.Table, after: int, through: int) -> pa.Table:
 
 
 def _images(version: TableVersion, changes: pa.Table) -> pa.Table:
-    """Old and new images of changes, in order: the columns of the version, PLACE and COMMIT_TS.
+    """Return old and new images of changes, in order: the version's columns, PLACE and COMMIT_TS.
 
-    Of an old image only what tells rows apart is there.
+    An old image only has the columns that identify a row.
     """
     kinds, commit_ts = changes["kind"].to_numpy(), changes["commit_ts"].to_numpy()
     old, new = decode(version.table, kinds, changes["row"].combine_chunks())

@@ -18,7 +18,7 @@ __all__ = ["TypedRows", "typed_columns"]
 
 
 def typed_columns(table: Table, left_out: tuple[str, ...] = ()) -> list[LakeColumn]:
-    """The columns that people know, each under its own name and with its type in the lake."""
+    """Return the columns that users know, each under its own name and with its type in the lake."""
     known = {column.name for column in table.stored_columns} - set(left_out)
     return [column for column in lake_columns(table) if column.source in known]
 

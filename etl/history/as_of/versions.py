@@ -1,9 +1,8 @@
-"""A table between two DDL: which columns its rows hold, what tells them apart, and by which columns
-they are dealt to workers.
+"""Describe a table between two DDL: its rows' columns, identity and distribution to workers.
 
 A column is followed through DDL by its **label**: it keeps it while its values stay as they are,
 under whatever name, and has another one (or none that any other column has) once they were computed
-anew.
+again.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class TableVersion:
     dropped.
     """
     dealt_by: tuple[str, ...] = ()
-    """The columns that say which bucket a row belongs to."""
+    """The columns that decide a row's bucket."""
     leaving: frozenset[str] = frozenset()
     """Columns that the next DDL drops: some old images may come without them."""
 
@@ -52,10 +51,11 @@ class TableVersion:
 
     @property
     def key(self) -> list[Column]:
-        """The clustered key, which tells rows apart byte for byte: TiDB writes nothing over a row
-        that is there. Of other tables [], for their rows are told apart by all their values: of a
-        key a transaction may have two at a time, while rows exchange theirs. [] too where nothing
-        tells a generated column that is in the key.
+        """Return the clustered key, which identifies rows byte for byte.
+
+        TiDB writes nothing over an existing row. [] for other tables, for their rows are identified
+        by all their values: a transaction may have a key twice for a time, while rows exchange
+        theirs. [] too where the values of a generated column of the key are unknown.
         """
         by_name = {column.name: column for column in self.columns}
         names = self.table.primary_key if self.table.handle_kind != "heap" else ()
@@ -68,8 +68,9 @@ class TableVersion:
 
     @property
     def steady_key(self) -> list[Column]:
-        """The key by which a row is the same at another time: the primary key, else a unique one
-        without NULLs.
+        """Return the key that identifies a row over time: the primary key, else a unique one.
+
+        It has no NULLs.
         """
         by_name = {column.name: column for column in self.columns}
         for names in self.table.unique_keys():
@@ -82,8 +83,9 @@ class TableVersion:
 
     @classmethod
     def from_table(cls, table: Table, brings: frozenset[str] | None = None) -> TableVersion:
-        """Of a table that is new, or comes from a snapshot that `brings` these stored generated
-        columns.
+        """Make the version of a new table, or of one from a snapshot.
+
+        The snapshot `brings` these stored generated columns.
         """
         columns = (
             c for c in table.stored_columns if not c.generated or brings is None or c.name in brings
@@ -109,7 +111,7 @@ class TableVersion:
         return TableVersion(table, labels)
 
     def renumbered(self, table: Table) -> TableVersion:
-        """The same under another id."""
+        """Return the version under another table id."""
         return replace(self, table=table)
 
 

@@ -66,13 +66,13 @@ class Aggregate:
 def bucket_results(
     plan: TimeTravelPlan, bucket: int, own: Iterator[ShufflePiece], finish: Aggregation
 ) -> Iterator[AggregateResult]:
-    """The results of one bucket; `own` are its pieces in order."""
+    """Yield the results of one bucket; `own` are its pieces in order."""
     family = plan.family_of(bucket).family
     yield from finish(family, compute_bucket(family, own))
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[ShufflePiece]:
-    """The pieces of a batch in PIECES."""
+    """Yield the pieces of a batch in PIECES."""
     columns = [column.to_pylist() for column in batch.columns[:-1]]
     for number, values in enumerate(zip(*columns, strict=True)):
         yield ShufflePiece._make((*values, batch.columns[-1][number].as_buffer()))
