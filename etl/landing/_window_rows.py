@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 
 
 class WindowRows:
-    """The rows of a window that is being landed, read again by each call: few windows need one."""
+    """The rows of a window that is being landed, read when they are first asked for."""
 
     def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]] = lambda: ()) -> None:
         """`batches` returns the window's changes, in RELAY_SCHEMA, each part in ascending
@@ -19,14 +20,25 @@ class WindowRows:
 
     def first_by_version(self, table_id: int) -> list[tuple[int, int]]:
         """Return (schema version, first commit_ts) of a table's rows, ascending commit_ts."""
-        found: dict[int, int] = {}
-        for batch in self._batches():
-            own = batch.filter(pc.equal(batch["table_id"], table_id))
-            for version, commit_ts in zip(
-                own["schema_version"].to_pylist(), own["commit_ts"].to_pylist(), strict=True
-            ):
-                found[version] = min(commit_ts, found.get(version, commit_ts))
-        return sorted(found.items(), key=lambda item: item[1])
+        return sorted(self._firsts.get(table_id, ()), key=lambda item: item[1])
+
+    @functools.cached_property
+    def _firsts(self) -> dict[int, list[tuple[int, int]]]:
+        """By table id, each schema version with its first commit_ts, from one reading."""
+        keys, ts = ["table_id", "schema_version"], "commit_ts"
+        firsts = [
+            pa.Table.from_batches([batch.select([*keys, ts])])
+            .group_by(keys)
+            .aggregate([(ts, "min")])
+            for batch in self._batches()
+        ]
+        found: dict[int, list[tuple[int, int]]] = {}
+        if firsts:
+            whole = pa.concat_tables(firsts).group_by(keys).aggregate([(f"{ts}_min", "min")])
+            for row in whole.to_pylist():
+                first = row["schema_version"], row[f"{ts}_min_min"]
+                found.setdefault(row["table_id"], []).append(first)
+        return found
 
     def commits(self, table_id: int | None = None) -> set[int]:
         """Return the commit_ts of all transactions with rows, or of those with rows of one table."""

@@ -54,7 +54,7 @@ CASES: dict[str, list[Case]] = {
     "SluiceRowsWithoutBinlog": [
         Case(f"sluice_jobs_without_binlog_total{{{SHOP}}}", 0, 1, grows=True)
     ],
-    "SluiceDecisionWaits": [Case(f"sluice_overrides_waiting{{{SHOP}}}", 0, 1)],
+    "SluiceOverrideWaits": [Case(f"sluice_overrides_waiting{{{SHOP}}}", 0, 1)],
     "SluiceDifferences": [Case(f"sluice_verification_differences{{{SHOP}}}", 0, 2)],
     "SluiceNotVerified": [Case(f"sluice_verification_age_seconds{{{SHOP}}}", 86_400, 800_000)],
     "SluiceVerificationStalled": [Case(f"sluice_verification_stalled_seconds{{{SHOP}}}", 0, 2400)],
