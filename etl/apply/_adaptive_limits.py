@@ -20,8 +20,10 @@ MORE_ROWS, MORE_BYTES = 16.0, 4.0
 """Bounds of growth over the settings' limits: a batch is in memory while it is prepared."""
 
 _BASE_MAX_TABLES = 1_000
-"""Tables in one transaction. For each statement MariaDB goes through all tables that the
-transaction has touched: with 10,000 of them a row change took 60 times as long.
+"""Tables in one transaction.
+
+For each statement MariaDB goes through all tables that the transaction has touched: with 10,000 of
+them a row change took 60 times as long.
 """
 _BASE_CUT_TABLES = 100
 """Tables in one transaction, if changes are spread so thinly that nearly each is a statement."""

@@ -56,7 +56,7 @@ class AlignedChunkApplier:
         self._wait_s = wait_ms / 1000
         self._attempts: tuple[int, int] = 0, 0
         self._late_counts: Counter[tuple[str, int]] = Counter()
-        """How often the rows of each (job, chunk number) were late."""
+        """Times that the rows of each (job, chunk number) were late."""
 
     def apply(
         self,
@@ -162,7 +162,9 @@ class AlignedChunkApplier:
         self._attempts = aligned_chunk.at_ts, tries + 1 if at_ts == aligned_chunk.at_ts else 1
         if self._attempts[1] > _MAX_ATTEMPTS:
             return sink.decline(
-                aligned_chunk, f"it failed {_MAX_ATTEMPTS} times; the log says why", is_passing=True
+                aligned_chunk,
+                f"it failed {_MAX_ATTEMPTS} times; the log has the reason",
+                is_passing=True,
             )
         columns = (
             loads[0].layout.columns

@@ -30,7 +30,7 @@ class PausedByOperator(Signal):
 
 
 class ApplyLog(Protocol):
-    """A log of windows (`relay.WindowLog`), with the orders that applying obeys (`relay.RelayLog`)."""
+    """A log of windows (`relay.WindowLog`), with the orders for applying (`relay.RelayLog`)."""
 
     @property
     def url(self) -> str: ...

@@ -56,17 +56,17 @@ def _pending_ddls(
     """
     after, through = checkpoint.commit_ts, checkpoint.safe_until
     tables: dict[int, Table | None] = {}
-    position, said = after, False
+    position, logged = after, False
     while position < through:
         window = relay.find(position)
         if window is None:
-            if not said:
+            if not logged:
                 log.info(
                     "waiting until everything through commit_ts %s is landed, to find which DDL has"
                     " run downstream",
                     through,
                 )
-                said = True
+                logged = True
             if not wait():
                 raise WaitStopped  # DDL that isn't landed yet may have undone what is downstream
             continue

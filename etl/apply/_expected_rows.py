@@ -67,7 +67,7 @@ class ExpectedRow:
     table: Table
     images: Images
     at: int
-    """Its number among `images`."""
+    """Number of the row among `images`."""
 
     def may_disappear_with(self, move: PartitionMove) -> bool:
         """Return whether it lies in a partition that a DDL drops. Raises PartitionError."""
@@ -243,18 +243,18 @@ def _sides(table: Table, place: TableLocation, images: Images) -> list[ExpectedR
     keys: Sequence[bytes | None] = (
         place.conditions(key, images) if is_found else [None] * len(looks)
     )
-    whos: list[tuple[Any, ...]]
+    identities: list[tuple[Any, ...]]
     if names := identity(table):
-        whos = [
+        identities = [
             (table.id, *each)
             for each in zip(*(images[name].to_pylist() for name in names), strict=True)
         ]
     else:
-        whos = [(table.id, each) for each in looks]
-    sames = [(place.name, each) for each in keys] if is_found else whos
+        identities = [(table.id, each) for each in looks]
+    sames = [(place.name, each) for each in keys] if is_found else identities
     return [
-        ExpectedRow(same, who, place, key_condition, look, None, table, images, at)
-        for at, (same, who, key_condition, look) in enumerate(
-            zip(sames, whos, keys, looks, strict=True)
+        ExpectedRow(same, own, place, key_condition, look, None, table, images, at)
+        for at, (same, own, key_condition, look) in enumerate(
+            zip(sames, identities, keys, looks, strict=True)
         )
     ]

@@ -89,7 +89,7 @@ class OtherSessionWatcher:
         )
 
     def _is_replicated(self, database: str) -> bool:
-        """Return whether this pipeline has written rows into `database`, unlike a restore's ones."""
+        """Return whether this pipeline has written rows into `database`; not only a restore."""
         return folded(database) in {
             folded(self._goal(name)) for name in self._measures.tables() if names_table(name)
         }

@@ -47,7 +47,7 @@ def _has_new_overrides(after_ts: int, flight: InFlight, relay: RelayLog) -> bool
 def record_begun(relay: RelayLog, batch: WindowBatch, step: Step) -> None:
     """Record which overrides a commit obeys, behind the checkpoint's lock and before the commit.
 
-    From that `settle_overrides`, and operators who hold the checkpoint, know whether an override
+    From that `settle_overrides`, and operators holding the checkpoint, know whether an override
     came in time.
     """
     rows_through = step.detail.rows_through if isinstance(step.detail, CommitDetail) else 0

@@ -35,7 +35,7 @@ from sluice.relay import AlignedChunk, Part
 from sluice.relay.url import local_folder
 
 Prepare = Callable[[BatchPayload], Iterator[pa.RecordBatch]]
-"""From windows to record batches in STEP_SCHEMA."""
+"""Prepares windows as record batches in STEP_SCHEMA."""
 
 _MAX_QUEUED_BYTES = 64 * 2**20
 _STEP_OVERHEAD_BYTES = 1000
@@ -83,10 +83,10 @@ class BatchPrefetcher:
         return self._changes_since
 
     def items(self, over: Callable[[], bool]) -> Iterator[WindowBatch | AlignedChunk]:
-        """Yield batches in order until `over`, and each aligned chunk after the batch that ends at
-        it.
+        """Yield batches in order until `over`, and each aligned chunk after the batch before it.
 
-        The caller consumes a batch's steps before it asks for the next item.
+        The batch ends at the chunk. The caller consumes a batch's steps before it asks for the
+        next item.
         """
         while not over():
             started = time.perf_counter()
@@ -195,10 +195,10 @@ class BatchPrefetcher:
     def _parts_since_ddl_start(
         self, windows: Sequence[WindowPayload]
     ) -> dict[int, tuple[tuple[Part, ...], ...]]:
-        """Return, by commit_ts of DDL that began before its window, the parts of the windows
-        between.
+        """Return, by commit_ts of DDL that began before its window, the parts in between.
 
-        Older windows may be removed; they hold nothing of the DDL then.
+        They are those of the windows between. Older windows may be removed; they hold nothing of
+        the DDL then.
         """
         return {
             commit_ts: tuple(
@@ -209,7 +209,7 @@ class BatchPrefetcher:
         }
 
     def _recount_ranges(self, window: WindowPayload) -> tuple[RecountRange, ...]:
-        """Return the ranges that `prepare` counts again: from a DDL job to where `window` begins."""
+        """Return the ranges that `prepare` counts again: from a DDL job to `window`'s begin."""
         found = []
         for job_id, began_ts in window.recount_from().items():
             windows = [

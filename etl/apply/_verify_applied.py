@@ -1,8 +1,8 @@
 """Verify that row changes are downstream, by the rows themselves.
 
-Anybody may have made a table's definition look so, but only these changes leave such rows. Each row
-must be as the last of its changes leaves it, or as a later one does, in the columns that still
-exist and under their present names.
+Another program may have made a table's definition look so, but only these changes leave such rows.
+Each row must be as the last of its changes leaves it, or as a later one does, in the columns that
+still exist and under their present names.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def first_unapplied_row(
     checkpoint: Checkpoint,
     through: int,
 ) -> str:
-    """Return the first row that isn't as changes after `checkpoint` through `through` leave it, or
-    "".
+    """Return the first row that isn't as changes through `through` leave it, or "".
 
-    Changes through the checkpoint's `safe_until` may be downstream, too.
+    The changes are those after `checkpoint`. Changes through the checkpoint's `safe_until` may be
+    downstream, too.
     """
     after, until = checkpoint.commit_ts, checkpoint.safe_until
     expected = ExpectedRows(

@@ -85,14 +85,13 @@ def run_apply(  # noqa: PLR0913 independent options, passed by name
     summary: ApplySummary | None = None,
     writing: AbstractContextManager[object] = contextlib.nullcontext(),  # noqa: B008 it has no state
 ) -> ApplySummary:
-    """Apply landed windows until `run_seconds` are over, `stop` is set, or the checkpoint is
-    exactly at `until_ts`.
+    """Apply landed windows until `run_seconds` are over, `stop` is set, or `until_ts` is reached.
 
-    `prepare` is the Spark job by default. `summary` is filled during the run and returned.
-    `writing` is entered while a batch is written. Connection loss, deadlocks and lock waits are
-    retried from the checkpoint. Raises ApplyError, DdlError, CheckpointMovedError,
-    OtherWriterError, CheckpointError, DownstreamError if it is permanent, relay errors, and what
-    `prepare` raises.
+    Then the checkpoint is exactly at `until_ts`. `prepare` is the Spark job by default. `summary`
+    is filled during the run and returned. `writing` is entered while a batch is written.
+    Connection loss, deadlocks and lock waits are retried from the checkpoint. Raises ApplyError,
+    DdlError, CheckpointMovedError, OtherWriterError, CheckpointError, DownstreamError if it is
+    permanent, relay errors, and what `prepare` raises.
     """
     limits = _RunLimits(run_seconds, stop or threading.Event(), until_ts)
     if prepare is None:

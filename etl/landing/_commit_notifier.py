@@ -29,8 +29,7 @@ class CommitNotifier:
         self._unsupported: set[PumpReader] = set()
 
     def wait(self, readers: Iterable[PumpReader], after_ts: int, seconds: float) -> bool | None:
-        """Return whether one of these pumps gets a transaction committed after a TSO, within
-        `seconds`.
+        """Return whether one of these pumps gets a transaction after a TSO, within `seconds`.
 
         None if one of them does not support such calls.
         """

@@ -15,7 +15,7 @@ _REMOTE_CHECK_INTERVAL_S = 2.0  # in an object store, where each read is charged
 
 
 class LandingControl:
-    """Whether landing is paused, and which transactions operators skip."""
+    """The operators' control: whether landing is paused, and which transactions are skipped."""
 
     def __init__(self, relay: RelayLog, ignored_ts: frozenset[int]) -> None:
         """`ignored_ts`: commit timestamps that the settings exclude."""
@@ -42,8 +42,7 @@ class LandingControl:
         return self._paused
 
     def needs_window_now(self, after_ts: int, now_ts: int) -> bool:
-        """Return whether an aligned chunk waits for a checkpoint behind `after_ts` and through
-        `now_ts` (TSOs).
+        """Return whether an aligned chunk waits for a checkpoint in (`after_ts`, `now_ts`] (TSOs).
 
         `now_ts`: PD's clock. Raises relay errors.
         """

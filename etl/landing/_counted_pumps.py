@@ -16,8 +16,9 @@ from sluice.relay.known_pumps import KnownPump, KnownPumps, PumpsDocument
 from sluice.tidb import NodeStatus, tso
 
 FAKE_BINLOG_INTERVAL = tso.span(5_000)
-"""An idle original pump writes a fake binlog every 3 s, so its last timestamp may be that far
-beyond what it holds.
+"""How far an idle original pump's last timestamp may be beyond what it holds.
+
+It writes a fake binlog every 3 s.
 """
 
 
@@ -33,8 +34,9 @@ class PumpMembership:
         self._loaded_pumps = None
 
     def check(self, registered: Sequence[NodeStatus], lo: int) -> None:
-        """Raise PumpUnavailableError or UnreadPumpError if a window after `lo` (TSO) would pass
-        over a pump.
+        """Raise PumpUnavailableError or UnreadPumpError if a window passes over a pump.
+
+        The window is one after `lo` (TSO).
         """
         if (problem := self._problem(registered, lo)) is None:
             return

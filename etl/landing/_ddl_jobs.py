@@ -93,7 +93,7 @@ class UnlandedJobs:
         self._tikv = tikv
         self._landed = landed
         self._jobs: dict[int, _JobTables | None] = {}
-        """By id; None: it changed nothing."""
+        """Jobs by id; None: the job changed nothing."""
         self._is_fresh = False
 
     def begin(self) -> None:

@@ -1,6 +1,4 @@
-"""Decide by which of a table's definitions a transaction changed its rows, given what TiKV has of
-them.
-"""
+"""Decide by which of a table's definitions a transaction changed its rows, from TiKV's writes."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 
 _Partitions = frozenset[int]
 OwnWrites = Mapping[tuple[int, bytes], set[int]]
-"""By start_ts and handle, the tables for which partitions are exchanged and that the transaction
-wrote to itself.
-"""
+"""Tables for exchanged partitions that the transaction wrote to itself, by start_ts and handle."""
 Image = tuple[dict[str, Any], bytes | None]
 """Values by column name, and the handle."""
 Change = tuple[int, dict[str, Any], list[Image]]
@@ -41,7 +37,7 @@ class PartitionStep:
     move: FinishedRowMove
     table_id: int
     commit_ts: int
-    """That of its binlog; 0: before all rows in question."""
+    """Commit ts of its binlog; 0: before all rows in question."""
 
     @property
     def first_version(self) -> int:
@@ -90,8 +86,9 @@ class PartitionStep:
 
 
 def steps_of(moves: Iterable[tuple[FinishedRowMove, int]]) -> dict[int, list[PartitionStep]]:
-    """Return by table id the DDL of `moves` (each with the commit ts of its binlog) that changes
-    its partitions.
+    """Return by table id the DDL of `moves` that changes its partitions.
+
+    `moves`: each with the commit ts of its binlog.
     """
     found: dict[int, list[PartitionStep]] = defaultdict(list)
     for move, commit_ts in sorted(moves, key=lambda pair: pair[0].schema_version):
@@ -116,9 +113,7 @@ class DefinitionChain:
         self.tables: list[Table] = []
         self.before: list[int] = []
         self.after: list[int] = []
-        """By step, the place in `tables` of the definition after it; `before`: of the one before
-        it.
-        """
+        """Place in `tables` of the definition after each step; `before`: of the one before it."""
         for step in steps:
             if (
                 not self.tables
@@ -144,8 +139,9 @@ class DefinitionChain:
         return range(first, last + 1)
 
     def version(self, used: int, named: int) -> int:
-        """Return the schema version to record for a change by the definition at `used` whose binlog
-        says `named`.
+        """Return the schema version to record for a change by the definition at `used`.
+
+        `named`: the version in its binlog.
         """
         for step, after in zip(self.steps, self.after, strict=True):
             if after <= used:
@@ -168,7 +164,7 @@ class UndecidedChanges:
     written: dict[bytes, list[tuple[_Partitions, ...]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By handle and image, the partitions the row may be in by each allowed definition."""
+    """Partitions the row may be in by each allowed definition, by handle and image."""
     kinds: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     beside: OwnWrites = field(default_factory=dict)
     has_handles: bool = True
@@ -218,8 +214,9 @@ class UndecidedChanges:
 
     @property
     def _leaves_nothing(self) -> bool:
-        """Return whether the transaction inserted and deleted all rows: TiKV has none, and where
-        doesn't matter.
+        """Return whether the transaction inserted and deleted all rows.
+
+        TiKV has none then, and where doesn't matter.
         """
         ends = ((kinds[0], kinds[-1]) for kinds in self.kinds.values())
         return self.has_handles and all(pair == (INSERT, DELETE) for pair in ends)
@@ -230,9 +227,7 @@ class UndecidedChanges:
 
 
 def _explains(images: Sequence[_Partitions], there: set[int], beside: set[int]) -> bool:
-    """Return whether one row in each of these partition sets, and rows in all of `beside`, explain
-    `there`.
-    """
+    """Return whether a row in each partition set, and rows in all `beside`, explain `there`."""
     if any(not partitions & there for partitions in images):
         return False
     if any(len(partitions) > 1 for partitions in images):
@@ -241,8 +236,9 @@ def _explains(images: Sequence[_Partitions], there: set[int], beside: set[int]) 
 
 
 def _partitions(table: Table, image: Mapping[str, Any]) -> _Partitions:
-    """Return the partitions a row may be in: one, none, or all where only TiDB can evaluate the
-    expression.
+    """Return the partitions a row may be in.
+
+    They are one, none, or all where only TiDB can evaluate the expression.
     """
     try:
         partition = partition_of(table, image)

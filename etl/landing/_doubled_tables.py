@@ -1,6 +1,4 @@
-"""Know in which windows TiDB may have written rows of a table twice, while it reorganizes
-partitions.
-"""
+"""Know in which windows TiDB may have written a table's rows twice, reorganizing partitions."""
 
 from __future__ import annotations
 
@@ -15,16 +13,14 @@ from sluice.tidb.ddl_schema_versions import LONGEST_STATEMENT
 
 
 class DoubledTables:
-    """The tables that jobs of WRITES_TWICE reorganize, from their first schema version to their
-    end.
-    """
+    """The tables that jobs of WRITES_TWICE reorganize, from first schema version to their end."""
 
     def __init__(self, doubled: Mapping[int, bool]) -> None:
         """`doubled`: by table id, whether row ids differ; as in the last window record."""
         self._doubled = {table_id: (0, differ) for table_id, differ in doubled.items()}
-        """By table id: a schema version of a job that isn't over, and whether row ids differ."""
+        """A schema version of a job that isn't over, and whether row ids differ, by table id."""
         self._finished: dict[int, int] = {}
-        """By table id: the newest schema version whose DDL the window has."""
+        """The newest schema version whose DDL the window has, by table id."""
 
     def add_version(
         self, version: int, diff: Mapping[str, Any], changed_at: Mapping[int, int]

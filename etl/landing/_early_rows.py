@@ -43,8 +43,9 @@ class NextChange(Protocol):
 
 
 TableBirth = Callable[[int], tuple[Table, int, int] | None]
-"""From the id of a table that the window's DDL makes: how it is made, by which schema version and
-commit_ts.
+"""Returns how a table that the window's DDL makes is made, by its id.
+
+With it come the schema version and the commit_ts.
 """
 
 
@@ -53,9 +54,9 @@ class _EarlyRow(NamedTuple):
 
     commit_ts: int
     is_sure: bool
-    """Whether TiKV has said what the table was then."""
+    """True if TiKV still had what the table was then."""
     comes: bool
-    """Whether a job that makes these columns is, or will be, in TiDB's history."""
+    """True if a job that makes these columns is, or will be, in TiDB's history."""
 
 
 _FLAGS = 1 | 32
@@ -70,9 +71,9 @@ class EarlyRows:
         self._tikv = tikv
         self._read_diff = read_diff
         self._versions: dict[int, list[int]] = {}
-        """By table id: the schema versions of changes whose DDL isn't landed."""
+        """Schema versions of changes whose DDL isn't landed, by table id."""
         self._same: dict[int, int] = {}
-        """By table id: the last schema version at which the columns were still those of before."""
+        """The last schema version at which the columns were unchanged, by table id."""
         self.landed: set[int] = set()
         """Ids of jobs that were landed before their binlog, which is still to come."""
 
@@ -103,11 +104,10 @@ class EarlyRows:
         next_change: NextChange,
         born: TableBirth,
     ) -> list[DdlRecord]:
-        """Return the window's DDL with each multi-schema change right before the first row that
-        knows it.
+        """Return the window's DDL with each multi-schema change before the first row that knows it.
 
-        `tables`: as of the window's beginning. Raises TiKVError, HistoryError, and what
-        `next_change` and `born` raise.
+        It stands right before that row. `tables`: as of the window's beginning. Raises TiKVError,
+        HistoryError, and what `next_change` and `born` raise.
         """
         found = list(ddls)
         for table_id, versions in self._versions.items():
@@ -204,8 +204,9 @@ class EarlyRows:
     def _first_by_others(
         self, table: Table, state: Table, firsts: Sequence[tuple[int, int]], after_ts: int
     ) -> _EarlyRow | None:
-        """Return the first row behind `after_ts` by columns that `state` hasn't, or of which TiKV
-        doesn't tell.
+        """Return the first row behind `after_ts` by columns that `state` hasn't.
+
+        It may also be a row whose columns TiKV has no longer.
         """
         for version, commit_ts in firsts:
             if commit_ts <= after_ts:
@@ -214,7 +215,7 @@ class EarlyRows:
                 info = self._info(table, commit_ts)
             except TiKVError as error:  # TiKV is there: it has collected that moment
                 log.debug(
-                    "TiKV doesn't tell what %s was at commit_ts %d: %s",
+                    "TiKV no longer has what %s was at commit_ts %d: %s",
                     table.full_name,
                     commit_ts,
                     error,
@@ -247,7 +248,7 @@ def _has_others(table: Table, info: Mapping[str, Any] | None, state: Table) -> b
 
 
 def _columns_of(table: Table) -> set[tuple[object, ...]]:
-    """Return what tells rows of one definition from those of another."""
+    """Return what distinguishes rows of one definition from those of another."""
     return {
         (c.id, c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.elems)
         for c in table.columns
@@ -258,9 +259,7 @@ def _columns_of(table: Table) -> set[tuple[object, ...]]:
 def _check_order(
     job: DdlHistoryJob, table: Table, after_ts: int, first_ts: int, commits: Collection[int]
 ) -> None:
-    """Raise HistoryError if rows of before the change are committed behind the timestamp that it
-    gets.
-    """
+    """Raise HistoryError if rows from before the change are committed behind its timestamp."""
     if passed := [commit_ts for commit_ts in commits if after_ts < commit_ts < first_ts]:
         raise HistoryError(
             f"DDL job {job.id} of {table.full_name} belongs between rows at commit_ts {max(passed)}"

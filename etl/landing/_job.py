@@ -1,5 +1,4 @@
-"""Run the Spark job that lands a window: read from the pumps, explode, write parts, return
-statistics.
+"""Run the Spark job that lands a window: read from the pumps, explode, write parts, report.
 
 A row goes in for each pump and sub-range, and a part comes out of each, or one of all rows of a
 small window. The worker reads from the pump and writes to the relay log itself, so no payload
@@ -42,29 +41,28 @@ class JobResult:
     parts: tuple[Part, ...]
     transactions: int
     ddls: tuple[DdlRecord, ...]
-    """By commit_ts, each once; of one commit_ts by job."""
+    """DDL by commit_ts, each once; of one commit_ts by job."""
     tables: Mapping[int, TableSpan]
     skipped: Mapping[str, int]
     worker_ms: Mapping[str, float]
-    """Those of the slowest range: read, explode, write."""
+    """Times of the slowest range: read, explode, write."""
     left_out: tuple[Mapping[str, Any], ...] = ()
     """Skipped transactions that can't be read: {commit_ts, start_ts, why}."""
     is_captured: bool = False
-    """Whether a pump captured some of it from TiKV."""
+    """True if a pump captured some of it from TiKV."""
 
 
 class LandingJob:
     """Lands windows in Spark's workers. Threads may run jobs at once."""
 
     def __init__(self, function: ResilientFunction) -> None:
-        """`function`: `LandRanges` in Spark's workers."""
+        """Keep `function`: `LandRanges` in Spark's workers."""
         self._function = function
 
     def warm_up(self, hosts: Sequence[str], ts: int, timeout_s: float) -> None:
-        """Land nothing from these pumps: the first job starts Python workers and loads classes, for
-        seconds.
+        """Land nothing from these pumps, so that Python workers start and classes load.
 
-        Errors are ignored: the first real job raises them.
+        The first job takes seconds for that. Errors are ignored: the first real job raises them.
         """
         ranges = tuple(PumpRange(host, ts, ts) for host in hosts)
         with contextlib.suppress(Exception):

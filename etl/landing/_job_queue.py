@@ -119,8 +119,7 @@ class LandingJobs:
     def submit(
         self, lo: int, token: str, skips: Callable[[], Collection[int]], *, empty_now: bool
     ) -> None:
-        """Start a job for the window after `lo` (TSO), and one for the window after that if more is
-        waiting.
+        """Start a job for the window after `lo` (TSO), and one for the next if more is waiting.
 
         `token` is the claim's. `skips` returns the commit_ts of transactions that may be excluded.
         `empty_now`: land an empty window, too. Raises as WindowPlanner.plan.

@@ -11,9 +11,7 @@ from sluice.tidb import PDClient
 log = logging.getLogger("sluice.land")
 
 _SAFE_POINT_TTL_S = 86_400
-"""How long versions are kept when landing is down, as TiCDC does and Sluice's pumps: a day to
-repair it.
-"""
+"""How long versions are kept when landing is down: a day, as TiCDC and the pumps do."""
 _UPDATE_INTERVAL_S = 30.0
 """TiDB collects garbage every ten minutes; what is kept may lag behind by this."""
 

@@ -1,5 +1,6 @@
-"""Check commits that came after landing had passed their timestamps: one that isn't landed stops
-it.
+"""Check commits that came after landing had passed their timestamps.
+
+One that isn't landed stops it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ class LateCommitCheck:
             self._resolved.add(commit_ts)
 
     def check_new_pump(self, pump: str, reader: PumpReader, lo: int) -> None:
-        """Raise MissedCommitError if a pump that never counted holds commits at or before `lo`
-        (TSO).
+        """Raise MissedCommitError if a pump that never counted holds commits through `lo` (TSO).
 
         A pump registers before it takes writes, and landing lists pumps after it took its
         timestamp. So a new pump has none, unless the registry had lost its entry. One accepted
@@ -82,11 +82,10 @@ class LateCommitCheck:
 
 
 def _first_commit(reader: PumpReader, began_at: int, hi: int) -> tuple[int, int] | None:
-    """Return (commit_ts, start_ts) of the first transaction in (began_at, hi] that the pump still
-    has.
+    """Return (commit_ts, start_ts) of the first transaction in (began_at, hi] the pump still has.
 
-    A pump purges by its clock whether or not it holds anything, so a purged beginning says nothing
-    of a new pump. Raises PumpReadError.
+    A pump purges by its clock whether or not it holds anything, so a purged beginning shows
+    nothing about a new pump. Raises PumpReadError.
     """
     import grpc
 

@@ -69,8 +69,7 @@ def check_row_partitions(
     parts: Sequence[Part],
     skips: Collection[int] = (),
 ) -> None:
-    """Raise MisplacedRowError if the window has a row that went into a partition where it doesn't
-    belong.
+    """Raise MisplacedRowError if the window has a row that went into a wrong partition.
 
     `moves`: what DDL through the window's end has moved lately. Transactions committed at `skips`
     are not looked at. Raises RowDecodeError and relay errors, too.
@@ -94,8 +93,7 @@ def check_row_partitions(
 def _exchanged(
     schema: RecordedSchema, moves: Iterable[FinishedRowMove]
 ) -> dict[int, list[tuple[int, _ExchangedTable | None]]]:
-    """Return, by the id of each ordinary table that was exchanged, its exchanges in order, each
-    with its commit_ts.
+    """Return exchanges of each ordinary table in order, by its id, each with its commit_ts.
 
     That is 0 before the window. None: the id became an ordinary table's again.
     """

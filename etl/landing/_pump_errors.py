@@ -27,7 +27,7 @@ class UnreadPumpError(SluiceError):
 
 
 class UpstreamBehindError(SluiceError):
-    """PD's timestamps are older than the landed ones: new commits below them would be passed over."""
+    """PD's timestamps are older than the landed ones: new commits below would be passed over."""
 
     hint = "point pd-urls at the PD of the cluster that was landed"
 

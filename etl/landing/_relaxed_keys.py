@@ -10,8 +10,7 @@ from sluice.tidb.schema import Table
 
 
 class RelaxedKeys:
-    """The indexes by table, from the schema version that gives them up to the DDL binlog of the
-    table.
+    """The indexes by table, from the schema version that gives them up to the table's DDL binlog.
 
     A schema version newer than the last DDL of a table shows that a change was under way. Which
     keys it gives up is in TiKV.
@@ -23,13 +22,13 @@ class RelaxedKeys:
             int(i): list(indexes) for i, indexes in (relaxed or {}).items()
         }
         self._weakened_tables: dict[int, tuple[int, bool]] = {}
-        """By table id: a schema version that may give up keys, and whether it removes partitions;
-        no DDL binlog of the table has come since.
+        """A schema version that may give up keys, and whether it removes partitions, by table id.
+
+        No DDL binlog of the table has come since.
         """
 
     def add_version(self, version: int, read_diff: ReadDiff, changed_at: Mapping[int, int]) -> None:
-        """Record the tables whose keys or partitions a schema version may give up, or whose
-        columns.
+        """Record the tables whose keys, partitions or columns a schema version may give up.
 
         `changed_at`: the version of each table's last landed DDL. The version stays recorded until
         a DDL binlog of its table comes. Another table's DDL of a higher version may come first.

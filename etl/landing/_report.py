@@ -48,7 +48,7 @@ class LandSummary:
     stages_ms: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the report as JSON values."""
         return asdict(self)
 
     def taken(self) -> Self:

@@ -7,7 +7,8 @@ hasn't changed:
 
     INSERT b        insert b, insert b
     DELETE a        delete a, delete a
-    UPDATE a to b   update a to b, and the same, or insert b and delete a; first insert b, delete a if the row moves
+    UPDATE a to b   update a to b, and the same, or insert b and delete a;
+                    first insert b, delete a if the row moves
 
 So a change is a copy if the transaction has made the row that it inserts, or has taken away the row
 that it removes. Rows are compared by all values. That can't go wrong for a clustered key. Rows
@@ -44,18 +45,19 @@ _Values = tuple[Any, ...]
 _Row = tuple[_Values, int]
 """All values of a row but its hidden row id, and that; 0 in a table with a clustered key."""
 PhysicalIds = Callable[[Table, int, int], Collection[int]]
-"""From a table, the start ts and the commit ts of a transaction: the ids under which it may have
-written rows.
+"""Returns the ids under which a transaction may have written rows of a table.
+
+Arguments: the table, the transaction's start ts and commit ts.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _DecodedChange:
     place: int
-    """In the part."""
+    """Place of the change in the part."""
     kind: int
     rows: tuple[_Row, ...]
-    """What it inserts or deletes; the old and the new row of an update."""
+    """Rows that it inserts or deletes; the old and the new row of an update."""
 
 
 @dataclass(slots=True)
@@ -71,14 +73,12 @@ class _Transaction:
     _made: set[_Row] = field(default_factory=set)
     _removed: set[_Row] = field(default_factory=set)
     _equal: dict[_Values, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """By values: the row id of each row that the transaction made, and the place of its INSERT or
-    -1.
-    """
+    """Row id and place of the INSERT (or -1) of each row that the transaction made, by values."""
     _ambiguous: set[_Values] = field(default_factory=set)
     _keeps_row_ids: bool = False
-    """Whether an INSERT had a copy with the same row id: then all have."""
+    """True if an INSERT had a copy with the same row id: then all have."""
     _deleted_rows: dict[_Values, bool] = field(default_factory=dict)
-    """By values of doubtful rows of which one was removed: whether that was written twice."""
+    """True if written twice, by values of doubtful rows of which one was removed."""
 
     @property
     def has_row_ids(self) -> bool:
@@ -184,12 +184,12 @@ class DuplicateWrites:
         bounds: tuple[int, int, str],
         skips: Collection[int] = (),
     ) -> tuple[tuple[Part, ...], set[int]]:
-        """Return the parts without copies, and the tables of which a copy has another hidden row
-        id.
+        """Return the parts without copies, and tables with a copy under another hidden row id.
 
         `tables`: those that are or were reorganized lately. `schema`: the window's. `bounds`: lo
         and hi (TSO) of the window and a token for new parts. Transactions committed at `skips` are
-        left as they are. Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
+        left as they are. Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay
+        errors.
         """
         tables_at = SchemaTimeline(schema)
         differ: set[int] = set()

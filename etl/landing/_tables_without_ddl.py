@@ -49,8 +49,7 @@ class TablesWithoutDdl:
         skips: Collection[int],
         rows: WindowRows,
     ) -> list[DdlJob]:
-        """Return a CREATE TABLE for each table that has rows and that no job has made, but TiKV
-        has.
+        """Return a CREATE TABLE for each table with rows that no job has made, but TiKV has.
 
         `known`, `born`, `skips`: see `check_known`. `history` and `born` get the tables.
         """

@@ -13,8 +13,9 @@ class WindowRows:
     """The rows of a window that is being landed, read when they are first asked for."""
 
     def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]] = lambda: ()) -> None:
-        """`batches` returns the window's changes, in RELAY_SCHEMA, each part in ascending
-        commit_ts.
+        """Keep `batches`, which returns the window's changes in RELAY_SCHEMA.
+
+        Each part is in ascending commit_ts.
         """
         self._batches = batches
 
@@ -41,7 +42,7 @@ class WindowRows:
         return found
 
     def commits(self, table_id: int | None = None) -> set[int]:
-        """Return the commit_ts of all transactions with rows, or of those with rows of one table."""
+        """Return the commit_ts of all transactions with rows, or with rows of one table."""
         found: set[int] = set()
         for batch in self._batches():
             own = batch if table_id is None else batch.filter(pc.equal(batch["table_id"], table_id))

@@ -2,14 +2,14 @@
 
 A binlog names the logical table and the schema version with which its transaction began. A
 transaction that first touches a table behind a DDL uses the new definition all the same, and one
-that touched it before may commit behind the DDL's binlog: nothing in the binlog tells the two
-apart. TiKV does. A row's key begins with the id of the partition, so the writes of the key in the
+that touched it before may commit behind the DDL's binlog: nothing in the binlog distinguishes the
+two. TiKV does. A row's key begins with the id of the partition, so the writes of the key in the
 partition of either definition, which name their transaction, show where the row went.
 
 The answer is written into the window: rows get the `schema_version` of the definition they were
 written by, in a part that replaces the first one. A DDL that goes through several versions names
-the transactions of earlier windows that were ahead of it. Applying, the archive and its readers use
-these and need no TiKV.
+the transactions of earlier windows that were ahead of it. Applying, the archive and its readers
+use these and need no TiKV.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class DefinitionResolver:
         lo: int,
         skips: Collection[int],
     ) -> dict[int, set[int]]:
-        """Return by job id the transactions in earlier windows that were ahead of DDL of this one."""
+        """Return by job id transactions in earlier windows that were ahead of this one's DDL."""
         found: dict[int, set[int]] = defaultdict(set)
         coming = {ddl.job_id for ddl in schema.ddls}
         for table_id, own in steps.items():
@@ -236,10 +236,9 @@ class DefinitionResolver:
     def _query_versions(
         self, chain: DefinitionChain, changes: Mapping[int, Sequence[Change]], beside: OwnWrites
     ) -> tuple[dict[int, int], dict[int, UndecidedChanges]]:
-        """Return the version of rows by place, and by start_ts the changes that TiKV's writes leave
-        undecided.
+        """Return the version of rows by place, and the changes that TiKV's writes leave undecided.
 
-        `changes`: by start_ts.
+        These and `changes` are by start_ts.
         """
         doubts = {
             start_ts: doubt

@@ -90,14 +90,13 @@ def run_land(  # noqa: PLR0913 options by name
     on_window: Callable[[LandedWindow], None] | None = None,
     summary: LandSummary | None = None,
 ) -> LandSummary:
-    """Land windows until `run_seconds` are over, `stop` is set, or everything through `until_ts`
-    (TSO) is landed.
+    """Land windows until `run_seconds` are over, `stop` is set, or `until_ts` (TSO) is landed.
 
-    Landing continues where the relay log ends. An empty one begins at `start_ts`; without it at the
-    downstream's checkpoint, and without that at the settings' initial-commit-ts (0: everything the
-    pumps have, -1: now). `summary` is filled during the run and returned. While the relay log's
-    control is paused, the run waits. Transient errors (a pump, PD, TiKV, Spark or the disk is
-    unavailable) are logged and retried.
+    Landing continues where the relay log ends. An empty one begins at `start_ts`; without it at
+    the downstream's checkpoint, and without that at the settings' initial-commit-ts (0: everything
+    the pumps have, -1: now). `summary` is filled during the run and returned. While the relay
+    log's control is paused, the run waits. Transient errors (a pump, PD, TiKV, Spark or the disk
+    is unavailable) are logged and retried.
 
     Raises ClaimLostError when another process took over, BinlogDecodeError, UnknownTableError,
     DefinitionUnknownError, MisplacedRowError, CommitsPurgedError, WrongClusterError,
@@ -223,9 +222,7 @@ class _LandingLoop:
         self._commit(landed, self._schema, self._claim, self._start)
 
     def _wait_for_commits(self, landed_ts: int) -> None:
-        """Wait for a commit at a pump, for an operator's control, or until the registry is due to
-        be read again.
-        """
+        """Wait for a commit at a pump, an operator's control, or the registry's next reading."""
         for _ in range(_QUIET_CHECKS):
             if self._jobs.wait_for_commits(landed_ts, CHECK_INTERVAL_S) or self._limits.is_over(
                 landed_ts

@@ -1,14 +1,14 @@
 """Plan windows: how far the next one may reach without missing a commit.
 
-1. A fresh timestamp from PD. 2. The pumps in the registry; all that are not offline count. 3. Each
-   of them is asked for
-its bounds, and what is in the window if that is little; those that counted the last time while the
-registry answers.
+1. A fresh timestamp from PD.
+2. The pumps in the registry; all that are not offline count.
+3. Each of them is asked for its bounds, and what is in the window if that is little; those that
+   counted the last time while the registry answers.
 4. hi = the smallest of the timestamp and every pump's hi.
 
 One of the pumps asks PD whether it has given the timestamp, so that one of a PD that isn't theirs
-ends in an error. The others are told so, and needn't if they have nothing in the window: then they
-don't move their marks either.
+ends in an error. The others learn of it from the request, and needn't if they have nothing in the
+window: then they don't move their marks either.
 
 A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and
 its bounds are what has arrived (sluice.tidb.pumps.pulled_window).
@@ -407,9 +407,7 @@ class WindowPlanner:
 
 
 class _BoundsRequest:
-    """A request for a pump's bounds, over a connection that this thread reads, or by another
-    thread.
-    """
+    """A request for a pump's bounds, over a connection that this or another thread reads."""
 
     def __init__(
         self, begun: PendingBounds | None, by_thread: Callable[[], Future[WindowBounds]]
@@ -459,8 +457,9 @@ def _pump_key(pump: NodeStatus) -> tuple[str, str, str]:
 
 
 def _check_addresses(pumps: Sequence[NodeStatus]) -> None:
-    """Raise PumpUnavailableError if one pump would answer for two: commits of the other would be
-    passed over.
+    """Raise PumpUnavailableError if one pump would answer for two.
+
+    Commits of the other would be passed over.
     """
     found: dict[str, NodeStatus] = {}
     for pump in pumps:

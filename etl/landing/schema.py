@@ -1,4 +1,7 @@
-"""Keep the upstream's schema while windows are landed: find DDL jobs in TiKV, describe each window."""
+"""Keep the upstream's schema while windows are landed: find DDL jobs in TiKV for each window.
+
+Each window's record describes the schemas that its rows need.
+"""
 
 from __future__ import annotations
 
@@ -188,8 +191,7 @@ class LandingSchema:
         )
 
     def with_doubled(self, described: RecordedSchema, differ: Collection[int]) -> RecordedSchema:
-        """Return what `resolve` has returned with the tables that are still reorganized behind the
-        window.
+        """Return what `resolve` returned with the tables still reorganized behind the window.
 
         `differ`: tables of `written_twice` of which the window has copies with other hidden row
         ids.
@@ -197,10 +199,9 @@ class LandingSchema:
         return self._doubled_tables.describe(described, differ)
 
     def physical_ids(self, table: Table, start_ts: int, commit_ts: int) -> set[int]:
-        """Return the ids under which a transaction may have written rows of a table, by every
-        definition meanwhile.
+        """Return the ids under which a transaction may have written rows of a table.
 
-        Raises TiKVError.
+        They are those of every definition meanwhile. Raises TiKVError.
         """
         key = table_key(table.schema_id, table.id)
         writes = self._tikv.mvcc_get_many([key])[key].writes
@@ -226,8 +227,9 @@ class LandingSchema:
         wait: Wait,
         rows: WindowRows,
     ) -> Sequence[DdlRecord]:
-        """Return the DDL that the window is to have: without what is landed already, with what rows
-        know early.
+        """Return the DDL that the window is to have.
+
+        It lacks what is landed already, and has what rows know early.
         """
         late = {record.job_id for record in ddls if self._is_landed(record.job_id)}
         if late:
@@ -263,8 +265,9 @@ class LandingSchema:
         )
 
     def _births(self, ddls: Sequence[DdlRecord], wait: Wait) -> dict[int, tuple[Table, int, int]]:
-        """Return tables by id as the first of the window's DDL leaves them that has them, with its
-        version and commit_ts.
+        """Return tables by id as the first of the window's DDL that has them leaves them.
+
+        With each come its version and commit_ts.
         """
         found: dict[int, tuple[Table, int, int]] = {}
         for record in ddls:
@@ -356,8 +359,9 @@ class LandingSchema:
     def recent_moves(
         self, described: RecordedSchema, spans: Mapping[int, TableSpan]
     ) -> list[FinishedRowMove]:
-        """Return what DDL through the window that `resolve` has described moved lately in tables of
-        this window.
+        """Return what DDL through the window moved lately in tables of this window.
+
+        The window is the one that `resolve` has described.
         """
         inside = {ddl.job_id: ddl for ddl in described.ddls}
         wanted = set(spans).union(*(ddl.effect.tables for ddl in described.ddls))
@@ -377,8 +381,7 @@ class LandingSchema:
         ]
 
     def definitions_to_come(self, table_id: int) -> list[Table]:
-        """Return the definitions that a table has had since the window that `resolve` has
-        described, in order.
+        """Return the definitions that a table has had since the window of `resolve`, in order.
 
         The last one may be that of a job that isn't over.
         """

@@ -29,9 +29,9 @@ log = logging.getLogger("sluice.land")
 
 IsLate = Callable[[DdlHistoryJob], bool]
 HasLanded = Callable[[int, int], bool]
-"""From a DDL job's id and a TSO: whether a window behind the TSO names the job."""
+"""Returns whether a window behind a TSO names a DDL job, by the job's id and the TSO."""
 RebuildHistory = Callable[[Collection[int]], SchemaHistory]
-"""From the ids of DDL jobs: the history that landing begins with, without these jobs."""
+"""Returns the history that landing begins with, without the DDL jobs of these ids."""
 
 _COMMITTED_WITHIN = tso.span(10_000)
 """A job's end is the start_ts of the transaction that writes the binlog."""
@@ -46,7 +46,7 @@ class InitialSchema:
     schema_version: int
     relaxed: Mapping[str, Any] | None = None
     snapshots: SchemaSnapshots | None = None
-    """Where schemas are kept for the next start."""
+    """The store of schemas for the next start."""
     doubled: Mapping[str, Any] | None = None
     has_landed: HasLanded = lambda job_id, since_ts: False
     """Called for jobs whose binlog comes late."""
@@ -69,8 +69,9 @@ class RebuiltSchema(NamedTuple):
     known_jobs: set[int]
     """Ids of the DDL jobs that `history` includes."""
     reorganized: set[int]
-    """Ids of tables that a job of WRITES_TWICE behind the version has reorganized or may be
-    reorganizing.
+    """Ids of tables that a job behind the version has reorganized or may be reorganizing.
+
+    It is a job of WRITES_TWICE.
     """
 
 

@@ -1,6 +1,4 @@
-"""Find where landing begins: at the relay log's end, the downstream's checkpoint, or the settings'
-TSO.
-"""
+"""Find where landing begins: the relay log's end, the downstream's checkpoint, or the settings."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ _CLEAN_UP_SPAN = tso.span(600_000)
 
 
 class NoCheckpointError(SluiceError):
-    """To begin now would pass over what another drainer has been replicating; names the drainer."""
+    """Landing from now would pass over what another drainer replicates; names the drainer."""
 
-    hint = "say where to begin: a checkpoint row downstream, or initial-commit-ts"
+    hint = "set where to begin: a checkpoint row downstream, or initial-commit-ts"
 
 
 class WrongClusterError(SluiceError):
@@ -38,14 +36,14 @@ class WrongClusterError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where landing begins."""
+    """The position at which landing begins."""
 
     ts: int
     """Everything through this TSO is landed, or not replicated."""
     is_resumed: bool
     """The relay log has windows, which end at `ts`."""
     schema_version: int | None = None
-    """As of `ts`, if known from elsewhere than TiKV."""
+    """The schema version as of `ts`, if known from elsewhere than TiKV."""
 
 
 def resume_from_log(relay: RelayLog, cluster: UpstreamCluster) -> StartPosition | None:
@@ -119,11 +117,10 @@ def position_without_checkpoint(
     drainers: Callable[[], Iterable[NodeStatus]],
     tso: Callable[[], int],
 ) -> int:
-    """Return the TSO to begin at if `place`, a `downstream_name`, has no checkpoint: the settings',
-    or now.
+    """Return the TSO to begin at if `place` has no checkpoint: the settings', or now.
 
-    Raises NoCheckpointError when "now" can't be meant: the registry has a drainer with a position,
-    so the checkpoint is probably elsewhere.
+    `place`: a `downstream_name`. Raises NoCheckpointError when "now" can't be meant: the registry
+    has a drainer with a position, so the checkpoint is probably elsewhere.
     """
     initial = upstream.initial_commit_ts
     if initial >= 0:
@@ -146,7 +143,7 @@ def position_without_checkpoint(
         f" {last.max_commit_ts}, so"
         " the changes since would be "
         "missing. Is [downstream] host, checkpoint-schema or checkpoint-table mistyped? If there is"
-        " none indeed, say"
+        " none indeed, set"
         " where to begin: "
         f"initial-commit-ts = {last.max_commit_ts} goes on from there, {now} is now. If that"
         " drainer replicates to"

@@ -49,11 +49,10 @@ def newest_version(tikv: TiKVClient, spans: Iterable[TableSpan]) -> int:
 
 
 def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
-    """Return whether the upstream compares text by its collations, by `setting` or as TiDB recorded
-    at bootstrap.
+    """Return whether the upstream compares text by its collations.
 
-    `ts`: a fresh TSO, since the schema that landing begins with may not have mysql.tidb yet. Raises
-    TiKVError.
+    It is by `setting` or as TiDB recorded at bootstrap. `ts`: a fresh TSO, since the schema that
+    landing begins with may not have mysql.tidb yet. Raises TiKVError.
     """
     if setting != "auto":
         return setting == "true"
@@ -61,14 +60,14 @@ def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:
     found = read_new_collations(tikv, int(table["id"]), ts) if table is not None else None
     if found is None:
         log.warning(
-            "nothing in mysql.tidb tells whether the upstream has new collations; [upstream]"
-            " new-collations does, taking it as true"
+            "nothing in mysql.tidb shows whether the upstream has new collations; taking it"
+            " as true; [upstream] new-collations sets it"
         )
     return found is not False
 
 
 class SchemaDiffs:
-    """What schema versions changed, as TiKV has it.
+    """The changes of schema versions, as TiKV has them.
 
     Those that exist are cached, for they never change.
     """

@@ -18,10 +18,10 @@ from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtra
 def drop_skipped_undecodable(
     batch: pa.RecordBatch, host: str, skips: Collection[int]
 ) -> tuple[pa.RecordBatch, list[dict[str, Any]]]:
-    """Return a batch in WINDOW_SCHEMA without the unreadable transactions at `skips` (TSOs), and
-    these.
+    """Return a batch without the unreadable transactions at `skips` (TSOs), and these.
 
-    `host`: the pump of the batch. Excluded transactions are {commit_ts, start_ts, why}.
+    The batch is in WINDOW_SCHEMA. `host`: the pump of the batch. Excluded transactions are
+    {commit_ts, start_ts, why}.
     """
     commit_ts = batch["commit_ts"].to_numpy()
     left_out: list[dict[str, Any]] = []

@@ -1,11 +1,10 @@
-"""Protobuf's wire format, scanned over many messages at once: where their fields lie, without
-copying what is in them.
+"""Scan protobuf's wire format over many messages at once: where their fields lie.
 
-Messages are stretches of one buffer. As long as many of them are unfinished, one field of each is
-read in a step, over whole arrays; what is left, few messages or long ones, is read field by field.
-The wire format: a field is a varint ``number << 3 | wire type`` and a value; wire types are 0
-varint, 1 eight bytes, 2 a varint length and so many bytes, 5 four bytes. Groups (3, 4), which
-binlogs have never had, are refused.
+Nothing is copied. Messages are stretches of one buffer. As long as many of them are unfinished,
+one field of each is read in a step, over whole arrays; what is left, few messages or long ones, is
+read field by field. The wire format: a field is a varint ``number << 3 | wire type`` and a value;
+wire types are 0 varint, 1 eight bytes, 2 a varint length and so many bytes, 5 four bytes. Groups
+(3, 4), which binlogs have never had, are refused.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ Bytes = npt.NDArray[np.uint8]
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 RUN_WIRE_TYPE = 7
-"""In the place of a wire type: neighbouring fields ``tag, value`` of a byte each, from begin to
-end.
-"""
+"""Stands for a wire type: neighbouring fields ``tag, value`` of a byte each, begin to end."""
 
 # below this a step over arrays costs more than a field of each in a loop
 _MIN_VECTORIZED_LANES = 24
@@ -49,7 +46,7 @@ class WireFields(NamedTuple):
         return WireFields(self.owner[which], self.tag[which], self.begin[which], self.end[which])
 
     def last(self, tag: int, count: int) -> Ints:
-        """For each of `count` messages the index of its last field with this tag, -1 without one."""
+        """Return the index of each of `count` messages' last field with this tag, -1 without."""
         found = np.full(count, -1, np.int64)
         at = np.flatnonzero(self.tag == tag)
         found[self.owner[at]] = at
@@ -108,8 +105,10 @@ def scan(data: Bytes, begins: Ints, ends: Ints, run_tag: int = -1) -> WireFields
 
 
 def varints(data: Bytes, at: Ints) -> tuple[npt.NDArray[np.uint64], Ints, npt.NDArray[np.bool_]]:
-    """Return the varints that begin at these places: their values, where they end, and which are
-    none (longer than ten bytes). What lies behind the end of `data` is anything: compare the ends.
+    """Return the varints that begin at these places: values, ends, and which are none.
+
+    None is one longer than ten bytes. What lies behind the end of `data` is anything: compare the
+    ends.
     """
     first = data.take(at, mode="clip")
     value = (first & 0x7F).astype(np.uint64)
@@ -183,7 +182,7 @@ def _walk(
     run_tag: int,
     found: tuple[array[int], array[int], array[int]],
 ) -> None:
-    """The fields of one message, to `found`: tags, where they begin, where they end."""
+    """Add the fields of one message to `found`: tags, where they begin, where they end."""
     add_tag, add_begin, add_end = (column.append for column in found)
     while at < stop:
         tag = view[at]

@@ -213,31 +213,33 @@ class RowExtractor:
                 continue
             text = query.decode("utf-8", errors="replace")
             commit_ts, start_ts = int(transactions.commits[i]), int(transactions.starts[i])
-            # TiDB up to 2.1.18 and 3.0.6 doesn't say
+            # TiDB up to 2.1.18 and 3.0.6 doesn't send it
             state = int(fields.begin[states[i]]) if states[i] >= 0 else 0
             self.totals.ddls.append(DdlRecord(commit_ts, start_ts, int(job_ids[i]), state, text))
 
     def _check_mutations(self, transactions: _Transactions, mutations: _Mutations) -> None:
-        wrong = (mutations.has.sum(axis=1) != mutations.said.sum(axis=1)) | mutations.obsolete
+        wrong = (mutations.has.sum(axis=1) != mutations.named.sum(axis=1)) | mutations.obsolete
         for at in np.flatnonzero(wrong)[:1].tolist():
             inserted, updated, deleted = mutations.has[at].tolist()
             has = f"{inserted} inserted, {updated} updated, {deleted} deleted rows"
             if mutations.obsolete[at]:
                 what = "deletions by key, which TiDB gave up before 2.0"
             else:
-                what = f"a sequence of {mutations.said[at].sum()} known entries"
+                what = f"a sequence of {mutations.named[at].sum()} known entries"
             raise self._error(
                 transactions,
                 int(mutations.owners[at]),
                 f"table id {mutations.table_ids[at]}: {has}, and {what}",
             )
-        for at in np.flatnonzero((mutations.has != mutations.said[:, :3]).any(axis=1))[:1].tolist():
+        for at in np.flatnonzero((mutations.has != mutations.named[:, :3]).any(axis=1))[
+            :1
+        ].tolist():
             names = "{} inserted, {} updated, {} deleted"
             raise self._error(
                 transactions,
                 int(mutations.owners[at]),
                 f"table id {mutations.table_ids[at]}: {names.format(*mutations.has[at].tolist())}"
-                f" rows, but the sequence says {names.format(*mutations.said[at, :3].tolist())}",
+                f" rows, but the sequence has {names.format(*mutations.named[at, :3].tolist())}",
             )
 
     def _emit_found(
@@ -317,11 +319,11 @@ class RowExtractor:
     ) -> BinlogDecodeError:
         pump = f"pump {self._pump}, " if self._pump else ""
         commit_ts, start_ts = transactions.commits[i], transactions.starts[i]
-        told = f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}"
+        text = f"{pump}transaction with commit_ts {commit_ts}, start_ts {start_ts}: {what}"
         if not skippable:
-            return BinlogDecodeError(told)
+            return BinlogDecodeError(text)
         return BinlogDecodeError(
-            f"{told}.", hint=f"`sluice txn skip {commit_ts}` leaves the transaction out"
+            f"{text}.", hint=f"`sluice txn skip {commit_ts}` leaves the transaction out"
         )
 
 
@@ -357,13 +359,13 @@ class _Mutations:
     versions: Ints
     table_ids: Ints
     obsolete: npt.NDArray[np.bool_]
-    """Whether the mutation has rows of obsolete kinds."""
+    """True if the mutation has rows of obsolete kinds."""
     has: Ints
     """Counts of inserted, updated, deleted rows by mutation: three columns."""
-    said: Ints
+    named: Ints
     """Counts by kind in its sequence; a fourth column for the obsolete kinds."""
     edges: Ints
-    """Where rows begin and end: row i from edges[2 i] to edges[2 i + 1]."""
+    """Begins and ends of rows: row i from edges[2 i] to edges[2 i + 1]."""
     kinds: Bytes
     """The kind of every change."""
     _order: Ints | None
@@ -383,17 +385,17 @@ class _Mutations:
         kinds, kind_owners = _sequences(data, fields)
         obsolete = np.zeros(count, np.bool_)
         obsolete[fields.owner[np.isin(tag, _OBSOLETE)]] = True
-        said = np.bincount(kind_owners * np.int64(4) + kinds, minlength=4 * count)
+        named = np.bincount(kind_owners * np.int64(4) + kinds, minlength=4 * count)
         return cls(
             owners, versions[owners], _values(fields, _TABLE_ID, count), obsolete,
-            np.bincount(slots, minlength=3 * count).reshape(-1, 3), said.reshape(-1, 4),
+            np.bincount(slots, minlength=3 * count).reshape(-1, 3), named.reshape(-1, 4),
             edges, kinds, order,
         )  # fmt: skip
 
     def places(self) -> Ints:
         """Return the row of each change. Sequences and lists must agree."""
         places = np.arange(len(self.kinds))
-        slots = np.repeat(np.arange(len(self.owners)) * 4, self.said.sum(axis=1)) + self.kinds
+        slots = np.repeat(np.arange(len(self.owners)) * 4, self.named.sum(axis=1)) + self.kinds
         # The n-th insert of a sequence is the n-th inserted row: sorting a mutation's sequence by
         # kind, and leaving equal kinds in order, gives the order of the lists.
         if _is_descending(slots):
@@ -407,10 +409,9 @@ class _Mutations:
 
 
 def _sequences(data: Bytes, fields: WireFields) -> tuple[Bytes, npt.NDArray[np.int32]]:
-    """Return the kinds that sequences name, as a part's kinds (3: obsolete), and whose mutation's
-    they are.
+    """Return the kinds that sequences name, as a part's kinds (3: obsolete), and their mutations.
 
-    Types that nobody knows are left out, as protobuf does.
+    Unknown types are left out, as protobuf does.
     """
     tag = fields.tag
     runs = np.isin(tag, (_SEQUENCE | RUN_WIRE_TYPE, _PACKED_SEQUENCE))

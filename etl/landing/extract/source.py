@@ -31,8 +31,9 @@ class PumpRange:
     lo: int
     hi: int
     window: bytes = field(default=b"", repr=False)
-    """What the pump has in there, and perhaps behind it, if that is little: see
-    `sluice.tidb.pumps.window_from_bytes`.
+    """Transactions of the range that the pump sent with its bounds, if they are little.
+
+    There may be some behind the range, too; see `sluice.tidb.pumps.window_from_bytes`.
     """
 
 
@@ -61,7 +62,7 @@ def read_range(
 
 
 def prefetched_range(host: str, window: bytes, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-    """As `read_range`, of what the pump has sent along with its bounds."""
+    """Yield as `read_range`, from what the pump has sent along with its bounds."""
     from sluice.tidb.pumps import window_from_bytes
 
     batch = window_from_bytes(host, window, lo, hi)

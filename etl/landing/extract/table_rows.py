@@ -1,5 +1,6 @@
-"""How many changes each table has, and of when: what a window's record and its schema are made
-from.
+"""Count how many changes each table has, and of when.
+
+A window's record and its schema are made from that.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ _SUMMED = (np.add, np.minimum, np.maximum, np.minimum, np.maximum)
 
 
 class TableRows(NamedTuple):
-    """How many changes of a table are inside, the first and last commit_ts among them, and the
-    oldest and newest schema version by which they were made.
+    """The number of a table's changes inside, the first and last commit_ts among them.
+
+    With them come the oldest and newest schema version by which they were made.
     """
 
     rows: int
@@ -36,7 +38,7 @@ class TableTally:
         self._found.append(_sum_by_table(found))
 
     def tables(self) -> dict[int, TableRows]:
-        """By table id, ascending."""
+        """Return the rows by table id, ascending."""
         if not self._found:
             return {}
         if len(self._found) > 1:

@@ -1,9 +1,8 @@
-"""What Spark's Python workers do to land a window: read a range of a pump, explode it, write its
-part, and answer with statistics.
+"""Land a range in Spark's Python workers: read it from a pump, explode it, write its part.
 
-The worker reads from the pump and writes to the relay log itself, so that no payload passes through
-the JVM. What is in a small window came with its bounds, and is handed over: to ask for it again
-would cost more than all else.
+They answer with statistics. The worker reads from the pump and writes to the relay log itself, so
+that no payload passes through the JVM. What is in a small window came with its bounds, and is
+handed over: to ask for it again would cost more than all else.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class LandRanges:
-    """Runs in Spark's Python workers: writes a part for each of its rows, which are in TASK_SCHEMA,
-    and yields a row of statistics for it. Of small ranges that come together it writes one part,
-    which the first one's statistics have: a file costs more than what is in it. Nothing of a window
-    is in here, so that it is the same object from job to job.
+    """Writes a part for each of its rows, which are in TASK_SCHEMA, and yields statistics.
+
+    It runs in Spark's Python workers. Of small ranges that come together it writes one part, which
+    the first one's statistics have: a file costs more than what is in it. Nothing of a window is
+    in here, so that it is the same object from job to job.
     """
 
     relay_url: str
@@ -75,7 +75,7 @@ class LandRanges:
 def _process_ranges(
     relay: RelayLog, job: LandRanges, tasks: Sequence[Mapping[str, Any]], token: str
 ) -> list[dict[str, Any]]:
-    """Return the statistics of ranges that become one part, or what in one of them can't be read."""
+    """Return the statistics of ranges that become one part, or what in one can't be read."""
     started = time.perf_counter()
     ranges = [
         _RangeExtraction(job, task) for task in tasks
@@ -153,7 +153,7 @@ class _RangeExtraction:
             yield batch
 
     def changes(self) -> Iterator[pa.RecordBatch]:
-        """Its row changes, in PART_SCHEMA."""
+        """Yield its row changes, in PART_SCHEMA."""
         for batch in self.transactions():
             exploded = self._explode(batch)
             del batch  # a batch may hold a whole large transaction: one at a time
