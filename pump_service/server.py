@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class PumpServer:
         self._loop: asyncio.AbstractEventLoop
         self._node: Node
         self._store: Store
+        self._capture: Capture | None = None
         self._leaving = threading.Lock()
         self._hurry = threading.Event()
         self.notice_s = _LEAVE_NOTICE_S
@@ -148,6 +149,10 @@ class PumpServer:
     def drainers(self) -> list[dict[str, Any]]:
         """Return the registry's drainers."""
         return [dict(status.to_dict()) for status in self._registry.drainers()]
+
+    def capture_status(self) -> dict[str, Any] | None:
+        """Return the figures of CaptureStatus; None if the pump takes binlogs."""
+        return None if self._capture is None else asdict(self._capture.status())
 
     def fresh_ts(self) -> int:
         """Return a TSO from PD."""
@@ -238,6 +243,7 @@ class PumpServer:
             capture = Capture(
                 cluster, self._begin_capture, data_dir / "capture", config.capture.memory
             )
+            self._capture = capture
             self.metrics.watch_capture(capture.status)
         self._versions = ServiceSafePoint(
             pd,

@@ -35,9 +35,10 @@ SPANS = ((b"m", b"n"), (b"t", b"u"))
 """Raw keys that are captured: TiDB's meta keys, and all tables."""
 _REGIONS_PER_CALL = 1024
 _TICK_S = 0.1
-_LARGE_COVERAGE = 10_000
-_FRONTIER_INTERVAL_S, _LARGE_FRONTIER_INTERVAL_S = 0.05, 0.2
-"""How often the least of all resolved timestamps is computed; of 100,000 pieces it takes 5 ms."""
+_FRONTIER_INTERVAL_S, _FRONTIER_SHARE = 0.01, 20
+"""How often the least of all resolved timestamps is computed, and which part of the time it may take:
+of 100,000 pieces it takes 5 ms.
+"""
 _RESTART_S, _MAX_RESTART_S = 1.0, 30.0
 _STOP_TIMEOUT_S = 10.0
 
@@ -221,23 +222,24 @@ class _Session:
             raise self._failure
 
     def _match(self) -> None:
-        next_tick = next_frontier = 0.0
+        now = next_tick = next_frontier = 0.0
+        is_stale = False
         while not self._end.is_set():
-            for item in self._inbox.take(_TICK_S / 2):
+            due = min(next_tick, next_frontier) if is_stale else next_tick
+            for item in self._inbox.take(max(due - now, 0.0)):
                 self._handle(item)
+                is_stale = True
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + _TICK_S
                 self._subscriptions.tick(now)
-                self._sorter.relieve()
-                self._totals.relieve()
+                self._locks.look(self._frontier, self._subscriptions.live)
             self._act()
-            if now >= next_frontier:
-                is_large = len(self._coverage) > _LARGE_COVERAGE
-                next_frontier = now + (
-                    _LARGE_FRONTIER_INTERVAL_S if is_large else _FRONTIER_INTERVAL_S
-                )
+            if is_stale and now >= next_frontier:
+                is_stale = False
                 self._advance()
+                spent_s = time.monotonic() - now
+                next_frontier = now + max(_FRONTIER_INTERVAL_S, spent_s * _FRONTIER_SHARE)
 
     def _handle(self, item: Message | Located) -> None:
         now = time.monotonic()
@@ -269,7 +271,6 @@ class _Session:
             with self._moved:
                 self._frontier = frontier
                 self._moved.notify_all()
-        self._locks.look(frontier, self._subscriptions.live)
 
     def _locate(self) -> None:
         while (wanted := self._locates.get()) is not None:

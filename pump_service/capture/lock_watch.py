@@ -96,7 +96,7 @@ class LockWatch:
             self.resolved += report.resolved
             for lock in report.live[:1]:
                 self.held_back_by = (
-                    f"a lock of transaction {lock.start_ts} ({tso.text(lock.start_ts)}) on key {lock.key.hex()} in"
+                    f"a lock of transaction {tso.text(lock.start_ts)} on key {lock.key.hex()} in"
                     f" region {region_id}, primary {lock.primary.hex()}"
                 )
         if self.held_back_by and time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S:

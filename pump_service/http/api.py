@@ -50,6 +50,9 @@ class PumpControl(Protocol):
     def drainers(self) -> list[dict[str, Any]]:
         """The registry's drainers."""
 
+    def capture_status(self) -> dict[str, Any] | None:
+        """Figures of the capture from TiKV, None without one."""
+
     def fresh_ts(self) -> int:
         """A TSO from PD."""
 
@@ -110,6 +113,7 @@ class HttpApi:
             "status": ("GET", self._status),
             "drainers": ("GET", self._drainers),
             "metrics": ("GET", self._metrics),
+            "capture": ("GET", self._capture),
             "debug": ("GET", lambda: _text(debug.INDEX)),
             "debug/stack": ("GET", lambda: _text(debug.stacks())),
             "debug/memory": ("GET", lambda: _text(debug.memory())),
@@ -208,6 +212,12 @@ class HttpApi:
 
     def _drainers(self) -> HttpResponse:
         return _json(self.pump.drainers())
+
+    def _capture(self) -> HttpResponse:
+        found = self.pump.capture_status()
+        if found is None:
+            return HttpResponse(404, _TEXT, b"this pump takes binlogs: it has no [capture]\n")
+        return _json(found)
 
     def _metrics(self) -> HttpResponse:
         return HttpResponse(200, CONTENT_TYPE_PLAIN_0_0_4, exposition(self.registry))

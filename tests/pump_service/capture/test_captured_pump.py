@@ -126,6 +126,10 @@ def test_a_captured_pump_that_is_killed_anywhere_has_every_transaction_once(tmp_
                 stage.looped.do(stage.looped.world.changes.break_streams)
         end = rest[-1].commit_ts
         stage.wait_through(end)
+        page = httpx.get(f"http://{stage.address}/capture", timeout=10).json()
+        assert (page["frontier_ts"], page["failure"]) == (end, "")
+        assert page["regions"]["live"] >= 4
+        assert "binlog_pump_capture_failed 0.0" in httpx.get(f"http://{stage.address}/metrics").text
         assert stage.process.poll() is None
         stage.process.terminate()
         assert stage.process.wait(TIMEOUT_S) == 0
