@@ -14,7 +14,7 @@ from sluice.errors import SluiceError
 from sluice.pump_service.capture.subscriptions import Send
 from sluice.tidb import pb
 from sluice.tidb.pd import PDClient, PDError, Region
-from sluice.tidb.rpc import TLS, describe, open_channel
+from sluice.tidb.rpc import TLS, describe, open_channel, status
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +25,15 @@ _INBOX_BYTES = 64 << 20
 
 
 class Message(NamedTuple):
-    """Hold a ChangeDataEvent as it came; `payload` None: the stream has ended."""
+    """Hold a ChangeDataEvent as it came; `payload` None: the stream has ended.
+
+    `refusal` is why the store will never serve this client, "" if it may.
+    """
 
     store_id: int
     stream: int
     payload: bytes | None
+    refusal: str = ""
 
 
 class Located(NamedTuple):
@@ -126,7 +130,7 @@ class _StoreStream:
             self._call.cancel()
 
     def _run(self) -> None:
-        why = "the stream has ended"
+        why, refusal = "the stream has ended", ""
         try:
             store = self._pd.get_store(self.store_id)
             if store.state == pb.metapb.Tombstone or not store.address:
@@ -144,9 +148,11 @@ class _StoreStream:
                     self._inbox.put(Message(self.store_id, self.number, payload))
         except grpc.RpcError as error:
             why = describe(error)
+            if status(error) is grpc.StatusCode.UNIMPLEMENTED:
+                refusal = f"TiKV store {self.store_id} has no multiplexed change data: {why}"
         except (SluiceError, OSError, ValueError) as error:
             why = str(error)
         if not self._closed.is_set():
             _log.warning("change data stream lost store=%d error=%s", self.store_id, why)
         self.requests.put(None)
-        self._inbox.put(Message(self.store_id, self.number, None))
+        self._inbox.put(Message(self.store_id, self.number, None, refusal))

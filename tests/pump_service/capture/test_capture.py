@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.pump_service.capture import Capture, CaptureCluster, lock_watch
+from sluice.pump_service.capture import Capture, CaptureCluster, lock_watch, streams
 from sluice.tidb.pd import PDClient
 from sluice.tidb.tikv import TiKVClient
 from tests.devstack.tidb.change_world import Schedule, effective
@@ -214,3 +214,16 @@ def test_locks_of_a_dead_tidb_are_ended_and_one_that_lives_is_named(captured, mo
     captured.catch_up()
     captured.until(lambda: captured.capture.status().unmatched_prewrites == 0)
     captured.until(lambda: not captured.capture.status().held_back_by)
+
+
+def test_a_tikv_without_multiplexed_change_data_ends_the_capture_and_says_which_version_has_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(streams, "_METADATA", (("features", "none-that-it-knows"),))
+    captured = Captured(tmp_path)
+    try:
+        captured.until(lambda: captured.capture.status().failure)
+        assert "store 1" in captured.capture.status().failure
+        assert "7.5" in captured.capture.status().failure
+    finally:
+        captured.close()

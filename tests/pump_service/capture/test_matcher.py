@@ -1,0 +1,155 @@
+"""Rows that come in an order or with a content that a real TiKV was seldom seen to send."""
+
+import pytest
+
+from sluice.pump_service.capture.matcher import Matcher, MatcherTotals, UnmatchedCommitError
+from sluice.pump_service.capture.run_files import RunFolder
+from sluice.pump_service.capture.sorter import CommitSorter, LateChangeError, LostPrewriteError
+from sluice.tidb import pb
+
+Event, Row = pb.cdc.Event, pb.cdc.Event.Row
+KEY, OTHER = b"t" + bytes(8) + b"_r1", b"t" + bytes(8) + b"_r2"
+INITIALIZED = Row(type=Event.INITIALIZED)
+
+
+def prewrite(start, value=b"v", key=KEY, op=Row.PUT, **more):
+    return Row(type=Event.PREWRITE, start_ts=start, key=key, value=value, op_type=op, **more)
+
+
+def commit(start, commit_ts, key=KEY, **more):
+    return Row(
+        type=Event.COMMIT, start_ts=start, commit_ts=commit_ts, key=key, op_type=Row.PUT, **more
+    )
+
+
+def committed(start, commit_ts, value=b"v", key=KEY):
+    return Row(
+        type=Event.COMMITTED,
+        start_ts=start,
+        commit_ts=commit_ts,
+        key=key,
+        value=value,
+        op_type=Row.PUT,
+    )
+
+
+def rollback(start, key=KEY):
+    return Row(type=Event.ROLLBACK, start_ts=start, key=key)
+
+
+class Play:
+    """A matcher from timestamp 10 on, and what comes out behind it."""
+
+    def __init__(self, folder, *, is_spilling):
+        self.sorter = CommitSorter(RunFolder(folder / "runs"), 1 if is_spilling else 1 << 30)
+        self.totals = MatcherTotals(self.sorter, 1 if is_spilling else 1 << 30)
+        self.matcher = Matcher(b"t", b"u", 10, self.totals)
+
+    def send(self, *rows):
+        for row in rows:
+            self.matcher.take_in(Event.Entries(entries=[row]))
+            self.totals.relieve()
+            self.sorter.relieve()
+
+    def out(self, through=1000):
+        return [
+            (
+                each.commit_ts,
+                each.start_ts,
+                change.key,
+                change.value,
+                change.old_value,
+                change.is_delete,
+            )
+            for each in self.sorter.take(through)
+            for change in each.changes
+        ]
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "spilled"])
+def play(request, tmp_path):
+    return Play(tmp_path, is_spilling=request.param)
+
+
+def test_a_prewrite_of_a_later_generation_wins_in_whatever_order_they_come(play):
+    play.send(INITIALIZED, prewrite(20, b"two", generation=2), prewrite(20, b"one", generation=1))
+    play.send(prewrite(20, b"a", OTHER, generation=1), prewrite(20, b"b", OTHER, generation=3))
+    play.send(commit(20, 30), commit(20, 30, OTHER))
+    assert [row[3] for row in play.out()] == [b"two", b"b"]
+
+
+def test_a_later_generation_may_delete_what_an_earlier_one_put(play):
+    play.send(INITIALIZED, prewrite(20, b"put", generation=1))
+    play.send(prewrite(20, b"", op=Row.DELETE, old_value=b"old", generation=2), commit(20, 30))
+    assert play.out() == [(30, 20, KEY, b"", b"old", True)]
+
+
+def test_a_lock_that_is_rewritten_without_its_value_keeps_the_value(play):
+    play.send(
+        INITIALIZED, prewrite(20, b"value", old_value=b"old"), prewrite(20, b""), commit(20, 30)
+    )
+    assert play.out() == [(30, 20, KEY, b"value", b"old", False)]
+
+
+def test_a_commit_before_its_prewrite_waits_for_the_end_of_the_scan(play):
+    play.send(commit(20, 30), prewrite(20), INITIALIZED)
+    assert play.out() == [(30, 20, KEY, b"v", b"", False)]
+
+
+def test_a_commit_that_the_scan_has_already_is_there_once(play):
+    play.send(commit(20, 30), committed(20, 30), INITIALIZED)
+    assert play.out() == [(30, 20, KEY, b"v", b"", False)]
+
+
+def test_a_rollback_before_its_prewrite_still_ends_it(play):
+    play.send(rollback(20), prewrite(20), INITIALIZED)
+    assert play.out() == []
+    assert play.totals.prewrites == 0
+
+
+def test_a_commit_at_or_below_the_checkpoint_is_skipped_and_ends_its_prewrite(play):
+    play.send(INITIALIZED, prewrite(5), commit(5, 10), committed(3, 9))
+    assert play.out() == []
+    assert play.totals.prewrites == 0
+
+
+def test_a_live_commit_without_a_prewrite_is_an_error(play):
+    play.send(INITIALIZED)
+    with pytest.raises(UnmatchedCommitError, match=KEY.hex()):
+        play.send(commit(20, 30))
+
+
+def test_a_commit_whose_prewrite_is_in_no_file_is_an_error_when_its_transaction_comes_out(tmp_path):
+    play = Play(tmp_path, is_spilling=True)
+    play.send(INITIALIZED, prewrite(20, key=OTHER), commit(20, 30))
+    with pytest.raises(LostPrewriteError, match=KEY.hex()):
+        play.out()
+
+
+def test_a_change_at_or_below_the_resolved_timestamp_is_an_error(play):
+    play.send(INITIALIZED, prewrite(20))
+    play.matcher.resolved_ts = 30
+    with pytest.raises(LateChangeError):
+        play.send(commit(20, 30))
+
+
+def test_a_change_behind_what_was_handed_on_is_an_error(play):
+    play.send(INITIALIZED, prewrite(20))
+    play.out(50)
+    with pytest.raises(LateChangeError):
+        play.send(commit(20, 30))
+
+
+def test_a_transaction_of_two_subscriptions_comes_out_as_one(play):
+    other = Matcher(b"u", b"v", 10, play.totals)
+    play.send(INITIALIZED, prewrite(20, b"here"), commit(20, 30))
+    far = b"u" + KEY
+    for row in (INITIALIZED, prewrite(20, b"there", far), commit(20, 30, far)):
+        other.take_in(Event.Entries(entries=[row]))
+    assert [(each.start_ts, len(list(each.changes))) for each in play.sorter.take(99)] == [(20, 2)]
+
+
+def test_what_an_ended_subscription_had_open_is_forgotten(play):
+    play.send(INITIALIZED, prewrite(20), prewrite(21, key=OTHER))
+    play.matcher.close()
+    assert (play.totals.prewrites, play.totals.bytes) == (0, 0)
