@@ -112,7 +112,7 @@ def _run(
     clock = _Clock()
     for payload, resolved_ts in messages:
         for event in pb.cdc.ChangeDataEvent.FromString(payload).events:
-            matcher.apply(event.entries.entries)
+            matcher.take_in(event.entries)
         clock.spent_on("match")
         if resolved_ts:
             matcher.resolved_ts = resolved_ts

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sluice.errors import SluiceError
+from sluice.pump_service.capture import kernel
 from sluice.pump_service.capture.run_files import DELETE, PUT, RunRecord
 from sluice.pump_service.capture.sorter import CHANGE_OVERHEAD_BYTES, CommitSorter, LateChangeError
 from sluice.pump_service.capture.transactions import KeyChange
@@ -40,6 +41,9 @@ class Prewrite(NamedTuple):
     generation: int
 
 
+_TYPES = (KeyChange, Prewrite)
+
+
 class Matcher:
     """Hold the open prewrites of one subscription, by start_ts and key."""
 
@@ -59,8 +63,29 @@ class Matcher:
         self._totals = totals
         totals.matchers.add(self)
 
+    def take_in(self, entries: pb.cdc.Event.Entries) -> None:
+        """Take the rows of an event in order, in compiled code as far as it knows them.
+
+        Raises as `apply` does.
+        """
+        rows = entries.entries
+        at, data, totals = 0, b"", self._totals
+        while at < len(rows):
+            if self.initialized and kernel.IS_COMPILED:
+                data = data or entries.SerializeToString()
+                at, counts, commits = kernel.match(
+                    data, at, (self._start, self._end), self.resolved_ts, self._open, _TYPES
+                )
+                for start_ts, count, size in counts:
+                    totals.count(start_ts, count, size + count * CHANGE_OVERHEAD_BYTES)
+                for commit_ts, start_ts, source, changes in commits:
+                    totals.sorter.add_all(commit_ts, start_ts, source, changes)
+            if at < len(rows):
+                self.apply(rows[at : at + 1])
+                at += 1
+
     def apply(self, rows: Iterable[pb.cdc.Event.Row]) -> None:
-        """Take the rows of an event in order.
+        """Take rows in order.
 
         Raises UnmatchedCommitError, after which the subscription has to begin again, and
         LateChangeError if TiKV broke its promise of a resolved ts.

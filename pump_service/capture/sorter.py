@@ -98,6 +98,21 @@ class CommitSorter:
             self._grow(found, len(change.key) + len(change.value) + len(change.old_value))
         found.source = found.source or source
 
+    def add_all(
+        self, commit_ts: int, start_ts: int, source: int, changes: Iterable[KeyChange]
+    ) -> None:
+        """Add whole changes of one transaction, as `add` does."""
+        found = self._of(commit_ts, start_ts, source)
+        own, size = found.changes, 0
+        for change in changes:
+            key, value, old_value, _ = change
+            if own.get(key) is None:
+                own[key] = change
+                size += len(key) + len(value) + len(old_value) + CHANGE_OVERHEAD_BYTES
+        found.size += size
+        self.bytes += size
+        found.source = found.source or source
+
     def expect(self, commit_ts: int, start_ts: int, key: bytes, *, is_certain: bool) -> None:
         """Add the commit of a key whose values are in a spilled prewrite.
 

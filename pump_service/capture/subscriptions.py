@@ -135,7 +135,7 @@ class Subscriptions:
             found.heard = now
             kind = event.WhichOneof("event")
             if kind == "entries":
-                self._rows(found, event.entries.entries, now)
+                self._rows(found, event.entries, now)
             elif kind == "error":
                 self._fail(found, event.error, now)
             elif kind == "resolved_ts":
@@ -196,10 +196,10 @@ class Subscriptions:
 
     # the steps
 
-    def _rows(self, found: _Subscription, rows: Sequence[pb.cdc.Event.Row], now: float) -> None:
-        self.events["rows"] += len(rows)
+    def _rows(self, found: _Subscription, entries: pb.cdc.Event.Entries, now: float) -> None:
+        self.events["rows"] += len(entries.entries)
         try:
-            found.matcher.apply(rows)
+            found.matcher.take_in(entries)
         except UnmatchedCommitError:
             self.events["unmatched"] += 1
             self._deregister(found)

@@ -1,7 +1,8 @@
-/* The capture's compiled kernel: rows as TiKV stores them become rows of a binlog, a whole transaction in one call.
+/* The capture's compiled kernel. `match` finds the prewrites of commits; `convert` and `encode` make rows of a binlog from rows
+   as TiKV stores them, a whole transaction in one call.
 
-   It knows the newer row format and keys of records. Whatever is otherwise stops it, and the Python code that calls it does
-   that change, or says what is wrong with it: no error is made here.
+   It knows the newer row format, keys of records, and what nearly all events are. Whatever is otherwise stops it, and the
+   Python code that calls it does that one, or says what is wrong with it: no error is made here.
 
    A shape tells how the rows of a table are: a byte with the kind of handle, then 7 bytes for each column in the table's
    order: u32 id, form, flag, and the number of the part of the key that holds the value (or IS_HANDLE, NO_PART). */
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 3 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 4 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT };
 enum { SIGNED = 1, UNSIGNED, TEXT, FLAGGED }; /* forms */
@@ -457,7 +458,253 @@ static PyObject *encode(PyObject *module, PyObject *args) {
     }
 }
 
+/* A row of TiKV's event, cdcpb.Event.Row. */
+typedef struct {
+    uint64_t start_ts, commit_ts, type, op_type, source, generation;
+    const u8 *key, *value, *old;
+    size_t key_size, value_size, old_size;
+} ChangeRow;
+
+enum { PREWRITE = 1, COMMIT, ROLLBACK, COMMITTED, OP_DELETE = 2 };
+
+static int get_varint(const u8 **p, const u8 *end, uint64_t *v) {
+    uint64_t found = 0;
+    for (int shift = 0; shift < 64 && *p < end; shift += 7) {
+        u8 byte = *(*p)++;
+        found |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *v = found;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int get_bytes(const u8 **p, const u8 *end, const u8 **bytes, size_t *size) {
+    uint64_t length;
+    if (!get_varint(p, end, &length) || length > (uint64_t)(end - *p)) return 0;
+    *bytes = *p, *size = (size_t)length;
+    *p += length;
+    return 1;
+}
+
+static int read_change(ChangeRow *r, const u8 *p, const u8 *end) {
+    memset(r, 0, sizeof *r);
+    while (p < end) {
+        int done;
+        uint64_t unused;
+        switch (*p++) {
+        case 0x08: done = get_varint(&p, end, &r->start_ts); break;
+        case 0x10: done = get_varint(&p, end, &r->commit_ts); break;
+        case 0x18: done = get_varint(&p, end, &r->type); break;
+        case 0x20: done = get_varint(&p, end, &r->op_type); break;
+        case 0x2A: done = get_bytes(&p, end, &r->key, &r->key_size); break;
+        case 0x32: done = get_bytes(&p, end, &r->value, &r->value_size); break;
+        case 0x3A: done = get_bytes(&p, end, &r->old, &r->old_size); break;
+        case 0x40: done = get_varint(&p, end, &unused); break;
+        case 0x48: done = get_varint(&p, end, &r->source); break;
+        case 0x50: done = get_varint(&p, end, &r->generation); break;
+        default: done = 0;
+        }
+        if (!done) return 0;
+    }
+    return 1;
+}
+
+static int compare(const u8 *a, size_t a_size, const u8 *b, size_t b_size) {
+    size_t size = a_size < b_size ? a_size : b_size;
+    int found = size ? memcmp(a, b, size) : 0;
+    return found ? found : (a_size > b_size) - (a_size < b_size);
+}
+
+typedef struct {
+    const u8 *start, *end;
+    size_t start_size, end_size;
+    uint64_t resolved_ts;
+    PyObject *open, *change_type, *prewrite_type; /* borrowed */
+    PyObject *counts, *commits;
+    uint64_t of_ts; /* of is the dict of this transaction, or NULL */
+    PyObject *of;
+    uint64_t counted_ts; /* what is to be added for this transaction */
+    int64_t counted, counted_size;
+    uint64_t commit_ts, start_ts, source; /* of the last list in commits */
+    PyObject *list;
+} Matching;
+
+/* An instance of a named tuple, whose own constructor is Python's; takes the values' references. */
+static PyObject *named(PyObject *type, Py_ssize_t count, PyObject **values) {
+    PyObject *plain = PyTuple_New(count), *found = NULL, *args = NULL;
+    int has_all = plain != NULL;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        if (!values[n]) has_all = 0;
+        if (plain) PyTuple_SetItem(plain, n, values[n]);
+        else Py_XDECREF(values[n]);
+    }
+    if (has_all && (args = PyTuple_Pack(1, plain))) {
+        newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+        found = make((PyTypeObject *)type, args, NULL);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(plain);
+    return found;
+}
+
+static PyObject *bytes_from(const u8 *p, size_t size) { return PyBytes_FromStringAndSize((const char *)p, (Py_ssize_t)size); }
+
+static PyObject *change_of(const Matching *m, const ChangeRow *r, PyObject *key) {
+    PyObject *is_delete = r->op_type == OP_DELETE ? Py_True : Py_False;
+    Py_INCREF(key);
+    Py_INCREF(is_delete);
+    PyObject *values[] = {key, bytes_from(r->value, r->value_size), bytes_from(r->old, r->old_size), is_delete};
+    return named(m->change_type, 4, values);
+}
+
+static int flush_count(Matching *m) {
+    if (!m->counted && !m->counted_size) return 1;
+    PyObject *one = Py_BuildValue("KLL", (unsigned long long)m->counted_ts, (long long)m->counted, (long long)m->counted_size);
+    int failed = !one || PyList_Append(m->counts, one);
+    Py_XDECREF(one);
+    m->counted = m->counted_size = 0;
+    return !failed;
+}
+
+static int count_one(Matching *m, uint64_t start_ts, int sign, size_t size) {
+    if (start_ts != m->counted_ts && !flush_count(m)) return 0;
+    m->counted_ts = start_ts;
+    m->counted += sign;
+    m->counted_size += sign * (int64_t)size;
+    return 1;
+}
+
+/* The open prewrites of a transaction; NULL without an exception if it has none. */
+static PyObject *open_of(Matching *m, uint64_t start_ts, int makes) {
+    if (m->of && m->of_ts == start_ts) return m->of;
+    PyObject *number = PyLong_FromUnsignedLongLong(start_ts);
+    if (!number) return NULL;
+    PyObject *of = PyDict_GetItemWithError(m->open, number);
+    if (!of && makes && !PyErr_Occurred() && (of = PyDict_New())) {
+        int failed = PyDict_SetItem(m->open, number, of);
+        Py_DECREF(of); /* the dict keeps it */
+        if (failed) of = NULL;
+    }
+    Py_DECREF(number);
+    m->of = of, m->of_ts = start_ts;
+    return of;
+}
+
+static int add_commit(Matching *m, const ChangeRow *r, uint64_t source, PyObject *change) {
+    if (!m->list || m->commit_ts != r->commit_ts || m->start_ts != r->start_ts || m->source != source) {
+        PyObject *one = Py_BuildValue(
+            "KKK[]", (unsigned long long)r->commit_ts, (unsigned long long)r->start_ts, (unsigned long long)source);
+        int failed = !one || PyList_Append(m->commits, one);
+        if (!failed) m->list = PyTuple_GetItem(one, 3);
+        Py_XDECREF(one);
+        if (failed) return 0;
+        m->commit_ts = r->commit_ts, m->start_ts = r->start_ts, m->source = source;
+    }
+    return !PyList_Append(m->list, change);
+}
+
+static int match_prewrite(Matching *m, const ChangeRow *r, PyObject *key) {
+    if (!r->value_size && r->op_type != OP_DELETE) return SKIPPED; /* a lock that was rewritten, without its value */
+    PyObject *of = open_of(m, r->start_ts, 1);
+    if (!of) return FAILED;
+    if (PyDict_GetItemWithError(of, key)) return STOPPED;
+    if (PyErr_Occurred()) return FAILED;
+    PyObject *values[] = {
+        change_of(m, r, key), PyLong_FromUnsignedLongLong(r->source), PyLong_FromUnsignedLongLong(r->generation)};
+    PyObject *prewrite = named(m->prewrite_type, 3, values);
+    int failed = !prewrite || PyDict_SetItem(of, key, prewrite);
+    Py_XDECREF(prewrite);
+    return failed || !count_one(m, r->start_ts, 1, r->key_size + r->value_size + r->old_size) ? FAILED : WRITTEN;
+}
+
+static int match_commit(Matching *m, const ChangeRow *r, PyObject *key) {
+    if (r->commit_ts <= m->resolved_ts) return STOPPED;
+    PyObject *of = open_of(m, r->start_ts, 0);
+    PyObject *prewrite = of ? PyDict_GetItemWithError(of, key) : NULL;
+    if (!prewrite) return PyErr_Occurred() ? FAILED : STOPPED;
+    PyObject *change = PyTuple_GetItem(prewrite, 0), *source = PyTuple_GetItem(prewrite, 1);
+    const u8 *bytes;
+    size_t key_size, value_size, old_size;
+    if (!change || !source || !bytes_of(change, 0, &bytes, &key_size) || !bytes_of(change, 1, &bytes, &value_size) ||
+        !bytes_of(change, 2, &bytes, &old_size))
+        return FAILED;
+    uint64_t of_prewrite = PyLong_AsUnsignedLongLong(source);
+    if (PyErr_Occurred() || !add_commit(m, r, of_prewrite ? of_prewrite : r->source, change)) return FAILED;
+    if (PyDict_DelItem(of, key)) return FAILED;
+    if (!PyDict_Size(of)) {
+        PyObject *number = PyLong_FromUnsignedLongLong(r->start_ts);
+        m->of = NULL;
+        int failed = !number || PyDict_DelItem(m->open, number);
+        Py_XDECREF(number);
+        if (failed) return FAILED;
+    }
+    return count_one(m, r->start_ts, -1, key_size + value_size + old_size) ? WRITTEN : FAILED;
+}
+
+static int match_one(Matching *m, const ChangeRow *r) {
+    if (r->type != PREWRITE && r->type != COMMIT && r->type != COMMITTED) return STOPPED;
+    if (compare(r->key, r->key_size, m->start, m->start_size) < 0 || compare(r->key, r->key_size, m->end, m->end_size) >= 0)
+        return SKIPPED;
+    if (r->key_size >= RECORD_PREFIX && r->key[0] == 't' && r->key[9] == '_' && r->key[10] == 'i') return SKIPPED;
+    PyObject *key = bytes_from(r->key, r->key_size);
+    if (!key) return FAILED;
+    int done;
+    if (r->type == PREWRITE) {
+        done = match_prewrite(m, r, key);
+    } else if (r->type == COMMIT) {
+        done = match_commit(m, r, key);
+    } else if (r->commit_ts <= m->resolved_ts) {
+        done = STOPPED;
+    } else {
+        PyObject *change = change_of(m, r, key);
+        done = change && add_commit(m, r, r->source, change) ? WRITTEN : FAILED;
+        Py_XDECREF(change);
+    }
+    Py_DECREF(key);
+    return done;
+}
+
+/* match(entries, from, (start, end), resolved ts, open, types) -> (the first row that isn't done, counts, commits) */
+static PyObject *match(PyObject *module, PyObject *args) {
+    const char *entries, *start, *end;
+    Py_ssize_t size, from, start_size, end_size, at = 0;
+    unsigned long long resolved_ts;
+    Matching m = {0};
+    PyObject *result = NULL;
+    if (!PyArg_ParseTuple(args, "y#n(y#y#)KO!(OO)", &entries, &size, &from, &start, &start_size, &end, &end_size, &resolved_ts,
+                          &PyDict_Type, &m.open, &m.change_type, &m.prewrite_type))
+        return NULL;
+    if (!PyType_Check(m.change_type) || !PyType_Check(m.prewrite_type) ||
+        !PyType_IsSubtype((PyTypeObject *)m.change_type, &PyTuple_Type) ||
+        !PyType_IsSubtype((PyTypeObject *)m.prewrite_type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "types of tuples are wanted");
+        return NULL;
+    }
+    m.start = (const u8 *)start, m.start_size = (size_t)start_size, m.end = (const u8 *)end, m.end_size = (size_t)end_size;
+    m.resolved_ts = resolved_ts;
+    m.counts = PyList_New(0), m.commits = PyList_New(0);
+    const u8 *p = (const u8 *)entries, *last = p + size, *row;
+    size_t row_size;
+    if (!m.counts || !m.commits) goto end;
+    for (; p < last; at++) {
+        if (*p++ != 0x0A || !get_bytes(&p, last, &row, &row_size)) break;
+        if (at < from) continue;
+        ChangeRow r;
+        int done = read_change(&r, row, row + row_size) ? match_one(&m, &r) : STOPPED;
+        if (done == FAILED) goto end;
+        if (done == STOPPED) break;
+    }
+    if (flush_count(&m)) result = Py_BuildValue("nOO", at < from ? from : at, m.counts, m.commits);
+end:
+    Py_XDECREF(m.counts);
+    Py_XDECREF(m.commits);
+    return result;
+}
+
 static PyMethodDef functions[] = {
+    {"match", match, METH_VARARGS, NULL},
     {"convert", convert, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

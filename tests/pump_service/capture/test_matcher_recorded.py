@@ -90,7 +90,7 @@ class Replay:
             elif event.HasField("resolved_ts"):
                 self.resolve(matcher, event.resolved_ts)
             else:
-                matcher.apply(event.entries.entries)
+                matcher.take_in(event.entries)
         resolved = message.resolved_ts
         for (of_stream, region, request_id), matcher in list(self.of.items()):
             if (
