@@ -6,6 +6,7 @@ import sys
 
 import grpc
 
+from sluice.devstack.launch.pump import HAS_CAPTURE
 from sluice.devstack.launch.service import LOOPBACK, NO_RECORDING, Service, StackPaths, get_json
 
 PORTS = ("cluster", "cluster-control", "cluster-sql")
@@ -33,6 +34,7 @@ def cluster(site: StackPaths) -> Service:
             "-m",
             "sluice.devstack.tidb",
             *(() if live else ("--recording", str(site.recording))),
+            *(("--capture",) if HAS_CAPTURE else ()),
             "--etcd",
             f"http://{LOOPBACK}:{site.ports['etcd-client']}",
             "--listen",

@@ -10,8 +10,14 @@ from pathlib import Path
 from sluice.devstack.launch.service import LOOPBACK, Service, ServiceNotReady, StackPaths, get_json
 
 COUNT_VARIABLE = "SLUICE_PUMPS"
-"""How many pumps there are [2]."""
-NAMES = tuple(f"pump-{n}" for n in range(1, int(os.environ.get(COUNT_VARIABLE, "2")) + 1))
+"""How many pumps there are [2, with capture 1]."""
+CAPTURE_VARIABLE = "SLUICE_CAPTURE"
+"""1: one pump reads the stand-in TiKV's change data, and TiDB writes no binlogs."""
+HAS_CAPTURE = os.environ.get(CAPTURE_VARIABLE, "") == "1"
+_DEFAULT_COUNT = "1" if HAS_CAPTURE else "2"
+NAMES = tuple(
+    f"pump-{n}" for n in range(1, int(os.environ.get(COUNT_VARIABLE, _DEFAULT_COUNT)) + 1)
+)
 PORTS = NAMES
 GC_VARIABLE = "SLUICE_PUMP_GC"
 """How long pumps keep binlogs, as `gc` of pump.toml [7 days]."""
@@ -67,7 +73,8 @@ def _settings(site: StackPaths, name: str, address: str, folder: Path) -> str:
     top = "".join(
         f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in keys.items()
     )
+    capture = "\n[capture]\nenabled = true\n" if HAS_CAPTURE else ""
     return (
         f'# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = "64'
-        ' mib"\n'
+        f' mib"\n{capture}'
     )
