@@ -57,6 +57,7 @@ _ETCD_TIMEOUT_S = 2.0
 _PD_TIMEOUT_S = 3.0
 _DRAIN_TIMEOUT_S = 3.0
 _LEAVE_NOTICE_S = 0.3
+_FIRST_RECORD_TIMEOUT_S = 30.0
 _OUTCOME_WAIT_TIMEOUT_S = 1.0
 
 
@@ -279,7 +280,12 @@ class PumpServer:
 
     def _begin_capture(self) -> tuple[int, CaptureSink]:
         """Claim TiKV's history behind the store's last record; return that timestamp and a sink."""
-        from_ts = self._store.max_commit_ts
+        # An empty store's first record is durable before it counts: from 0 on, all history would come.
+        from_ts = self._store.barrier(1, _FIRST_RECORD_TIMEOUT_S)
+        if not from_ts:
+            raise TimeoutError(
+                f"the store's first record was not indexed after {_FIRST_RECORD_TIMEOUT_S:.0f} s"
+            )
         self._versions.claim(from_ts)
         return from_ts, make_sink(self._store, self._pd, self._tikv, from_ts)
 
