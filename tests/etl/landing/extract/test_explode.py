@@ -216,7 +216,7 @@ GARBLED = [
     ),
     (
         prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=[b"a"], sequence=[1])),
-        "table id 3: 1 inserted, 0 updated.*says 0 inserted, 1 updated, 0 deleted",
+        "table id 3: 1 inserted, 0 updated.*has 0 inserted, 1 updated, 0 deleted",
     ),
     (
         prewrite(
@@ -246,7 +246,7 @@ GARBLED = [
     ),
     (
         prewrite(1, pb.binlog.TableMutation(table_id=3, sequence=[3], inserted_rows=[b"a"])),
-        "table id 3: 1 inserted.*says 0 inserted",
+        "table id 3: 1 inserted.*has 0 inserted",
     ),
     (
         pb.binlog.Binlog(
