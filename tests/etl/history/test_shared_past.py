@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sluice.cli import main
 from sluice.etl.history.find import (
@@ -18,6 +20,8 @@ from sluice.etl.history.find import (
 from sluice.etl.history.history_log import HistoryLog
 from sluice.etl.history.undo import UndoError, read_transaction
 from sluice.etl.settings import Downstream, Relay, Settings, Upstream
+from sluice.relay import RelayLog
+from tests.etl.history.as_of.asking import rows_as_of
 from tests.etl.shared_story import SharedStory
 from tests.etl.story import table
 
@@ -122,3 +126,34 @@ def test_undo_takes_the_one_that_is_named_and_asks_which_if_none_is(story: Share
 
 def test_undo_asks_nothing_where_filters_leave_one(story: SharedStory) -> None:
     assert read_transaction(past(story), story.now - 20).start_ts == story.now - 21
+
+
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    groups=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True), max_size=6)
+)
+def test_tables_as_of_any_moment_have_what_all_of_a_timestamp_left(
+    groups: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    story = SharedStory(None, tmp_path_factory.mktemp("story"))  # type: ignore[arg-type]
+    story.create(ONE, "CREATE TABLE one …")
+    rows: dict[int, int] = {}
+    expected = {}
+    for number, keys in enumerate(groups):
+        with story.together(again=number % 2 == 0):  # a transaction each, of one row each
+            for key in keys:
+                if key in rows and number % 3 == 2:
+                    story.delete(ONE, {"id": key, "v": rows.pop(key)})
+                elif key in rows:
+                    story.update(ONE, {"id": key, "v": rows[key]}, {"id": key, "v": number})
+                    rows[key] = number
+                else:
+                    story.insert(ONE, {"id": key, "v": number})
+                    rows[key] = number
+        expected[story.now] = dict(rows)
+    log = RelayLog.open(story.url)
+    for ts, wanted in expected.items():
+        found = rows_as_of(log, ts, ["d.one"])["d.one"].to_pylist()
+        assert {row["id"]: row["v"] for row in found} == wanted
