@@ -88,15 +88,16 @@ def _dispatch(settings: Settings, form: OperateForm) -> str:
         case "run-until":
             return run_until(settings, value)
         case "skip-txn":
-            return skip_transaction(settings, _number(value), form.by, form.why)
+            commit_ts, start_ts = _one_of_several(value)
+            return skip_transaction(settings, commit_ts, form.by, form.why, start_ts)
         case "skip-ddl":
-            return skip_ddl(settings, _number(value), form.by, form.why)
+            return skip_ddl(settings, _one_of_several(value)[0], form.by, form.why)
         case "replace-ddl":
             return replace_ddl(
                 settings, _number(value), split_statements(form.sql), form.by, form.why
             )
         case "remove-override":
-            return remove_override(settings, _number(value))
+            return remove_override(settings, *_one_of_several(value))
         case "takeover" | "handover":
             return _take_or_hand_over(settings, form.action)
         case "accept":
@@ -144,6 +145,12 @@ def order_job(settings: Settings, name: str, what: str, by: str) -> str:
             " or its DAG, does so"
         )
     return f"{job.id} is {state}: no process runs it"
+
+
+def _one_of_several(value: str) -> tuple[int, int]:
+    """Return a commit_ts, and the start_ts behind a dash or 0."""
+    commit_ts, _, start_ts = value.partition("-")
+    return _number(commit_ts), _number(start_ts) if start_ts else 0
 
 
 def _number(value: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,7 +23,16 @@ from sluice.etl.settings import Settings
 from sluice.etl.settings.pipelines import NamedPipeline
 from sluice.plugins.pages.table_list import history_log_of
 
-__all__ = ["found_document", "state_document", "transaction_document", "undo_document"]
+__all__ = [
+    "TransactionKey",
+    "found_document",
+    "state_document",
+    "transaction_document",
+    "undo_document",
+]
+
+TransactionKey = tuple[int, int]
+"""commit_ts and start_ts; 0 for the second where nothing else shares the first."""
 
 _CHECKPOINT_TIMEOUT_S, _CONNECT_TIMEOUT_S = 0.5, 3
 _MAX_UNDO_ROWS = 20_000
@@ -55,8 +65,9 @@ def _without_keys(one: FoundTransaction | FoundDdl) -> FoundTransaction | FoundD
 
 
 def _found(found: RecentPage, last: int) -> dict[str, Any]:
+    times = Counter(one.commit_ts for one in found.found)  # a page has all of a timestamp, or none
     return {
-        "found": [_entry(one) for one in found.found],
+        "found": [_entry(one, is_shared=times[one.commit_ts] > 1) for one in found.found],
         "large": [_large(one) for one in found.large],
         "through": str(found.through),
         "complete": found.complete,
@@ -68,9 +79,19 @@ def _found(found: RecentPage, last: int) -> dict[str, Any]:
     }
 
 
-def _entry(one: FoundTransaction | FoundDdl) -> dict[str, Any]:
-    kind = {"ddl": one.kind} if isinstance(one, FoundDdl) else {"start_ts": str(one.start_ts)}
-    return asdict(one) | kind | {"commit_ts": str(one.commit_ts)}
+def _entry(one: FoundTransaction | FoundDdl, *, is_shared: bool) -> dict[str, Any]:
+    kind = {"ddl": one.kind} if isinstance(one, FoundDdl) else {}
+    at = place_of(one.commit_ts, one.start_ts if is_shared else 0)
+    return (
+        asdict(one)
+        | kind
+        | {"commit_ts": str(one.commit_ts), "start_ts": str(one.start_ts), "at": at}
+    )
+
+
+def place_of(commit_ts: int, start_ts: int) -> str:
+    """Return how addresses name a transaction; `start_ts` is 0 unless others share its commit_ts."""
+    return f"{commit_ts}-{start_ts}" if start_ts else str(commit_ts)
 
 
 def _large(one: SkippedWindow) -> dict[str, Any]:
@@ -78,29 +99,37 @@ def _large(one: SkippedWindow) -> dict[str, Any]:
 
 
 def transaction_document(
-    pipeline: NamedPipeline, commit_ts: int, table: str, offset: int
+    pipeline: NamedPipeline, at: TransactionKey, table: str, offset: int
 ) -> dict[str, Any]:
     """Return the transaction committed at a TSO, and some of its rows.
 
     Raises NoTransactionError, relay errors.
     """
-    view = load_transaction(history_log_of(pipeline), commit_ts, table, offset)
+    commit_ts, start_ts = at
+    view = load_transaction(history_log_of(pipeline), commit_ts, table, offset, start_ts=start_ts)
     return asdict(view) | {
         "commit_ts": str(commit_ts),
         "start_ts": str(view.start_ts),
+        "at": place_of(commit_ts, view.start_ts if view.others else 0),
+        "others": [place_of(commit_ts, other) for other in view.others],
         "window": [str(ts) for ts in view.window],
         "offset": offset,
     }
 
 
-def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
+def state_document(pipeline: NamedPipeline, key: TransactionKey) -> dict[str, Any]:
     """Whether it is applied, what was decided about it, and what can be done.
 
     A downstream that doesn't answer is named.
     """
-    settings = pipeline.settings
+    settings, (commit_ts, start_ts) = pipeline.settings, key
     decided = next(
-        (one for one in operate.list_overrides(settings) if one["commit_ts"] == commit_ts), None
+        (
+            one
+            for one in operate.list_overrides(settings)
+            if one["commit_ts"] == commit_ts and one.get("start_ts", 0) in (0, start_ts)
+        ),
+        None,
     )
     known = known_checkpoint(settings, _CHECKPOINT_TIMEOUT_S)
     at = known.at_ts
@@ -114,13 +143,13 @@ def state_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
     }
 
 
-def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
+def undo_document(pipeline: NamedPipeline, at: TransactionKey) -> dict[str, Any]:
     """Return the SQL that takes a transaction back, and what prevents it in the replica now.
 
     Nothing is written. Raises UndoError, TooLargeError, relay errors.
     """
-    settings, past = pipeline.settings, history_log_of(pipeline)
-    view = load_transaction(past, commit_ts)
+    settings, past, (commit_ts, start_ts) = pipeline.settings, history_log_of(pipeline), at
+    view = load_transaction(past, commit_ts, start_ts=start_ts)
     rows = sum(each.inserts + each.updates + each.deletes for each in view.tables)
     if rows > _MAX_UNDO_ROWS or not view.complete:
         raise TooLargeError(
@@ -130,7 +159,7 @@ def undo_document(pipeline: NamedPipeline, commit_ts: int) -> dict[str, Any]:
                 f"`sluice undo {commit_ts}` writes the SQL, with --dry-run it looks at the replica"
             ),
         )
-    transaction = undo.read_transaction(past, commit_ts)
+    transaction = undo.read_transaction(past, commit_ts, start_ts=start_ts)
     reverses = [undo.invert_changes(table) for table in transaction.tables]
     lines = undo.script(transaction, undo.for_upstream(reverses))
     text = b"\n".join(lines).decode("utf-8", "backslashreplace") + "\n"

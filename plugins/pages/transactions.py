@@ -17,6 +17,7 @@ from sluice.plugins.action_body import ActionBody
 from sluice.plugins.actions import ActionRequest, audit_name, perform
 from sluice.plugins.auth import ROW_READER, Viewer, may_read_rows, require_rows
 from sluice.plugins.pages.past_transactions import (
+    TransactionKey,
     found_document,
     state_document,
     transaction_document,
@@ -34,7 +35,8 @@ PAGE_SIZE = 50
 _MAX_TS = 1 << 62
 _MAX_REASON_CHARS = 1000
 
-Commit = Annotated[str, Path(pattern=r"^\d{1,19}$")]
+Commit = Annotated[str, Path(pattern=r"^\d{1,19}(-\d{1,19})?$")]
+"""A commit_ts, and behind a dash the start_ts of one of several that share it."""
 Moment = Annotated[str, Query(max_length=100)]
 Text = Annotated[str, Query(max_length=2000)]
 Kind = Literal["insert", "update", "delete", "ddl", "drop"]
@@ -86,6 +88,11 @@ async def transactions(
     )
 
 
+def _key(commit: str) -> TransactionKey:
+    commit_ts, _, start_ts = commit.partition("-")
+    return int(commit_ts), int(start_ts or 0)
+
+
 @router.get("/transactions/{commit_ts}", dependencies=ROW_READER)
 async def transaction(
     request: Request,
@@ -99,7 +106,7 @@ async def transaction(
     return await answer(
         request,
         key,
-        lambda: transaction_document(pipeline, int(commit_ts), table, offset),
+        lambda: transaction_document(pipeline, _key(commit_ts), table, offset),
         60.0,
         keep=False,
     )
@@ -112,7 +119,7 @@ async def state(
     """Whether it is downstream, and what was decided about it."""
     del settings
     return await answer(
-        request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, int(commit_ts))
+        request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, _key(commit_ts))
     )
 
 
@@ -121,7 +128,7 @@ async def undo(request: Request, commit_ts: Commit, pipeline: PipelineParam) -> 
     """Return the SQL that takes a transaction back, tried on the replica."""
     key = ("undo", pipeline, commit_ts)
     return await answer(
-        request, key, lambda: undo_document(pipeline, int(commit_ts)), 5.0, keep=False
+        request, key, lambda: undo_document(pipeline, _key(commit_ts)), 5.0, keep=False
     )
 
 
@@ -134,9 +141,9 @@ def value(
     side: Literal["old", "new"],
 ) -> Response:
     """Return a whole value as a file: nothing in it is taken for a page."""
-    found = find.load_value(
-        history_log_of(pipeline), int(commit_ts), position, column, old=side == "old"
-    )
+    at, start_ts = _key(commit_ts)
+    past, is_old = history_log_of(pipeline), side == "old"
+    found = find.load_value(past, at, position, column, old=is_old, start_ts=start_ts)
     data = found if isinstance(found, bytes) else (found or "").encode("utf-8", "backslashreplace")
     name = quote(
         f"{column}-{commit_ts}-{position}.{'bin' if isinstance(found, bytes) else 'txt'}", safe=""

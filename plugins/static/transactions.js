@@ -118,12 +118,12 @@ const when = (one, around) =>
   h(
     "div",
     { class: "when" },
-    h("a", { href: link(around, { at: one.commit_ts }), onclick: (event) => go(event, around, one.commit_ts) }, moment(tsoMs(one.commit_ts)), h("span", { class: "faint" }, `.${String(tsoMs(one.commit_ts) % 1000).padStart(3, "0")}`)),
+    h("a", { href: link(around, { at: one.at ?? one.commit_ts }), onclick: (event) => go(event, around, one.at ?? one.commit_ts) }, moment(tsoMs(one.commit_ts)), h("span", { class: "faint" }, `.${String(tsoMs(one.commit_ts) % 1000).padStart(3, "0")}`)),
     h("div", { class: "mono faint" }, one.commit_ts),
   );
 
 const transaction = (one, around) =>
-  h("li", { id: `at-${one.commit_ts}` }, when(one, around), h("div", { class: "what" }, one.tables.map((rows) => h("div", {}, name(rows.table), counts(rows), keys(rows)))));
+  h("li", { id: `at-${one.at}` }, when(one, around), h("div", { class: "what" }, one.tables.map((rows) => h("div", {}, name(rows.table), counts(rows), keys(rows)))));
 
 const counts = ({ inserts, updates, deletes }) =>
   h("span", { class: "counts" }, inserts > 0 && h("span", { class: "come" }, `+${count(inserts)}`), updates > 0 && h("span", { class: "changed" }, `~${count(updates)}`), deletes > 0 && h("span", { class: "gone" }, `−${count(deletes)}`));
@@ -134,7 +134,7 @@ function keys(rows) {
 }
 
 const ddl = (one, around) =>
-  h("li", { id: `at-${one.commit_ts}` }, when(one, around), h("div", { class: "what" }, h("span", { class: `state ${one.drops ? "bad" : "busy"}` }, one.drops ? `${one.kind}, rows are gone` : one.kind), h("span", { class: "mono statement" }, plain(one.statement))));
+  h("li", { id: `at-${one.at}` }, when(one, around), h("div", { class: "what" }, h("span", { class: `state ${one.drops ? "bad" : "busy"}` }, one.drops ? `${one.kind}, rows are gone` : one.kind), h("span", { class: "mono statement" }, plain(one.statement))));
 
 const large = (one) =>
   h("li", { id: `large-${one.lo}` }, h("div", { class: "when" }, moment(tsoMs(one.lo)), h("div", { class: "mono faint" }, one.lo)), h("div", { class: "what" }, h("span", { class: "state warn" }, "large"), h("span", {}, `${many(one.changes, "change")} (${size(one.bytes)}) through ${moment(tsoMs(one.hi))}: too many to look through here. `), h("code", {}, `sluice find --since ${one.lo} --until ${one.hi}`), " does."));
@@ -182,6 +182,7 @@ function drawOne(one, state, around) {
     facts(one, around),
     one.left_out && h("section", { class: "held warn", id: "left-out" }, h("p", {}, h("strong", {}, "It was left out when it landed: "), plain(one.left_out), ". Its rows aren't kept.")),
     one.ddl && card({ id: "ddl" }, h("h2", {}, one.ddl.kind, one.ddl.drops && ", rows are gone after it"), h("pre", { class: "sql" }, plain(one.ddl.statement))),
+    one.others.length > 0 && h("section", { class: "held", id: "others" }, h("p", {}, "Committed at the same timestamp: ", one.others.map((at, i) => [i > 0 && ", ", h("a", { href: link(around, { at }), onclick: (event) => go(event, around, at) }, at)]), ".")),
     wayOut(one, state, around),
     one.tables.length > 0 && rows(one, around),
   ];
@@ -226,13 +227,13 @@ function decided(override, one, state, may, around) {
     { class: "stack" },
     h("p", {}, override.action === "skip" ? "It is to be skipped" : "Other statements are executed in its place", ", decided by ", name(override.by || "an operator"), override.made_ms > 0 && ` at ${moment(override.made_ms)}`, override.why && [": ", plain(override.why)], override.used_ms ? `; done at ${moment(override.used_ms)}.` : "."),
     override.sql.length > 0 && h("pre", { class: "sql" }, plain(override.sql.join(";\n"))),
-    !override.used_ms && may && h("div", {}, button("Take the override back", () => around.order(`transactions/${one.commit_ts}/remove-override`, {}), { sure: "Then it is applied as it is, unless it was passed already." })),
+    !override.used_ms && may && h("div", {}, button("Take the override back", () => around.order(`transactions/${one.at}/remove-override`, {}), { sure: "Then it is applied as it is, unless it was passed already." })),
   );
 }
 
 function skip(one, may, known, around) {
   const what = one.ddl ? "skip-ddl" : "skip-txn";
-  const order = () => around.order(`transactions/${one.commit_ts}/${what}`, { why: document.getElementById("why").value.trim() });
+  const order = () => around.order(`transactions/${one.at}/${what}`, { why: document.getElementById("why").value.trim() });
   return h(
     "div",
     { class: "stack" },
@@ -247,7 +248,7 @@ async function askUndo(one, around) {
   seen.undoing = true;
   around.redraw();
   try {
-    seen.undo = await around.ask(`transactions/${one.commit_ts}/undo`);
+    seen.undo = await around.ask(`transactions/${one.at}/undo`);
   } catch (error) {
     seen.undo = { error: error.message, wayOut: error.wayOut };
   }
@@ -391,7 +392,7 @@ function cell(row, each, side, one, around) {
 const MOST_SHOWN = 200_000;
 
 async function fetchWhole(row, each, side, one, around) {
-  const address = new URL(`api/transactions/${one.commit_ts}/value`, location.href);
+  const address = new URL(`api/transactions/${one.at}/value`, location.href);
   address.search = new URLSearchParams({ position: row.position, column: each.column, side, ...(around.pipeline && { pipeline: around.pipeline }) });
   try {
     const answer = await fetch(address, { cache: "no-store" });

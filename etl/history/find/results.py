@@ -45,6 +45,7 @@ class FoundDdl:
     statement: str
     tables: tuple[str, ...] = ()
     drops: bool = False
+    start_ts: int = 0
 
 
 E = TypeVar("E", FoundTransaction, FoundDdl)

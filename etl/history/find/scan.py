@@ -212,7 +212,9 @@ class _WindowScan:
                 names = self._names(ddl)
                 if not query.tables or names:
                     text = " ".join(ddl.query.split())[:_MAX_STATEMENT_CHARS]
-                    yield FoundDdl(ddl.commit_ts, action_name(ddl.type), text, names, drops)
+                    yield FoundDdl(
+                        ddl.commit_ts, action_name(ddl.type), text, names, drops, ddl.start_ts
+                    )
 
     def _names(self, ddl: DdlJob) -> tuple[str, ...]:
         """The wanted tables that a DDL is about, under their names before and after it."""

@@ -43,7 +43,7 @@ def test_a_restore_has_every_transaction_but_the_one_that_was_skipped(
     story.apply()
     relay = RelayLog.open(story.url)
     archive = archived(relay, windows_a_volume=100)
-    sync_overrides(relay.decisions, archive.overrides_of(relay.pipeline))
+    sync_overrides(relay.overrides, archive.overrides_of(relay.pipeline))
     wanted = RestoreRequest(middle if until == "middle" else story.now, into="{schema}_restored")
     restore(settings, wanted)
     with mariadb.connect() as connection, connection.cursor() as cursor:
