@@ -225,7 +225,7 @@ GARBLED = [
                 table_id=3, inserted_rows=[b"a"], deleted_rows=[b"b"], sequence=[0, 0]
             ),
         ),
-        "table id 3: 1 inserted, 0 updated, 1 deleted rows.*says 2 inserted",
+        "table id 3: 1 inserted, 0 updated, 1 deleted rows.*has 2 inserted",
     ),
     (
         prewrite(
