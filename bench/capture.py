@@ -1,8 +1,8 @@
 """A capture's work in one process: TiKV's messages as bytes in, synced records in a pump's store out.
 
 The messages are made before, of sysbench's rows: each transaction inserts a row, deletes one and
-updates two, or has other numbers of changes. No connection is measured, which costs TiKV's side more
-than this one.
+updates two, or has other numbers of changes. `sluice.bench.capture_stream` measures the connection,
+too.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from sluice.tidb.tikv.meta import hash_field_key, table_key
 
 ROWS = 400_000
 CHANGES = 4
+REGION_ID = 2
+"""The region that has the table."""
 _SCHEMA_ID, _TABLE_ID = 2, 50
 _ROWS_PER_EVENT = 64
 _TRANSACTIONS_PER_FRONTIER = 5000
@@ -82,7 +84,7 @@ def measure(rows: int, changes: int, report: Callable[[str], None]) -> CaptureRe
     count = max(1, rows // changes)
     report(f"making {count:,} transactions of {changes} changes")
     first_ts = tso.compose(1_700_000_000_000, 0)
-    messages = list(_messages(first_ts, count, changes))
+    messages = list(made_messages(first_ts, count, changes))
     result = CaptureResult(count * changes, count, changes, kernel.IS_COMPILED)
     result.message_bytes = sum(len(payload) for payload, _ in messages)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
@@ -107,7 +109,7 @@ def _run(
     totals = MatcherTotals(sorter, _MEMORY_BYTES)
     matcher = Matcher(b"", b"\xff", first_ts - 1, totals)
     matcher.initialized = True
-    sink = BinlogWriter(store, _schema())
+    sink = BinlogWriter(store, sysbench_schema())
     whole, began = time.process_time(), time.monotonic()
     clock = _Clock()
     for payload, resolved_ts in messages:
@@ -136,7 +138,7 @@ def _timed(
         clock.spent_on("convert and write")
 
 
-def _messages(first_ts: int, count: int, changes: int) -> Iterator[tuple[bytes, int]]:
+def made_messages(first_ts: int, count: int, changes: int) -> Iterator[tuple[bytes, int]]:
     """Yield messages as TiKV sends them, each with the resolved ts that follows it, or 0."""
     rows: list[Any] = []
     for number in range(count):
@@ -144,7 +146,7 @@ def _messages(first_ts: int, count: int, changes: int) -> Iterator[tuple[bytes, 
         rows += _rows_of(start_ts, number * changes, changes)
         is_frontier = (number + 1) % _TRANSACTIONS_PER_FRONTIER == 0 or number + 1 == count
         while len(rows) >= _ROWS_PER_EVENT or (is_frontier and rows):
-            event = pb.cdc.Event(region_id=1, request_id=1)
+            event = pb.cdc.Event(region_id=REGION_ID, request_id=1)
             event.entries.entries.extend(rows[:_ROWS_PER_EVENT])
             del rows[:_ROWS_PER_EVENT]
             payload = pb.cdc.ChangeDataEvent(events=[event]).SerializeToString()
@@ -194,7 +196,7 @@ def _value(number: int) -> bytes:
     return head + b"".join(values)
 
 
-def _schema() -> SchemaTracker:
+def sysbench_schema() -> SchemaTracker:
     """Return the definitions of a cluster with one table of sysbench."""
     types = {"id": INT, "k": INT, "c": CHAR, "pad": CHAR}
     columns = [

@@ -620,16 +620,19 @@ def pump_command(
     help="Row changes of each transaction [4].",
     metavar="N",
 )
+@click.option("--stages", is_flag=True, help="Without a connection: CPU time of each stage.")
 @_JSON
 @click.pass_context
 def capture_command(
-    ctx: click.Context, *, rows: int | None, changes: int | None, as_json: bool
+    ctx: click.Context, *, rows: int | None, changes: int | None, stages: bool, as_json: bool
 ) -> int:
     """Row changes/s of capturing TiKV's change data into a pump's store."""
     from sluice.bench.capture import CHANGES, ROWS, measure
+    from sluice.bench.capture_stream import measure_stream
 
     with signals_as_interrupt():
-        result = measure(rows or ROWS, changes or CHANGES, _say)
+        run = measure if stages else measure_stream
+        result = run(rows or ROWS, changes or CHANGES, _say)
     if _keep(ctx, result.as_dict(), as_json=as_json):
         return 0
     click.echo()
@@ -646,8 +649,9 @@ def capture_command(
             "code": "compiled" if result.is_compiled else "Python",
         }
     )
-    for name, us in result.cpu_us.items():
-        click.echo(f"  {name:<18}{us:.2f} us")
+    if stages:
+        for name, us in result.cpu_us.items():
+            click.echo(f"  {name:<18}{us:.2f} us")
     _print_machine()
     return 0
 

@@ -12,7 +12,7 @@ from sluice.pump_service.capture.kernel import plain
 from sluice.pump_service.capture.kernel.plain import Tables, Target
 from sluice.tidb.native import is_usable
 
-EDITION = 4
+EDITION = 6
 """Edition of `compiled.c`; a build of another edition isn't used."""
 
 IS_COMPILED = is_usable(__name__, EDITION, in_any_byte_order=True)

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EDITION 4 /* as in __init__.py: what was compiled from other sources isn't used */
+#define EDITION 6 /* as in __init__.py: what was compiled from other sources isn't used */
 
 enum { NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT };
 enum { SIGNED = 1, UNSIGNED, TEXT, FLAGGED }; /* forms */
@@ -92,6 +92,15 @@ typedef struct {
     int id_size, end_size;
 } Row;
 
+/* Whether ids can be searched for, from one place to another. */
+static int ascends(const Row *r, uint32_t from, uint32_t to) {
+    for (uint32_t i = from + 1; i < to; i++) {
+        const u8 *id = r->ids + (size_t)i * (size_t)r->id_size;
+        if (little(id - r->id_size, r->id_size) >= little(id, r->id_size)) return 0;
+    }
+    return 1;
+}
+
 static int read_row(Row *r, const u8 *p, size_t size) {
     if (size < HEAD || p[0] != VERSION_2) return 0;
     int is_large = p[1] & 1;
@@ -107,7 +116,7 @@ static int read_row(Row *r, const u8 *p, size_t size) {
         if (end < before || end > left) return 0;
         before = end;
     }
-    return 1;
+    return ascends(r, 0, r->count) && ascends(r, r->count, r->count + r->nulls);
 }
 
 enum { ABSENT, IS_NULL, HAS_VALUE };

@@ -157,6 +157,14 @@ def test_it_stops_in_front_of_what_it_does_not_know_and_goes_on_behind_it() -> N
     assert kernel.convert([older, known], 1, {TABLE: (*INT.shape, *lists)}, 100)[:2] == (2, 1)
 
 
+def test_a_row_whose_ids_do_not_ascend_is_left_to_python() -> None:
+    rows = [b"\x80\0\0\0\x02\0\x09\x02", b"\x80\0\x02\0\0\0\x09\x02\x01\0\x02\0\x05\x06"]
+    for row in rows:
+        (place, count, _), _ = run(INT, change_of(1, row))
+        assert (place, count) == (0, 0)
+        assert pairs_of(INT.insert(encode_int(1), row)[2:])[0][0] == 2
+
+
 def test_changes_of_tables_that_are_not_replicated_are_left_out() -> None:
     row = version_2({2: b"\x08\x02"})
     assert kernel.convert([change_of(1, row, table=9)], 0, {9: None}, 100) == (1, 0, 0)
