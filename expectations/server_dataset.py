@@ -83,7 +83,7 @@ class ServerDataset:
 def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
     """Open the downstream at its checkpoint, while replication goes on.
 
-    Raises QualityError, BaseError, DownstreamError, relay errors.
+    Raises QualityError, SnapshotError, DownstreamError, relay errors.
     """
     target = settings.target
     if not isinstance(target, Downstream):

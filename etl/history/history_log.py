@@ -27,12 +27,14 @@ class LogRange:
         return self.log.url
 
     def windows(self) -> Iterator[WindowRecord]:
-        """Raises RelayGapError, RelayCorruptError."""
+        """Yield the windows. Raises RelayGapError, RelayCorruptError."""
         return self.log.windows(self.since, self.until)
 
     def only(self, ids_of: Callable[[WindowRecord], set[int]]) -> LogRange:
-        """The same stretch, of which less is read if the log can tell tables apart: windows come
-        with what is of the tables whose ids `ids_of` tells of any of them. Raises as `windows`.
+        """Return the same range, of which only some tables are read if the log can separate them.
+
+        These are the tables with ids that `ids_of` returns for any of the windows. Raises as
+        `windows`.
         """
         if not isinstance(self.log, ArchiveLog):
             return self
@@ -53,13 +55,13 @@ class HistoryLog:
     archived: tuple[int, int] = (0, 0)
     indexes: SegmentIndexCache | None = field(default=None, compare=False, repr=False)
     gap: tuple[int, int] | None = None
-    """What neither of the two logs has."""
+    """The range that neither of the two logs has."""
 
     @classmethod
     def open(cls, settings: Settings, indexes: SegmentIndexCache | None = None) -> HistoryLog:
-        """`indexes`: of the archive, for who looks again and again.
+        """Open the logs; `indexes`: a cache of the archive's, for repeated searches.
 
-        Raises FindError if there is nothing, or something is lacking in between; relay errors.
+        Raises FindError if there is nothing, or something is missing in between; relay errors.
         """
         found = cls.load(settings, indexes)
         if found is None:
@@ -95,9 +97,9 @@ class HistoryLog:
 
     @contextlib.contextmanager
     def held(self, what: str, since: int) -> Iterator[None]:
-        """What the archive has of what was committed after `since` (TSO) stays there meanwhile.
+        """Pin the archive's part after `since` (TSO) meanwhile.
 
-        `what` reads it, in words. Raises RemovedError if it is being removed, relay errors,
+        `what` describes the reader. Raises RemovedError if it is being removed, relay errors,
         OSError.
         """
         begin, end = self.archived

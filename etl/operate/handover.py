@@ -246,8 +246,8 @@ def _await_unmoved_checkpoint(target: Target, cluster_id: int, say: Say) -> Chec
         raise OperateError(
             f"{downstream_name(target)}: the checkpoint has moved to"
             f" {later.commit_ts if later else 'nothing'} meanwhile: another process writes there,"
-            " though no Drainer that counts is online in the registry. Find and stop it first: a Drainer"
-            " of [upstream] unrelated-drainers, or another pipeline"
+            " though no Drainer that counts is online in the registry. Find and stop it first: a"
+            " Drainer of [upstream] unrelated-drainers, or another pipeline"
         )
     return later
 

@@ -41,7 +41,7 @@ def verify_restored(
 
     `run`: where the other state is computed, Spark unless something else is given; `doing` may
     raise what ends it. Raises VerifyError, which names the tables that differ; DownstreamError,
-    BaseError, relay errors, SparkError.
+    SnapshotError, relay errors, SparkError.
     """
     notes: list[str] = []
     doing("computing what the tables were")

@@ -1,4 +1,4 @@
-"""Verification: whether both sides are equal, proved at a live checkpoint, and which rows differ."""
+"""Verify that both sides are equal, at a live checkpoint, and find the rows that differ."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The half of a verification that needs no TiDB: the downstream against what Spark computes from
-snapshot and archive.
-"""
+"""Compare the downstream with what Spark computes from snapshot and archive, without TiDB."""
 
 from __future__ import annotations
 

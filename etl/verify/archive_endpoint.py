@@ -1,9 +1,11 @@
-"""The downstream at its checkpoint against the past: the state that Spark computes from a snapshot and
-the archive, as of that same moment, by other means than those that write downstream. For when there
-is no TiDB, or it no longer knows.
+"""Compare the downstream at its checkpoint with the state that Spark computes from the archive.
 
-Rows are dealt to parts by their key, here as on Spark, and each part has a sum: so of a table that
-is the same nothing travels but its sums, and of one that isn't the rows of the parts that differ.
+Spark computes from a snapshot and the archive, as of that same moment, by other means than those
+that write downstream. For when there is no TiDB, or it no longer has that moment.
+
+Rows are distributed to parts by their key, here as on Spark, and each part has a sum. So of a table
+that is the same only its sums are transferred, and of one that differs the rows of the parts that
+differ.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ __all__ = ["ARCHIVE_ZERO_KINDS", "ArchiveComparison", "ArchiveEndpoint"]
 
 PARTS = 4096
 MAX_DIFFERING_PARTS = 64
-"""Of so many parts that differ the rows are looked at, a table."""
+"""The most differing parts of a table of which rows are read."""
 ARCHIVE_ZERO_KINDS = ("double",)
 """Kinds whose zero has its sign: a FLOAT's may have lost it on the way into a snapshot."""
 
@@ -43,7 +45,7 @@ class ArchiveComparison:
     """A table that was compared.
 
     `bytes`: of its rows in memory; `diff_rows`: the rows that differ, None if none does;
-    `more_parts`: in so many more parts rows differ, which weren't looked at.
+    `more_parts`: the number of further parts in which rows differ, and which weren't read.
     """
 
     table: Table
@@ -56,9 +58,9 @@ class ArchiveComparison:
 
 
 class ArchiveEndpoint:
-    """The tables that the archive and its snapshots tell of at `ts` (TSO, a checkpoint).
+    """The tables that archive and snapshots hold at `ts` (TSO, a checkpoint).
 
-    `notes` say how, `unknown` which tables can't be had, and why.
+    `notes` describe how they are computed, `unknown` the tables that can't be, and why.
     """
 
     def __init__(self, settings: Settings, ts: int, run: PlanExecutor | None = None) -> None:
@@ -71,7 +73,7 @@ class ArchiveEndpoint:
         self.unknown: dict[str, str] = {}
 
     def open(self, wanted: Callable[[str], bool] = lambda name: True) -> list[ArchiveTables]:
-        """What can be computed of the tables whose `schema.table` is wanted; nothing is read yet.
+        """Return what can be computed of the wanted tables (`schema.table`); nothing is read yet.
 
         Raises errors of `sluice.etl.history.archive.archive_through`, relay errors.
         """
@@ -126,14 +128,12 @@ class ArchiveEndpoint:
         return self._archive.overrides_of(self._settings.open_relay().pipeline).list(0, self.ts)
 
     def _ignored(self) -> Collection[int]:
-        """What isn't downstream as operators, or the settings, said."""
+        """Return the commits that operators or the settings keep out of the downstream."""
         skipped = {one.named for one in self._overridden_commits() if one.action == SKIP}
         return skipped | self._settings.ignored_ts
 
     def _overridden_tables(self) -> dict[int, int]:
-        """The ids of tables that a DDL is about of which operators decided, with its commit
-        timestamp.
-        """
+        """Return the ids of tables of overridden DDL, with its commit timestamp."""
         log = self._archive.log
         return {
             int(table_id): one.commit_ts
@@ -145,7 +145,7 @@ class ArchiveEndpoint:
         }
 
     def _checked(self, past: TimeTravelQuery) -> ArchiveTables:
-        """Without tables of which nothing tells what they hold downstream."""
+        """Drop tables whose downstream state is unknown."""
         decided = self._overridden_tables()
         tables = {one.table.id: one.table for one in past.tables.values()}
         groups = {
@@ -199,10 +199,10 @@ class ArchiveTables:
     tables: Mapping[str, MergedTable]
 
     def compare(self, snapshot: ConsistentReader, doing: OnActivity) -> Iterator[ArchiveComparison]:
-        """Each table, over the snapshot's first session.
+        """Compare each table over the snapshot's first session.
 
-        `doing` is told what is done, and may raise. Raises AsOfError, RemovedError, SparkError,
-        BaseError, DownstreamError, relay errors.
+        `doing` is called with each activity, and may raise. Raises AsOfError, RemovedError,
+        SparkError, SnapshotError, DownstreamError, relay errors.
         """
         doing(f"computing what {len(self.tables)} tables were")
         expected = self.past.part_sums(PARTS)

@@ -27,12 +27,12 @@ log = logging.getLogger("sluice.verify")
 
 _WRITE_PLAN = "newest"
 _MAX_BATCH_CHANGES = 50_000
-"""So many changes are read at a time."""
+"""The changes read at a time."""
 _MAX_BATCH_WINDOWS = 1_000
 
 OnRead = Callable[[int, int], None]
-"""Told of the changes and the bytes of parts that are about to be read; waits if they are too many,
-and may raise.
+"""Called with the changes and the bytes of parts that are about to be read. It waits if they are
+too many, and may raise.
 """
 
 
@@ -46,9 +46,10 @@ class ChangedTable:
     images: list[pa.Table] = field(default_factory=list)
 
     def keys(self, table: Table) -> pa.Table | None:
-        """The keys as columns of `table`, each once.
+        """Return the keys as columns of `table`, each once.
 
-        None if keys of now can't be had of them: the table has no key, or another one than then.
+        None if there are no such keys: the table has no key, or another one than at the time of the
+        change.
         """
         key = lookup_key_columns(table)
         names = [column.name for column in key]
@@ -92,8 +93,10 @@ class ChangedRows:
 
 
 class ChangeReader:
-    """Reads the changes of a relay log's windows, of tables that `filters` want, without the
-    transactions `ignored` (commit timestamps). `reading`: see `OnRead`.
+    """Read the changes of a relay log's windows.
+
+    Those of tables that `filters` want, without the transactions `ignored` (commit timestamps).
+    `reading`: see `OnRead`.
     """
 
     def __init__(
@@ -108,9 +111,10 @@ class ChangeReader:
         self._reading = reading
 
     def collect(self, since: int, until: int, most: int = 0) -> ChangedRows:
-        """What was committed after `since` through `until` (TSO), or as far as about `most` changes
-        go. Windows that can't be looked through are noted. Raises RelayGapError, OSError, and what
-        is transient.
+        """Collect the changes committed after `since` through `until` (TSO).
+
+        It stops after about `most` changes. Windows that can't be read are noted. Raises
+        RelayGapError, OSError, and transient errors.
         """
         found = ChangedRows(since)
         for windows in in_portions(

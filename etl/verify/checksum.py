@@ -1,5 +1,4 @@
-"""A table's checksum, computed by its server: the same number on TiDB, MySQL and MariaDB for the
-same rows.
+"""Compute a table's checksum on its server: equal on TiDB, MySQL and MariaDB for the same rows.
 
 A row becomes one string that no other row has: every value under one spelling, text in utf-8 and
 after it its length in bytes, NULL as `N`. Of that the first 64 bits of SHA-256, and of these the
@@ -8,7 +7,7 @@ sum over all rows: so sums of ranges add up, and a row counts as often as it is 
 Sums, not BIT_XOR; and no CRC32: that is linear, so one change in two rows at the same place would
 cancel itself out, and so would a row that is there twice.
 
-Whoever finds two sums that differ reads the rows: servers that print a value in two ways cost time,
+If two sums differ, the caller reads the rows. So servers that print a value in two ways cost time,
 and no more.
 """
 
@@ -76,8 +75,9 @@ class ServerColumn:
 
 
 def checksum_columns(columns: Sequence[ServerColumn]) -> str:
-    """What to select of a table for `Checksum`: how many rows, and the sum of their digests (NULL
-    without rows). There is at least one column, each of SUMMED_KINDS.
+    """Return the select list for `Checksum`: the row count, and the sum of the rows' digests.
+
+    The sum is NULL without rows. There is at least one column, each of SUMMED_KINDS.
     """
     values: list[str] = []
     lengths: list[str] = []
@@ -106,14 +106,14 @@ def _is_long(one: ServerColumn) -> bool:
 
 
 def _spelling(one: ServerColumn) -> str:
-    """The value as text without a comma, or as bytes."""
+    """Return SQL for the value as text without a comma, or as bytes."""
     name, kind = quote_name(one.column.name), one.column.kind
     if kind in ("year", "bit") or (kind in ("int", "decimal") and one.column.flag & FLAG_ZEROFILL):
         return f"{name}+0"
     if kind in ("float", "double"):
-        # As a DOUBLE it has all digits, as few as tell it from every other, and its zero keeps its
-        # sign. From 1e15 on, and below 1e-15, servers print the exponent in two ways: rows are read
-        # where there are such.
+        # As a DOUBLE it has the fewest digits that identify it, and its zero keeps its sign.
+        # From 1e15 on, and below 1e-15, servers print the exponent in two ways: rows are read where
+        # there are such.
         return f"{name}*1e0"
     if kind == "json" and one.documents:
         return f"CAST({name} AS CHAR)"

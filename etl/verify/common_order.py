@@ -1,9 +1,9 @@
-"""Bounds of ranges that both servers put in one order.
+"""Choose bounds of ranges that both servers put in one order.
 
 A range has to hold every row once on either side. Text is ordered by a collation, which two servers
 may have in two versions, or by two names. So each is asked how it orders the rows whose keys are
 the bounds; those stay that both have in one order. A row may still lie in one range here and in
-another there: `sluice.etl.verify.range_compare.merge_ranges` sees to that.
+another there: `sluice.etl.verify.range_compare.merge_ranges` handles that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MAX_BOUNDS = 500
-"""The rows of so many keys are asked for in one statement."""
+"""The most keys whose rows one statement asks for."""
 
 Bound = tuple[str, ...]
 """Literals of a key's first columns."""
@@ -43,9 +43,7 @@ def thin_bounds(bounds: Sequence[Bound]) -> list[Bound]:
 
 
 def keys_in_order(table: ComparedTable, source: str, bounds: Sequence[Bound]) -> str:
-    """Return the statement for the keys among `bounds` of which there is a row, in the server's
-    order.
-    """
+    """Return the statement for the keys of `bounds` that have a row, in the server's order."""
     names = ", ".join(column.quoted for column in table.key)
     wanted = " OR ".join(f"({_key_equals(table.key, bound)})" for bound in bounds)
     return f"SELECT {names} FROM {source} WHERE {wanted} ORDER BY {names}"

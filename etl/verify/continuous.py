@@ -1,9 +1,9 @@
-"""Verification that never ends: what was changed is compared again a while later, and the whole
-database in some days, so slowly that nobody notices.
+"""Verify without end: compare changed rows a while later, and the whole database in some days.
 
-Both sides are read at one timestamp, the downstream's checkpoint, so a row that changes meanwhile
-doesn't look different. What does is looked at once more, at a later checkpoint, before it is
-reported: a DDL, a job that brings rows or people who write downstream may have been in between.
+It reads so slowly that users do not notice. Both sides are read at one timestamp, the downstream's
+checkpoint, so a row that changes meanwhile doesn't look different. A difference is checked once
+more, at a later checkpoint, before it is reported: a DDL, a job that brings rows or people who
+write downstream may have been in between.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = ["ContinuousSummary", "ContinuousVerifier", "run_continuous"]
 log = logging.getLogger("sluice.verify")
 
 _KEYS_PER_QUERY = 500
-"""Of changed rows that are compared at a time."""
+"""The changed rows that are compared at a time."""
 _MAX_PENDING_CHANGES = 100_000
-"""So many changes are looked through before their keys are compared."""
+"""The most changes read before their keys are compared."""
 _SNAPSHOT_TTL_S = 15.0
-"""How long snapshots are kept open: servers keep what was changed meanwhile."""
+"""How long snapshots are kept open; meanwhile servers keep old versions of changed rows."""
 _PASS_INTERVAL_S = 1.0
 _SNAPSHOT_TIMEOUT_S = 10.0
 _MAX_BEHIND_MS = 3_600_000
@@ -93,11 +93,11 @@ def run_continuous(
     stop: threading.Event | None = None,
     on_look: Callable[[ContinuousSummary], None] = lambda summary: None,
 ) -> ContinuousSummary:
-    """Verify for so long, or until `stop` is set.
+    """Verify for `run_seconds`, or until `stop` is set.
 
-    What may pass is waited for. `on_look` is called with what came of it until then, after each
-    look. Raises CopyError without a TiDB to read, ClaimLostError if another process does it now,
-    PDError, TiKVError, relay errors.
+    Transient errors are waited out. `on_look` is called with the summary so far, after each pass.
+    Raises CopyError without a TiDB to read, ClaimLostError if another process does it now, PDError,
+    TiKVError, relay errors.
     """
     ended = stop or threading.Event()
     with UpstreamCatalog.connect(settings) as upstream:
@@ -196,7 +196,7 @@ class ContinuousVerifier:
         return list(self._state.suspects)
 
     def told(self) -> ContinuousSummary:
-        """What came of it until now."""
+        """Return the summary so far."""
         summary, checks = self.summary, self._recheck
         summary.looked_at_again = checks.looked_at_again
         summary.rows = self._rows()
@@ -303,7 +303,7 @@ class ContinuousVerifier:
                 step()
 
     def _steps(self, rows: LiveRows) -> Iterator[Callable[[], object]]:
-        """What there is to do, one thing after the other.
+        """Yield what there is to do, one step after the other.
 
         Each is done before the next is asked for.
         """

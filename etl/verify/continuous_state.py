@@ -1,5 +1,6 @@
-"""How far continuous verification is, in one small file under the relay log's URL, so that whoever
-goes on knows it:
+"""Keep the progress of continuous verification in one small file under the relay log's URL.
+
+The next process continues from it:
 
     verified/continuous.json
 
@@ -23,10 +24,11 @@ MAX_PENDING_MISMATCHES = 5_000
 
 @dataclass(slots=True)
 class PendingMismatch:
-    """Rows of a table (full name upstream) that weren't the same on both sides at `seen_ts` (TSO):
-    those that `condition` takes, SQL over the key, "" for a table without one; `keys`: their bytes
-    in hexadecimal digits. `confirmed`: they weren't at a later checkpoint, either. `rows`: how many
-    differ; `looked_ms`: when they were looked at again last.
+    """Rows of a table (full name upstream) that differed at `seen_ts` (TSO).
+
+    They are those that `condition` selects, SQL over the key, "" for a table without one; `keys`:
+    their bytes in hexadecimal digits. `confirmed`: they differed at a later checkpoint, too.
+    `rows`: how many differ; `looked_ms`: when they were last compared.
     """
 
     table: str
@@ -79,7 +81,7 @@ class ContinuousState:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises KeyError, TypeError."""
+        """Parse the result of `to_json`. Raises KeyError, TypeError."""
         suspects = [PendingMismatch(**one) for one in document["suspects"]]
         return cls(**{**document, "sweep": ScanState(**document["sweep"]), "suspects": suspects})
 

@@ -14,7 +14,7 @@ __all__ = ["RUN_S", "run_continuous_task"]
 log = logging.getLogger("sluice.verify")
 
 RUN_S = 540.0
-"""How long a run works, so that it is over before Airflow's clock begins the next one."""
+"""A run's duration: it is over before Airflow's clock begins the next one."""
 
 
 def run_continuous_task(settings: Settings, run_seconds: float) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def run_continuous_task(settings: Settings, run_seconds: float) -> dict[str, Any
     """
     if not settings.upstream.sql_host or settings.downstream.type != "mysql":
         log.info(
-            "nothing to compare with: [upstream] sql-host says where TiDB is read, and a database"
+            "nothing to compare with: [upstream] sql-host names the TiDB to read, and a database"
             " can be read back"
         )
         return {}
@@ -39,7 +39,7 @@ def run_continuous_task(settings: Settings, run_seconds: float) -> dict[str, Any
         raise VerifyError(
             f"{summary.open_rows:,} rows differ{': ' + named if named else ''}",
             hint=(
-                "`sluice verify` tells all of them, `sluice verify --repair --apply` makes them"
+                "`sluice verify` lists all of them, `sluice verify --repair --apply` makes them"
                 " right"
             ),
         )

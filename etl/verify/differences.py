@@ -1,6 +1,4 @@
-"""Rows that differ, one by one: with their key, what either side has, and what the binlog says of
-them last.
-"""
+"""List rows that differ: their key, either side's values, and their last change in the binlog."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ from sluice.tidb.table_name import exactly
 __all__ = ["differences_of", "last_in_binlog"]
 
 _SEARCH_TIME_BUDGET_S = 3.0
-"""So long the log is read backwards for a row."""
+"""How long the log is read backwards for a row."""
 
 
 def differences_of(found: RowDiff, most: int) -> list[Difference]:
-    """The first `most` rows that differ, ordered by key as far as it is bytes."""
+    """Return the first `most` rows that differ, ordered by key as far as it is bytes."""
     names = [column.name for column in key_of(found.table)]
     return _keyed_differences(found, names, most) if names else _counted_differences(found, most)
 
@@ -54,8 +52,9 @@ def _keyed_differences(found: RowDiff, names: Sequence[str], most: int) -> list[
 
 
 def _counted_differences(found: RowDiff, most: int) -> list[Difference]:
-    """Of a table without a key: equal rows are one difference, as often as they are there too
-    often.
+    """Return the differences of a table without a key.
+
+    Equal rows are one difference, counted by how often they are there too often.
     """
     differences = []
     for kind, side in ((MISSING, found.come), (EXTRA, found.gone)):
@@ -86,11 +85,12 @@ def _value(column: pa.ChunkedArray, number: int) -> Any:
 
 
 def last_in_binlog(settings: Settings, difference: Difference, until: int) -> Difference:
-    """With what the binlog says of the row last through `until` (TSO), as far back as is found in a
-    few seconds. What can't be had is no error.
+    """Add the row's last change in the binlog through `until` (TSO).
+
+    The search goes back for a few seconds. A failure is no error.
     """
     if difference.key == (difference.upstream or difference.downstream):
-        return difference  # no key tells it from others
+        return difference  # no key identifies it
     try:
         past = HistoryLog.open(settings)
         name = exactly(difference.table)

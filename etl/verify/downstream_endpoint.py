@@ -55,7 +55,7 @@ class DownstreamEndpoint:
         self._snapshot.close()
 
     def even_ranges(self, session: int, table: ComparedTable, parts: int) -> list[KeyRange]:
-        """About so many ranges of a table whose key is one number, of even width."""
+        """Return about `parts` ranges of even width, of a table whose key is one number."""
         limits = self._snapshot.limits(session, table.place)
         if limits is None:
             return [KeyRange()]
@@ -63,7 +63,7 @@ class DownstreamEndpoint:
         return [KeyRange(low, high) for low, high in pairwise([None, *starts, None])]
 
     def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
-        """The keys among `bounds` of which there is a row, in the order of this server."""
+        """Return the keys of `bounds` that have a row, in this server's order."""
         rows = self._snapshot.asked(
             session, table.place, keys_in_order(table, table.place.quoted, bounds)
         )
@@ -75,7 +75,7 @@ class DownstreamEndpoint:
     def cut(
         self, session: int, table: ComparedTable, within: KeyRange, step: int
     ) -> list[KeyRange]:
-        """The range in parts of `step` rows each, the last one with what is left.
+        """Cut the range into parts of `step` rows each, the last one with what is left.
 
         Reads the keys of all of them.
         """

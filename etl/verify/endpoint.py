@@ -35,8 +35,9 @@ MISSING, EXTRA, CHANGED = "missing", "extra", "changed"
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Rows with `low` <= key < `high`: literals of SQL for the first columns of
-    `ComparedTable.key`; None: no limit.
+    """Rows with `low` <= key < `high`.
+
+    The bounds are SQL literals for the first columns of `ComparedTable.key`; None: no limit.
     """
 
     low: tuple[str, ...] | None = None
@@ -62,8 +63,8 @@ class ComparedTable:
 
     `table`: the upstream's, with the columns alone that are compared, generated ones as if they
     were plain; `place` where it is downstream. `key`: by what ranges are cut, () if only the whole
-    can be asked for. `identity`: names of the columns that tell rows apart, () for a table without
-    a key, which is a multiset. `upstream`, `downstream`: the columns as the servers have them;
+    can be asked for. `identity`: names of the columns that identify a row, () for a table without a
+    key, which is a multiset. `upstream`, `downstream`: the columns as the servers have them;
     `by_rows`: why rows are compared and not checksums, "" if servers compute these. `bytes`: about
     how many the downstream has. `notes`: for people. `others`: tables of the upstream that are
     merged with this one, with the same columns: all their rows together are compared.
@@ -122,7 +123,7 @@ class Difference:
         )
 
     def said_last(self, binlog: str, commit_ts: int, window: str) -> Difference:
-        """With what the binlog says of the row last."""
+        """Return the difference with the row's last change in the binlog."""
         return replace(self, binlog=binlog, commit_ts=commit_ts, window=window)
 
     def to_json(self) -> dict[str, Any]:
@@ -142,15 +143,16 @@ class Difference:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Difference:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         rows = {name: _unrow(document[name]) for name in ("key", "upstream", "downstream")}
         named = {name: value for name, value in document.items() if name != "columns"}
         return cls(**named | rows)
 
 
 class VerifyEndpoint(Protocol):
-    """Tables at one timestamp, read over sessions 0 to `sessions` - 1, each by one thread at a
-    time. Every method raises SluiceErrors;
+    """Tables at one timestamp, read over sessions 0 to `sessions` - 1.
+
+    One thread at a time uses a session. Every method raises SluiceErrors;
     `sluice.etl.history.snapshots.consistent_reader.TableChanged` if a DDL has come between.
     """
 
@@ -163,7 +165,7 @@ class VerifyEndpoint(Protocol):
         """How many can be read over at a time."""
 
     def describe(self) -> str:
-        """What it is and where, for people; without secrets."""
+        """Describe the side and its address for people; without secrets."""
 
     def checksum(self, session: int, table: ComparedTable, within: KeyRange) -> Checksum | None:
         """Of the rows in a range; None if this side computes none."""
@@ -171,17 +173,18 @@ class VerifyEndpoint(Protocol):
     def in_order(
         self, session: int, table: ComparedTable, bounds: Sequence[tuple[str, ...]]
     ) -> list[tuple[str, ...]]:
-        """The keys among `bounds` of which there is a row, in the order of this side's server."""
+        """Return the keys of `bounds` that have a row, in the order of this side's server."""
 
     def rows(
         self, session: int, table: ComparedTable, within: KeyRange
     ) -> Iterator[pa.RecordBatch]:
-        """The rows in a range: `table.table.writable_columns`, typed as
-        `sluice.tidb.rows.arrow_schema`.
+        """Yield the rows in a range: `table.table.writable_columns`.
+
+        They are typed as `sluice.tidb.rows.arrow_schema`.
         """
 
     def close(self) -> None:
-        """Whoever reads is told that the connection is lost."""
+        """Close all sessions: a thread that reads gets an error that the connection is lost."""
 
 
 def _differs(one: Any, other: Any) -> bool:

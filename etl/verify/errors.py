@@ -13,7 +13,7 @@ _MAX_SHOWN = 10
 
 
 class VerifyError(SluiceError):
-    """Nothing can be said about whether both sides are equal."""
+    """Whether both sides are equal can't be determined."""
 
     hint = "do what the message asks for, and verify again"
 
@@ -22,7 +22,7 @@ class UnequalError(SluiceError):
     """Both sides were compared, and aren't equal."""
 
     hint = (
-        "`sluice verify --json` tells each row that differs; `sluice verify --repair --apply` makes"
+        "`sluice verify --json` lists each row that differs; `sluice verify --repair --apply` makes"
         " them right"
     )
 

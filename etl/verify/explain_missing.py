@@ -1,6 +1,4 @@
-"""Rows that differ because a transaction's binlog never came: TiKV says which transaction wrote
-them.
-"""
+"""Explain rows that differ because a transaction's binlog never came: TiKV knows the writer."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ log = logging.getLogger("sluice.verify")
 
 _PUT, _DELETE = 0, 1
 _SEARCH_TIMEOUT_S = 10.0
-"""So long TiKV is asked about the rows of a table."""
+"""How long TiKV is asked about the rows of a table."""
 _MAX_NAMED = 50
 _WHY = "of which no binlog has landed: it was lost with a pump's disk, or TiDB wrote none"
 
@@ -34,10 +32,11 @@ _WHY = "of which no binlog has landed: it was lost with a pump's disk, or TiDB w
 def explain_missing(
     settings: Settings, tikv: TiKVClient, result: TableResult, apart: RowDiff
 ) -> TableResult:
-    """The result with the transactions, in its notes and its examples, that wrote rows of `apart`
-    last upstream and of which neither relay log nor archive has anything. Only TiKV's records of a
-    table whose integer key is the handle are looked at, as far as a few seconds do. What can't be
-    had is no error.
+    """Add the lost transactions that wrote rows of `apart` last upstream to the result.
+
+    They go to its notes and its examples. Lost: neither relay log nor archive has anything of them.
+    Only TiKV's records of a table whose integer key is the handle are read, as far as a few seconds
+    allow. A failure is no error.
     """
     if apart.table.handle_column is None:
         return result
@@ -66,9 +65,9 @@ class _LostTransactionSearch:
     table: Table
     until: int
     writes: dict[int, MvccWrite] = field(default_factory=dict)
-    """Of lost transactions, by handle."""
+    """The lost transactions' writes, by handle."""
     lost: dict[tuple[int, int], MvccWrite] = field(default_factory=dict)
-    """By commit_ts and start_ts."""
+    """The lost transactions' writes, by commit_ts and start_ts."""
     landed: set[tuple[int, int]] = field(default_factory=set)
     asked: int = 0
     in_all: int = 0
@@ -112,7 +111,7 @@ class _LostTransactionSearch:
         return False
 
     def notes(self) -> Iterator[str]:
-        """What people are told."""
+        """Yield the notes for people."""
         if self.asked < self.in_all:
             yield f"TiKV was asked about {self.asked:,} of {self.in_all:,} rows that differ"
         found = [self.lost[key] for key in sorted(self.lost)]

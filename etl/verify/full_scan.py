@@ -1,5 +1,6 @@
-"""The round through the whole database: table after table, range after range of its key, so fast
-that it is done in the days that the settings say.
+"""Scan the whole database within the days of the settings: table after table, range after range.
+
+The ranges are those of a table's key.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RangeBounds(Protocol):
     def key_behind(
         self, table: Table, key: list[KeyColumn], within: tuple[Low, Low], rows: int
     ) -> Low:
-        """The key, as literals, behind the first `rows` rows of a range [low, high).
+        """Return the key, as literals, behind the first `rows` rows of a range [low, high).
 
         None if there aren't more.
         """
@@ -72,7 +73,7 @@ class FullScan:
         self.merged: Mapping[str, Sequence[Table]] = {}
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the next stretch should be compared by now.
+        """Return whether the next range should be compared now.
 
         Begins a round when it is time for one.
         """
@@ -88,7 +89,7 @@ class FullScan:
         return not self.sweep.is_over and now_ms > self.sweep.began_ms + self._period_ms
 
     def next(self, tables: Sequence[Table], ends: RangeBounds, now_ms: int) -> ScanRange | None:
-        """What comes next of these tables; None if the round is over.
+        """Return the next range of these tables; None if the round is over.
 
         Raises as `RangeBounds` and `TableSizes`.
         """
@@ -113,14 +114,14 @@ class FullScan:
         return None
 
     def _key_after(self, table: Table, key: list[KeyColumn], low: Low, ends: RangeBounds) -> Low:
-        """The nearest of all tables that are compared together."""
+        """Return the nearest key behind of all tables that are compared together."""
         behind: Low = None
         for one in self.merged.get(table.full_name, (table,)):
             behind = ends.key_behind(one, key, (low, behind), SCAN_RANGE_ROWS) or behind
         return behind
 
     def did(self, stretch: ScanRange, rows: int) -> None:
-        """A stretch of so many rows is compared, or can't be."""
+        """Record a range of `rows` rows as compared, or as impossible to compare."""
         sweep = self.sweep
         sweep.in_table += rows
         sweep.done += rows
@@ -152,7 +153,7 @@ class FullScan:
         self.sweep.table, self.sweep.low, self.sweep.in_table = name, None, 0
 
     def _leave_table(self) -> None:
-        """The table is done: what it was thought to have more isn't there.
+        """Finish the table: rows that it was expected to have more don't exist.
 
         The next one has a later name.
         """

@@ -1,4 +1,4 @@
-"""Some rows of both sides as of the downstream's checkpoint, named by a condition over their key."""
+"""Read some rows of both sides at the downstream's checkpoint, by a condition over their key."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ class LiveRows:
         return key_behind(self._session.query, table, key, within, rows)
 
     def compare(self, table: Table, condition: str) -> LiveComparison:
-        """The rows that a condition takes, "" for all of the table's.
+        """Compare the rows that a condition selects, "" for all of the table's.
 
-        Raises CopyError, BaseError, TableChanged, DownstreamError.
+        Raises CopyError, SnapshotError, TableChanged, DownstreamError.
         """
         where = condition or "TRUE"
         sources = (replace(table, columns=table.writable_columns), *self._sources.get(table.id, ()))
@@ -119,9 +119,10 @@ class LiveRows:
 def open_live_rows(
     settings: Settings, cluster_id: int, upstream: LiveUpstream, patience_s: float
 ) -> Iterator[LiveRows]:
-    """Raises BaseError, transient if there was no consistent checkpoint for so long.
+    """Open both sides at the downstream's checkpoint.
 
-    VerifyError, transient too, if TiDB no longer knows that moment; DownstreamError, and what the
+    Raises SnapshotError, transient if there was no consistent checkpoint for `patience_s`;
+    VerifyError, transient too, if TiDB no longer has that moment; DownstreamError, and what the
     upstream raises.
     """
     with ConsistentReader.open(

@@ -1,6 +1,4 @@
-"""Whether continuous verification gets on, for those who watch it: noted when that changes, and
-every minute.
-"""
+"""Record whether continuous verification advances, for monitoring: on changes and every minute."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ _NOTE_INTERVAL_MS = 60_000
 
 
 class VerifierLiveness:
-    """Told of each pass.
+    """Record each pass of the verifier.
 
-    What can't be written down is left for the next time: nothing rests on it.
+    A failed write is left for the next time: nothing depends on it.
     """
 
     def __init__(self, notes: Verifications, now_ms: Callable[[], int]) -> None:
@@ -32,7 +30,7 @@ class VerifierLiveness:
         self._rows_before = self._look.rows
 
     def mark_progress(self, rows: int = 0) -> None:
-        """There was nothing to compare, or rows were compared: so many by this process until now."""
+        """Record progress: nothing was to be compared, or `rows` were, by this process so far."""
         self._write(
             replace(
                 self._look,

@@ -1,6 +1,4 @@
-"""Tables of the upstream that are one downstream: which they are, and whether their rows can be
-compared as one's.
-"""
+"""Find upstream tables that are one table downstream, and whether their rows can be compared."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MergedTable:
-    """One table, or several that are merged into `schema`.`name` downstream, by full name: the
-    first stands for all.
+    """One table, or several that are merged into `schema`.`name` downstream, by full name.
+
+    The first stands for all.
     """
 
     tables: tuple[Table, ...]
@@ -69,8 +68,9 @@ def merged_tables(settings: Settings, tables: Iterable[Table]) -> list[MergedTab
 
 
 def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] | None:
-    """Schema and table downstream that have the rows of several tables, all changes of this one
-    among them; None if there are none.
+    """Return schema and table downstream that hold the merged rows of several tables.
+
+    All changes of this one are among them. None if there is no such table.
     """
     filters = settings.filters
     if (
@@ -87,8 +87,9 @@ def merged_into(settings: Settings, schema: str, name: str) -> tuple[str, str] |
 
 
 def renamed_as_first(first: Table, other: Table) -> Table:
-    """The other with the columns that may be written, under the names and in the order that the
-    first has them in. Both have the same shape.
+    """Return the other table with the first one's names and order of writable columns.
+
+    Both have the same shape.
     """
     own = {folded(column.name): column for column in other.writable_columns}
     columns = (
@@ -106,7 +107,7 @@ def visible_columns(table: Table) -> list[Column]:
 
 
 def identity_columns(table: Table) -> tuple[str, ...]:
-    """The first of its keys that has no NULL."""
+    """Return the columns of the table's first key without NULL, () if there is none."""
     known = {column.name: column for column in table.columns}
     return next(
         (key for key in table.unique_keys() if all(known[name].not_null for name in key)), ()
@@ -114,7 +115,7 @@ def identity_columns(table: Table) -> tuple[str, ...]:
 
 
 def _comparable_shape(table: Table) -> tuple[Any, ...]:
-    """What tables have in common whose rows can be compared as one table's."""
+    """Return the shape that tables must share for their rows to be compared as one table's."""
     columns = {
         folded(column.name): (
             column.kind,

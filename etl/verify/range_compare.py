@@ -1,9 +1,8 @@
-"""A range of a table on both sides: the servers' checksums, and where they differ the rows.
+"""Compare a range of a table on both sides: the servers' checksums, and if they differ the rows.
 
-What differs is cut into parts until few rows are left; these are read from both sides and compared
-here, byte for byte. So it is this comparison that says that a row differs: sums that differ for
-another reason, because two servers print a value in two ways, say nothing but that rows must be
-read.
+A range that differs is cut into parts until few rows are left; these are read from both sides and
+compared here, byte for byte. So only this comparison decides that a row differs. Sums that differ
+for another reason, because two servers print a value in two ways, only cause rows to be read.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ ROWS_PER_READ = 10_000
 """So few rows are read rather than cut further."""
 _SPLIT_PARTS = 16
 MAX_HELD_ROWS = 200_000
-"""Of more rows only sums are held at first."""
+"""Of a range with more rows only sums are held at first."""
 _MAX_CHECKSUMS = 4096
 MAX_DIFFERING_ROWS = 20_000
-"""When so many rows differ in a table, it isn't looked for more of them."""
+"""Once this many rows of a table differ, the search for more of them ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """`rows`: how many the downstream has in the range.
+    """The outcome for a range; `rows`: how many the downstream has in it.
 
     `diff_rows`: those that aren't the same, None if all are; `by_rows`: how many were read and
-    compared here; `more`: in so many more parts rows differ, which weren't looked at.
+    compared here; `more`: the number of further parts in which rows differ, and which weren't read.
     """
 
     rows: int
@@ -55,7 +54,7 @@ class RangeComparison:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many rows differ that no more are looked for."""
+        """Return whether enough rows differ that no more are looked for."""
         return (
             self.apart is not None
             and self.apart.come.num_rows + self.apart.gone.num_rows >= MAX_DIFFERING_ROWS
@@ -83,7 +82,7 @@ class RangeComparer:
     def _sums(
         self, session: int, table: ComparedTable, within: KeyRange
     ) -> tuple[Checksum, Checksum] | None:
-        """The upstream's and the downstream's."""
+        """Return the upstream's and the downstream's checksum."""
         up = self._up.checksum(session, table, within)
         down = self._down.checksum(session, table, within) if up is not None else None
         return None if up is None or down is None else (up, down)
@@ -117,7 +116,7 @@ class RangeComparer:
     def _cut(
         self, session: int, table: ComparedTable, within: KeyRange, step: int
     ) -> list[KeyRange]:
-        """The range in parts of about `step` rows, each of which means something to both servers."""
+        """Cut the range into parts of about `step` rows whose bounds both servers order alike."""
         parts = self._down.cut(session, table, within, step)
         if not is_ordered_by_text(table):
             return parts
@@ -127,21 +126,24 @@ class RangeComparer:
         first = inside.index(within.low) + 1 if within.low in inside else 0
         last = inside.index(within.high) if within.high in inside else len(inside)
         if any(end not in inside for end in ends):
-            return [within]  # a row that is gone since tells no order
+            return [within]  # a row that is gone since has no place in the order
         kept = inside[first:last]
         return parts_of(
             within, common_bounds([bound for bound in bounds if bound in kept], lambda _: kept)
         )
 
     def whole(self, session: int, table: ComparedTable) -> RangeComparison:
-        """All rows of a table at once: read, and dealt by their keys' bytes, whatever order servers
-        have.
+        """Compare all rows of a table at once.
+
+        They are read, and distributed by their keys' bytes, whatever order servers have.
         """
         return self._by_rows(session, table, KeyRange())
 
     def _by_rows(self, session: int, table: ComparedTable, within: KeyRange) -> RangeComparison:
-        """Rows are read from both sides, twice if there are many: first for sums of parts, then
-        those of the parts that differ.
+        """Compare rows read from both sides.
+
+        They are read twice if there are many: first for sums of parts, then those of the parts that
+        differ.
         """
         few = self._diff_small(session, table, within)
         if few is not None:
@@ -175,7 +177,7 @@ class RangeComparer:
     def _diff_small(
         self, session: int, table: ComparedTable, within: KeyRange
     ) -> tuple[pa.Table, pa.Table] | None:
-        """The rows of both sides, None if they are too many to be held."""
+        """Return the rows of both sides, None if they are too many to be held."""
         up = _read_rows(table.table, self._up.rows(session, table, within), to_the_end=False)
         if up is None:
             return None
@@ -186,8 +188,10 @@ class RangeComparer:
 
 
 def merge_ranges(table: ComparedTable, found: RangeComparison) -> RangeComparison:
-    """All ranges of a table together: a row that is in one range here and in another there, because
-    servers order text in two ways, is the same row.
+    """Merge the outcomes of all ranges of a table.
+
+    A row that is in one range here and in another there, because servers order text in two ways, is
+    the same row.
     """
     if found.apart is None:
         return found

@@ -1,6 +1,4 @@
-"""Where a table is cut, so that several sessions compare it at a time and none holds a server for
-long.
-"""
+"""Cut a table into ranges: several sessions compare it, and no read holds a server for long."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ _MAX_RANGES = 10_000
 def ranges_of(
     session: int, up: UpstreamEndpoint, down: DownstreamEndpoint, table: ComparedTable
 ) -> list[KeyRange]:
-    """Ranges that hold every row once.
+    """Return ranges that hold every row once.
 
-    Nothing is counted: TiDB says where regions begin, or a key that is a number is cut evenly
-    between its least and its greatest. Raises what the sides raise.
+    Nothing is counted: the bounds are those of TiDB's regions, or a key that is a number is cut
+    evenly between its least and its greatest. Raises what the sides raise.
     """
     parts = min(table.bytes // RANGE_BYTES, _MAX_RANGES)
     if parts < 2 or not table.key:

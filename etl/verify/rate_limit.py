@@ -1,5 +1,6 @@
-"""How fast is read while verification goes on beside everything else: rows a second and bytes a
-second, whichever is used up first.
+"""Limit the rows and bytes per second that verification reads beside everything else.
+
+The limit that is used up first applies.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _POLL_INTERVAL_S = 0.2
 
 
 class ReadBudget:
-    """At most so many rows and bytes a second over time; 0 for no limit.
+    """A budget of rows and bytes per second over time; 0 for no limit.
 
     What isn't used is not saved up.
     """
@@ -32,7 +33,7 @@ class ReadBudget:
         self.bytes = 0
 
     def used(self, rows: int, size: int) -> None:
-        """So many rows, of so many bytes, were read."""
+        """Charge `rows` rows with `size` bytes that were read."""
         self.rows += rows
         self.bytes += size
         self._rows.used(rows)
@@ -43,6 +44,6 @@ class ReadBudget:
         return max(self._rows.wait_s(), self._bytes.wait_s())
 
     def wait(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Return once something may be read again, or `stopped()` says so."""
+        """Wait until something may be read again, or `stopped()` is true."""
         while (left := self.wait_s()) > 0 and not stopped():
             time.sleep(min(left, _POLL_INTERVAL_S))

@@ -1,5 +1,6 @@
-"""Rows compared at checkpoints: what isn't the same is looked at again at a later one, and reported
-if it isn't then, either; and from then on looked at now and then, until it is.
+"""Compare differing rows again at a later checkpoint, and report those that still differ.
+
+From then on they are compared now and then, until they are equal.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["Recheck", "SnapshotExpired"]
 log = logging.getLogger("sluice.verify")
 
 _RECHECK_INTERVAL_MS = 60_000
-"""How often rows are looked at that are known to differ."""
+"""How often rows are compared again that are known to differ."""
 _MAX_ATTEMPTS = 3
 _MAX_SHOWN = 50
 

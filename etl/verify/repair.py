@@ -1,5 +1,6 @@
-"""What a verification found to differ is made right: by SQL for people to run, or by a backfill of
-those rows, after which the tables are compared again.
+"""Repair the differences that a verification found.
+
+By SQL for people to run, or by a backfill of those rows, after which the tables are compared again.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ __all__ = ["create_repair", "recheck_request", "repair_sql", "table_repair"]
 _KEYS_PER_CHUNK = 200
 """Rows of a chunk."""
 _MAX_KEYS = 20_000
-"""Of a table in which more rows differ all rows are copied."""
+"""A table in which more rows differ is copied as a whole."""
 
 
 def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
-    """The SQL that makes the downstream's rows what the upstream's were at the checkpoint, see
-    `repair_script`; nothing if no row differs. Raises DownstreamError, relay errors, OSError.
+    """Yield the SQL that makes the downstream's rows what the upstream's were at the checkpoint.
+
+    See `repair_script`; nothing if no row differs. Raises DownstreamError, relay errors, OSError.
     """
     relay = settings.open_relay()
     found = SavedResults(relay.storage, summary.job).apart()
@@ -57,10 +59,10 @@ def repair_sql(settings: Settings, summary: VerifySummary) -> Iterator[bytes]:
 
 
 def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
-    """A backfill of the rows that differ, or of whole tables where these can't be named.
+    """Create a backfill of the rows that differ, or of whole tables where these can't be named.
 
-    `by` whom it was asked for. Raises VerifyError if there is nothing to bring, or nowhere to bring
-    it from; else as `create_backfill`.
+    `by`: the requester. Raises VerifyError if there is nothing to bring, or nowhere to bring it
+    from; else as `create_backfill`.
     """
     wrong = [one for one in summary.unequal if not one.problem]
     if not wrong:
@@ -77,8 +79,8 @@ def create_repair(settings: Settings, summary: VerifySummary, by: str) -> Job:
             "[upstream] sql-host is missing: a repair is read from TiDB",
             hint=(
                 "`sluice verify --repair` prints the SQL that does it without; or have the tables"
-                f" beside their own, from snapshot and archive: `sluice restore --until {summary.ts}"
-                f" {names}`"
+                f" beside their own, from snapshot and archive: `sluice restore --until"
+                f" {summary.ts} {names}`"
             ),
         )
     _refuse_merged(settings, wrong)
@@ -97,7 +99,7 @@ def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
     if merged:
         raise VerifyError(
             f"{', '.join(merged[:3])}: merged with other tables downstream, from which a backfill"
-            " can't tell its rows",
+            " can't separate its rows",
             hint=(
                 "`sluice verify --repair` prints the SQL that makes these rows right; name the"
                 " other tables to have them repaired by a job"
@@ -106,7 +108,7 @@ def _refuse_merged(settings: Settings, wrong: Iterable[TableResult]) -> None:
 
 
 def recheck_request(summary: VerifySummary) -> VerifyRequest:
-    """What to verify once a repair is done: the tables that differed, in the same way."""
+    """Return the request after a repair: the tables that differed, verified in the same way."""
     return VerifyRequest(tuple(exactly(one.name) for one in summary.unequal), summary.how)
 
 
@@ -130,8 +132,9 @@ def _key_conditions(found: RowDiff) -> Iterator[str]:
 def table_repair(
     session: MySQLSession, found: RowDiff, downstream: str, more: int = 0
 ) -> RepairStatements:
-    """The rows of a table that differ, with the columns that can be written in `downstream`
-    (`schema.table`). Raises DownstreamError.
+    """Return the rows of a table that differ, with the writable columns in `downstream`.
+
+    `downstream` is `schema.table`. Raises DownstreamError.
     """
     schema, name = TableName.parse(downstream)
     place = _downstream_definition(session, found.table, schema, name)
@@ -140,7 +143,7 @@ def table_repair(
 
 
 def _downstream_definition(session: MySQLSession, table: Table, schema: str, name: str) -> Table:
-    """The table as it is downstream, without the columns that the server there computes."""
+    """Return the downstream table's definition, without the columns that its server computes."""
     computed = {
         folded(str(column))
         for (column,) in session.query(

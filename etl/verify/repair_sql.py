@@ -1,9 +1,9 @@
-"""The SQL that makes the downstream's rows what the upstream's are: for people to read, and to run.
+"""Write the SQL that makes the downstream's rows what the upstream's are, for people to run.
 
 Rows that aren't upstream's go first, so that the unique values that they hold are free; then the
-upstream's come. Which rows go is said by their key and by what was found in them, so a row that has
-changed since stays as it is, and the counts at the end tell. What databases compute themselves
-isn't written.
+upstream's come. Rows to delete are selected by their key and by the values that were found in them.
+So a row that has changed since stays as it is, and the counts at the end show that. What databases
+compute themselves isn't written.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ class RepairStatements:
 
     @property
     def unwritable(self) -> np.ndarray:
-        """Which of `come` no statement writes exactly (bool mask): text that isn't utf-8, which
-        TiDB takes where it doesn't check, and the element that an ENUM doesn't have.
+        """Return which of `come` no statement writes exactly (bool mask).
+
+        Text that isn't utf-8, which TiDB takes where it doesn't check, and the element that an ENUM
+        doesn't have.
         """
         found = np.zeros(self.come.num_rows, bool)
         for column in self.place.writable_columns:
@@ -79,7 +81,7 @@ class RepairStatements:
 
     @property
     def key(self) -> list[Column]:
-        """By which rows are found; none if all that they hold says it."""
+        """Return the key by which rows are found; [] if all their values are needed."""
         return key_of(self.place)
 
     def _deletes(self) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +121,7 @@ _SIGNED = ("double", "float")
 
 
 def _signs(column: Column, array: pa.Array) -> pa.Array:
-    """A zero's sign, which no comparison sees."""
+    """Return conditions on a zero's sign, which no comparison sees."""
     numbers = array.cast(pa.float64())
     text = b"LEFT(CAST(" + quote_name(column.name).encode() + b" AS CHAR),1)"
     negative = pa.array(np.signbit(numbers.to_numpy(zero_copy_only=False)))
@@ -136,11 +138,11 @@ def _exact(column: Column) -> Column:
 def repair_script(
     ts: int, checkpoint: tuple[str, int], tables: Sequence[RepairStatements]
 ) -> Iterator[bytes]:
-    """Line by line, or statement by statement.
+    """Yield the script line by line, or statement by statement.
 
     `ts` (TSO): the checkpoint at which the tables were compared; `checkpoint`: the checkpoint
-    table's full name, quoted, and the cluster's id. It ends without COMMIT: who runs it compares
-    numbers first. Nothing that comes from rows or names stands in a comment as it is.
+    table's full name, quoted, and the cluster's id. The script ends without COMMIT: the operator
+    compares numbers first. Nothing that comes from rows or names stands in a comment as it is.
     """
     yield from (b"-- " + line.encode() for line in _heading(ts, tables))
     yield b"SET NAMES utf8mb4;"

@@ -17,17 +17,17 @@ METHODS = ("auto", "upstream", "archive")
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """`tables`: globs of `schema.table` upstream, none: all.
+    """A request to verify; `tables`: globs of `schema.table` upstream, none: all.
 
     `how`: with TiDB ("upstream"), with snapshot and archive ("archive"), or AUTO: with TiDB if the
-    settings say where it serves SQL and it still knows that moment.
+    settings name its SQL address and it still has that moment.
     """
 
     tables: tuple[str, ...] = ()
     how: str = AUTO
 
     def check(self) -> None:
-        """Raises VerifyError for what isn't possible."""
+        """Raise VerifyError for what isn't possible."""
         if self.how not in METHODS:
             raise VerifyError(
                 f"{self.how!r} is no way to verify", hint=f"one of {', '.join(METHODS)}"
@@ -48,5 +48,5 @@ class VerifyRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(tuple(document["tables"]), document["how"])

@@ -19,9 +19,9 @@ class TableResult:
 
     `name`: full name upstream, `downstream` there; `ts` (TSO): the checkpoint at which it was read;
     `rows`, `bytes`: how much the downstream has of it; `differences`: how many rows differ, at
-    least if `more` parts that differ weren't looked at; `examples` of them; `by_rows`: so many rows
-    were compared here, as the servers' checksums don't tell; `problem`: why it could not be
-    compared; `notes`: for people.
+    least if `more` parts that differ weren't read; `examples` of them; `by_rows`: how many rows
+    were compared here, as the servers' checksums differed; `problem`: why it could not be compared;
+    `notes`: for people.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TableResult:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         values = {name: value for name, value in document.items() if name != "equal"}
         examples = tuple(map(Difference.from_json, document["examples"]))
         return cls(**{**values, "examples": examples, "notes": tuple(document["notes"])})
@@ -88,8 +88,10 @@ class VerifySummary:
 
     @property
     def equal(self) -> bool:
-        """Whether there was something to compare, all of it was, no row differs, and no table is
-        downstream alone.
+        """Return whether all was compared and equal.
+
+        There was something to compare, all of it was, no row differs, and no table is downstream
+        alone.
         """
         return (
             bool(self.tables)

@@ -1,6 +1,4 @@
-"""What a run of a verification knows so far, whatever it compares with: results, what is left out,
-notes, orders.
-"""
+"""Collect what a verification knows so far: results, exclusions, notes and orders."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from sluice.tidb.schema import Table
 __all__ = ["MAX_EXAMPLES", "ResultCollector"]
 
 MAX_EXAMPLES = 20
-"""So many rows of a table are named."""
+"""The most rows of a table that are named."""
 _MAX_BINLOG_LOOKUPS = 5
-"""Of so many of them the log is asked what it says of the row."""
+"""The number of named rows whose last change is looked up in the log."""
 _SAVE_INTERVAL_S = 2.0
 
 
@@ -39,18 +37,18 @@ class ResultCollector:
         self._saved = time.monotonic()
 
     def save(self) -> None:
-        """Have whoever goes on with the job know the results."""
+        """Save the results for the process that continues the job."""
         self._saved_results.save(self.results)
 
     def take(self, result: TableResult) -> None:
-        """A table is done."""
+        """Add a finished table."""
         self.results[result.name] = result
         if time.monotonic() - self._saved > _SAVE_INTERVAL_S:
             self._saved = time.monotonic()
             self.save()
 
     def add_differing(self, result: TableResult, apart: RowDiff | None) -> None:
-        """A table is done, and rows differ: with what the binlog says of them last."""
+        """Add a finished table with rows that differ, and their last changes in the binlog."""
         if apart is not None:
             self._saved_results.keep(apart)
             self.run.doing(f"looking for what was written of {result.name} last")
@@ -62,7 +60,7 @@ class ResultCollector:
         self.take(result)
 
     def add_merged(self, first: Table, others: Iterable[Table], result: TableResult) -> None:
-        """The tables that are merged with a compared one are done with it."""
+        """Add the tables that are merged with a compared one: they are done with it."""
         for other in others:
             differs = result.differences or result.more
             self.take(
@@ -80,7 +78,7 @@ class ResultCollector:
             )
 
     def exclude(self, name: str, why: str) -> None:
-        """A table isn't compared."""
+        """Record a table that isn't compared."""
         self.left[name] = ExcludedTable(name, why)
 
     def did(self, name: str, done: JobCounts) -> None:
@@ -89,6 +87,6 @@ class ResultCollector:
         self.run.doing(name)
 
     def doing(self, what: str) -> None:
-        """What comes next. Raises StopRequested, LeaseLostError."""
+        """Record what comes next. Raises StopRequested, LeaseLostError."""
         self.run.check_order()
         self.run.doing(what)

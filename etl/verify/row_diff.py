@@ -1,6 +1,4 @@
-"""Which rows of two readings of some rows aren't the same: as a multiset of all that they hold,
-byte for byte.
-"""
+"""Find rows that differ between two readings: as a multiset of all values, byte for byte."""
 
 from __future__ import annotations
 
@@ -33,8 +31,10 @@ LIVE_ZERO_KINDS = ("double", "float")
 
 @dataclass(frozen=True, slots=True)
 class RowDiff:
-    """`come`: rows of the upstream that aren't downstream, `gone`: rows of the downstream that
-    aren't upstream; in both `table.writable_columns`. A row that is another is in both.
+    """Rows that differ.
+
+    `come`: rows of the upstream that aren't downstream, `gone`: rows of the downstream that aren't
+    upstream; in both `table.writable_columns`. A row with other values is in both.
     """
 
     table: Table
@@ -64,8 +64,9 @@ def diff_rows(
     downstream: pa.Table,
     signed_zeros: Collection[str] = LIVE_ZERO_KINDS,
 ) -> RowDiff:
-    """Compare rows in types and texts of `sluice.tidb.rows.arrow_schema`, see
-    `sluice.etl.history.as_of.row_bytes`.
+    """Compare rows in types and texts of `sluice.tidb.rows.arrow_schema`.
+
+    See `sluice.etl.history.as_of.row_bytes`.
     """
     columns = compared_columns(table)
     ours, theirs = (
@@ -82,15 +83,16 @@ def diff_rows(
 
 
 def key_of(table: Table) -> list[Column]:
-    """The key by which rows are found downstream, if it can be read there: none where a database
-    computes a part.
+    """Return the key by which rows are found downstream, if it can be read there.
+
+    [] where a database computes a part.
     """
     key = lookup_key_columns(table)
     return [] if any(column.generated for column in key) else key
 
 
 def keys_bytes(table: Table, rows: pa.Table) -> list[bytes]:
-    """The rows' keys, equal where the keys' bytes are."""
+    """Return the rows' keys as bytes, equal where the keys' bytes are."""
     key = key_of(table)
     if not rows.num_rows:
         return []
@@ -99,7 +101,7 @@ def keys_bytes(table: Table, rows: pa.Table) -> list[bytes]:
 
 
 def differing_keys(found: RowDiff) -> pa.Table:
-    """The keys of all rows that differ, on either side; of a table with a key."""
+    """Return the keys of all rows that differ, on either side; of a table with a key."""
     names = [column.name for column in key_of(found.table)]
     return pa.concat_tables([found.come.select(names), found.gone.select(names)])
 
@@ -127,6 +129,6 @@ def _surplus_rows(rows: pa.Table, own: list[bytes], others: list[bytes]) -> pa.T
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """The values in one piece."""
+    """Return the values in one piece."""
     found = column.combine_chunks()
     return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)

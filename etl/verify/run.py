@@ -56,7 +56,7 @@ _MAX_ATTEMPTS = 5
 
 
 def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
-    """Write down that both sides are to be compared; `by` whom it was asked for.
+    """Create the job that compares both sides; `by`: the requester.
 
     Raises VerifyError, errors of `PipelineContext`.
     """
@@ -64,11 +64,11 @@ def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
     if settings.downstream.type != "mysql":
         raise VerifyError(
             f"[downstream] type is {settings.downstream.type}: it can't be read",
-            hint="`sluice reapply` and the sink's own readers tell what was written there",
+            hint="`sluice reapply` and the sink's own readers show what was written there",
         )
     if request.how == UPSTREAM and not settings.upstream.sql_host:
         raise VerifyError(
-            "[upstream] sql-host is missing: it says where TiDB is read",
+            "[upstream] sql-host is missing: it names the TiDB to read",
             hint="or verify --how archive",
         )
     with PipelineContext.open(settings) as place:
@@ -80,8 +80,9 @@ def create_verify(settings: Settings, request: VerifyRequest, by: str) -> Job:
 def run_verify(
     settings: Settings, job_id: str, runner: Runner, *, spark: SparkRun | None = None
 ) -> VerifySummary:
-    """Run a job that `create_verify` made, or go on with it, until it is over, or an operator
-    pauses it. `spark`: where the past is computed. Raises VerifyError, BaseError, CopyError,
+    """Run a job of `create_verify`, or continue it, until it is over or an operator pauses it.
+
+    `spark`: where the past is computed. Raises VerifyError, SnapshotError, CopyError,
     DownstreamError, PDError, TiKVError, RelayError, JobRunsError, LeaseLostError, SparkError,
     OSError.
     """
@@ -149,8 +150,9 @@ class _VerifyJob:
         )  # fmt: skip
 
     def _compare(self) -> None:
-        """Until every table is compared: what a DDL changes meanwhile is looked at again, at a
-        later checkpoint.
+        """Compare until every table is done.
+
+        A table that a DDL changes meanwhile is compared again, at a later checkpoint.
         """
         for attempt in range(_MAX_ATTEMPTS):
             before = len(self._results.results)
@@ -165,7 +167,10 @@ class _VerifyJob:
                 break
         for name, why in changed.items():
             self._results.results[name] = TableResult(
-                name, "", self._results.ts, problem=f"never steady for so long: {why}"
+                name,
+                "",
+                self._results.ts,
+                problem=f"never steady during {_MAX_ATTEMPTS} attempts: {why}",
             )
 
     def _look(self) -> dict[str, str]:
@@ -195,9 +200,7 @@ class _VerifyJob:
             return self._with_upstream(snapshot, definitions)
 
     def _look_for_more(self, definitions: SourceSchema) -> None:
-        """Look for tables that only the downstream has, if all are asked for and no DDL comes
-        between.
-        """
+        """Find tables that only the downstream has, if all are wanted and no DDL comes between."""
         if self._request.tables:
             return
         session = MySQLSession(self._settings.downstream)
@@ -211,11 +214,11 @@ class _VerifyJob:
             self._only_downstream = () if touched is None or touched else tuple(found)
 
     def _with_tidb(self, stack: ExitStack) -> bool:
-        """Whether TiDB is asked; what it had at the checkpoint is held then."""
+        """Return whether TiDB is compared with; its state at the checkpoint is pinned then."""
         if self._request.how == ARCHIVE:
             return False
         if not self._settings.upstream.sql_host:
-            self._results.notes["[upstream] sql-host doesn't say where TiDB serves SQL"] = None
+            self._results.notes["[upstream] sql-host doesn't name a TiDB"] = None
             return False
         service = f"sluice-{PipelineIdentity.from_settings(self._settings).id}-{self._job.id}"
         hold = GcSafePoint(self._place.cluster.pd, service, self._results.ts)
@@ -264,7 +267,7 @@ class _VerifyJob:
         return changed | self._add_differing(differing)
 
     def _tables(self, definitions: SourceSchema) -> list[ComparedTable]:
-        """What is to be compared now; what isn't is noted.
+        """Return the tables to compare now; excluded ones are noted.
 
         Raises VerifyError if nothing is asked for that there is.
         """
@@ -314,9 +317,7 @@ class _VerifyJob:
         }
 
     def _add_differing(self, differing: Iterable[TableComparison]) -> dict[str, str]:
-        """Take what differs, but for tables that a DDL may have touched before they were read:
-        these are returned.
-        """
+        """Add tables that differ; return those that a DDL may have changed before the read."""
         found = list(differing)
         if not found:
             return {}
@@ -340,8 +341,10 @@ class _VerifyJob:
 
 
 def differing_rows(settings: Settings, job: str) -> Mapping[str, Any]:
-    """The rows that a verification found to differ, `sluice.etl.verify.row_diff.RowDiff` by the
-    full name of their table. Raises RelayError, OSError.
+    """Return the rows that a verification found to differ.
+
+    They are `sluice.etl.verify.row_diff.RowDiff` by the full name of their table. Raises
+    RelayError, OSError.
     """
     with PipelineContext.open(settings) as place:
         return SavedResults(place.relay.storage, job).apart()

@@ -1,8 +1,8 @@
-"""What a verification has found so far, kept with the job, so that whoever goes on with it doesn't
-begin anew.
+"""Keep what a verification has found with its job, so that the next process continues.
 
 jobs/<id>/verified.json            the tables that are compared
-jobs/<id>/apart/<number>.arrow     rows of a table that differ: those of the upstream, then those of the downstream
+jobs/<id>/apart/<number>.arrow     rows of a table that differ: the upstream's, then the
+                                   downstream's
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SavedResults:
         self._folder = f"jobs/{job}/apart"
 
     def load(self) -> dict[str, TableResult]:
-        """The tables by full name."""
+        """Load the tables by full name."""
         try:
             document = json.loads(self._storage.read(self._path))
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class SavedResults:
         self._storage.replace(f"{self._folder}/{found.table.id}.arrow", written.getvalue())
 
     def apart(self) -> dict[str, RowDiff]:
-        """The rows that differ, by the full name of their table."""
+        """Load the rows that differ, by the full name of their table."""
         found = {}
         for name in self._storage.names(self._folder):
             data = io.BytesIO(self._storage.read(f"{self._folder}/{name}"))

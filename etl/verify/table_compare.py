@@ -30,8 +30,9 @@ class ComparedRange:
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """A table was compared, or can't be as of the snapshots: `changed` says that a DDL came
-    between.
+    """A table was compared, or can't be as of the snapshots.
+
+    `changed` has the reason: a DDL came between.
     """
 
     table: ComparedTable
@@ -51,8 +52,8 @@ class _PartialTable:
 
 
 _Task = tuple[int, int, _PartialTable | None, KeyRange | None]
-"""What comes first, in which order, the table, and the range of it; None: cut it first. No table:
-there is no more.
+"""Priority, sequence number, the table, and the range of it; None: cut it first. No table: there is
+no more.
 """
 
 
@@ -73,7 +74,7 @@ class TableComparer:
     def run(
         self, tables: Sequence[ComparedTable], go_on: Callable[[], bool]
     ) -> Iterator[ComparedRange | TableComparison]:
-        """What is done, as it is done; every table has its `TableComparison` at last.
+        """Yield what is done, as it is done; every table has its `TableComparison` at last.
 
         Nothing is begun once `go_on()` is false, and both sides are closed in the end. Raises what
         the sides raise.
@@ -103,7 +104,7 @@ class TableComparer:
             self._stop.set()
             for _ in threads:
                 self._waiting.put((-1, next(self._numbers), None, None))
-            self._down.close()  # whoever waits for a server has waited
+            self._down.close()  # ends the threads' waits for a server
             self._up.close()
             for thread in threads:
                 thread.join()
@@ -160,7 +161,7 @@ class TableComparer:
             return found
 
     def _cut(self, session: int, part: _PartialTable) -> KeyRange:
-        """The first range of a table; the others wait for whoever is free."""
+        """Return the first range of a table; free threads take the others from the queue."""
         part.left = 1
         first, *others = ranges_of(session, self._up, self._down, part.table)
         part.left = part.ranges = 1 + len(others)

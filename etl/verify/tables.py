@@ -52,9 +52,10 @@ def compared_tables(
     session: MySQLSession,
     wanted: Iterable[str] | None = None,
 ) -> tuple[list[ComparedTable], list[ExcludedTable]]:
-    """The upstream's tables at the checkpoint (`definitions`), the largest first, and those that
-    aren't compared. `wanted`: only these, by full name; of tables that are merged one stands for
-    all. Raises DownstreamError.
+    """Return the upstream's tables at the checkpoint, the largest first, and the excluded ones.
+
+    `definitions`: the schema there. `wanted`: only these, by full name; of tables that are merged
+    one stands for all. Raises DownstreamError.
     """
     names = None if wanted is None else set(wanted)
     tables = [table for table in definitions.of_users().tables if table.is_base_table]
@@ -81,8 +82,9 @@ def compared_tables(
 def only_downstream(
     settings: Settings, definitions: SourceSchema, session: MySQLSession
 ) -> list[str]:
-    """Return the tables, by full name, of replicated databases that no table of the upstream goes
-    to. Those that the filters don't want by that name are somebody else's. Raises DownstreamError.
+    """Return the tables, by full name, of replicated databases that no upstream table goes to.
+
+    Tables that the filters don't want by that name are not Sluice's. Raises DownstreamError.
     """
     filters, targets = settings.filters, set()
     for table in definitions.of_users().tables:
@@ -108,9 +110,9 @@ def only_downstream(
 def _groups(
     settings: Settings, wanted: Sequence[Table], tables: Sequence[Table]
 ) -> tuple[list[MergedTable], list[ExcludedTable]]:
-    """The wanted tables, those that are merged with all that are merged with them.
+    """Group the wanted tables with all that are merged with them.
 
-    And why others aren't compared.
+    Returns the groups, and why others aren't compared.
     """
     left: list[ExcludedTable] = []
     groups: list[MergedTable] = []
@@ -178,7 +180,7 @@ def _without_generation(columns: Sequence[Column], lacking: Sequence[str]) -> tu
 def _columns_in_order(
     first: Sequence[Column], table: Table, lacking: Sequence[str]
 ) -> list[Column]:
-    """A merged table's columns as the first one has them."""
+    """Return a merged table's columns in the first one's order, under its names."""
     own = {
         folded(column.name): column
         for column in _without_generation(visible_columns(table), lacking)
@@ -187,13 +189,13 @@ def _columns_in_order(
 
 
 def only_columns(table: Table, columns: Sequence[Column]) -> Table:
-    """The table with these columns, in this order, and the indexes over them alone."""
+    """Return the table with these columns, in this order, and the indexes over them alone."""
     placed = tuple(replace(column, offset=number) for number, column in enumerate(columns))
     return replace(table, columns=placed, indexes=_indexes(table, placed))
 
 
 def _indexes(table: Table, columns: Sequence[Column]) -> tuple:  # type: ignore[type-arg]
-    """The table's over these columns alone, with the places that they have now."""
+    """Return the table's indexes over these columns alone, with the columns' new offsets."""
     places = {column.name: column.offset for column in columns}
     return tuple(
         replace(

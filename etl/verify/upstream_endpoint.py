@@ -58,12 +58,12 @@ class UpstreamEndpoint:
                 yield from read_rows(reader, source, within.condition(table.key))
             whole = True
         finally:
-            # who doesn't read a result to its end leaves a connection that nobody can use
+            # a result that isn't read to its end leaves the connection unusable
             if not whole:
                 self._drop(session)
 
     def ranges(self, table: ComparedTable) -> list[KeyRange]:
-        """Ranges of the table, from region to region.
+        """Return ranges of the table, from region to region.
 
         Only of a table whose rows TiDB keeps in the order of `key`.
         """
@@ -74,7 +74,7 @@ class UpstreamEndpoint:
         return [KeyRange(low, high) for low, high in pairwise([None, *starts, None])]
 
     def in_order(self, session: int, table: ComparedTable, bounds: Sequence[Bound]) -> list[Bound]:
-        """The keys among `bounds` of which there is a row, in the order of this server."""
+        """Return the keys of `bounds` that have a row, in the order of this server."""
         rows = self._session(session).query(keys_in_order(table, quote_table(table.table), bounds))
         return [
             tuple(one.literal(value or b"") for one, value in zip(table.key, row, strict=True))

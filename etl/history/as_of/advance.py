@@ -95,8 +95,8 @@ def _contradiction(version: TableVersion, images: pa.Table, at: int) -> str:
     )
     return (
         f"{version.table.full_name}: at commit_ts {images[COMMIT_TS_COLUMN][at].as_py()} a row"
-        f" {what}: {_shown(version, images, at)}. The log, or the snapshot before it, isn't what the"
-        " upstream was"
+        f" {what}: {_shown(version, images, at)}. The log, or the snapshot before it, isn't what"
+        " the upstream was"
     )
 
 

@@ -1,4 +1,4 @@
-"""What values of a column are when they are compared: numbers, text, bytes, moments and durations."""
+"""Convert a column's values for comparisons: numbers, text, bytes, moments and durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.tidb.codec.float import format_float
 from sluice.tidb.schema import Column
 
 Constant = int | float | Decimal | str | bytes | None
-"""Of a condition; numbers as Decimal."""
+"""A condition's constant; numbers as Decimal."""
 
 _COMPARISON_FAMILIES = {
     "int": "number",
@@ -47,7 +47,7 @@ def comparison_family(column: Column) -> str:
 
 
 def comparable(column: Column, array: pa.Array) -> list[Any]:
-    """Values of an array (as `sluice.tidb.rows` decodes them) in a form whose order is theirs.
+    """Convert an array's values (as `sluice.tidb.rows` decodes them) into a form with their order.
 
     None for NULL.
     """
@@ -72,7 +72,7 @@ def _converter(column: Column) -> Callable[[Any], Any]:
 
 
 def constant_for(column: Column, constant: Constant) -> Any:
-    """A constant in the form that values of the column have. Raises ConditionError."""
+    """Convert a constant into the form of the column's values. Raises ConditionError."""
     if constant is None:
         return None
     try:

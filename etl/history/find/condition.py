@@ -1,15 +1,16 @@
-"""Conditions over the columns of row changes, read and evaluated here: nothing of them reaches a
-server.
+"""Parse and evaluate conditions over the columns of row changes.
+
+They are evaluated here: nothing of them reaches a server.
 
     amount > 100 AND status IN ('paid', 'sent')
     old.status = 'paid' AND new.status IS NULL
     old.balance <> new.balance
     note LIKE '%refund%' OR at BETWEEN '2026-11-22 09:00:00' AND '2026-11-22 10:00:00'
 
-A change fits if the row as it was before, or as it was after, does; `old.` and `new.` say which of
-them a column is of. Of an insert everything before is NULL, of a delete everything after.
-Comparisons with NULL are unknown, as in SQL. Text is compared by its code points, whatever
-collation the column has.
+A change fits if the row as it was before, or as it was after, does; `old.` and `new.` select one of
+the two images. Of an insert everything before is NULL, of a delete everything after. Comparisons
+with NULL are unknown, as in SQL. Text is compared by its code points, whatever collation the column
+has.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ Images = Mapping[str, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """Row changes of one kind in one table, as it was then: `old` and `new` images, None where the
-    kind has none.
+    """Row changes of one kind in one table, as it was then.
+
+    They are `old` and `new` images, None where the kind has none.
     """
 
     table: Table
@@ -127,7 +129,7 @@ class _Parser:
         return "the end" if kind == "end" else repr(text[:40])
 
     def _word(self, *words: str) -> str:
-        """The next token, if it is one of these words or signs, which is passed then; else ""."""
+        """Consume the next token, if it is one of these words or signs, and return it, else ""."""
         kind, text = self._tokens[self._at]
         if kind in ("word", "sign") and text.upper() in words:
             self._at += 1
@@ -313,7 +315,7 @@ def _with_constant(
 
 
 def _map_distinct(found: tuple[Column, pa.Array], judge: Callable[[Any], bool]) -> pa.BooleanArray:
-    """What `judge` says of each value; each different one is looked at once."""
+    """Return the result of `judge` for each value; equal values are judged once."""
     column, array = found
     coded = array.dictionary_encode()
     judged = [
@@ -361,11 +363,10 @@ def _like(left: Operand, right: Operand) -> _Node:
 
 
 def _matches(pattern: str, values: list[Any]) -> pa.BooleanArray:
-    """Match `values` (str, bytes or None) in time linear in their size: Arrow compiles LIKE to an
-    RE2 automaton.
+    """Match `values` (str, bytes or None) in time linear in their size.
 
-    A backtracking expression would let one request for `%a%a%a…` occupy Airflow's API server for
-    hours.
+    Arrow compiles LIKE to an RE2 automaton. A backtracking expression would let one request for
+    `%a%a%a…` occupy Airflow's API server for hours.
     """
     texts = [None if value is None or not _is_unicode(value) else value for value in values]
     raw = [None if value is None or _is_unicode(value) else _as_bytes(value) for value in values]
@@ -385,7 +386,8 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 
 def _arrow_pattern(text: str) -> str:
-    r"""Double each backslash that escapes nothing: to Arrow every one escapes, in SQL those before
-    `%`, `_`, `\`.
+    r"""Double each backslash that escapes nothing.
+
+    To Arrow every one escapes, in SQL those before `%`, `_`, `\`.
     """
     return re.sub(r"\\([%_\\])|\\", lambda found: found[0] if found[1] else "\\\\", text)

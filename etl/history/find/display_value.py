@@ -29,7 +29,7 @@ class DisplayValue:
 
 
 def raw_value(array: pa.Array) -> str | bytes | None:
-    """The first value of an array, whole.
+    """Return the first value of an array, whole.
 
     Numbers as text, and text that isn't utf-8 as its bytes.
     """
@@ -48,7 +48,7 @@ def raw_value(array: pa.Array) -> str | bytes | None:
 
 
 def display_value(array: pa.Array) -> DisplayValue:
-    """The first value of an array, as `sluice.tidb.rows` decodes them."""
+    """Return the first value of an array for display; `sluice.tidb.rows` decoded the array."""
     value = raw_value(array)
     if value is None:
         return DisplayValue("null")

@@ -6,7 +6,7 @@ from sluice.errors import RequestError
 
 
 class FindError(RequestError, ValueError):
-    """What was asked for can't be looked for; says what of it."""
+    """An impossible search; the message names the part that is."""
 
 
 class ConditionError(FindError):

@@ -1,6 +1,4 @@
-"""Tables that the past knows by name: a search for another one finds nothing, for the name is
-mistyped.
-"""
+"""Check that the history knows a search's table names: a mistyped one would find nothing."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ _MAX_SUGGESTIONS = 3
 
 
 def check_table_globs(past: HistoryLog, globs: Sequence[str]) -> None:
-    """Raises FindError for a glob that fits no table of which the past holds rows or DDL.
+    """Raise FindError for a glob that fits no table with rows or DDL in the history.
 
-    Relay errors. Reads the records of windows until each glob fits one.
+    Raises relay errors. Reads the records of windows until each glob fits one.
     """
     left = {glob: only_tables(Filter(), (glob,)) for glob in globs}
     known = set[str]()

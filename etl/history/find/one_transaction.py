@@ -1,5 +1,6 @@
-"""One transaction of the past, for people: what it changed, some of its rows old and new, each
-value as a person reads it.
+"""Load one past transaction for people: its changes, and some rows, old and new.
+
+Values are in readable form.
 """
 
 from __future__ import annotations
@@ -101,9 +102,10 @@ def load_transaction(  # noqa: PLR0913 what is shown of it
     patience: TimeBudget | None = None,
     start_ts: int = 0,
 ) -> TransactionView:
-    """What was committed at `commit_ts` (TSO): its rows from number `offset` on, ROWS_SHOWN of
-    them, of `table` alone if that is named. Of several transactions it is the one that began at
-    `start_ts`, or the first if that is 0. Counting ends when patience does. Raises
+    """Load what was committed at `commit_ts` (TSO), with ROWS_SHOWN rows from number `offset` on.
+
+    They are of `table` alone if that is named. Of several transactions it is the one that began at
+    `start_ts`, or the first if that is 0. Counting ends with the time budget `patience`. Raises
     NoTransactionError, relay errors.
     """
     log, window = _window(past, commit_ts)
@@ -151,8 +153,9 @@ def _starts(batches: Iterable[pa.RecordBatch], patience: TimeBudget) -> set[int]
 def load_value(  # noqa: PLR0913 which value of which row
     past: HistoryLog, commit_ts: int, position: int, column: str, *, old: bool, start_ts: int = 0
 ) -> bytes | str | None:
-    """A value of a row, whole; bytes that are no text as they are. `start_ts`: of the transaction,
-    0 if there is only one. Raises NoTransactionError, relay errors.
+    """Load a whole value of a row; bytes that are no text as they are.
+
+    `start_ts`: of the transaction, 0 if there is only one. Raises NoTransactionError, relay errors.
     """
     log, window = _window(past, commit_ts)
     for batch in _batches(log, window, commit_ts, start_ts):
@@ -184,7 +187,7 @@ def _window(past: HistoryLog, commit_ts: int) -> tuple[WindowLog, WindowRecord]:
 def _batches(
     log: WindowLog, window: WindowRecord, commit_ts: int, start_ts: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The changes at a commit_ts, of the transaction that began at `start_ts` unless that is 0."""
+    """Yield the changes at a commit_ts, only those with `start_ts` unless that is 0."""
     parts = [part for part in window.parts if part.min_commit_ts <= commit_ts <= part.max_commit_ts]
     for batch in iter_parts(log.storage, parts):
         found = batch.filter(pc.equal(batch["commit_ts"], commit_ts))
@@ -222,7 +225,7 @@ class _TransactionRows:
         ]
 
     def _batch(self, batch: pa.RecordBatch, offset: int) -> int:
-        """The number of rows that are still to be passed over."""
+        """Count the batch's rows, and return the number of rows still to be skipped."""
         ids, kinds = batch["table_id"].to_numpy(), batch["kind"].to_numpy()
         wanted = np.zeros(len(ids), bool)
         for table_id in dict.fromkeys(ids.tolist()):

@@ -53,7 +53,7 @@ class SearchQuery:
         return DROP in self.kinds and DDL not in self.kinds
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
+        """Return a JSON object; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod

@@ -1,8 +1,7 @@
-"""A look back, the newest first, that takes no longer than a person waits for a page, and says from
-where to go on.
+"""Search backwards, the newest first, in the time that a person waits for a page.
 
-Spark isn't needed: of the windows that hold nothing of what is looked for only the record is read,
-and what of a volume belongs to other tables stays unread.
+The result has the position to continue from. Spark isn't needed: of the windows without matching
+tables only the record is read, and what belongs to other tables of a segment stays unread.
 """
 
 from __future__ import annotations
@@ -42,8 +41,9 @@ MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class SkippedWindow:
-    """A window that holds more than is looked through here: `changes`, `bytes` of tables that are
-    looked for.
+    """A window that is too large to be searched here.
+
+    `changes`, `bytes`: those of wanted tables.
     """
 
     lo: int
@@ -54,9 +54,10 @@ class SkippedWindow:
 
 @dataclass(slots=True)
 class RecentPage:
-    """What was committed after `through` (TSO) has been looked through: go on with it for the
-    query's `until`, unless `complete`. `unknown`: columns of the condition that no table had until
-    then. `problem`, `hint`: why it can't go on.
+    """A page of results: all that was committed after `through` (TSO) has been searched.
+
+    Continue with it as the query's `until`, unless `complete`. `unknown`: columns of the condition
+    that no table had until then. `problem`, `hint`: why it can't continue.
     """
 
     through: int
@@ -65,14 +66,14 @@ class RecentPage:
     large: list[SkippedWindow] = field(default_factory=list)
     complete: bool = False
     windows: int = 0
-    """So many were looked at."""
+    """The number of windows searched."""
     unknown: list[str] = field(default_factory=list)
     problem: str = ""
     hint: str = ""
 
 
 class TimeBudget:
-    """How long one looks: `over` once `seconds` have gone by, and never longer than `deadline_s`."""
+    """A search's time: `over` after `seconds`, and at the latest at `deadline_s`."""
 
     def __init__(
         self,
@@ -99,10 +100,11 @@ class TimeBudget:
 def recent_page(
     past: HistoryLog, query: SearchQuery, patience: TimeBudget | None = None
 ) -> RecentPage:
-    """The newest transactions and DDL that the query wants, `limit` of both together (and
-    those that share the last one's commit_ts), as far as
-    patience reaches; at least one window is looked at. Raises ConditionError, relay errors where
-    nothing was found before them.
+    """Return the newest transactions and DDL that the query wants.
+
+    They are `limit` of both together (and those that share the last one's commit_ts), as far as the
+    time budget `patience` reaches; at least one window is searched. Raises ConditionError, relay
+    errors where nothing was found before them.
     """
     look = _BackwardScan(past, replace(query, order="newest"), patience or TimeBudget())
     try:

@@ -62,12 +62,11 @@ class SearchResults:
     ddls: list[FoundDdl] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTERS, 0))
     unknown: list[str] | None = None
-    """Columns of the condition that none of the tables had whose rows were looked at; None: none
-    were.
+    """Columns of the condition that none of the searched tables had; None: no table was searched.
     """
 
     def count(self, unknown: Iterable[str]) -> None:
-        """A table that lacks these columns of the condition was looked at."""
+        """Count a searched table that lacks these columns of the condition."""
         self.unknown = sorted(unknown if self.unknown is None else set(self.unknown) & set(unknown))
 
     def add(self, other: SearchResults, query: SearchQuery) -> None:
@@ -80,7 +79,7 @@ class SearchResults:
             self.count(other.unknown)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` is the inverse."""
+        """Return a JSON object; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
@@ -99,8 +98,10 @@ def _transaction(found: Mapping[str, Any]) -> FoundTransaction:
 
 
 def first_results(found: Iterable[E], query: SearchQuery) -> list[E]:
-    """As many as the query wants, as it orders them; in order of time also those that share the
-    last one's commit_ts, so that a search can go on behind them.
+    """Return as many results as the query wants, in its order.
+
+    In order of time also those that share the last one's commit_ts, so that a search can continue
+    behind them.
     """
     if query.order == "size":
         return sorted(found, key=lambda each: (-_size(each), *commit_order(each)))[: query.limit]

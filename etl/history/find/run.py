@@ -27,15 +27,15 @@ from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import WindowRecord
 
 MAX_LOCAL_CHANGES = 1_000_000
-"""So many row changes are looked through in this process before Spark is asked."""
+"""The most row changes that are searched in this process; beyond, Spark does it."""
 _MAX_TASK_CHANGES = 200_000
 _MAX_TASK_WINDOWS = 500
 _TASKS_PER_JOB = 8
 _JOB_TIMEOUT_S = 600.0
 
 OnProgress = Callable[[int, SearchResults], None]
-"""Told through where (TSO) all has been looked through, and what was found until then. May raise,
-to end it.
+"""Called with the TSO through which all has been searched, and the results so far. It may raise to
+end the search.
 """
 
 
@@ -46,10 +46,10 @@ def search(
     on_progress: OnProgress = lambda through, found: None,
     here_changes: int = MAX_LOCAL_CHANGES,
 ) -> SearchResults:
-    """What the query wants, as far as the past reaches, see `HistoryLog`.
+    """Return what the query wants, as far as the history reaches, see `HistoryLog`.
 
-    Beyond `here_changes` row changes it is looked for by Spark. Raises ConditionError, FindError,
-    relay errors, RowDecodeError, SparkError.
+    Beyond `here_changes` row changes Spark searches. Raises ConditionError, FindError, relay
+    errors, RowDecodeError, SparkError.
     """
     if query.where:
         RowCondition(query.where)
@@ -99,9 +99,7 @@ class _RangeSearch:
         self._search_on_spark(groups, found)
 
     def _groups(self) -> Iterator[tuple[int, list[WindowPayload]]]:
-        """Windows in which there may be something, as many as one task looks through, and how many
-        changes they hold at most.
-        """
+        """Yield windows that may match, as many as one task searches, with their most changes."""
         group: list[WindowPayload] = []
         changes = 0
         stretch = self._range.only(self._ids) if self._query.tables else self._range

@@ -1,6 +1,4 @@
-"""Windows looked through, here or in a Spark worker: of each only what the query is about is
-decoded.
-"""
+"""Search windows, here or in a Spark worker, and decode only what the query is about."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ class ChangeCondition(Protocol):
     """Which changes are looked for."""
 
     columns: frozenset[str]
-    """That it names, in lower case."""
+    """The columns that the condition names, in lower case."""
 
     def fits(self, rows: ChangeRows) -> np.ndarray:
         """One bool a change. Raises ConditionError."""
@@ -71,17 +69,15 @@ class WindowSearch:
         self.filter = only_tables(Filter(), query.tables)
 
     def __call__(self, window: WindowPayload) -> SearchResults:
-        """What is in it.
+        """Return what the window holds of the query.
 
-        Raises ConditionError, relay errors and RowDecodeError, which name what they are about.
+        Raises ConditionError, relay errors and RowDecodeError, with the object's name.
         """
         return _WindowScan(self, window).found()
 
 
 def wanted_tables(window: WindowPayload, filters: Filter) -> set[int]:
-    """The ids of the window's tables whose rows are looked for, under any of the names they have in
-    it.
-    """
+    """Return the ids of the window's wanted tables, under any of their names in it."""
     named = [window.schema.tables, *(ddl.effect.tables for ddl in window.schema.ddls)]
     found = {place for tables in named for place in names_by_id(tables)}
     return {
@@ -146,7 +142,7 @@ class _JoinedMatches:
         return begins, np.diff(np.append(begins, len(self.commit_ts)))
 
     def transaction(self, begin: int, end: int) -> FoundTransaction:
-        """The one whose changes lie there."""
+        """Return the transaction whose changes are in this range."""
         places = np.arange(begin, end)
         names = np.array(
             [self.tables[number].full_name for number in self.numbers[begin:end].tolist()], object
@@ -217,7 +213,7 @@ class _WindowScan:
                     )
 
     def _names(self, ddl: DdlJob) -> tuple[str, ...]:
-        """The wanted tables that a DDL is about, under their names before and after it."""
+        """Return the wanted tables that a DDL is about, under their names before and after it."""
         both = (*self._tables.before(ddl).values(), *ddl.effect.tables.values())
         names = {(table.schema_name, table.name) for table in both if table is not None}
         if ddl.table_name:
@@ -272,7 +268,7 @@ class _WindowScan:
     def _match_version(
         self, table_id: int, changes: pa.Table, matches: _MatchingRows, found: SearchResults
     ) -> None:
-        """Changes of one table by one definition."""
+        """Match changes of one table by one definition."""
         table = self._tables.find(table_id, int(changes["commit_ts"][0].as_py()))
         if table is None or not self._filter.wants_table(table.schema_name, table.name):
             return

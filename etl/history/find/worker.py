@@ -25,8 +25,9 @@ RESULTS = pa.schema([("found", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class FindInWindows:
-    """Each of its rows is windows of the log at `url`, as a batch, and becomes a row: what was
-    found, as JSON.
+    """Search the log at `url` in Spark's workers.
+
+    Each input row is a batch of windows, and becomes a row with the results as JSON.
     """
 
     url: str

@@ -26,9 +26,9 @@ class LakeSchemaCursor:
         self._tables: dict[int, Table] = {}
         self._documents: dict[int, object] = {}
         self._given: dict[int, Mapping[int, Table | None]] = {}
-        """Where those are that nobody has looked at."""
+        """Definitions that were not decoded yet, by table id."""
         self._ddls: deque[DdlJob] = deque()
-        """Of the window, those ahead."""
+        """The window's DDL that lies ahead."""
         self.schema_version = 0
         """TiDB's, at this place."""
 
@@ -46,9 +46,9 @@ class LakeSchemaCursor:
         )
 
     def ranges(self, changes: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBatch]:
-        """The window's next changes, cut at its DDL.
+        """Yield the window's next changes, cut at its DDL.
 
-        The definitions are those of a stretch while it is looked at.
+        While a range is being processed, the definitions are the range's.
         """
         commit_ts = changes["commit_ts"].to_numpy()
         at = 0
@@ -76,7 +76,7 @@ class LakeSchemaCursor:
         self.schema_version = max(self.schema_version, ddl.schema_version)
 
     def get(self, table_id: int) -> Table | None:
-        """The table; None for one that no window record has described."""
+        """Return the table; None for one that no window record has described."""
         given = self._given.pop(table_id, None)
         if given is not None:
             document = given.documents.get(str(table_id)) if isinstance(given, LazyTables) else None

@@ -45,8 +45,9 @@ class LakeFileWriter:
     """Writes a file, a row group at a time. It is seen, whole, when `publish` has returned."""
 
     def __init__(self, storage: Storage, place: LakeFileSpec, first: pa.Table) -> None:
-        """`first`: rows of the first row group, which aren't written by this, but tell how columns
-        are best encoded.
+        """Create the file; `first` has rows of the first row group.
+
+        They aren't written by this; the columns' encodings are chosen by them.
         """
         schema, steps = first.schema, _delta_encoded_columns(first)
         self._place = place
@@ -67,7 +68,7 @@ class LakeFileWriter:
         )
 
     def write(self, rows: pa.Table) -> None:
-        """A row group."""
+        """Write a row group."""
         if rows.num_rows:
             self._writer.write_table(rows, row_group_size=rows.num_rows)
             self._rows += rows.num_rows
@@ -104,8 +105,9 @@ class LakeFileWriter:
 
 
 def _delta_encoded_columns(rows: pa.Table) -> list[str]:
-    """The columns that take less as differences from row to row than as places in a dictionary:
-    what ascends, and whole numbers such as ids, as far as these rows tell.
+    """Return the columns that are smaller as differences from row to row than in a dictionary.
+
+    They are what ascends, and whole numbers such as ids, judged by these rows.
     """
     numbers = [
         name for name in rows.schema.names if pa.types.is_int64(rows.schema.field(name).type)
@@ -131,7 +133,7 @@ def _deltas_are_smaller(numbers: pa.ChunkedArray) -> bool:
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """The columns as Parquet names them."""
+    """Return the columns as Parquet names them."""
     found = []
     for entry in schema:
         if pa.types.is_map(entry.type):

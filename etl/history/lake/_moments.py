@@ -1,4 +1,4 @@
-"""Dates and times as text become numbers, and those that are no day of the calendar are told apart."""
+"""Convert dates and times from text to numbers, and find those that are no day of the calendar."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 def days(texts: pa.LargeStringArray) -> tuple[Numbers, Mask]:
-    """Days since 1970 of texts ``YYYY-MM-DD``, and of which there are any: NULL, zero dates, days
-    that no month has and the year 0 have none.
+    """Return the days since 1970 of texts ``YYYY-MM-DD``, and which texts have any.
+
+    NULL, zero dates, days that no month has and the year 0 have none.
     """
     digits, there = _digits(texts, _DATE)
     found = np.zeros(len(texts), np.int64)
@@ -28,7 +29,7 @@ def days(texts: pa.LargeStringArray) -> tuple[Numbers, Mask]:
 
 
 def microseconds(texts: pa.LargeStringArray, fsp: int) -> tuple[Numbers, Mask]:
-    """The same of texts ``YYYY-MM-DD HH:MM:SS[.f*fsp]``, in microseconds."""
+    """Return the microseconds of texts ``YYYY-MM-DD HH:MM:SS[.f*fsp]``, as `days` does."""
     digits, there = _digits(texts, _SECONDS + (fsp + 1 if fsp else 0))
     day, fits = _days(digits)
     seconds = (
@@ -44,9 +45,9 @@ def microseconds(texts: pa.LargeStringArray, fsp: int) -> tuple[Numbers, Mask]:
 
 
 def _digits(texts: pa.LargeStringArray, width: int) -> tuple[npt.NDArray[np.uint8], Mask]:
-    """The digits of the texts that are there and as wide as they ought to be, a row each.
+    """Return the digits of the texts of the right width, a row each, and which texts these are.
 
-    And which these are.
+    NULL isn't among them.
     """
     offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1, texts.offset * 8)
     there: Mask = np.diff(offsets) == width

@@ -1,6 +1,4 @@
-"""Names in the lake: of folders, and of columns that would otherwise be taken for those the lake
-adds.
-"""
+"""Name the lake's folders, and columns that would clash with those that the lake adds."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ _MAX_NAME_BYTES = 200  # bytes of a folder's name; file systems take 255
 
 
 def column_name(name: str) -> str:
-    """The name of a table's column in the lake: its own.
+    """Return the name of a table's column in the lake: its own.
 
     One that is, but for underscores before it, a name of the lake's own gets another underscore
     before it: ``day`` is ``_day``, ``_day`` is ``__day``, ``_op`` is ``__op``.
@@ -50,9 +48,9 @@ def column_name(name: str) -> str:
 
 
 def table_folder(schema: str, table: str) -> str:
-    """The folder of a table below ``lake/``: both names percent-encoded, a dot between them.
+    """Return a table's folder below ``lake/``: both names percent-encoded, a dot between them.
 
-    What is too long for a file system is cut, and told apart by a digest.
+    A name that is too long for a file system is cut, and made unique by a digest.
     """
     name = ".".join(quote(part, safe="").replace(".", "%2E") for part in (schema, table))
     if len(name) <= _MAX_NAME_BYTES:
@@ -62,5 +60,5 @@ def table_folder(schema: str, table: str) -> str:
 
 
 def folder(table: str, schema_version: int, day: str) -> str:
-    """Where the files of a `table_folder`, version and UTC day are, relative to the archive's root."""
+    """Return the folder of a `table_folder`, version and UTC day, below the archive's root."""
     return f"lake/{table}/schema_version={schema_version}/day={day}"

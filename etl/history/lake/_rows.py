@@ -1,5 +1,6 @@
-"""Changes of one table as rows of the lake: an image each, the old one of an update right before
-the new one.
+"""Convert one table's changes into rows of the lake.
+
+There is a row for each image, the old one of an update right before the new one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sluice.tidb.schema import Table
 __all__ = ["OPS", "LakeLayout"]
 
 OPS = ("insert", "update_preimage", "update_postimage", "delete")
-"""What a row of the lake tells, as Delta's change data feed names it."""
+"""The kinds of a lake row, as Delta's change data feed names them."""
 _EXACT_TYPE = pa.map_(pa.string(), pa.string())
 _TIME = pa.timestamp("us", "UTC")
 _US_PER_MS = 1000
@@ -53,10 +54,10 @@ class LakeLayout:
         )
 
     def rows(self, table: Table, changes: pa.Table, *, old_values: bool = True) -> pa.Table:
-        """`changes` (PART_SCHEMA, of this table) as rows of the lake, in their order.
+        """Return `changes` (PART_SCHEMA, of this table) as rows of the lake, in their order.
 
-        `table`: the definition by which they were written. Without `old_values` rows that tell what
-        was have the primary key and the hidden row id, and null otherwise. Raises the row codec's
+        `table`: the definition by which they were written. Without `old_values` rows of old images
+        have the primary key and the hidden row id, and null otherwise. Raises the row codec's
         errors.
         """
         kinds = changes["kind"].to_numpy()
@@ -105,7 +106,7 @@ class _Images:
         places = np.concatenate((before * 2, after * 2 + 1))
         order = np.argsort(places, kind="stable")
         self.change = places[order] // 2
-        """Which change each row tells of."""
+        """The number of each row's change."""
         self.order = pa.array(order)
         """Its image: among the old ones, then the new ones."""
         is_after = places[order] % 2 == 1
@@ -116,7 +117,7 @@ class _Images:
 
 
 def _exact(exacts: list[tuple[str, pa.Array]], rows: int) -> pa.Array:
-    """A map a row from columns to what they can't hold; null for most."""
+    """Return a map a row from columns to what they can't hold; null for most."""
     if not exacts:
         return pa.nulls(rows, _EXACT_TYPE)
     there = np.stack([np.asarray(array.is_valid()) for _, array in exacts], axis=1)

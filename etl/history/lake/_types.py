@@ -1,5 +1,4 @@
-"""The type that a column has in the lake, and its values in it. docs/reference/lake.md has the
-table.
+"""Map a column to its type in the lake, and its values. docs/reference/lake.md has the table.
 
 A value that its type can't hold (a zero date, bytes that aren't text) is null there, and stands as
 text in `_exact`.
@@ -45,7 +44,7 @@ class LakeColumn:
 
 
 def lake_columns(table: Table) -> tuple[LakeColumn, ...]:
-    """What rows hold: everything but virtual generated columns, in table order.
+    """Return a table's lake columns: all but virtual generated columns, in table order.
 
     And the hidden row id.
     """
@@ -121,7 +120,7 @@ def _decimal(column: Column) -> tuple[pa.DataType, _Convert]:
     def convert(values: pa.Array) -> Converted:
         try:
             return values.cast(kind), None
-        except pa.ArrowInvalid:  # more digits than the column has by now
+        except pa.ArrowInvalid:  # more digits than the column has now
             fits = [_fits(text, kind) for text in values.to_pylist()]
             return _split(values, np.array(fits, bool), lambda some: some.cast(kind))
 

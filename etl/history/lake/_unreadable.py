@@ -1,6 +1,7 @@
-"""Changes that the lake has no columns for: a row that its table's definition doesn't explain, a
-table that no window record describes. They are in the log as they came; here they are found, with
-the reason.
+"""Keep changes that the lake has no columns for, with the reason.
+
+They are rows that their table's definition doesn't explain, and tables that no window record
+describes. They are in the log as they came; here they can be found.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sluice.tidb.rows import RowDecodeError
 __all__ = ["FOLDER", "SCHEMA", "readable", "unreadable"]
 
 FOLDER = "_unreadable"
-"""In the place of a table's."""
+"""The folder in place of a table's."""
 SCHEMA = pa.schema(
     [
         pa.field("table_id", pa.int64()),
@@ -35,9 +36,9 @@ Read = Callable[[pa.Table], pa.Table]
 
 
 def readable(changes: pa.Table, read: Read) -> Iterator[tuple[pa.Table | None, pa.Table | None]]:
-    """`changes` as `read` has them, or, where it raises RowDecodeError, as `unreadable` has them.
+    """Yield `changes` as `read` returns them, or as `unreadable` does where it raises.
 
-    In order.
+    In order. Caught is RowDecodeError.
     """
     try:
         yield read(changes), None
@@ -51,7 +52,7 @@ def readable(changes: pa.Table, read: Read) -> Iterator[tuple[pa.Table | None, p
 
 
 def unreadable(changes: pa.Table, reason: str) -> pa.Table:
-    """Changes in PART_SCHEMA as rows in SCHEMA."""
+    """Convert changes in PART_SCHEMA into rows in SCHEMA."""
     milliseconds = changes["commit_ts"].to_numpy() >> tso.LOGICAL_BITS
     columns = [
         changes["table_id"],

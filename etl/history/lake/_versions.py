@@ -1,11 +1,11 @@
-"""Under which schema version the rows of a definition lie.
+"""Find the schema version under which the rows of a definition lie.
 
-A window record tells a table's definition, not since when it is so. So the first who writes rows of
-a definition notes it with the schema version of then, and whoever comes later finds it:
+A window record has a table's definition, but not since when it holds. So the first writer of rows
+of a definition notes it with the schema version of then, and later ones find it:
 `lake-versions/<schema>.<table>/<version>.json`, created exclusively, also for people who want to
 know a version's columns. A definition that is laid out as the one before it (an index more, a
-longer VARCHAR) is the same version to the lake; two who come first at a time may note two, which
-does no harm.
+longer VARCHAR) is the same version to the lake; two writers that come first at a time may note two,
+which does no harm.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class LakeSchemaVersions:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._known: dict[tuple[str, str], int] = {}
-        """By table folder and digest."""
+        """The versions by table folder and digest."""
         self._read: set[str] = set()
 
     def of(self, table: Table, layout: LakeLayout, schema_version: int) -> int:
-        """The version of a table that is laid out so; `schema_version`: TiDB's, at which it is.
+        """Return the version of a table's layout; `schema_version`: TiDB's, at which it holds.
 
         Raises RelayCorruptError, OSError.
         """

@@ -1,9 +1,8 @@
-"""A table of the lake as an Iceberg table, without a copy: a catalog's table refers to the lake's
-own files.
+"""Export a table of the lake as an Iceberg table that refers to the lake's own files.
 
-Doing it again brings the Iceberg table up to date in one commit: files that came since are added,
-those that were compacted or removed meanwhile are taken out. Between a compaction and the next
-export an Iceberg table refers to files that are gone.
+Nothing is copied. Another export brings the Iceberg table up to date in one commit: files that came
+since are added, those that were compacted or removed meanwhile are taken out. Between a compaction
+and the next export an Iceberg table refers to files that are gone.
 """
 
 from __future__ import annotations
@@ -47,8 +46,9 @@ class ExportResult:
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """The catalog as pyiceberg knows it: by its configuration file, environment, and these
-    properties. Raises IcebergError.
+    """Open a catalog by pyiceberg's configuration file, environment, and these properties.
+
+    Raises IcebergError.
     """
     try:
         from pyiceberg.catalog import load_catalog
@@ -68,7 +68,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 def export_iceberg(
     storage: Storage, files: Sequence[LakeFile], catalog: Catalog, name: str | tuple[str, ...]
 ) -> list[ExportResult]:
-    """Have tables of `catalog` hold exactly `files`, all of one table of the lake, in `storage`.
+    """Make tables of `catalog` hold exactly `files`, all of one table of the lake, in `storage`.
 
     `name` is ``namespace.table``, or its parts, which may hold dots; schema versions whose columns
     have another type than in the newest lie in a table of their own,
@@ -100,7 +100,7 @@ def export_iceberg(
 def _tables(
     storage: Storage, by_version: Mapping[int, Sequence[LakeFile]], name: tuple[str, ...]
 ) -> dict[tuple[str, ...], tuple[pa.Schema, list[int]]]:
-    """The tables there are to be, with their columns and the versions in each."""
+    """Return the tables to export, with their columns and the versions in each."""
     found: dict[tuple[str, ...], tuple[pa.Schema, list[int]]] = {}
     for version in sorted(by_version, reverse=True):
         with storage.open(by_version[version][-1].path) as opened:

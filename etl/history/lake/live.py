@@ -1,8 +1,8 @@
-"""Which files of the lake count, told by their names alone.
+"""Find the lake's live files by their names alone.
 
-A file's name says which range of commit timestamps it holds: `<lo>-<hi>-<token>.parquet`. Files
+A file's name has the range of commit timestamps that it holds: `<lo>-<hi>-<token>.parquet`. Files
 that were compacted are gone a moment after the compacted one is there, and in between the folder
-holds both: then the widest counts. Two attempts to write a volume may both have left its files:
+holds both: then the widest counts. Two attempts to write a segment may both have left its files:
 then either counts.
 """
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(\d{20})-(\d{20})-[^/]*\.parquet\Z")
 
 
 def _range_of(path: str) -> tuple[int, int]:
-    """The range `(lo, hi]` of TSO that a file's name tells. Raises ValueError."""
+    """Parse the range `(lo, hi]` of TSO of a file's name. Raises ValueError."""
     match = _NAME.search(path)
     if match is None:
         raise ValueError(f"{path} isn't a file of the lake")
@@ -48,8 +48,9 @@ def live_files(paths: Iterable[str]) -> list[str]:
 def remove_superseded(
     storage: Storage, before: Sequence[LakeFile], after: Sequence[LakeFile]
 ) -> None:
-    """Remove the files that volumes had `before`, once others have taken their place: whoever reads
-    the folders as they are sees rows twice until then. Raises OSError.
+    """Remove the files of segments `before`, once others have replaced them.
+
+    Until then a reader of the folders sees rows twice. Raises OSError.
     """
     for path in sorted({file.path for file in before} - {file.path for file in after}):
         storage.remove(path)

@@ -29,14 +29,14 @@ from sluice.tidb.schema import Table
 __all__ = ["BUFFER_BYTES", "LakeWriter", "write_lake"]
 
 BUFFER_BYTES = 96 * 2**20
-"""So many bytes of rows, as TiDB wrote them, wait to become row groups. Memory is some four times
-that at most.
+"""The most bytes of rows, as TiDB wrote them, that wait to become row groups. Memory is some four
+times that at most.
 """
 _DAY_MS = 86_400_000
 _OPEN_FILES_THRESHOLD = 256
 
 _Key = tuple[str, int, str]
-"""Of a file: its table's folder, version, day."""
+"""A file's key: its table's folder, version, day."""
 _Piece = tuple[Table, LakeLayout, pa.Table]
 """Changes, and the definition they are by."""
 
@@ -96,8 +96,7 @@ class LakeWriter:
             file.abandon(kind or RuntimeError, error or RuntimeError("not finished"), trace)
 
     def add(self, window: WindowRecord, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
-        """The next window, and its changes: in PART_SCHEMA, in commit order
-        across all batches.
+        """Add the next window, and its changes: in PART_SCHEMA, in commit order across all batches.
 
         Raises ChangeError of a definition that makes no sense, RelayCorruptError, OSError.
         """
@@ -114,13 +113,13 @@ class LakeWriter:
         self._definitions.enter(RecordedSchema.from_window(window))
 
     def take(self, batch: pa.Table | pa.RecordBatch) -> None:
-        """The next changes of the window. Raises as `add`."""
+        """Add the next changes of the window. Raises as `add`."""
         for stretch in self._definitions.ranges(batch):
             for table_id, day, changes in _by_table_and_day(stretch):
                 self._add(table_id, day, changes)
 
     def leave(self) -> None:
-        """The window's end. Raises as `add`."""
+        """End the window. Raises as `add`."""
         self._definitions.leave()
 
     def finish(self) -> tuple[LakeFile, ...]:
@@ -216,7 +215,7 @@ def write_lake(
     token: str,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> tuple[LakeFile, ...]:
-    """The lake's files of a volume made of `windows`, whose parts are in `relay`.
+    """Write the lake's files of a segment made of `windows`, with their parts in `relay`.
 
     Runs anywhere; memory is bounded by `buffer_bytes`. Raises as LakeWriter.
     """
@@ -227,7 +226,7 @@ def write_lake(
 
 
 def _by_table_and_day(changes: pa.Table | pa.RecordBatch) -> Iterator[tuple[int, str, pa.Table]]:
-    """The changes of each table and UTC day, in their order."""
+    """Yield the changes of each table and UTC day, in their order."""
     if isinstance(changes, pa.RecordBatch):
         changes = pa.Table.from_batches([changes], PART_SCHEMA)
     days = (changes["commit_ts"].to_numpy() >> tso.LOGICAL_BITS) // _DAY_MS

@@ -1,4 +1,4 @@
-"""What may be removed of the relay log and of the archive, and from when to when one can restore."""
+"""Decide what may be removed of relay log and archive, and report the restorable range."""
 
 from sluice.etl.history.retain.errors import NotArchivedError, RetainError
 from sluice.etl.history.retain.ranges import TableRange

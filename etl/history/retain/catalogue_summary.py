@@ -1,8 +1,7 @@
-"""What is known of an archive's days and snapshots: as much as status and retention reckon with, and
-small.
+"""Summarize an archive's days and snapshots: what status and retention need, and small.
 
 A day of 10,000 tables has hundreds of thousands of files, a snapshot the definitions of all tables;
-what is reckoned with here is a hundredth of it. So it can be kept beside them: see
+a summary is a hundredth of it. So it can be kept beside them: see
 `sluice.etl.history.retain.summaries`.
 """
 
@@ -58,7 +57,7 @@ class SegmentSummary:
 
     @classmethod
     def from_json(cls, document: list[Any]) -> Self:
-        """The inverse of `to_json`. Raises ValueError, TypeError."""
+        """Parse the result of `to_json`. Raises ValueError, TypeError."""
         lo, hi, schema_version, log_bytes, lake_bytes, files = document
         paths = tuple((str(path), int(size)) for path, size in files)
         return cls(int(lo), int(hi), int(schema_version), int(log_bytes), int(lake_bytes), paths)
@@ -68,8 +67,9 @@ class SegmentSummary:
 class DaySummary:
     """A day of the catalogue.
 
-    `follows`: where the volume before its first one ends (TSO), None if the archive begins here.
-    `changes`: of each table, by id. `turns`: what DDL did, None: its volumes' indexes tell.
+    `follows`: where the segment before its first one ends (TSO), None if the archive begins here.
+    `changes`: of each table, by id. `turns`: the table events of DDL, None: they are in its
+    segments' indexes.
     """
 
     day: str
@@ -99,7 +99,7 @@ class DaySummary:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises KeyError, ValueError, TypeError."""
+        """Parse the result of `to_json`. Raises KeyError, ValueError, TypeError."""
         turns = tuple(
             TableEvent(ts, table, name, begins, tuple(takes))
             for ts, table, name, begins, takes in raw["turns"]
@@ -124,7 +124,7 @@ class SnapshotSummary:
 
     `tables`: names by id; `own_bytes`: of the files in its own folder, `others`: path and bytes of
     those in the folders of older ones; `columns_lacking_in_snapshot`: ids of tables that can't be
-    restored from it, as it lacks values of theirs.
+    restored from it, as it lacks some of their values.
     """
 
     id: str
@@ -163,7 +163,7 @@ class SnapshotSummary:
 
     @property
     def snapshot(self) -> ReadStart:
-        """Return where a restore may begin: with the tables that it can be had of whole."""
+        """Return where a restore may begin, with the tables that the snapshot holds whole."""
         tables = {i: name for i, name in self.tables.items() if i not in self.lacking}
         return ReadStart(self.ts, tables, self.id)
 
@@ -193,11 +193,11 @@ class SnapshotSummary:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises TypeError, ValueError."""
+        """Parse the result of `to_json`. Raises TypeError, ValueError."""
         tables = {int(i): name for i, name in raw["tables"].items()}
         return cls(**{**raw, "tables": tables, "lacking": frozenset(raw["lacking"])})
 
 
 def owner_of(path: str) -> str:
-    """The id of the snapshot in whose folder a file lies."""
+    """Return the id of the snapshot in whose folder a file lies."""
     return path.split("/")[1]

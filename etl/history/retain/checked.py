@@ -1,6 +1,7 @@
-"""Snapshots are read, whole, before others are given up for them.
+"""Read whole snapshots before others are removed in reliance on them.
 
-<archive>/checked/<snapshot id>.json    {"archive_ts"}: where the archive ended when the snapshot was read, and whole (TSO)
+<archive>/checked/<snapshot id>.json    {"archive_ts"}: where the archive ended when the
+                                        snapshot was read, and whole (TSO)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class VerifiedSnapshots:
         self._now = last.hi if (last := archive.last()) is not None else 0
 
     def fault(self, snapshot: ArchiveSnapshot) -> str | None:
-        """What is wrong with a snapshot.
+        """Return a snapshot's fault.
 
         None if it can be read, or could within the last 7 days of the upstream's time. Raises
         OSError.

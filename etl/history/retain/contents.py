@@ -1,4 +1,4 @@
-"""What an archive holds, as far as it is there: stretches of its chain, and the holes between them."""
+"""Inspect what an archive holds: ranges of its chain, and the holes between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ArchiveContents", "ChainGap", "read_contents"]
 
 @dataclass(frozen=True, slots=True)
 class ChainGap:
-    """What was committed in `(lo, hi]` (TSO) can't be had from the archive.
+    """A range `(lo, hi]` (TSO) that is missing from the archive.
 
     `why`, with the place.
     """
@@ -47,8 +47,9 @@ class ArchiveContents:
 
 
 def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> ArchiveContents:
-    """Look through the whole catalogue, of which `load` tells a day, and whether the files of the
-    log are there in their length. What is damaged is a hole, never an error. Raises OSError.
+    """Inspect the whole catalogue, and whether the log's files exist in their length.
+
+    `load` returns a day of it. Damage is a hole, never an error. Raises OSError.
     """
     holes: list[ChainGap] = []
     days = tuple(_listed_days(archive, load, holes))
@@ -65,7 +66,7 @@ def read_contents(archive: Archive, load: Callable[[str], DaySummary]) -> Archiv
 def _listed_days(
     archive: Archive, load: Callable[[str], DaySummary], holes: list[ChainGap]
 ) -> Iterator[DaySummary]:
-    """The days that the catalogue names; `holes` gets what can't be read of it."""
+    """Yield the days that the catalogue names; add what can't be read of it to `holes`."""
     at: int | None = None
     unread = ""
     for name in archive.catalogue.days():

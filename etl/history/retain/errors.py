@@ -20,6 +20,6 @@ class NotArchivedError(RetainError):
     """
 
     hint = (
-        "the relay log still has these windows: move the archive elsewhere, and it is made anew"
+        "the relay log still has these windows: move the archive elsewhere, and it is made again"
         " from there; or bring back what is damaged from a copy"
     )

@@ -1,4 +1,4 @@
-"""From an archive to what retention and status reckon with: its chain, what DDL did, its snapshots."""
+"""Collect an archive's inventory for retention and status: chain, table events and snapshots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CREATING_ACTIONS = frozenset(
 def inventory_of(
     archive: Archive, contents: ArchiveContents, snapshots: Iterable[ReadStart], floor_ts: int = 0
 ) -> ArchiveInventory | None:
-    """What there is behind the last hole and `floor_ts`, None if nothing is.
+    """Return the inventory behind the last hole and `floor_ts`, None if nothing is there.
 
     Raises RelayCorruptError, OSError.
     """
@@ -46,7 +46,7 @@ def inventory_of(
 def _events_after(
     archive: Archive, contents: ArchiveContents, after_ts: int
 ) -> Iterator[TableEvent]:
-    """What DDL did after a moment at which a volume begins."""
+    """Yield the table events of DDL after a moment at which a segment begins."""
     version = -1
     for day in contents.days:
         volumes = [volume for volume in day.volumes if volume.lo >= after_ts]
@@ -62,7 +62,7 @@ def _events_after(
 def events_between(
     archive: Archive, volumes: Iterable[SegmentSummary], version: int
 ) -> Iterator[TableEvent]:
-    """What DDL did in volumes, before which TiDB's schema version was `version`.
+    """Yield the table events of DDL in segments; `version`: TiDB's schema version before them.
 
     Only indexes of those are read that leave another version than the one before. Raises
     RelayCorruptError, OSError.

@@ -1,10 +1,8 @@
-"""What the promised range needs, and so what may go.
+"""Decide what the recovery window needs, and so what may be removed.
 
-Pure: no clock, no files.
-
-The promise: every table that can be had at a moment of the promised range can be had there
-afterwards. To have it one needs a snapshot at or before that moment which holds it, and the chain from
-there to it; or the chain since it was created.
+Pure: no clock, no files. The promise: every table that can be restored at a moment of the recovery
+window can be restored there afterwards. That takes a snapshot at or before that moment which holds
+it, and the chain from there to it; or the chain since it was created.
 """
 
 from __future__ import annotations
@@ -32,8 +30,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ArchiveInventory:
-    """What an archive holds: its chain `(lo, hi]` (TSO), without holes, the snapshots in it that can be
-    read, and what DDL did, ascending.
+    """An archive's content.
+
+    Its chain `(lo, hi]` (TSO), without holes, the snapshots in it that can be read, and the table
+    events of DDL, ascending.
     """
 
     lo: int
@@ -53,10 +53,11 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What may go: the snapshots `forget`, and the chain through `before_ts` (TSO), 0 for none.
+    """What may be removed: the snapshots `forget`, and the chain through `before_ts`, 0 for none.
 
-    What is kept of it relies on the snapshots `rely_on`: they are to be read before anything goes.
-    `pinned_by` says which table, or what else, needs the oldest of the chain.
+    `before_ts` is a TSO. What is kept relies on the snapshots `rely_on`: they are to be read before
+    anything is removed. `pinned_by` names the table, or the other reason, that needs the oldest of
+    the chain.
     """
 
     promised_ts: int
@@ -67,7 +68,7 @@ class RetentionDecision:
 
 
 def recovery_window_start(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> int:
-    """The first moment (TSO) that is promised.
+    """Return the first moment (TSO) of the recovery window.
 
     `now_ts` is the earlier of the upstream's and this machine's time, so that a clock that is wrong
     makes the range longer, never shorter.
@@ -88,9 +89,9 @@ def decide_retention(
     held: Sequence[str] = (),
     held_ts: int | None = None,
 ) -> RetentionDecision:
-    """What may go of an archive.
+    """Decide what may be removed of an archive.
 
-    `held`: snapshots, `held_ts`: the chain from here on, that somebody uses now.
+    `held`: snapshots, `held_ts`: the chain from here on, that readers use now.
     """
     promised = recovery_window_start(facts, keep, now_ts)
     chosen = _restore_starts(facts, keep, promised)
@@ -111,7 +112,7 @@ def decide_retention(
 
 
 def pinned_by(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> str:
-    """As `decide_retention` says it, without a look at what may go."""
+    """Return `pinned_by` of `decide_retention`, without deciding what may be removed."""
     promised = recovery_window_start(facts, keep, now_ts)
     return _cut_chain(facts, promised, _restore_starts(facts, keep, promised), None)[1]
 
@@ -119,7 +120,7 @@ def pinned_by(facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int) -> st
 def _restore_starts(
     facts: ArchiveInventory, keep: RetentionPolicy, moment: int
 ) -> dict[int, RestoreStart]:
-    """From where each table that counts is best had at `moment`: with the shortest chain."""
+    """Return the best start for each table that counts at `moment`: with the shortest chain."""
     best: dict[int, RestoreStart] = {}
     for start in _possible_starts(facts, moment):
         for table_id, origin in restorable_at(start, facts.turns, moment).items():
@@ -142,12 +143,10 @@ def _cut_chain(
     for origin in sorted(chosen.values(), key=lambda origin: origin.name):
         if origin.needs_ts < before:
             before = origin.needs_ts
-            why = (
-                f"{origin.name},"
-                f" {f'in the snapshot {origin.snapshot}' if origin.snapshot else 'of which no snapshot holds rows yet'}"
-            )
+            start = f"in the snapshot {origin.snapshot}" if origin.snapshot else ""
+            why = f"{origin.name}, {start or 'of which no snapshot holds rows yet'}"
     if held_ts is not None and held_ts < before:
-        before, why = held_ts, "who reads it now"
+        before, why = held_ts, "a reader of it"
     return (before if before > facts.lo else 0), why
 
 
@@ -193,5 +192,5 @@ def _thin_out(
 def _starts_without(
     facts: ArchiveInventory, keep: RetentionPolicy, others: Sequence[ReadStart], moment: int
 ) -> dict[int, RestoreStart]:
-    """From where each table that counts is had at `moment` if there are only `others`."""
+    """Return the start of each table that counts at `moment` if there are only `others`."""
     return _restore_starts(replace(facts, snapshots=tuple(others)), keep, moment)

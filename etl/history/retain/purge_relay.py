@@ -1,6 +1,7 @@
-"""The relay log lets go of windows: behind every consumer by the time to keep, and only what the
-archive has, as reading both has shown just before, or what the archive has had and let go of as
-well.
+"""Purge the relay log's windows that all consumers and the archive have.
+
+A window goes once it is behind every consumer by the time to keep, and the archive has it. Reading
+both has shown that just before; or the archive has had it, and has removed it as well.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _CHANGES_PER_BATCH = 500_000
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """What the relay log has let go of: `windows`, of which `changes` were read in the archive,
-    too. `held_by` says what keeps the oldest of the rest.
+    """What the relay log has purged.
+
+    It is `windows`, of which `changes` were read in the archive, too. `held_by` names what keeps
+    the oldest of the rest.
     """
 
     windows: int = 0
@@ -65,8 +68,9 @@ def purge_windows(
 
 
 def _verified_through(relay: RelayLog, archive: Archive, before: int) -> Iterator[tuple[int, int]]:
-    """Through which TSO the archive has what the relay log has, a few windows further each time,
-    and how many changes were read for that.
+    """Yield the TSO through which the archive has the relay log's windows, step by step.
+
+    A step is a few windows; with it comes the number of changes that were read for it.
     """
     first, began = relay.first(), archive.first()
     if first is None or began is None or first.hi > before:

@@ -16,9 +16,10 @@ __all__ = ["TableRange", "table_ranges"]
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """A table can be restored as of any moment from `from_ts` (TSO) on, until `until_ts`, when it
-    was dropped; None: it is there. `snapshot`: the oldest one that holds it; "" if it is known since it
-    was created, or came back.
+    """A table that can be restored as of any moment from `from_ts` (TSO) on.
+
+    Until `until_ts`, when it was dropped; None: it exists. `snapshot`: the oldest one that holds
+    it; "" if it is known since it was created, or came back.
     """
 
     name: str

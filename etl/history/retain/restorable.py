@@ -1,4 +1,4 @@
-"""Which tables can be had at a moment, from one snapshot."""
+"""List the tables that can be restored at a timestamp from one snapshot."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["tables_restorable_at"]
 def tables_restorable_at(
     settings: Settings, snapshot: ArchiveSnapshot | None, ts: int, *, whole: bool = True
 ) -> dict[int, str]:
-    """The tables that the settings want and that can be had at `ts` (TSO) from `snapshot` (None: from
-    the archive's beginning) by reading the archive: their names then, by id. `whole`: with all
-    columns that a restore needs. Raises RelayCorruptError, OSError.
+    """Return the wanted tables that can be restored at `ts` (TSO): their names then, by id.
+
+    They are restored from `snapshot` (None: from the archive's beginning) by reading the archive.
+    `whole`: with all columns that a restore needs. Raises RelayCorruptError, OSError.
     """
     archive = Archive.open(settings.archive_url)
     facts = inventory_of(archive, read_contents(archive, CachedSummaries(archive).day), ())

@@ -54,7 +54,7 @@ log = logging.getLogger("sluice.archive")
 
 @dataclass(frozen=True, slots=True)
 class RetainSummary:
-    """What was removed: `windows` of the relay log, `snapshots` by id, `volumes` with their `bytes`.
+    """What was removed: `windows` of the relay log, `snapshots` by id, `volumes` and their `bytes`.
 
     And what holds the oldest of the rest, in words.
     """
@@ -102,7 +102,7 @@ def retain(settings: Settings, stop: Callable[[], bool] = lambda: False) -> Reta
 
 
 def policy_of(settings: Settings) -> RetentionPolicy:
-    """What the settings ask for.
+    """Return the retention policy of the settings.
 
     A table counts if any pipeline of this installation on the archive wants it; each does while the
     settings of another pipeline can't be read.
@@ -181,7 +181,7 @@ def _purge_archive(
 
 
 def _finish_removal(archive: Archive, holds: Pins, living: Mapping[str, Pin]) -> tuple[str, ...]:
-    """Forget the snapshots that the floor names, unless somebody reads them; which."""
+    """Forget the snapshots of the removal mark that are not being read, and return them."""
     snapshots = SnapshotStore(archive.storage)
     held = {name for hold in living.values() for name in hold.snapshots}
     gone = tuple(name for name in holds.removal_mark().snapshots if name not in held)
@@ -195,7 +195,7 @@ def _finish_removal(archive: Archive, holds: Pins, living: Mapping[str, Pin]) ->
 
 
 def _removable_through(before: int, living: Mapping[str, Pin]) -> int:
-    """Through where the chain may go, as nobody reads what lies there."""
+    """Return through where the chain may go: no reader needs what lies there."""
     return min([before, *(hold.from_ts for hold in living.values())])
 
 
@@ -214,9 +214,9 @@ def _verified_decision(
     judge: Callable[[ArchiveInventory], RetentionDecision],
     faults: list[str],
 ) -> RetentionDecision:
-    """What may go, with every snapshot that the rest relies on read.
+    """Decide what may be removed, with every snapshot that the rest relies on read.
 
-    `faults` gets what is wrong with some.
+    `faults` gets the faults of some.
     """
     by_id = {snapshot.id: snapshot for snapshot in snapshots}
     while True:
@@ -236,8 +236,9 @@ def _verified_decision(
 
 
 def _refuse_gaps(archive: Archive, contents: ArchiveContents, keep: RetentionPolicy) -> None:
-    """Raises RetainError if there is a hole that matters: what lies beside it may be what it is
-    repaired with.
+    """Raise RetainError if there is a hole that matters.
+
+    What lies beside it may be needed for its repair.
     """
     end = contents.volumes[-1].hi if contents.volumes else 0
     since = min(end, tso.wall_clock()) - tso.span(keep.log_ms) if keep.log_ms else 0

@@ -25,7 +25,10 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """So many bytes a day come, for so many days more; None: for ever. Then as many go as come."""
+    """Growth in bytes a day, for `days` more; None: for ever.
+
+    After that as much is removed as is added.
+    """
 
     bytes_a_day: float
     days: float | None
@@ -40,7 +43,7 @@ class DiskUsage:
 
 
 def relay_usage(relay: RelayLog, keep_ms: int) -> DiskUsage:
-    """The relay log's parts and records. Raises RelayCorruptError, OSError."""
+    """Return the size of the relay log's parts and records. Raises RelayCorruptError, OSError."""
     first, last = relay.first(), relay.last()
     hours = HourSizes(relay.storage).all()
     size = sum(records + parts for records, parts in hours.values())
@@ -59,7 +62,7 @@ def relay_usage(relay: RelayLog, keep_ms: int) -> DiskUsage:
 
 
 def archive_usage(volumes: Sequence[SegmentSummary], keep_ms: int, *, lake: bool) -> DiskUsage:
-    """The archive's log, or its lake."""
+    """Return the size of the archive's log, or of its lake."""
 
     def taken(found: Iterable[SegmentSummary]) -> int:
         return sum(volume.lake_bytes if lake else volume.log_bytes for volume in found)
@@ -95,9 +98,9 @@ def snapshots_usage(snapshots: Sequence[SnapshotSummary], keep_ms: int) -> DiskU
 
 
 def days_until_full(free: int, growths: Iterable[Growth]) -> float | None:
-    """In how many days so many bytes are taken.
+    """Return in how many days `free` bytes are used up.
 
-    None: never, as what goes makes room for what comes.
+    None: never, as removals make room for growth.
     """
     running = [growth for growth in growths if growth.bytes_a_day > 0 and growth.days != 0]
     left, day = float(free), 0.0

@@ -36,8 +36,9 @@ __all__ = ["ArchiveStatus", "FileSystemUsage", "UnknownTable", "archive_status"]
 
 @dataclass(frozen=True, slots=True)
 class UnknownTable:
-    """Rows of a table are archived, and no snapshot says what was there before: it can't be restored at
-    any moment yet.
+    """A table with archived rows, and without a snapshot of what was there before.
+
+    It can't be restored at any moment yet.
     """
 
     table_id: int
@@ -47,7 +48,7 @@ class UnknownTable:
 
 @dataclass(frozen=True, slots=True)
 class FileSystemUsage:
-    """Where `what` lies; full in so many days at today's rate, None: never."""
+    """The file system of `what`; full in `days` at today's rate, None: never."""
 
     what: tuple[str, ...]
     free_bytes: int
@@ -61,7 +62,7 @@ class ArchiveStatus:
 
     Moments are TSO, 0 where there is none. `whole_from_ts`: from here on every table that is known
     can be restored, through `landed_ts`; `promised_ts`: from here on that stays so. `pinned_by`
-    says what keeps the oldest part of the archive, `faults` what can't be read, `failures` why
+    names what keeps the oldest part of the archive, `faults` what can't be read, `failures` why
     tasks of the DAG `archive` have stopped.
     """
 
@@ -137,8 +138,9 @@ _RETENTION_SETTINGS = ("keep", "snapshots_every", "snapshots_keep", "drills_ever
 
 
 def _all_restorable_from(facts: ArchiveInventory | None, tables: Sequence[TableRange]) -> int:
-    """From where on every table that is there now, or was dropped since, can be restored, 0 if none
-    can.
+    """Return from when on every table can be restored, 0 if none can.
+
+    The tables are those that exist now, or were dropped since.
     """
     if facts is None or not tables:
         return 0
@@ -182,7 +184,7 @@ def _unknown_tables(
 
 
 def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]:
-    """A day's, behind the moment at which one of its volumes begins."""
+    """Return a day's changes, behind the moment at which one of its segments begins."""
     if day.volumes[0].lo >= after:
         return day.changes
     return changes_of(
@@ -191,7 +193,7 @@ def _changes(archive: Archive, day: DaySummary, after: int) -> Mapping[int, int]
 
 
 def _names(archive: Archive, where: Mapping[int, str]) -> dict[int, str]:
-    """The names of tables that were changed on some day, by id."""
+    """Return the names of tables that were changed on some day, by id."""
     found: dict[int, str] = {}
     log = archive.log
     for day in sorted(set(where.values()), reverse=True):
@@ -236,7 +238,7 @@ def _usages(
 def _disks(
     relay: RelayLog, archive: Archive, spaces: dict[str, DiskUsage]
 ) -> tuple[FileSystemUsage, ...]:
-    """The file systems they lie on; an object store has no end."""
+    """Return the file systems of relay log and archive; an object store has no end."""
     places: dict[int, tuple[list[str], int, int]] = {}
     for storage, names in (
         (relay.storage, ["relay"]),

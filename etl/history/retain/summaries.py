@@ -1,14 +1,17 @@
-"""What is known of days, snapshots and hours of the relay log, kept beside them so that nobody who only
-wants to look reads hundreds of thousands of files for it.
+"""Keep summaries of days, snapshots and the relay log's hours beside them.
 
-    <archive>/summaries/days/<YYYY-MM-DD>.json    `sluice.etl.history.retain.catalogue_summary.DaySummary`
-    <archive>/summaries/snapshots/<snapshot id>.json      `sluice.etl.history.retain.catalogue_summary.SnapshotSummary`
-    <relay log>/summaries/hours.json              bytes of the window records and the parts of each hour
+So a status report need not read hundreds of thousands of files.
 
-They are written by the DAG `archive`, when it has archived, compacted and removed. Each names the
-bytes of the document that it was made of, by length and CRC-32C, and is believed only while these
-are what is there; what is damaged, older or missing is passed over, and the documents themselves
-are read. Nothing is ever removed on a summary's word.
+    <archive>/summaries/days/<YYYY-MM-DD>.json          `DaySummary` of
+                                                        `sluice.etl.history.retain.catalogue_summary`
+    <archive>/summaries/snapshots/<snapshot id>.json    its `SnapshotSummary`
+    <relay log>/summaries/hours.json                    bytes of the window records and the parts
+                                                        of each hour
+
+The DAG `archive` writes them, when it has archived, compacted and removed. Each names the bytes of
+the document that it was made of, by length and CRC-32C, and is believed only while these are what
+is there; what is damaged, older or missing is passed over, and the documents themselves are read.
+Nothing is ever removed in reliance on a summary.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class DirectSummaries:
         self._snapshots = SnapshotStore(archive.storage)
 
     def day(self, name: str) -> DaySummary:
-        """A day of the catalogue."""
+        """Summarize a day of the catalogue."""
         return DaySummary.from_day(self._archive.catalogue.load(name))
 
     def snapshot(self, name: str) -> SnapshotSummary | None:
@@ -84,7 +87,7 @@ class CachedSummaries:
         self._direct = DirectSummaries(archive)
 
     def day(self, name: str) -> DaySummary:
-        """A day of the catalogue."""
+        """Return a day's summary, the cached one if it is up to date."""
         text = self._archive.catalogue.text(name)
         kept = self._load(_day_path(name), text, DaySummary.from_json)
         return kept or self._direct.day(name)
@@ -131,7 +134,7 @@ class CachedSummaries:
         return day.volumes[-1].schema_version if day.volumes else before
 
     def _events(self, day: DaySummary, before: int) -> Iterable[TableEvent]:
-        """What DDL did on a day; of what was known of it before only what came since is read."""
+        """Return a day's table events; beyond the known ones only newer segments are read."""
         through, known = self._known_events(day)
         at = [volume.schema_version for volume in day.volumes if volume.hi <= through]
         later = [volume for volume in day.volumes if volume.hi > through]
@@ -237,9 +240,9 @@ class HourSizes:
 
 
 def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
-    """Have summaries of all that is there.
+    """Refresh all summaries.
 
-    What hinders it is logged, and nobody's trouble: looking takes longer.
+    Best effort: on failure, which is logged, readers fall back to the full documents.
     """
     try:
         CachedSummaries(archive).refresh()
@@ -253,9 +256,9 @@ def refresh_summaries(relay: RelayLog, archive: Archive) -> None:
 def readable_snapshots(
     find: Callable[[str], T | None], archive: Archive
 ) -> tuple[list[T], list[str]]:
-    """The snapshots that are there, and aren't about to go, as `find` gives them by name.
+    """Return the snapshots that exist and won't be removed now, as `find` loads them by name.
 
-    And what is wrong with others. Raises OSError.
+    With them the faults of others. Raises OSError.
     """
     found: list[T] = []
     faults: list[str] = []

@@ -1,8 +1,8 @@
-"""From where a table's rows can be had: a snapshot that holds them, or the archive's chain since the
-table was created.
+"""Find where a table's rows can be restored from, by snapshots and table events.
 
-Pure: knows snapshots by their tables' ids, and what DDL did to ids, in order. A table that TRUNCATE,
-PARTITION BY or EXCHANGE PARTITION gave another id is followed.
+That is a snapshot that holds them, or the archive's chain since the table was created. Pure: knows
+snapshots by their tables' ids, and what DDL did to ids, in order. A table that TRUNCATE, PARTITION
+BY or EXCHANGE PARTITION gave another id is followed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class ReadStart:
 
 @dataclass(frozen=True, slots=True)
 class RestoreStart:
-    """What it takes to have a table: the snapshot `snapshot`, "" for none, and the chain from
-    `needs_ts` (TSO) on.
+    """What it takes to restore a table.
+
+    The snapshot `snapshot`, "" for none, and the chain from `needs_ts` (TSO) on.
     """
 
     name: str
@@ -55,8 +56,9 @@ class RestoreStart:
 def restorable_at(
     start: ReadStart, turns: Iterable[TableEvent], moment: int
 ) -> dict[int, RestoreStart]:
-    """The tables that are there at `moment`, or were dropped before and come back later, and can be
-    had by reading from `start`, by id. `turns` ascend by ts.
+    """Return the tables that can be restored at `moment` by reading from `start`, by id.
+
+    They exist at `moment`, or were dropped before and come back later. `turns` ascend by ts.
     """
     alive = {
         table_id: RestoreStart(name, start.ts, start.id) for table_id, name in start.tables.items()
@@ -74,8 +76,10 @@ def restorable_at(
 def restorable_since(
     start: ReadStart, turns: Sequence[TableEvent], until: int
 ) -> dict[int, tuple[int, str]]:
-    """For each table id that can be had by reading from `start`, at any moment through `until`: the
-    first moment (TSO), and its last name.
+    """Return the first restorable moment (TSO) and the last name of each table, by id.
+
+    The tables are those that can be restored by reading from `start`, at any moment through
+    `until`.
     """
     since = {table_id: (start.ts, name) for table_id, name in start.tables.items()}
     alive = {
@@ -116,9 +120,9 @@ def _apply_event(
 
 
 def _combined_start(found: Sequence[RestoreStart | None], name: str) -> RestoreStart | None:
-    """What it takes to have rows that come from several tables.
+    """Return what it takes to restore rows that come from several tables.
 
-    None if one of them can't be had.
+    None if one of them can't be restored.
     """
     there = [origin for origin in found if origin is not None]
     if len(there) < len(found):

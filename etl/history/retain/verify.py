@@ -18,9 +18,10 @@ _COMPARED_MEMBERS = ("truncated_tables", "moved", "relaxed")
 
 
 def verify_window(relay: RelayLog, archive: Archive, archived: WindowRecord) -> int:
-    """Read an archived window, and the landed ones it was made from, as far as the relay log still
-    has them: every change, DDL and table definition of them must be there. How many changes were
-    compared. Raises NotArchivedError, RelayCorruptError, RelayGapError.
+    """Compare an archived window with the landed ones it was made from, and count the changes.
+
+    Landed windows count as far as the relay log still has them: every change, DDL and table
+    definition of them must be there. Raises NotArchivedError, RelayCorruptError, RelayGapError.
     """
     landed = list(relay.windows(archived.lo, archived.hi))
     if not landed:

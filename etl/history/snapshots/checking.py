@@ -1,4 +1,4 @@
-"""Snapshots looked after: every file read, and snapshots removed as nobody reads them."""
+"""Check snapshots by reading every file, and remove those that are not being read."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def check_snapshot(settings: Settings, snapshot: ArchiveSnapshot) -> list[str]:
 
 
 def forget_snapshot(settings: Settings, name: str) -> None:
-    """Remove a snapshot that nobody reads now.
+    """Remove a snapshot that has no reader now.
 
-    Raises RelayError if there is none, BaseError if somebody reads it.
+    Raises RelayError if there is none, SnapshotError if it is being read.
     """
     archive = Archive.open(settings.archive_url)
     snapshots, holds = archive.snapshots, Pins(archive.storage)
@@ -49,7 +49,7 @@ def forget_snapshot(settings: Settings, name: str) -> None:
             )
     _check_unread(settings, holds, name)
     holds.advance_removal(0, (name,))
-    _check_unread(settings, holds, name)  # who began before the floor was raised
+    _check_unread(settings, holds, name)  # a reader that began before the floor was raised
     snapshots.forget(name)
     holds.advance_removal(0, (), gone=(name,))
 

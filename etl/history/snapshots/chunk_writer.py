@@ -1,5 +1,6 @@
-"""Chunks of a source become files of a snapshot, in Spark's workers: they read, write and tell what
-they wrote.
+"""Write chunks of a source as files of a snapshot, in Spark's workers.
+
+They read, write and return what they wrote.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ __all__ = ["WriteChunks", "WrittenFiles", "chunk_order", "write_snapshot_chunk"]
 WRITE_TIMEOUT_S = 3600.0
 
 WrittenFiles = dict[int, list[SnapshotFile]]
-"""By the number that a chunk has in the plan, its files."""
+"""Each chunk's files, by the chunk's number in the plan."""
 
 MakeFiles = Callable[[Sequence[str]], list[str]]
 """Orders to what came of each, both as JSON. Raises CopyError, SparkError, OSError."""
 
 
 def chunk_order(number: int, chunk: SourceChunk, table: Table, folder: str) -> str:
-    """The order to write a chunk, which has this number in the plan, into a folder of the archive."""
+    """Return the order to write the plan's chunk `number` into a folder of the archive."""
     return json.dumps(
         {"number": number, "chunk": chunk.to_json(), "table": table.to_json(), "folder": folder}
     )
@@ -47,7 +48,7 @@ def write_snapshot_chunk(source: RowSource, storage: Storage, order: Mapping[str
 
 
 def parse_written(texts: Sequence[str]) -> WrittenFiles:
-    """What `write_snapshot_chunk` said, of several chunks."""
+    """Parse what `write_snapshot_chunk` returned for several chunks."""
     said = [json.loads(text) for text in texts]
     return {one["number"]: [SnapshotFile.from_json(file) for file in one["files"]] for one in said}
 

@@ -1,13 +1,13 @@
-"""Several sessions that read the downstream as it is at one checkpoint, while replication goes on.
+"""Read the downstream at one checkpoint in several sessions, while replication goes on.
 
-The checkpoint row is locked for the milliseconds in which the sessions open their snapshots.
-Whoever writes there locks that row before a commit, so nothing is committed meanwhile: what the
-sessions see is what the checkpoint says, each finds that checkpoint in its own snapshot, and nobody
-waited for longer than that.
+The checkpoint row is locked for the milliseconds in which the sessions open their snapshots. Every
+writer locks that row before a commit, so nothing is committed meanwhile: what the sessions see is
+the checkpoint's state, each finds that checkpoint in its own snapshot, and no writer waits for
+longer than that.
 
-A session keeps a lock on what a table is (a metadata lock) only while it reads a page of it, so a
-DDL waits for a page at the most. A table that a DDL changes before it was read can't be read any
-more as of the snapshot: `TableChanged`.
+A session keeps a lock on a table's definition (a metadata lock) only while it reads a page of it,
+so a DDL waits for a page at the most. A table that a DDL changes before it was read can't be read
+any more as of the snapshot: `TableChanged`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class TableChanged(SnapshotError):
 
 
 class ConsistentReader:
-    """The downstream at `checkpoint`, read by sessions 0 to `sessions` - 1, each by one thread at a
-    time. Every method raises DownstreamError.
+    """The downstream at `checkpoint`, read by sessions 0 to `sessions` - 1.
+
+    One thread at a time uses a session. Every method raises DownstreamError.
     """
 
     def __init__(self, checkpoint: Checkpoint, sessions: list[MySQLSession]) -> None:
@@ -72,10 +73,10 @@ class ConsistentReader:
         *,
         patience_s: float = OPEN_TIMEOUT_S,
     ) -> Iterator[Self]:
-        """Snapshots at one checkpoint of the pipeline that writes there.
+        """Open snapshots at one checkpoint of the pipeline that writes there.
 
-        Raises BaseError if there is none, transient if none was consistent for so long: a flight or
-        a DDL was under way whenever it was looked at.
+        Raises SnapshotError if there is none, transient if none was consistent for `patience_s`: an
+        in-flight batch or a DDL was under way at every attempt.
         """
         opener, opened = (
             MySQLSession(downstream),
@@ -109,10 +110,11 @@ class ConsistentReader:
     def rows(
         self, number: int, place: DownstreamTable, within: KeyBounds = (None, None)
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a table, over session `number`: `place.columns` in types and texts of
-        `sluice.tidb.rows.arrow_schema`. `within`: of a table with a `page_key` only those from the
-        first (inside) to the second (outside). Raises TableChanged, BaseError. Who doesn't read to
-        the end loses the session.
+        """Yield the rows of a table, over session `number`.
+
+        They have `place.columns` in types and texts of `sluice.tidb.rows.arrow_schema`. `within`:
+        of a table with a `page_key` only those from the first (inside) to the second (outside).
+        Raises TableChanged, SnapshotError. A caller that doesn't read to the end loses the session.
         """
         key = page_key(place.table)
         low, high = within
@@ -134,7 +136,8 @@ class ConsistentReader:
             if rows < limit:
                 return
             low = [column.literal(value) for column, value in zip(key, last, strict=True)]
-            beyond = f"NOT ({' AND '.join(f'{c.quoted} = {text}' for c, text in zip(key, low, strict=True))})"
+            equal = (f"{c.quoted} = {text}" for c, text in zip(key, low, strict=True))
+            beyond = f"NOT ({' AND '.join(equal)})"
 
     def _page(
         self,
@@ -144,9 +147,9 @@ class ConsistentReader:
         key: list[KeyColumn],
         last: list[bytes] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a condition.
+        """Yield the rows of a condition.
 
-        The key of the last one into `last`, as the server printed it.
+        The key of the last one goes into `last`, as the server printed it.
         """
         session = self._sessions[number]
         names = [column.name for column in place.columns]
@@ -161,11 +164,11 @@ class ConsistentReader:
     def rows_where(
         self, number: int, place: DownstreamTable, condition: str
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that a condition (SQL) takes, as `rows` gives them, in no order and all at once."""
+        """Return the rows of a condition (SQL), as `rows` does, in no order and all at once."""
         return self._page(number, place, condition, [])
 
     def asked(self, number: int, place: DownstreamTable, statement: str) -> list[tuple[Any, ...]]:
-        """The rows of a small result, of a statement that reads that table. Raises TableChanged."""
+        """Return a small result of a statement that reads that table. Raises TableChanged."""
         session = self._sessions[number]
         with _translated_errors(session, place):
             found = session.query(statement)
@@ -173,7 +176,7 @@ class ConsistentReader:
         return found
 
     def limits(self, number: int, place: DownstreamTable) -> tuple[int, int] | None:
-        """The least and the greatest value of a key that is one number.
+        """Return the least and the greatest value of a key that is one number.
 
         None if there are no rows.
         """
@@ -184,14 +187,12 @@ class ConsistentReader:
         return None if low is None else (int(low), int(high))
 
     def close(self) -> None:
-        """End the sessions; who reads is told that the connection is lost."""
+        """End the sessions; a thread that reads gets an error that the connection is lost."""
         for session in self._sessions:
             session.close()
 
     def release(self, session: MySQLSession) -> None:
-        """Hold no table's metadata lock any longer: a DDL need not wait for the end of the
-        snapshot.
-        """
+        """Release all tables' metadata locks: a DDL need not wait for the end of the snapshot."""
         if not session.dialect.is_tidb:
             session.query(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
 
@@ -245,7 +246,7 @@ def _open_sessions(
 
 
 def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: float) -> Checkpoint:
-    """The checkpoint, once nothing beyond it may be downstream."""
+    """Wait until nothing beyond the checkpoint may be downstream, and return it."""
     while True:
         found = table.load() if table.exists() else None
         opener.rollback()
@@ -268,7 +269,7 @@ def _await_consistent(opener: MySQLSession, table: CheckpointTable, deadline: fl
 
 
 def _inconsistency_reason(found: Checkpoint) -> str | None:
-    """Why the downstream may hold more than the checkpoint says."""
+    """Return why the downstream may hold more than the checkpoint covers."""
     if found.flight is not None:
         return f"changes through {found.flight.until} are in flight"
     if found.pending is not None:
@@ -283,7 +284,10 @@ def _inconsistency_reason(found: Checkpoint) -> str | None:
 def _check_at_checkpoint(
     session: MySQLSession, table: CheckpointTable, expected: Checkpoint
 ) -> None:
-    """The session's snapshot is at the checkpoint. From here on it holds no metadata lock."""
+    """Check that the session's snapshot is at the checkpoint.
+
+    From here on it holds no metadata lock.
+    """
     if not session.dialect.is_tidb:
         session.query(f"SAVEPOINT {_SAVEPOINT}")
     if table.load() != expected:

@@ -24,10 +24,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class DownstreamTableInfo:
-    """A table that is there downstream.
+    """A table that exists downstream.
 
-    `bytes` as the server's statistics say; `columns` by name in lower case: the character set, ""
-    if it has none, and whether NULL may be.
+    `bytes` from the server's statistics; `columns` by name in lower case: the character set, "" if
+    it has none, and whether NULL may be.
     """
 
     engine: str

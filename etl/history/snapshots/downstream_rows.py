@@ -55,7 +55,10 @@ class DownstreamTable:
 
 
 def page_key(table: Table) -> list[KeyColumn]:
-    """The columns of the primary key, if rows can be read page by page in its order; else none."""
+    """Return the columns of the primary key, if rows can be read page by page in its order.
+
+    Else [].
+    """
     written = {column.name: column for column in table.writable_columns}
     index = table.primary_index
     prefixes = index is not None and any(length != WHOLE_COLUMN for _, _, length in index.columns)
@@ -68,8 +71,9 @@ def page_key(table: Table) -> list[KeyColumn]:
 def read_page(
     session: MySQLSession, place: DownstreamTable, condition: str
 ) -> Iterator[tuple[pa.RecordBatch, RowBlock]]:
-    """The rows that a condition (SQL, with what may follow it) takes: `place.columns`, and as they
-    came. Raises BaseError, DownstreamError.
+    """Yield the rows of a condition: `place.columns`, and the rows as they came.
+
+    The condition is SQL, with what may follow it. Raises SnapshotError, DownstreamError.
     """
     columns = place.columns
     # A FLOAT is printed with six digits; as a DOUBLE it has all, and its zero keeps its sign.

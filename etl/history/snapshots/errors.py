@@ -6,7 +6,7 @@ from sluice.errors import RequestError
 
 
 class SnapshotError(RequestError):
-    """A snapshot can't be made, or not in this way; says why, and what can be done.
+    """A snapshot can't be made, or not in this way; the message has the reason and a way out.
 
     Nothing was changed.
     """

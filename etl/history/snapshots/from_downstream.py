@@ -1,8 +1,7 @@
-"""The downstream's rows at one checkpoint become a snapshot's: read by sessions with snapshots, written
-from here.
+"""Write a snapshot of the downstream's rows at one checkpoint.
 
-The sessions' snapshots live no longer than this process, so a job that is killed begins anew, at a
-later checkpoint.
+Sessions with consistent snapshots read them, this process writes. The sessions' snapshots live no
+longer than this process, so a job that is killed begins again, at a later checkpoint.
 """
 
 from __future__ import annotations
@@ -27,8 +26,10 @@ _RANGES_PER_SESSION = 4
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """A table, or of one whose key is a number a range of it: from the first (inside) to the second
-    (outside). `bytes`: about how many the server has for it.
+    """A table, or a range of one whose key is a number.
+
+    The range is from the first (inside) to the second (outside). `bytes`: about how many the server
+    has for it.
     """
 
     place: DownstreamTable
@@ -39,7 +40,7 @@ class ReadRange:
 def plan_ranges(
     snapshot: ConsistentReader, places: Sequence[tuple[DownstreamTable, int]]
 ) -> list[ReadRange]:
-    """What to read, the largest first. Raises DownstreamError."""
+    """Plan what to read, the largest first. Raises DownstreamError."""
     found: list[ReadRange] = []
     for place, size in places:
         parts = min(size // READ_RANGE_BYTES, _RANGES_PER_SESSION * snapshot.sessions)
@@ -75,7 +76,7 @@ def write_ranges(
     """Write the stripes' rows into a folder of the archive, a thread a session.
 
     They come as they are done. None is begun once `go_on()` is false. Raises TableChanged,
-    BaseError, DownstreamError, OSError.
+    SnapshotError, DownstreamError, OSError.
     """
     waiting: queue.SimpleQueue[ReadRange] = queue.SimpleQueue()
     for stripe in stripes:
@@ -117,6 +118,6 @@ def write_ranges(
                 yield each
     finally:
         stop.set()
-        snapshot.close()  # whoever waits for the server has waited
+        snapshot.close()  # ends the threads' waits for the server
         for thread in threads:
             thread.join()

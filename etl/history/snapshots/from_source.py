@@ -1,8 +1,7 @@
-"""The rows of a source become a snapshot's, group of chunks by group of chunks, by several Spark jobs
-side by side.
+"""Write a snapshot of a source's rows, group of chunks by group, by several Spark jobs.
 
-What a group has become is noted in the snapshot's folder, so whoever goes on with the job does what is
-left.
+The jobs run side by side. A finished group is noted in the snapshot's folder, so the next process
+of the job does what is left.
 
     <archive>/snapshots/<id>/done/<first chunk's number>.json    by chunk, its files
 """
@@ -42,7 +41,7 @@ class SourceRowsWriter:
         self._folder = f"snapshots/{plan.snapshot}"
 
     def written(self) -> WrittenFiles:
-        """What is done already."""
+        """Load what is written already."""
         found: WrittenFiles = {}
         for name in self._storage.names(f"{self._folder}/done"):
             if _NAME.match(name):
@@ -54,7 +53,7 @@ class SourceRowsWriter:
     def write(
         self, make: MakeFiles, at_once: int, done: WrittenFiles, go_on: Callable[[], bool]
     ) -> Iterator[WrittenFiles]:
-        """Write what isn't `done`, so many groups at once; they come as they are noted.
+        """Write what isn't `done`, `at_once` groups at a time; yield each when it is noted.
 
         None is begun once `go_on()` is false. Raises what `make` raises.
         """

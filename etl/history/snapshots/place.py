@@ -1,4 +1,4 @@
-"""A pipeline as a snapshot is made of it: its upstream, its downstream, its relay log, its archive."""
+"""Open a pipeline for making a snapshot: its upstream, downstream, relay log and archive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ changed is known.
 
 
 class PipelineContext:
-    """Every method raises CopyError, BaseError, DownstreamError, PDError, TiKVError, RelayError,
+    """A pipeline's servers and storage.
+
+    Every method raises CopyError, SnapshotError, DownstreamError, PDError, TiKVError, RelayError,
     OSError.
     """
 
@@ -69,7 +71,7 @@ class PipelineContext:
         return WriteScope(downstream_name(self.settings.target), ())
 
     def plan(self, wish: SnapshotRequest) -> SnapshotPlan:
-        """What is to be done. Nothing is written."""
+        """Return what is to be done. Nothing is written."""
         if wish.source == DOWNSTREAM:
             return self.downstream_plan()
         if wish.source == ARCHIVE:
@@ -82,8 +84,9 @@ class PipelineContext:
         return replace(plan, older=older, notes=(*plan.notes, *self._archive_gap_problems(plan.ts)))
 
     def chosen(self, wish: SnapshotRequest) -> SnapshotRequest:
-        """AUTO as what is possible here: the downstream, which costs TiDB nothing, then TiDB, then
-        an older snapshot.
+        """Resolve AUTO to a possible source.
+
+        First the downstream, which costs TiDB nothing, then TiDB, then an older snapshot.
         """
         if wish.source != AUTO:
             return wish
@@ -98,18 +101,18 @@ class PipelineContext:
         if self.snapshots.latest(2**63 - 1) is not None:
             return replace(wish, source=ARCHIVE)
         raise SnapshotError(
-            abbreviate_problems(problems), hint="say where TiDB serves SQL: [upstream] sql-host"
+            abbreviate_problems(problems), hint="set TiDB's SQL address: [upstream] sql-host"
         )
 
     def roll_forward_plan(self) -> SnapshotPlan:
-        """The youngest snapshot rolled forward through what is landed."""
+        """Plan to roll the youngest snapshot forward through what is landed."""
         older = self.snapshots.latest(2**63 - 1)
         if older is None:
             raise SnapshotError(
                 f"{self.archive.url} has no snapshot that could be rolled forward",
                 hint=(
-                    "make the first one from TiDB, from a dump or from the downstream: `sluice snapshot"
-                    " make --from`"
+                    "make the first one from TiDB, from a dump or from the downstream: `sluice"
+                    " snapshot make --from`"
                 ),
             )
         last = self.relay.last() or self.archive.log.last()
@@ -119,14 +122,14 @@ class PipelineContext:
         changed = changed_tables(windows, older.ts, ts)
         if changed is None:
             raise SnapshotError(
-                f"what was committed between the snapshot {older.id} and {tso.text(ts)} isn't all in"
-                f" {self.archive.url}",
+                f"what was committed between the snapshot {older.id} and {tso.text(ts)} isn't all"
+                f" in {self.archive.url}",
                 hint="make a snapshot from TiDB or from the downstream",
             )
         return roll_forward_plan(snapshot_id(ts, secrets.token_hex(6)), older, definitions, changed)
 
     def downstream_plan(self) -> SnapshotPlan:
-        """What the downstream is now: tables, and why no snapshot can be read from it.
+        """Plan from the downstream as it is now: tables, and why no snapshot can be read from it.
 
         Rows are read as of a later checkpoint.
         """
@@ -168,9 +171,10 @@ class PipelineContext:
     def unchanged(
         self, definitions: SourceSchema, *, full: bool
     ) -> tuple[str, dict[str, SnapshotTable]]:
-        """The youngest snapshot that isn't later than `definitions`, and the tables that have not
-        changed since, by full name; "" and none if there is no such snapshot, `full`, or it isn't known
-        what has changed.
+        """Return the youngest usable snapshot, and the tables that have not changed since.
+
+        It isn't later than `definitions`; the tables are by full name. "" and none if there is no
+        such snapshot, `full`, or it isn't known what has changed.
         """
         older: ArchiveSnapshot | None = None if full else self.snapshots.latest(definitions.ts)
         if older is None or older.cluster_id != self.cluster.pd.cluster_id:
@@ -200,8 +204,9 @@ class PipelineContext:
         return ddl_tables(landed_windows(self.archive, self.relay, from_ts, to_ts), from_ts, to_ts)
 
     def ddl_since(self, ts: int) -> tuple[int, set[int] | None]:
-        """Through where (TSO) DDL may have been executed downstream since `ts`, and
-        `changed_by_ddl` until then.
+        """Return the TSO through which DDL may have run downstream since `ts`, and its tables.
+
+        The tables are those of `changed_by_ddl` until then.
         """
         session = MySQLSession(self.settings.downstream)
         session.connect()

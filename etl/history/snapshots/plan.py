@@ -1,6 +1,4 @@
-"""What making a snapshot is going to do: which tables are copied, in which chunks, which are referred
-to.
-"""
+"""Plan a snapshot: which tables are copied, in which chunks, and which are referred to."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ class SnapshotPlan:
         )
 
     def definitions(self) -> dict[str, Table]:
-        """The tables by full name."""
+        """Return the tables by full name."""
         return {table.full_name: Table.from_json(table.table) for table in self.tables}
 
     def progress(self, done: Mapping[int, Sequence[Any]]) -> dict[str, TableProgress]:
@@ -77,14 +75,14 @@ class SnapshotPlan:
         return found
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """Return the plan for people."""
         copied = sum(
             1 for table in self.tables if Table.from_json(table.table).is_base_table
         ) - len(self.referred)
         found = [
             (
-                f"snapshot     as of {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC), from"
-                f" {self.made_from}"
+                f"snapshot     as of {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC),"
+                f" from {self.made_from}"
             ),
             (
                 f"copy     {copied} tables, about {self.bytes / 1e6:,.1f} MB in {len(self.chunks)}"
@@ -122,7 +120,7 @@ class SnapshotPlan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         texts = {
             name: tuple(document[name]) for name in ("schemas", "referred", "problems", "notes")
         }
@@ -150,17 +148,17 @@ def plan_of_source(
     cluster_id: int,
     unchanged: Mapping[str, SnapshotTable],
 ) -> SnapshotPlan:
-    """The plan of a snapshot `name` of all that a source holds.
+    """Return the plan of a snapshot `name` of all that a source holds.
 
-    `definitions`: the upstream's schema at its position; `unchanged`: tables of an older snapshot that
-    are referred to. Raises CopyError where not even that can be known.
+    `definitions`: the upstream's schema at its position; `unchanged`: tables of an older snapshot
+    that are referred to. Raises CopyError if there can't be a plan.
     """
     known = definitions.of_users()
     held = {estimate.full_name for estimate in source.tables()}
     problems = _table_mismatches(source, known, held)
     tables: list[SnapshotTable] = []
     chunks: list[SourceChunk] = []
-    # Wide tables first: what separates their fields, narrow ones may not tell.
+    # Wide tables first: narrow ones may not show what separates their fields.
     for table in sorted(known.tables, key=lambda table: -len(table.writable_columns)):
         before = unchanged.get(table.full_name)
         tables.append(before or table_of(table))
@@ -179,7 +177,7 @@ def plan_of_source(
 
 
 def table_of(table: Table) -> SnapshotTable:
-    """A table of a snapshot, without rows."""
+    """Return a table of a snapshot, without rows."""
     return SnapshotTable(table.schema_name, table.name, table.to_json())
 
 
@@ -191,7 +189,7 @@ def schemas_of(schemas: Sequence[Schema]) -> tuple[Mapping[str, Any], ...]:
 def with_files(
     plan: SnapshotPlan, written: Mapping[int, Sequence[Any]]
 ) -> tuple[SnapshotTable, ...]:
-    """The plan's tables with the files of every chunk. Raises BaseError if one is missing."""
+    """Return the plan's tables with all chunks' files. Raises SnapshotError if one is missing."""
     files: dict[str, list[Any]] = {}
     for number, chunk in enumerate(plan.chunks):
         if number not in written:
@@ -204,13 +202,14 @@ def with_files(
 
 
 def _table_mismatches(source: RowSource, known: SourceSchema, held: set[str]) -> list[str]:
-    """What of the upstream's tables the source lacks, and what it holds that the upstream hasn't."""
+    """Return the upstream tables that the source lacks, and those that are unknown upstream."""
     tables = {table.full_name for table in known.tables if table.is_base_table}
     found = []
     if missing := sorted(tables - held):
         found.append(
-            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a snapshot has all tables, or a"
-            " restore would lack what was in them. Dump all of them, or make the snapshot from TiDB"
+            f"{source.describe()} doesn't hold {_abbreviate(missing)}: a snapshot has all tables,"
+            " or a restore would lack what was in them. Dump all of them, or make the snapshot from"
+            " TiDB"
         )
     if unknown := sorted(held - tables):
         found.append(

@@ -1,5 +1,6 @@
-"""Why the downstream isn't what the upstream is, so that no snapshot can be read from it: each reason
-by name.
+"""Check that the downstream equals the upstream, so that a snapshot can be read from it.
+
+Each reason against it has a name.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def downstream_problems(
 
 
 def excluded_problems(settings: Settings, relay: RelayLog, ts: int) -> Iterator[str]:
-    """What settings and operators have left out or replaced through `ts`, in words."""
+    """Yield what settings and operators have left out or replaced through `ts`, in words."""
     if settings.ignored_ts:
         some = ", ".join(map(str, sorted(settings.ignored_ts)[:5]))
         yield f"[filter] ignore-txn-commit-ts leaves transactions out: {some}"
@@ -113,6 +114,6 @@ def downstream_table_of(settings: Settings, table: Table) -> DownstreamTable | s
 
 
 def abbreviate_problems(problems: Sequence[str]) -> str:
-    """The first few, a line each."""
+    """Return the first few, a line each."""
     more = f"\nand {len(problems) - 10} more" if len(problems) > 10 else ""
     return "\n".join(problems[:10]) + more

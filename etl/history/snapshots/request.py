@@ -16,11 +16,11 @@ DOWNSTREAM, TIDB, ARCHIVE, AUTO = "downstream", "tidb", "archive", "auto"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """`source`: AUTO.
+    """A request for a snapshot; `source`: AUTO, DOWNSTREAM, TIDB, ARCHIVE or a URL.
 
-    DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest snapshot rolled
-    forward; or the URL of a folder that Dumpling wrote. `full`: every table is read, also those
-    that have not changed since the youngest snapshot.
+    DOWNSTREAM, at its checkpoint; TIDB, at what is landed or now; ARCHIVE, the youngest snapshot
+    rolled forward; or the URL of a folder that Dumpling wrote. `full`: every table is read, also
+    those that have not changed since the youngest snapshot.
     """
 
     source: str
@@ -43,7 +43,7 @@ class SnapshotRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(
             document["source"], document["full"], DumplingOptions.from_json(document["options"])
         )

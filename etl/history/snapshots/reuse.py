@@ -1,5 +1,6 @@
-"""Which tables are what they were in an older snapshot: their rows are referred to, and not copied
-again.
+"""Find tables that are unchanged since an older snapshot.
+
+Their rows are referred to, and not copied again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def unchanged_tables(
 
 
 def changed_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) -> set[int] | None:
-    """Ids of the tables, and of partitions, whose rows or definitions were changed by commits in
-    (from_ts, to_ts], and perhaps of some that were changed just before or behind; None if the
-    windows don't tell: they begin later, end earlier, or transactions were left out of them.
+    """Return the ids of tables and partitions that were changed by commits in (from_ts, to_ts].
+
+    Rows or definitions count; perhaps some ids are of changes just before or behind. None if the
+    windows can't show it: they begin later, end earlier, or transactions were left out of them.
     """
     found: set[int] = set()
     reached = None
@@ -69,8 +71,9 @@ def ddl_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) -> set
 def landed_windows(
     archive: Archive, relay: RelayLog, from_ts: int, to_ts: int
 ) -> Iterator[WindowRecord]:
-    """The windows that hold commits in (from_ts, to_ts]: of the archive, and behind its end of the
-    relay log. Raises RelayError.
+    """Yield the windows that hold commits in (from_ts, to_ts].
+
+    They are the archive's, and behind its end the relay log's. Raises RelayError.
     """
     reached = from_ts
     for log in (archive.log, relay):
@@ -82,7 +85,7 @@ def landed_windows(
 
 
 def ids_of(table: Table) -> set[int]:
-    """The table's, and its partitions'."""
+    """Return the table's id, and its partitions'."""
     partitions: Sequence[Any] = (table.partition or {}).get("definitions") or ()
     return {table.id, *(int(one["id"]) for one in partitions)}
 

@@ -1,9 +1,7 @@
-"""An older snapshot rolled forward with the archive, by Spark, group of tables by group of tables.
+"""Roll an older snapshot forward with the archive, by Spark, group of tables by group of tables.
 
-Without a database.
-
-What the schema is then, DDL in the archive's windows tells; the rows are computed as for `sluice
-as-of`.
+It needs no database. The schema comes from DDL in the archive's windows; the rows are computed as
+for `sluice as-of`.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ __all__ = [
 ]
 
 ROLL_GROUP_BYTES = 512 << 20
-"""Tables of so many bytes are computed together: each time the changes of all of them are read."""
+"""Bytes of the tables that are computed together: each time the changes of all of them are read."""
 
 QueryTables = Callable[[Sequence[str]], TimeTravelQuery]
 """Tables (names as `tables_as_of` takes them) at the moment of the new snapshot."""
@@ -45,10 +43,10 @@ QueryTables = Callable[[Sequence[str]], TimeTravelQuery]
 def roll_forward_plan(
     name: str, older: ArchiveSnapshot, definitions: SourceSchema, changed: set[int]
 ) -> SnapshotPlan:
-    """The plan of a snapshot `name` as of `definitions`.
+    """Return the plan of a snapshot `name` as of `definitions`.
 
-    `changed`: ids of tables that are other than in the older one. There is a chunk for each table
-    that is computed.
+    `changed`: ids of tables that differ from the older one. There is a chunk for each table that is
+    computed.
     """
     unchanged = unchanged_tables(older, definitions.tables, changed)
     sizes = {table.full_name: table.row_bytes for table in older.tables}
@@ -84,10 +82,10 @@ def roll_forward_plan(
 def definitions_after(
     older: ArchiveSnapshot, windows: Iterable[WindowRecord], ts: int
 ) -> SourceSchema:
-    """The schema at `ts` (TSO): the snapshot's with the DDL behind it.
+    """Return the schema at `ts` (TSO): the snapshot's with the DDL behind it.
 
-    `windows` are those in between, without a hole. Raises BaseError if transactions were left out
-    of them.
+    `windows` are those in between, without a hole. Raises SnapshotError if transactions were left
+    out of them.
     """
     replay = SchemaReplay(
         older.ts,
@@ -125,7 +123,7 @@ def roll_forward(
     """Carries out orders of `sluice.etl.history.snapshots.chunk_writer.chunk_order`.
 
     `on_file` is called with each file that a table gets, `doing` with what is computed. Raises
-    BaseError, AsOfError, relay errors, SparkError.
+    SnapshotError, AsOfError, relay errors, SparkError.
     """
 
     def make(texts: Sequence[str]) -> list[str]:

@@ -76,15 +76,15 @@ log = logging.getLogger("sluice.snapshot")
 
 KIND = "snapshot"
 _MAX_ATTEMPTS = 5
-"""How often the downstream is read anew after a DDL has changed what was to be read."""
+"""How often the downstream is read again after a DDL has changed what was to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotJobSummary:
     """How a run ended.
 
-    `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older snapshots;
-    `copied_rows`, `copied_bytes` (in memory) what was written for it.
+    `snapshot`: its name, "" if it isn't made; `referred`: how many tables' rows lie in older
+    snapshots; `copied_rows`, `copied_bytes` (in memory) what was written for it.
     """
 
     job: str
@@ -129,7 +129,7 @@ class SnapshotJobSummary:
 
 
 def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
-    """What making a snapshot would do, and in `problems` what hinders it.
+    """Return what making a snapshot would do, with what prevents it in `problems`.
 
     Writes nothing. Raises as `PipelineContext`.
     """
@@ -138,9 +138,9 @@ def plan_snapshot(settings: Settings, wish: SnapshotRequest) -> SnapshotPlan:
 
 
 def create_snapshot(settings: Settings, wish: SnapshotRequest, by: str) -> Job:
-    """Write down that a snapshot is to be made; `by` whom it was asked for.
+    """Create the job that makes a snapshot; `by`: the requester.
 
-    Raises as `plan_snapshot`, BaseError for what hinders it.
+    Raises as `plan_snapshot`, SnapshotError for what prevents it.
     """
     with PipelineContext.open(settings) as place:
         chosen = place.chosen(wish)
@@ -155,9 +155,9 @@ def create_snapshot(settings: Settings, wish: SnapshotRequest, by: str) -> Job:
 def run_snapshot(
     settings: Settings, job_id: str, runner: Runner, *, make: MakeFiles | None = None
 ) -> SnapshotJobSummary:
-    """Run a job that `create_snapshot` made, or go on with it, until it is over, or an operator
-    pauses it. `make` is Spark by default. Raises as `plan_snapshot`, JobRunsError, LeaseLostError,
-    SparkError.
+    """Run a job of `create_snapshot`, or continue it, until it is over or an operator pauses it.
+
+    `make` is Spark by default. Raises as `plan_snapshot`, JobRunsError, LeaseLostError, SparkError.
     """
     with PipelineContext.open(settings) as place:
         job = place.jobs.get(job_id)
@@ -231,7 +231,7 @@ class _SnapshotJob:
     def _from_source(self, make: MakeFiles | None) -> ArchiveSnapshot:
         plan = self._plan
         if (found := self._context.snapshots.find(plan.snapshot)) is not None:
-            return found  # by a process that ended before it could say so
+            return found  # by a process that ended before it could record it
         _remove_unfinished(self._context, self._job.id, but=plan.snapshot)
         self._begin(plan.snapshot, plan.refers_to, plan.older)
         with ExitStack() as stack:
@@ -313,7 +313,7 @@ class _SnapshotJob:
             except TableChanged as error:
                 if attempt == _MAX_ATTEMPTS - 1:
                     raise
-                log.warning("the downstream is read anew: %s", error)
+                log.warning("the downstream is read again: %s", error)
         raise AssertionError("unreachable")
 
     def _read_downstream(self, wish: SnapshotRequest) -> ArchiveSnapshot:
@@ -369,9 +369,10 @@ class _SnapshotJob:
         return self._publish(name, plan, tables)
 
     def _check_unchanged(self, ts: int, read: set[int]) -> None:
-        """Raises TableChanged if a DDL may have given a table's name to other rows before these
-        were read: not every such change is seen by the server. What was changed by rows alone was
-        read as it had been.
+        """Raise TableChanged if a DDL may have given a table's name to other rows before the read.
+
+        The server does not report every such change. Rows that were changed without DDL were read
+        as they were at the snapshot.
         """
         reached, touched = self._context.ddl_since(ts)
         if touched is None or touched & read:
@@ -382,10 +383,10 @@ class _SnapshotJob:
     # Both
 
     def _begin(self, name: str, refers_to: tuple[str, ...], older: str) -> None:
-        """`older`: the snapshot by which unchanged tables are known.
+        """Begin the snapshot; `older`: the snapshot by which unchanged tables are known.
 
-        Their files may lie in folders of snapshots that were forgotten: they stay as long as that one
-        is there.
+        Their files may lie in folders of snapshots that were forgotten: they stay as long as that
+        one is there.
         """
         folders = (older, *refers_to) if refers_to else ()
         there = self._context.snapshots.begin(
@@ -394,7 +395,7 @@ class _SnapshotJob:
         if refers_to and older not in there:
             raise SnapshotError(
                 f"the snapshot {older}, which the new one was to refer to, was forgotten meanwhile",
-                hint=f"`sluice jobs cancel {self._job.id}`, and make the snapshot anew",
+                hint=f"`sluice jobs cancel {self._job.id}`, and make the snapshot again",
             )
 
     def _publish(

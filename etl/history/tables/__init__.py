@@ -1,7 +1,7 @@
-"""What is known of each table: rows, changes, verification, and what DDL made of it.
+"""Show what is known of each table: rows, changes, verification, and schema changes.
 
-For people; nothing here needs Spark, and a source that doesn't answer is named beside what the
-others say.
+For people; nothing here needs Spark, and a source that doesn't answer is named beside the others'
+answers.
 """
 
 from sluice.etl.history.tables.catalog import (

@@ -1,5 +1,6 @@
-"""All tables of a pipeline in one list, under their names upstream: what was counted, what was
-verified, and what the downstream has.
+"""List all tables of a pipeline under their names upstream.
+
+With each what was counted, what was verified, and what the downstream has.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["SORTS", "TableCatalog", "TableInfo", "TableSelection", "read_table_c
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """`target`: its name downstream.
+    """A table in the list; `target`: its name downstream.
 
-    `replica` None: it isn't there, or nobody knows. `problem`: why it goes nowhere.
+    `replica` None: it doesn't exist, or that is unknown. `problem`: why it goes nowhere.
     """
 
     name: str
@@ -55,7 +56,7 @@ SORTS: Mapping[str, Callable[[TableInfo], tuple[object, ...]]] = {
     "verified": lambda one: (one.verified.at_ms if one.verified else 0,),
     "differences": lambda one: (one.verified.differences if one.verified else -1, one.differs),
 }
-"""By what a list can be sorted."""
+"""The sort orders of a list."""
 
 
 _KIND_FILTERS: Mapping[str, Callable[[TableInfo], bool]] = {
@@ -66,8 +67,10 @@ _KIND_FILTERS: Mapping[str, Callable[[TableInfo], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableSelection:
-    """Tables whose names hold every word of `words`, of `only` a kind: "" (all), differs,
-    unverified. `sort`: of SORTS, the largest first if `down`; `offset`, `limit`: the page.
+    """A selection of tables by name, kind, order and page.
+
+    Names hold every word of `words`, of `only` a kind: "" (all), differs, unverified. `sort`: of
+    SORTS, the largest first if `down`; `offset`, `limit`: the page.
     """
 
     words: str = ""
@@ -86,11 +89,11 @@ class TableCatalog:
     errors: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, name: str) -> TableInfo | None:
-        """The table of that full name."""
+        """Return the table of that full name."""
         return next((table for table in self.tables if table.name == name), None)
 
     def select(self, wanted: TableSelection) -> tuple[list[TableInfo], int]:
-        """A page of those that are selected, and how many are."""
+        """Return a page of the selected tables, and how many are selected."""
         words = wanted.words.lower().split()
         found = [one for one in self.tables if all(word in one.name.lower() for word in words)]
         if wanted.only:
@@ -101,7 +104,7 @@ class TableCatalog:
 
 
 def read_table_catalog(settings: Settings, replica: DownstreamTables) -> TableCatalog:
-    """What is known now. Raises nothing that a source has to do with: see `TableCatalog.errors`."""
+    """Read the catalog. Failures of a source are in `TableCatalog.errors`, not raised."""
     errors = {"downstream": replica.problem} if replica.problem else {}
     relay = settings.open_relay()
     counts = _answer_or_note(
@@ -153,8 +156,9 @@ def _table_info(
 def _downstream_alone(
     settings: Settings, replica: DownstreamTables, known: Iterable[TableInfo]
 ) -> Iterable[TableInfo]:
-    """Tables of the downstream of which nothing was counted or verified yet, and that may be this
-    pipeline's: they keep their names, so what is there is what it is called upstream.
+    """Yield downstream tables that may be this pipeline's, and were not counted or verified yet.
+
+    They keep their names, so a table has the same name upstream.
     """
     if not isinstance(settings.target, Downstream):
         return

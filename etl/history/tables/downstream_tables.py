@@ -1,6 +1,7 @@
-"""The downstream's tables as its information_schema counts them: asked in the background, now and
-then, since a server with ten thousand tables takes its time, and one that is away mustn't keep
-anybody waiting.
+"""Read the downstream's tables from its information_schema, in the background.
+
+It is read now and then: a server with ten thousand tables takes its time, and one that is away must
+not keep callers waiting.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class DownstreamTableSize:
 
 
 Tables = Mapping[tuple[str, str], DownstreamTableSize]
-"""By schema and name in lower case."""
+"""The tables by schema and name in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class DownstreamTables:
 
 
 def read_tables(downstream: Downstream) -> Tables:
-    """What its information_schema says. Raises DownstreamError."""
+    """Read the tables from the server's information_schema. Raises DownstreamError."""
     session = MySQLSession(
         replace(downstream, connect_timeout_s=_CONNECT_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S)
     )

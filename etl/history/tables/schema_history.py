@@ -67,8 +67,10 @@ class TableSchemaHistory:
 def table_schema_history(
     past: HistoryLog, name: str, until: int, patience: TimeBudget | None = None
 ) -> TableSchemaHistory:
-    """What DDL through `until` (TSO) made of the table of that full name, as far back as patience
-    reaches, MOST changes at most. Raises relay errors.
+    """Return the schema changes of a table (full name) through `until` (TSO).
+
+    As far back as the time budget `patience` reaches, MAX_CHANGES changes at most. Raises relay
+    errors.
     """
     patience = patience or TimeBudget()
     found = TableSchemaHistory(name, min(until, past.last))
@@ -97,7 +99,7 @@ def _look_through(window: WindowRecord, until: int, found: TableSchemaHistory) -
 def _describe(
     schema: RecordedSchema, tables: SchemaTimeline, window: WindowRecord, found: TableSchemaHistory
 ) -> None:
-    """The table as the window leaves it, if it is in it."""
+    """Describe the table as the window leaves it, if it is in it."""
     known = (schema.tables, *(ddl.effect.tables for ddl in schema.ddls))
     ids = {
         i for each in known for i, *place in names_by_id(each) if full_name(*place) == found.name
@@ -125,9 +127,9 @@ def _apply_ddl(ddl: DdlJob, tables: SchemaTimeline, found: TableSchemaHistory) -
 
 
 def _sides(ddl: DdlJob, then: Mapping[int, Table], name: str) -> tuple[Table | None, Table | None]:
-    """The table that has the name behind the DDL, as it was and as it is.
+    """Return the table that has the name behind the DDL, as it was and as it is.
 
-    Or that had it, and is gone.
+    Or the one that had it, and is gone.
     """
     before, after = None, None
     for table_id, new in ddl.effect.tables.items():

@@ -77,10 +77,10 @@ def dry_run(
     reverses: Sequence[InverseChanges],
     limit: int = 100,
 ) -> DryRun:
-    """What would conflict if the transaction were taken back now, as far as the replica has come.
+    """Return what would conflict if the transaction were taken back now, judged by the replica.
 
-    Raises UndoError if it is no database or isn't there yet, DownstreamError, CheckpointError,
-    RouteError.
+    The replica is as far as it has come. Raises UndoError if it is no database or isn't there yet,
+    DownstreamError, CheckpointError, RouteError.
     """
     target = settings.target
     if not isinstance(target, Downstream):
@@ -133,7 +133,7 @@ def _check_table(
 class _Condition:
     """SQL that is true for `count` rows if all is well.
 
-    `row` says which row of the images it is about.
+    `row`: the row of the images that it is about.
     """
 
     sql: bytes
@@ -205,9 +205,7 @@ class _TableCheck:
                 yield self._conflict(images, wrong.row, KEY_TAKEN)
 
     def _rows_to_delete(self, key: Sequence[Column]) -> dict[bytes, bytes]:
-        """Of the rows that make room when the transaction is taken back: their conditions, negated,
-        by their keys'.
-        """
+        """Return the negated conditions of rows that make room on undo, by key condition."""
         found: dict[bytes, bytes] = {}
         for images in (self._reverse.left, self._reverse.after):
             wholes = self._sql.conditions(images)
@@ -221,7 +219,7 @@ class _TableCheck:
         return found
 
     def _equal(self, key: Sequence[Column], images: Images, rows: np.ndarray) -> list[bytes | None]:
-        """A condition a row: equal as a unique key of the downstream sees it.
+        """Return a condition a row: equal as a unique key of the downstream compares.
 
         None where the key has a NULL.
         """

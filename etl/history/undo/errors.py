@@ -14,7 +14,7 @@ class UndoError(RequestError, ValueError):
 
 
 def restore_hint(commit_ts: int, table: str = "") -> str:
-    """The way out by a restore: the moment before a commit, of one table (its full name) or all."""
+    """Return the hint to restore the moment before a commit, of one table (full name) or all."""
     of = f" --table {shlex.quote(table)}" if table else ""
     return (
         "restore the moment before it beside what is there, and take the rows from it: `sluice"

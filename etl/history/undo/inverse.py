@@ -1,9 +1,8 @@
-"""What takes the changes of one table back: rows that go, rows that come again, rows that become
-what they were.
+"""Invert the changes of one table: rows to delete, rows to insert again, rows to change back.
 
 Changes of one row count together, so a row that was changed several times in the transaction is
-looked at once, and what it did not change in the end isn't touched. Rows that hold each other's
-unique values (a swap) can't be updated one after the other: they go, and come again.
+handled once, and what it did not change in the end isn't touched. Rows that hold each other's
+unique values (a swap) can't be updated one after the other: they are deleted, and inserted again.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class InverseChanges:
 
 
 def invert_changes(touched: TouchedTable) -> InverseChanges:
-    """Raises UndoError, BrokenHistoryError and RowDecodeError."""
+    """Invert a table's changes. Raises UndoError, BrokenHistoryError and RowDecodeError."""
     table = touched.then
     changes = RawChanges.from_table(touched.changes)
     old, new = decode(table, changes.kinds, changes.rows)
@@ -89,13 +88,13 @@ def _effect(table: Table, kinds: np.ndarray, old: Images, new: Images) -> NetEff
 
 
 def _images_reversed(images: Images, places: np.ndarray) -> Images:
-    """The images at these places, the last one first."""
+    """Return the images at these places, the last one first."""
     index = pa.array(places[::-1], pa.int64())
     return {name: array.take(index) for name, array in images.items()}
 
 
 def _conflicting_updates(table: Table, before: Images, after: Images) -> np.ndarray:
-    """Which of the kept rows can't get a unique value back while another one holds it (bool mask)."""
+    """Return which kept rows can't get a unique value back while another holds it (bool mask)."""
     count = len(next(iter(after.values())))
     found = np.zeros(count, bool)
     everything = np.arange(count)
@@ -114,9 +113,9 @@ def _conflicting_updates(table: Table, before: Images, after: Images) -> np.ndar
 
 
 def _unique_keys(table: Table) -> list[tuple[tuple[str, ...], bool]]:
-    """The columns of all unique keys, () for one over what isn't in the rows.
+    """Return the columns of all unique keys, () for one over what isn't in the rows.
 
-    And whether values are equal for the key exactly when their bytes are.
+    With each whether values are equal for the key exactly when their bytes are.
     """
     stored = {column.name: column for column in table.stored_columns}
     keys: list[tuple[tuple[str, ...], bool]] = []

@@ -12,18 +12,18 @@ from sluice.etl.history.undo.transaction import PastTransaction
 from sluice.tidb import tso
 
 _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-"""As rows were written with: zero ids and zero dates are what they say."""
+"""The mode that rows were written with: zero ids and zero dates are kept as they are."""
 
 
 def for_upstream(reverses: Sequence[InverseChanges]) -> list[TableUndoSql]:
-    """The tables under the names that they have in TiDB now."""
+    """Return the tables under the names that they have in TiDB now."""
     return [TableUndoSql(reverse, reverse.touched.now, exact_floats=True) for reverse in reverses]
 
 
 def script(transaction: PastTransaction, tables: Sequence[TableUndoSql]) -> Iterator[bytes]:
-    """Line by line, or statement by statement.
+    """Yield the script line by line, or statement by statement.
 
-    It ends without COMMIT: who runs it compares two numbers first. Nothing that comes from rows or
+    It ends without COMMIT: the operator compares two numbers first. Nothing that comes from rows or
     names stands in a comment as it is.
     """
     reverses = [table.reverse for table in tables]

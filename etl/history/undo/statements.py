@@ -155,7 +155,7 @@ class TableUndoSql:
         )
 
     def has_enum_without_element(self) -> bool:
-        """Whether a value is put back that servers take with a warning only: TiDB's ENUM index 0."""
+        """Return whether a value is put back that causes a warning: TiDB's ENUM index 0."""
         return any(
             pc.any(pc.equal(images[column.name], "")).as_py()
             for column in self.writable

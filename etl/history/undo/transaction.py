@@ -1,5 +1,6 @@
-"""One past transaction, read from the archive or the relay log, and its tables as they were and as
-they are.
+"""Read one past transaction from the archive or the relay log.
+
+With it its tables as they were and as they are.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _MAX_STATEMENT_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class TouchedTable:
-    """A table of the transaction: as it was `then`, as it is `now`, and its changes in PART_SCHEMA,
-    in order.
+    """A table of the transaction.
+
+    It is given as it was `then`, as it is `now`, and with its changes in PART_SCHEMA, in order.
     """
 
     then: Table
@@ -51,9 +53,10 @@ class PastTransaction:
 def read_transaction(
     past: HistoryLog, commit_ts: int, globs: Iterable[str] = (), start_ts: int = 0
 ) -> PastTransaction:
-    """The transaction that was committed at `commit_ts` (and began at `start_ts` unless that is 0),
-    and of its tables those whose name then fits a glob. Raises UndoError for what can't be taken
-    back, relay errors.
+    """Read the transaction that was committed at `commit_ts`, and began at `start_ts` unless 0.
+
+    Of its tables those whose name then fits a glob. Raises UndoError for what can't be taken back,
+    relay errors.
     """
     window, changes = _changes(past, commit_ts, start_ts)
     ids = changes["table_id"].to_numpy()
@@ -109,7 +112,7 @@ def _changes(past: HistoryLog, commit_ts: int, start_ts: int) -> tuple[WindowRec
 def _one_of(
     window: WindowRecord, changes: pa.Table, commit_ts: int, start_ts: int
 ) -> pa.Table | None:
-    """The changes of the one transaction that is asked for. Raises UndoError."""
+    """Return the changes of the one requested transaction. Raises UndoError."""
     ddls = {
         ddl.start_ts: ddl
         for ddl in RecordedSchema.from_window(window).ddls
@@ -154,7 +157,7 @@ def _ddl_error(ddl: DdlJob) -> UndoError:
 
 
 def _check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, Table]) -> None:
-    """Raises UndoError for changes that were made by a definition before DDL that moved rows."""
+    """Raise UndoError for changes by a definition from before DDL that moved rows."""
     oldest = int(np.min(changes["schema_version"].to_numpy()))
     for move in schema.moved:
         ids = move.before.keys() | move.effect.tables.keys()
@@ -169,9 +172,9 @@ def _check_not_moved(schema: RecordedSchema, changes: pa.Table, then: dict[int, 
 def _as_they_are(
     past: HistoryLog, commit_ts: int, then: dict[int, Table]
 ) -> dict[int, tuple[Table, tuple[Column, ...]]]:
-    """The tables at the end of what has landed, each with its new columns.
+    """Return the tables at the end of what has landed, each with its new columns.
 
-    Raises UndoError if rows of one of them can't be told from the transaction's any more.
+    Raises UndoError if rows of one of them can't be separated from the transaction's any more.
     """
     now = dict(then)
     for stretch in past.ranges(commit_ts, past.last):

@@ -1,6 +1,4 @@
-"""Past windows of the relay log, applied again: to another sink, or to rows of the running
-downstream.
-"""
+"""Apply past windows of the relay log again, to another sink or to rows of the downstream."""
 
 from sluice.etl.verify.reapply.errors import ReplayRangeError
 from sluice.etl.verify.reapply.plan import ReplayPlan, make_replay_plan

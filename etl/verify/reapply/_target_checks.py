@@ -1,5 +1,6 @@
-"""Whether past windows may be applied to a database: its tables have to be as of the range's
-beginning, and nobody else may be replicating there.
+"""Check whether past windows may be applied to a database.
+
+Its tables have to be as of the range's beginning, and no other process may be replicating there.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _COLUMNS = (
 
 
 class JobCheckpointGuard:
-    """Admits the checkpoint row of a database in which only this job writes, see
-    `sluice.etl.downstream.sinks.sink.CheckpointGuard`.
+    """Admit the checkpoint row of a database in which only this job writes.
+
+    See `sluice.etl.downstream.sinks.sink.CheckpointGuard`.
     """
 
     def __init__(self, job: str, since: int) -> None:
@@ -37,8 +39,9 @@ class JobCheckpointGuard:
         self._since = since
 
     def check_checkpoint(self, found: Checkpoint | None) -> None:
-        """Raises ReapplyError if the row is neither this job's nor exactly at the range's
-        beginning.
+        """Check that the row is this job's, or exactly at the range's beginning.
+
+        Raises ReplayRangeError.
         """
         if (
             found is not None
@@ -49,7 +52,7 @@ class JobCheckpointGuard:
 
 
 def owner_of(job: str) -> str:
-    """What the checkpoint row says of who wrote it."""
+    """Return the owner that a job writes into the checkpoint row."""
     return f"job {job}"
 
 
@@ -75,8 +78,10 @@ def checkpoint_of_job(target: Downstream, cluster_id: int, job: str) -> Checkpoi
 def target_problems(
     pipeline: Settings, own: Settings, found: ReplayWindows, since: int
 ) -> list[str]:
-    """Why the range can't be applied to the database of `own`, which are the pipeline's settings
-    with another downstream; nothing is written. Raises DownstreamError.
+    """Return why the range can't be applied to the database of `own`.
+
+    `own` are the pipeline's settings with another downstream. Nothing is written. Raises
+    DownstreamError.
     """
     target = own.downstream
     with open_session(target) as session:
@@ -87,8 +92,8 @@ def target_problems(
         lock = CheckpointTable.from_settings(session, target, found.cluster_id).writer_lock()
         if (holder := lock.holder(session)) is not None:
             told.append(
-                f"somebody replicates to {session.address} in connection {holder[0]}: stop that"
-                " pipeline, or the job"
+                f"another process replicates to {session.address} in connection {holder[0]}: stop"
+                " that pipeline, or the job"
             )
         if checkpoint is not None and (problem := why_not_at(checkpoint, since)):
             told.append(f"{session.address}: {problem}")
@@ -100,7 +105,7 @@ def target_problems(
 
 
 def target_note(own: Settings, cluster_id: int, since: int) -> str:
-    """What is to be said of as of when the database is. Raises DownstreamError."""
+    """Return a note on the timestamp of the database. Raises DownstreamError."""
     with open_session(own.downstream) as session:
         if _checkpoint(session, own.downstream, cluster_id) is None:
             return (
@@ -143,7 +148,7 @@ def _same_server_problems(pipeline: Settings, own: Settings, found: ReplayWindow
 
 
 def _databases(settings: Settings, found: ReplayWindows) -> set[str]:
-    """The databases downstream that the range's tables go to, in lower case."""
+    """Return the databases downstream that the range's tables go to, in lower case."""
     names = set()
     for table in found.tables.values():
         if settings.filters.wants_table(table.schema_name, table.name):

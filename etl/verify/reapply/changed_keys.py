@@ -1,5 +1,6 @@
-"""The rows that a stretch of windows touches, table by table, as they are at its end and at any
-later timestamp.
+"""Collect the rows that a range of windows changes, by table.
+
+They are given as they are at the range's end and at any later timestamp.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ChangedKeys:
 
     @property
     def tables(self) -> dict[int, Table]:
-        """The tables of which rows are touched, by id, as they are upstream where it has come to."""
+        """Return the tables with changed rows, by id, as of the position reached upstream."""
         return {table_id: self._schema.tables[table_id] for table_id in self._rows}
 
     @property
@@ -62,10 +63,10 @@ class ChangedKeys:
         return self._at
 
     def collect(self, gone_through: Callable[[int], None] = lambda ts: None) -> None:
-        """Find what is touched; `gone_through` is told how far (TSO) it has come, and may raise.
+        """Collect the changed rows; `gone_through` is called with each TSO reached, and may raise.
 
-        Raises ReapplyError for what can't be brought like this, ChangeError, relay errors, and what
-        preparing raises.
+        Raises ReplayRangeError for what can't be repaired like this, ChangeError, relay errors, and
+        what preparing raises.
         """
         for hi in self._advance_through(self._until, self._rows):
             gone_through(hi)
@@ -83,13 +84,14 @@ class ChangedKeys:
             pass
 
     def rows(self, table_id: int) -> pa.Table:
-        """Of every key that is touched the newest image where `gather` ended, see
-        `sluice.etl.changes.write_plans.latest_images`.
+        """Return each changed key's newest image where `collect` ended.
+
+        See `sluice.etl.changes.write_plans.latest_images`.
         """
         return self._rows[table_id].rows
 
     def current(self, table_id: int, rows: pa.Table) -> pa.Table:
-        """Some of `rows` as they are where it has come to."""
+        """Return some of `rows` as they are at the position reached."""
         later = self._later.get(table_id)
         return merged_with_later(self._schema.tables[table_id], rows, later.rows) if later else rows
 
@@ -113,16 +115,16 @@ class ChangedKeys:
         table = self._schema.tables[table_id]
         if not lookup_key_columns(table):
             raise ReplayRangeError(
-                f"{table.full_name} has no key: which of its rows were touched can't be told. Copy"
+                f"{table.full_name} has no key: which of its rows were touched is unknown. Copy"
                 f" it again: `sluice backfill --table {shlex.quote(table.full_name)}`"
             )
         with pa.ipc.open_stream(payload) as reader:
             into.setdefault(table_id, LatestRows(table)).add(reader.read_all())
 
     def _follow(self, schema: RecordedSchema, ts: int) -> None:
-        """Know the tables as they are behind a window, through `ts`.
+        """Follow the tables' definitions behind a window, through `ts`.
 
-        Raises ReapplyError if rows have changed without a change of theirs in the log.
+        Raises ReplayRangeError if rows have changed without a change in the log.
         """
         self._schema.enter(schema)
         for move in schema.moved:

@@ -6,4 +6,4 @@ from sluice.errors import RequestError
 
 
 class ReplayRangeError(RequestError):
-    """It can't be done as it was asked for; says why and what can. Nothing has changed."""
+    """An impossible request that changed nothing; the message has the reason and a way out."""

@@ -1,8 +1,8 @@
-"""Past windows go to another sink, exactly once, beside the running pipeline.
+"""Apply past windows to another sink, exactly once, beside the running pipeline.
 
-Where it goes on is what the sink itself says, as in replication. What else is kept is that the job
-needs its windows: nothing that lies beyond where it is gets removed from the relay log, until it is
-over.
+The sink itself holds the position to continue from, as in replication. Beside it only the job's
+need for its windows is recorded: nothing that lies beyond its position gets removed from the relay
+log, until the job is over.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ReplayIntoSink:
         self._stop = threading.Event()
 
     def run(self, prepare: Prepare | None) -> ReplaySummary:
-        """Until it is through, or somebody orders it to end; says how it ended.
+        """Run until the range is applied, or an operator stops it; return how it ended.
 
         Raises as `run_reapply`.
         """
@@ -103,7 +103,7 @@ class ReplayIntoSink:
         return self._end(done)
 
     def _end(self, done: ApplySummary) -> ReplaySummary:
-        """Say how it ended."""
+        """Record and return how it ended."""
         request = self._request
         summary = ReplaySummary(
             self._job.id,
@@ -135,9 +135,9 @@ class ReplayIntoSink:
         return summary
 
     def _begin(self) -> ReplayTarget:
-        """The sink, free for this job, with windows that stay.
+        """Return the sink, free for this job, with its windows pinned.
 
-        Raises ReapplyError, RelayGapError.
+        Raises ReplayRangeError, RelayGapError.
         """
         request, name = self._request, consumer_of(self._job.id)
         noted = self._consumers.positions().get(name)
@@ -162,7 +162,7 @@ class ReplayIntoSink:
         return other
 
     def _check_target(self, at: int) -> None:
-        """Raises RelayGapError if windows are gone that come next."""
+        """Raise RelayGapError if the windows that come next are gone."""
         first = self._relay.first()
         if at < self._request.until and (first is None or first.lo > at):
             held = f"begins at {tso.text(first.lo)}" if first else "is empty"
@@ -176,7 +176,7 @@ class ReplayIntoSink:
             )
 
     def _count(self, at: int) -> None:
-        """Say how much there is to do, and what of it lies before `at`."""
+        """Record how much there is to do, and what of it lies before `at`."""
         request = self._request
         kept = self._job.plan()
         left = (

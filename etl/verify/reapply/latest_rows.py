@@ -1,5 +1,6 @@
-"""The rows of one table as a stretch of windows leaves them: of each key that was touched its
-newest image, or that it is gone.
+"""Hold one table's rows as a range of windows leaves them.
+
+Each changed key has its newest image, or is marked as deleted.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class LatestRows:
         self._waiting = 0
 
     def add(self, images: pa.Table) -> None:
-        """Images as `sluice.etl.changes.write_plans.latest_images` gives them, later than all that
-        were added.
+        """Add images that are later than all that were added.
+
+        They are as `sluice.etl.changes.write_plans.latest_images` returns them.
         """
         self._parts.append(images)
         self._waiting += images.num_rows
@@ -77,8 +79,9 @@ def merged_with_later(table: Table, rows: pa.Table, later: pa.Table) -> pa.Table
 
 
 def condition_of(table: Table, rows: pa.Table) -> str:
-    """SQL that is true for the rows with these keys, and says the same upstream and downstream:
-    text is compared byte for byte.
+    """Return SQL that is true for the rows with these keys, alike upstream and downstream.
+
+    Text is compared byte for byte.
     """
     key = lookup_key_columns(table)
     arrays = [_single_value(rows[column.name]) for column in key]
@@ -89,7 +92,7 @@ def condition_of(table: Table, rows: pa.Table) -> str:
 
 
 def write_loads(storage: Storage, table: Table, rows: pa.Table, path: str) -> tuple[LoadFile, ...]:
-    """The rows that aren't gone, as files whose names begin with `path`. Raises OSError."""
+    """Write the rows that aren't deleted to files with the name prefix `path`. Raises OSError."""
     there = rows.filter(pc.invert(rows[DELETED_MARKER])).combine_chunks()
     columns = {column.name: _single_value(there[column.name]) for column in table.stored_columns}
     return (

@@ -21,9 +21,11 @@ _MAX_DDLS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """`transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows
-    that any wanted table changes in: at most so much is to be done. `ddls`: each as its commit
-    timestamp, its time and its statement.
+    """The plan of a reapply.
+
+    `transactions`, `changes` and `bytes` (of the relay log's files) are those of the windows that
+    any wanted table changes in: an upper bound of the work. `ddls`: each as its commit timestamp,
+    its time and its statement.
     """
 
     since: int
@@ -60,7 +62,7 @@ class ReplayPlan:
 
 
 def make_replay_plan(settings: Settings, request: ReplayRequest) -> ReplayPlan:
-    """What the request comes to, and in `problems` what hinders it.
+    """Return the request's plan, with what prevents it in `problems`.
 
     Nothing is written. Raises SettingsError, DownstreamError, KafkaUnavailableError, ApplyError,
     relay errors and OSError.

@@ -1,6 +1,4 @@
-"""A repair with all that belongs to it: what hinders it, and a run of the job from its begin to its
-end.
-"""
+"""Check and run a repair job, from its begin to its end."""
 
 from __future__ import annotations
 
@@ -44,13 +42,13 @@ from sluice.tidb.table_name import full_name
 
 
 def latest_rows_options(settings: Settings, request: ReplayRequest) -> PrepareOptions:
-    """How windows are prepared for a repair: under the upstream's names, and all kinds of changes."""
+    """Return how windows are prepared for a repair: upstream names, and all kinds of changes."""
     own = request.settings(settings)
     return PrepareOptions(WRITE_PLAN, filters=own.filters, ignored_ts=own.ignored_ts)
 
 
 def repaired_tables(settings: Settings, request: ReplayRequest) -> tuple[str, ...]:
-    """The tables downstream that the request is about. Raises RouteError, relay errors."""
+    """Return the downstream tables of the request. Raises RouteError, relay errors."""
     own = request.settings(settings)
     found = inspect_range(settings.open_relay(), request.since, request.until, own.filters)
     goals = (own.routes.target(table.schema_name, table.name) for table in found.tables.values())
@@ -58,13 +56,13 @@ def repaired_tables(settings: Settings, request: ReplayRequest) -> tuple[str, ..
 
 
 def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWindows) -> list[str]:
-    """What hinders a repair, beside what the range itself has. Raises DownstreamError."""
+    """Return what prevents a repair, beside the range's own problems. Raises DownstreamError."""
     if not isinstance(settings.target, Downstream):
         return ["[downstream] is no database: name another place with --to"]
     if not request.tables:
         return [
-            "which tables? --table SCHEMA.TABLE says whose rows are repaired; or name another place"
-            " with --to"
+            "which tables? Name those to repair with --table SCHEMA.TABLE, or another place with"
+            " --to"
         ]
     relay = settings.open_relay()
     told = [
@@ -88,7 +86,7 @@ def repair_problems(settings: Settings, request: ReplayRequest, found: ReplayWin
 
 
 def repair_notes(settings: Settings) -> list[str]:
-    """What to know before a repair begins. Raises relay errors."""
+    """Return what to know before a repair begins. Raises relay errors."""
     return [
         f"{failure.what} has stopped: {failure.said}. Rows are written while it runs: begin the"
         " repair, then have it go on"
@@ -106,7 +104,7 @@ def _why_not_repairable(settings: Settings, table: Table) -> str:
     name, filters = table.full_name, settings.filters
     again = f"copy it again: `sluice backfill --table {shlex.quote(name)}`"
     if not lookup_key_columns(table):
-        return f"{name} has no key: which of its rows were touched can't be told; {again}"
+        return f"{name} has no key: which of its rows were touched is unknown; {again}"
     if filters.ignored_row_kinds(table.schema_name, table.name) or filters.may_keep_rows(
         table.schema_name, table.name
     ):
@@ -123,9 +121,10 @@ def _why_not_repairable(settings: Settings, table: Table) -> str:
 
 
 def run_repair(settings: Settings, job: Job, run: JobRun, prepare: Prepare | None) -> ReplaySummary:
-    """Do it, or go on with it.
+    """Run a repair, or continue it.
 
-    `prepare`: as `latest_rows_options` say; Spark by default. Raises as" " `RowRepair.work`.
+    `prepare`: with the options of `latest_rows_options`; Spark by default. Raises as
+    `RowRepair.work`.
     """
     request, relay = ReplayRequest.from_json(job.spec.asked), settings.open_relay()
     began, to = time.monotonic(), downstream_name(settings.target)

@@ -35,9 +35,10 @@ class ReplayRequest:
         return not self.target
 
     def settings(self, pipeline: Settings) -> Settings:
-        """The pipeline's settings as they are for this: with the other downstream and its rules,
-        these tables only, and one session that writes. A repair has them as they are, but for these
-        tables. Raises SettingsError.
+        """Return the pipeline's settings with the other downstream and its rules.
+
+        Only these tables are wanted, and one session writes. For a repair only the tables are
+        narrowed. Raises SettingsError.
         """
         if self.is_repair:
             return replace(pipeline, filters=only_tables(pipeline.filters, self.tables))
@@ -58,5 +59,5 @@ class ReplayRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         return cls(**{**document, "tables": tuple(document["tables"])})

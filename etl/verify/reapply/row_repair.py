@@ -1,6 +1,7 @@
-"""Rows that a past range of windows touched become in the running downstream what they are
-upstream, from the relay log alone: chunk after chunk of their keys, each written when the
-checkpoint is exactly where it is as of.
+"""Repair rows of the running downstream that a past range of windows changed.
+
+They become what they are upstream, from the relay log alone: chunk after chunk of their keys, each
+written when the checkpoint is exactly at the chunk's timestamp.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class RowRepair:
     def work(self) -> None:
         """Until every touched key is done.
 
-        Raises StopRequested, ReapplyError, LeaseLostError, BackfillError, and what preparing and
-        the clients of PD and of the downstream raise.
+        Raises StopRequested, ReplayRangeError, LeaseLostError, BackfillError, and what preparing
+        and the clients of PD and of the downstream raise.
         """
         for made in self._scheduler.orphaned():
             self._result(made)
@@ -102,7 +103,7 @@ class RowRepair:
         self.release()
 
     def release(self) -> None:
-        """Changes to the tables are checked again."""
+        """End the repair: changes to the tables are checked again."""
         self._relay.aligned_chunks.mended(self._job)
 
     def _progress(self, table: Table) -> TableProgress:
@@ -184,7 +185,7 @@ class RowRepair:
         self._run.check()
         if seconds > _WAIT_LOG_DELAY_S:
             self._run.doing(
-                "waiting for landing and applying to come to a chunk: `sluice status` tells"
+                "waiting for landing and applying to come to a chunk: `sluice status` shows them"
             )
             self._run.check_order()
 
@@ -197,8 +198,8 @@ class RowRepair:
         if self._attempts >= _MAX_ATTEMPTS:
             raise ReplayRangeError(
                 f"{table.full_name}: a chunk came to nothing {_MAX_ATTEMPTS} times: applying didn't"
-                " wait for it, or the table changed. The log of the task that applies says why;"
-                " then go on with the job"
+                " wait for it, or the table changed. The log of the task that applies has the"
+                " reason; then go on with the job"
             )
         time.sleep(min(0.05 * 2**self._attempts, 2.0))
 
@@ -246,6 +247,6 @@ class _ProgressFile:
         self._storage.replace(self._path, json.dumps(self._known).encode() + b"\n")
 
     def _sum(self, table: Table, rows: pa.Table, done: int) -> int:
-        """A checksum of the last keys that are done."""
+        """Return a checksum of the last keys that are done."""
         last = rows.slice(max(0, done - CHUNK_ROWS), min(done, CHUNK_ROWS))
         return zlib.crc32(condition_of(table, last).encode())

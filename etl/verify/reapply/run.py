@@ -29,10 +29,10 @@ from sluice.relay.retention import Consumers
 
 
 def create_or_resume(settings: Settings, request: ReplayRequest, by: str) -> Job:
-    """The job that does this: the one that was asked for the same and isn't over, else a new one.
+    """Return the unfinished job with the same request, else a new one.
 
-    Nothing is done yet. Raises ReapplyError for what hinders a new one, JobOverlapError if another
-    job writes there, and as `make_replay_plan`.
+    Nothing is done yet. Raises ReplayRangeError for what prevents a new one, JobOverlapError if
+    another job writes there, and as `make_replay_plan`.
     """
     relay = settings.open_relay()
     jobs = Jobs.for_pipeline(relay)
@@ -55,13 +55,14 @@ def run_reapply(
     prepare: Prepare | None = None,
     on_progress: Callable[[JobCounts, TableProgress], None] = lambda done, of: None,
 ) -> ReplaySummary:
-    """Do what the job was asked for, or go on with it, until it is through or somebody ordered it
-    to pause or to be cancelled. `on_progress` is told what this process has done of how much,
-    behind what is durable; it may raise to end it there. `prepare` is Spark by default, see
-    `preparation`.
+    """Run the job, or continue it, until it is done or an operator pauses or cancels it.
 
-    Raises ReapplyError for what hinders it, SettingsError, JobRunsError, JobError, LeaseLostError,
-    and as `sluice.etl.apply.apply_range` or `sluice.etl.verify.reapply.row_repair.RowRepair.work`.
+    `on_progress` is called with what this process has done, and with the total, behind what is
+    durable; it may raise to end it there. `prepare` is Spark by default, see `preparation`.
+
+    Raises ReplayRangeError for what prevents it, SettingsError, JobRunsError, JobError,
+    LeaseLostError, and as `sluice.etl.apply.apply_range` or
+    `sluice.etl.verify.reapply.row_repair.RowRepair.work`.
     """
     with job.run(runner) as run:
         if ReplayRequest.from_json(job.spec.asked).is_repair:
@@ -70,10 +71,10 @@ def run_reapply(
 
 
 def cancel_reapply(settings: Settings, job: Job, runner: Runner) -> str:
-    """Give up a job that no process runs: its windows may go.
+    """Cancel a job that no process runs: its windows may go.
 
-    What it has written stays; says so. Raises JobRunsError, JobError, LeaseLostError, RelayError,
-    OSError.
+    What it has written stays, as the returned text states. Raises JobRunsError, JobError,
+    LeaseLostError, RelayError, OSError.
     """
     relay = settings.open_relay()
     consumers = Consumers(relay)

@@ -23,8 +23,8 @@ class ReplaySummary:
     seconds: float
     warnings: tuple[str, ...] = ()
     repaired: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of a repair, by table: how many `rows` were looked at, how many of them were the `same`,
-    `inserted`, `replaced`, `deleted`.
+    """A repair's row counts by table: `rows` compared, of them the `same`, `inserted`, `replaced`,
+    `deleted`.
     """
 
     is_repair: bool = False
@@ -36,5 +36,5 @@ class ReplaySummary:
 
 
 def consumer_of(job: str) -> str:
-    """Under which name a job says which windows it needs, see `sluice.relay.retention`."""
+    """Return the consumer name by which a job pins its windows, see `sluice.relay.retention`."""
     return f"job-{job}"

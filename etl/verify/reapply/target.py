@@ -1,5 +1,7 @@
-"""The sink that past windows go to: whether it is free for them, how far the job is there, and how
-it is opened. Never the running pipeline's, and never one in which somebody else's transactions are.
+"""Open the sink that past windows go to.
+
+Check whether it is free for them, and how far the job is there. It is never the running pipeline's,
+and never one with another writer's transactions.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from sluice.etl.verify.reapply.window_range import ReplayWindows
 
 
 class ReplayTarget:
-    """The downstream of `own`, which are the settings of the running `pipeline` but for that and
-    the rules; `since` (TSO) is where the range begins.
+    """The downstream of `own`.
+
+    `own` are the settings of the running `pipeline` but for the downstream and its rules; `since`
+    (TSO) is where the range begins.
     """
 
     def __init__(self, pipeline: Settings, own: Settings, cluster_id: int, since: int) -> None:
@@ -27,7 +31,7 @@ class ReplayTarget:
         self._since = since
 
     def begun(self, job: str) -> Checkpoint | None:
-        """How far the job is there; None if it has not begun, or the place is somebody else's.
+        """Return the job's position there; None if it has not begun, or has another owner.
 
         Raises DownstreamError, OSError.
         """
@@ -64,16 +68,16 @@ class ReplayTarget:
                 ]
 
     def notes(self) -> list[str]:
-        """What to know before it begins."""
+        """Return what to know before it begins."""
         if not isinstance(self._own.target, Downstream):
             return []
         said = _other_database.target_note(self._own, self._cluster_id, self._since)
         return [said] if said else []
 
     def open(self, job: str) -> Sink:
-        """The sink, for this job alone.
+        """Open the sink for this job alone.
 
-        What it writes first is who it is: a topic's messages don't tell.
+        It writes the owner first: a topic's messages don't name it.
         """
         target = self._own.target
         sink = open_sink(self._own, self._cluster_id, job)

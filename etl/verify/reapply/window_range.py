@@ -1,6 +1,4 @@
-"""What the relay log holds between two points in time: how much it is, which tables and DDL are in
-it, and whether all of it is there.
-"""
+"""Inspect what the relay log holds between two timestamps: its size, tables, DDL and gaps."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ class ReplayWindows:
 
 
 def inspect_range(relay: RelayLog, since: int, until: int, filters: Filter) -> ReplayWindows:
-    """What lies in (since, until]. What hinders it is in `problems`."""
+    """Inspect the windows in (since, until]. What prevents applying them is in `problems`."""
     found = ReplayWindows()
     first, last = relay.first(), relay.last()
     if first is None or last is None:
@@ -83,7 +81,7 @@ def _gather(
                 if began_ts < oldest:
                     found.problems.append(
                         f"the DDL at commit_ts {commit_ts} began at {tso.text(began_ts)}, before"
-                        " the oldest window that is there: which rows it keeps can't be told."
+                        " the oldest window that is there: which rows it keeps is unknown."
                         " Begin after it"
                     )
     except RelayError as error:
@@ -146,7 +144,7 @@ def _wants(filters: Filter, table: Table) -> bool:
 
 
 def unmatched(globs: Iterable[str], found: ReplayWindows) -> list[str]:
-    """A problem for each glob that no table of the range fits."""
+    """Return a problem for each glob that no table of the range fits."""
     return [
         f"--table {glob}: no such table that the rules want changed in this range"
         for glob in globs

@@ -131,7 +131,7 @@ def test_what_somebody_reads_stays():
         held_ts=day(1),
     )
     assert (found.forget, found.before_ts) == ((), day(1))
-    assert found.held_by == "who reads it now"
+    assert found.held_by == "a reader of it"
 
 
 def test_a_snapshot_before_the_chain_stays_for_the_time_to_keep():
