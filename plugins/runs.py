@@ -19,13 +19,13 @@ class NoRunError(RequestError):
     """There is no run that could be repeated."""
 
 
-def run_conf(dag_id: str, run_id: str) -> dict[str, Any] | None:
-    """Return the values that a run was triggered with, None if Airflow has it no longer."""
+def run_conf(dag_id: str, run_id: str) -> dict[str, Any]:
+    """Return the values that a run was triggered with, {} if Airflow has removed the run."""
     with create_session() as session:
         found = session.scalars(
             select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         ).all()
-    return dict(found[0] or {}) if found else None
+    return dict(found[0] or {}) if found else {}
 
 
 def trigger(dag_id: str, conf: dict[str, Any], by: str) -> str:

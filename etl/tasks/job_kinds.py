@@ -165,7 +165,8 @@ def begin(settings: Settings, name: str, said: Mapping[str, Any], run_id: str) -
         log.info("%s", why)
         return {"plan": "", "job": None}
     kind.check_allowed(settings, said)
-    plan_only = said.get("plan_only", False)
+    # Resume is no request: if Airflow has removed the first run, the form has only its defaults
+    plan_only = said.get("plan_only", False) and not said.get("job")
     if said.get("job"):
         job: Job | None = _job_of_dag(settings, name, said["job"])
     else:

@@ -91,7 +91,7 @@ def _cancel(pipeline: NamedPipeline, name: str, user: Any) -> str:
 
 
 def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
-    """Trigger the DAG that the job came from with the same values and the job's id.
+    """Trigger the DAG that the job came from with the job's id, and the values it was given.
 
     Return the run's id. Raises NoRunError.
     """
@@ -104,15 +104,7 @@ def _retrigger_dag(pipeline: NamedPipeline, name: str, user: Any) -> str:
     dag, run = origin
     dag_id = pipeline.dag_id(dag)
     require_trigger(user, dag_id)
-    conf = runs.run_conf(dag_id, run)
-    if conf is None:
-        raise runs.NoRunError(
-            f"Airflow has the run {run} of the DAG {dag_id} no longer",
-            hint=(
-                f"`sluice jobs resume {name}`, or trigger the DAG with the same values by its form"
-            ),
-        )
-    return runs.trigger(dag_id, conf | {"job": name}, username(user))
+    return runs.trigger(dag_id, runs.run_conf(dag_id, run) | {"job": name}, username(user))
 
 
 def _jobs(pipeline: NamedPipeline) -> Jobs:

@@ -374,7 +374,7 @@ def test_the_form_of_restore_takes_a_folder_for_files_and_refuses_a_database_bes
     assert files_request_from_form(said) == wanted
     assert FilesRequest.from_json(wanted.to_json()) == wanted
     for beside in ({"into": "{schema}_x"}, {"connection": "spare"}, {"verify": False}):
-        with pytest.raises(RestoreError, match="nothing of a database"):
+        with pytest.raises(RestoreError, match="do not apply to a restore into files"):
             files_request_from_form(said | beside)
 
 

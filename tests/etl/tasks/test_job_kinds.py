@@ -82,7 +82,7 @@ def test_a_job_that_a_page_resumes_is_found_by_its_id_whatever_the_form_says(
 ) -> None:
     jobs = Jobs.for_pipeline(settings.open_relay())
     job = jobs.create("verify", {"tables": ["a.b"]}, WriteScope(""), requester("manual__1"))
-    said = {"tables": [], "how": "auto", "job": job.id}
+    said = {"tables": [], "how": "auto", "plan_only": True, "job": job.id}
     assert begin(settings, "verify", said, "manual__2")["job"] == job.id
 
 
