@@ -82,8 +82,8 @@ def _is_special(status: ArchiveStatus, table: Any) -> bool:
 def _snapshots(status: ArchiveStatus) -> Iterator[str]:
     for snapshot in status.snapshots:
         yield (
-            f"snapshot        {snapshot['id']}: {snapshot['tables']:,} tables, {snapshot['rows']:,} rows,"
-            f" {format_size(snapshot['bytes'])}, as of"
+            f"snapshot        {snapshot['id']}: {snapshot['tables']:,} tables,"
+            f" {snapshot['rows']:,} rows, {format_size(snapshot['bytes'])}, as of"
             f" {_moment(snapshot['ts'])}, from {snapshot['made_from']}"
         )
 

@@ -90,7 +90,7 @@ def show_job_progress(job: Job) -> Iterator[None]:
 
 
 def copy_text(progress: CopyProgressCounts, now: float) -> str:
-    """How far a copy is, in a line; `now`: a `time.monotonic()`."""
+    """Return how far a copy is, in a line; `now`: a `time.monotonic()`."""
     seconds = max(now - progress.began_s, 1e-3)
     done, in_all = _extent(progress)
     parts = [
@@ -123,7 +123,7 @@ def _extent(progress: CopyProgressCounts) -> tuple[int, int]:
 
 
 def job_text(progress: JobProgress) -> str:
-    """How far a job is, in a line."""
+    """Return how far a job is, in a line."""
     whole = progress.in_all
     percent = f"{progress.percent} %" if whole.bytes_in_all or whole.chunks_in_all else ""
     parts = [

@@ -8,7 +8,7 @@ from sluice.etl.display_units import format_duration, format_size
 
 
 def job_lines(job: dict[str, Any]) -> list[str]:
-    """How it stands and how far it is; what it needs from people, if anything."""
+    """Return a job's state and progress, and what it needs from people, if anything."""
     progress = job["progress"]
     doing = (
         f" ({', '.join(progress['doing'])})"

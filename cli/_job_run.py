@@ -78,7 +78,7 @@ def local_runner(command: str) -> Runner:
 
 @contextmanager
 def pause_on_signals(settings: Settings, kind: str) -> Iterator[None]:
-    """Pause the job that is run inside at Ctrl-C, SIGTERM and SIGHUP, and print how to resume it."""
+    """Pause the job that runs inside at Ctrl-C, SIGTERM and SIGHUP; print how to resume it."""
     from sluice.relay.jobs import PAUSED, Jobs
 
     try:

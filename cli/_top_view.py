@@ -45,7 +45,7 @@ class PipelineView:
 
 
 def screen(shown: PipelineView, width: int, height: int, keys: str = "") -> Text:
-    """All lines, cut to the width; at most `height` of them, the last one the keys."""
+    """Return all lines, cut to the width; at most `height` of them, the last one the keys."""
     lines = [_cut(line, width) for line in _lines(shown, width)]
     room = height - (1 if keys else 0)
     if len(lines) > room:
@@ -152,7 +152,7 @@ def _way(seen: Overview) -> Iterator[Text]:
 
 
 def _as_of(seen: Overview, party: str) -> str:
-    """How old what is shown of a party is, if it doesn't answer."""
+    """Return how old what is shown of a party is, if it doesn't answer."""
     if party not in seen.errors or party not in seen.as_of_ms:
         return ""
     return f"{_lag(seen.at_ms - seen.as_of_ms[party])} ago: "

@@ -126,8 +126,8 @@ def check(ctx: click.Context, names: tuple[str, ...], config: str | None) -> int
 def forget(ctx: click.Context, names: tuple[str, ...], config: str | None) -> None:
     """Remove snapshots.
 
-    Files that other snapshots refer to stay until these are removed. `[archive] snapshots-keep` removes
-    old ones automatically.
+    Files that other snapshots refer to stay until these are removed. `[archive] snapshots-keep`
+    removes old ones automatically.
     """
     from sluice.etl.history.snapshots import forget_snapshot
 
@@ -164,8 +164,10 @@ def _lines(snapshot: ArchiveSnapshot) -> list[str]:
 
     lines = [
         f"{snapshot.id}",
-        f"    as of {tso.text(snapshot.ts)}, from {snapshot.made_from}, made {format_ms(snapshot.made_ms)}",
-        f"    {len(snapshot.tables)} tables, {snapshot.rows:,} rows, {format_size(snapshot.file_bytes)}",
+        f"    as of {tso.text(snapshot.ts)}, from {snapshot.made_from},"
+        f" made {format_ms(snapshot.made_ms)}",
+        f"    {len(snapshot.tables)} tables, {snapshot.rows:,} rows,"
+        f" {format_size(snapshot.file_bytes)}",
     ]
     return (
         [*lines, f"    refers to {', '.join(snapshot.refers_to)}"] if snapshot.refers_to else lines

@@ -1,9 +1,9 @@
 """Define the DAG ``snapshot``: put a snapshot of all tables into the archive; restores begin there.
 
 It checks once an hour, and makes a snapshot when the youngest one is older than `[archive]
-snapshots-every`. Triggered with a form, it makes one at once: `plan` reports what will be done and what
-prevents it. `work` is a job: killed, or triggered again with the same values, it continues with
-what is left; `sluice jobs` shows how far it is, pauses it, and cancels it.
+snapshots-every`. Triggered with a form, it makes one at once: `plan` reports what will be done and
+what prevents it. `work` is a job: killed, or triggered again with the same values, it continues
+with what is left; `sluice jobs` shows how far it is, pauses it, and cancels it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PARAMS = {
         title="Made from",
         examples=["downstream", "tidb", "archive"],
         description=(
-            "downstream (at its checkpoint), tidb, archive (the youngest snapshot rolled forward), or"
-            " the URL of a folder that Dumpling wrote. Empty: as [archive] snapshots-from says."
+            "downstream (at its checkpoint), tidb, archive (the youngest snapshot rolled forward),"
+            " or the URL of a folder that Dumpling wrote. Empty: as [archive] snapshots-from says."
         ),
     ),
     "full": Param(

@@ -28,8 +28,8 @@ PARAMS = {
         enum=["auto", "upstream", "archive"],
         title="Compared with",
         description=(
-            "upstream: TiDB as it was at the checkpoint; archive: what Spark computes from snapshot and"
-            " archive; auto: TiDB if it can be asked."
+            "upstream: TiDB as it was at the checkpoint; archive: what Spark computes from snapshot"
+            " and archive; auto: TiDB if it can be asked."
         ),
     ),
 }

@@ -112,7 +112,7 @@ def pipeline() -> Settings:
 
 
 def current() -> Dataset:
-    """Where the expectation is being looked at. Raises DefectError outside of `using`."""
+    """Return where the expectation is being looked at. Raises DefectError outside of `using`."""
     try:
         return _CURRENT_DATASET.get()
     except LookupError:

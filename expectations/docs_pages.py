@@ -95,7 +95,7 @@ def suite_page(run: QualityRun, lines: Sequence[ExpectationLine]) -> str:
 
 
 def index_page(runs: Sequence[QualityRun]) -> str:
-    """All that is kept, newest first."""
+    """Return all that is kept, newest first."""
     parts = ["<h1>Data quality</h1>"]
     if not runs:
         parts.append(

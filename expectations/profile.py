@@ -111,7 +111,7 @@ def _may_be_enumeration(column: ColumnShape) -> bool:
 
 
 def _values(place: Dataset, table: str, column: ColumnShape, rows: int) -> tuple[str, ...]:
-    """All values, if they are few and stand in many rows each."""
+    """Return all values, if they are few and stand in many rows each."""
     name = quoted(column.name)
     found = place.ask(
         f"SELECT DISTINCT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT {MAX_VALUES + 1}"

@@ -81,7 +81,7 @@ class ReplicationDataset:
         return "", count
 
     def lag_s(self) -> float | None:
-        """How far the checkpoint is behind the clock, None if there is none.
+        """Return how far the checkpoint is behind the clock, None if there is none.
 
         Raises DownstreamError, relay errors.
         """
@@ -104,7 +104,7 @@ class ReplicationDataset:
 
     @property
     def last_hour(self) -> int:
-        """The last hour that is over and archived. Raises relay errors."""
+        """Return the last hour that is over and archived. Raises relay errors."""
         last = Archive.open(self.settings.archive_url).last()
         through_ms = tso.physical_ms(last.hi) if last is not None else 0
         return int(min(through_ms, self.at_ms)) // HOUR_MS - 1

@@ -32,7 +32,7 @@ class QualityResults:
         return self._runs().last()
 
     def newest_ms(self) -> int:
-        """When the newest run began, Unix ms; 0 if there is none."""
+        """Return when the newest run began, Unix ms; 0 if there is none."""
         return self._runs().newest_ms()
 
     def note(self, run: str, suites: list[QualityRun]) -> list[str]:
@@ -44,7 +44,7 @@ class QualityResults:
         return DataDocs(self._docs_place())
 
     def docs_index(self) -> str:
-        """Where their first page is, for people: a path, or the URL in an object store."""
+        """Return where their first page is, for people: a path, or the URL in an object store."""
         url = self._docs_place().url
         folder = local_folder(url)
         return str(folder / "index.html") if folder is not None else folder_of(url, "index.html")

@@ -40,7 +40,7 @@ class Expectation:
 
     @property
     def about(self) -> str:
-        """The column, or columns; empty for the whole table."""
+        """Return the column, or columns; empty for the whole table."""
         found = [
             self.arguments.get(key)
             for key in ("column", "column_A", "column_B", "column_list", "columns")

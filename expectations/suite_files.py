@@ -49,7 +49,7 @@ class SuiteFolder:
         self.folder = folder
 
     def suites(self) -> list[Suite]:
-        """All of them, by name. Raises SuiteError, also if two files are about one table."""
+        """Return all of them, by name. Raises SuiteError, also if two files are about one table."""
         found: dict[str, Suite] = {}
         for path in sorted(self.folder.glob(f"*{_ENDING}")):
             suite = self._read(path)

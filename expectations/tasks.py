@@ -41,7 +41,7 @@ def look(settings: Settings, run_id: str, asked: Mapping[str, Any]) -> dict[str,
 
 
 def is_due(settings: Settings, now_ms: int | None = None) -> bool:
-    """Whether `[quality] every` has passed since the last run, at an hour of `hours`."""
+    """Return whether `[quality] every` has passed since the last run, at an hour of `hours`."""
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     if not settings.quality.every_ms:
         return False

@@ -34,7 +34,7 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc] # Airflow is untyped
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:
-        """The application under its prefix."""
+        """Return the application under its prefix."""
         from sluice.plugins.app import create_app
 
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Sluice"}]

@@ -110,7 +110,7 @@ class HistoryLog:
             yield
 
     def ranges(self, since: int, until: int) -> list[LogRange]:
-        """All that is there of (since, until], ascending: from the archive what it has.
+        """Return all that is there of (since, until], ascending: from the archive what it has.
 
         Raises relay errors.
         """

@@ -228,7 +228,7 @@ def skip_transaction(
 
 
 def _accept_missed_commit(relay: RelayLog, commit_ts: int) -> bool:
-    """Whether landing has passed the transaction and stopped for it.
+    """Return whether landing has passed the transaction and stopped for it.
 
     It goes on without it from now on.
     """

@@ -35,7 +35,7 @@ _CONNECT_TIMEOUT_S, _CHECKPOINT_TIMEOUT_S = 5, 15.0
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How far replication is and what operators asked for, as JSON values.
+    """Return how far replication is and what operators asked for, as JSON values.
 
     A part that doesn't answer within seconds is named in ``errors``; all are asked side by side.
     Raises RelayError, OSError when the relay log can't be read.
@@ -118,7 +118,7 @@ def orders(settings: Settings) -> dict[str, Any]:
 
 
 def failures(relay: RelayLog) -> list[Failure]:
-    """Why tasks have stopped.
+    """Return why tasks have stopped.
 
     What one wrote down that lost its role to another, which works on, is left out.
     """

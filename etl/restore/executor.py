@@ -22,15 +22,15 @@ class RestoreExecutor(Protocol):
     """`own` are the settings of the restore."""
 
     def loads(self, own: Settings, source: SnapshotSource) -> AbstractContextManager[MakeLoads]:
-        """How chunks of a snapshot become loads."""
+        """Open what turns chunks of a snapshot into loads."""
 
     def steps(
         self, own: Settings, url: str, without_rows: frozenset[int]
     ) -> AbstractContextManager[Prepare]:
-        """How windows of the archive at `url` become steps; changes of some tables (ids) don't."""
+        """Open what turns the archive's windows at `url` into steps, without some tables (ids)."""
 
     def past(self) -> PlanExecutor | None:
-        """Where the state is computed that restored tables are compared with, None for Spark."""
+        """Return where the state to compare with is computed, None for Spark."""
 
 
 class SparkExecutor:

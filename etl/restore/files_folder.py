@@ -72,7 +72,7 @@ class RestoredFile:
     left_out: tuple[str, ...] = ()
 
     def is_whole(self, folder: Path) -> bool:
-        """Whether the file is what was written."""
+        """Return whether the file is what was written."""
         try:
             return crc_and_size(folder / self.file) == (self.crc32c, self.bytes)
         except FileNotFoundError:
@@ -170,7 +170,7 @@ class RestoreFolder:
             self._write_manifest()
 
     def partial(self, file: str) -> Path:
-        """Where what becomes a file of the folder is written until it is published."""
+        """Return the path at which a file of the folder is written until it is published."""
         return self._folder / f"{file}.{self._token}.partial"
 
     def publish(self, tables: Sequence[RestoredFile]) -> None:

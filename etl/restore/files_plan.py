@@ -56,7 +56,7 @@ class FilesPlan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return asdict(self) | {"request": self.request.to_json()}
 
     @classmethod

@@ -41,7 +41,7 @@ class FilesRequest:
         return {"until": self.until, "tables": list(self.tables), "kind": self.kind}
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return self.asked() | {"folder": str(self.folder), "beside": self.beside}
 
     @classmethod

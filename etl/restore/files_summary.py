@@ -33,7 +33,7 @@ class FilesSummary:
         return sum(table.rows for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, without what the manifest has of each table."""
+        """Return JSON values, without what the manifest has of each table."""
         return {
             "until": self.until,
             "folder": str(self.folder),

@@ -85,7 +85,7 @@ class FilesRestoreJob:
         self._made = 0
 
     def whole(self) -> FilesSummary:
-        """All of it, up to where it is ordered to stop."""
+        """Run the whole job, up to where it is ordered to stop."""
         try:
             self._check_stop("looking at the folder")
             self._folder.begin()

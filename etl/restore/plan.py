@@ -109,7 +109,7 @@ class RestorePlan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         document: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         listed = {name: list(value) for name, value in document.items() if isinstance(value, tuple)}
         return document | listed | {

@@ -260,7 +260,7 @@ _UNPACKED_FACTOR = 5
 
 
 def _snapshot_size(plan: RestorePlan, past: RestoreSources) -> tuple[int, int]:
-    """How many rows of the snapshot are loaded, and their bytes in memory."""
+    """Return how many rows of the snapshot are loaded, and their bytes in memory."""
     if past.snapshot is None:
         return 0, 0
     rows: Mapping[Name, int] = {(one.schema, one.name): one.rows for one in past.snapshot.tables}

@@ -50,7 +50,7 @@ class RestoreRequest:
             )
 
     def target_schema(self, schema: str) -> str:
-        """Where the tables of an upstream's database go.
+        """Return where the tables of an upstream's database go.
 
         Raises RestoreError for what no server takes for a name.
         """
@@ -94,7 +94,7 @@ class RestoreRequest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, without secrets; `from_json` is the inverse."""
+        """Return JSON values, without secrets; `from_json` is the inverse."""
         return asdict(self) | {
             "tables": list(self.tables),
             "target": dict(self.target),

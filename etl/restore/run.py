@@ -93,7 +93,7 @@ class RestoreRun:
         self._stages: dict[str, float] = {}
 
     def whole(self, ways: RestoreExecutor) -> RestoreSummary:
-        """All of it, up to where it is ordered to stop."""
+        """Run the whole job, up to where it is ordered to stop."""
         try:
             self._connect()
             kept = self._load_result()
@@ -293,7 +293,7 @@ def _names(plan: RestorePlan) -> list[Name]:
 
 
 def _measured_rates(summary: RestoreSummary) -> dict[str, float]:
-    """How long a row and a change took, where there were enough of them."""
+    """Return how long a row and a change took, where there were enough of them."""
     found: dict[str, float] = {}
     if summary.snapshot_rows >= _MIN_SAMPLE_ROWS:
         found |= {"a_row": summary.stages_s["load"] / summary.snapshot_rows, "a_byte": 0.0}

@@ -40,7 +40,7 @@ class ScratchSchema:
         self._schema = schema
 
     def exists(self) -> bool:
-        """Whether the restore has written anything."""
+        """Return whether the restore has written anything."""
         return bool(
             self._session.query(
                 "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._schema,)
@@ -48,7 +48,7 @@ class ScratchSchema:
         )
 
     def has_begun(self) -> bool:
-        """Whether tables of the restore's names are its own."""
+        """Return whether tables of the restore's names are its own."""
         return bool(self._tables(_BEGUN_TABLE))
 
     def begin(self, replaced: Sequence[Name]) -> None:

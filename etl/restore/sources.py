@@ -145,7 +145,7 @@ class RestoreSources:
         return self._windows(self.since)
 
     def volumes(self) -> Iterator[ArchiveSegment]:
-        """Those of the archive that are needed."""
+        """Yield the archive's windows that are needed."""
         until = min(self.until, self.archived)
         if self.since < until:
             yield from self.archive.volumes(self.since, until)
@@ -172,7 +172,7 @@ class RestoreSources:
         return LogExtent(windows + unarchived, unarchived, changes, size)
 
     def unarchived(self) -> Iterator[WindowRecord]:
-        """Those that are needed, and aren't archived yet."""
+        """Yield the windows that are needed, and aren't archived yet."""
         return self._windows(max(self.since, self.archived))
 
     def _windows(self, since: int) -> Iterator[WindowRecord]:

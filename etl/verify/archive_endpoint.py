@@ -95,7 +95,7 @@ class ArchiveEndpoint:
         }
 
     def _units(self, names: Collection[str]) -> list[tuple[str, ...]]:
-        """Each name by itself, those that are merged together."""
+        """Return each name by itself, those that are merged together."""
         found: dict[tuple[str, str], list[str]] = {}
         for name in sorted(names):
             target = merged_into(self._settings, *TableName.parse(name))
@@ -103,7 +103,7 @@ class ArchiveEndpoint:
         return [tuple(unit) for unit in found.values()]
 
     def _queries(self, units: Sequence[tuple[str, ...]]) -> Iterator[TimeTravelQuery]:
-        """All together if that can be.
+        """Yield one query for all tables if that is possible.
 
         Else each by itself, so that one that can't hinders no other.
         """

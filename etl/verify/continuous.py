@@ -73,7 +73,7 @@ class ContinuousSummary:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts."""
+        """Return JSON values, for scripts."""
         return {
             "seconds": self.seconds,
             "passes": self.passes,
@@ -183,7 +183,7 @@ class ContinuousVerifier:
         self.note(self.summary.seconds)
 
     def is_idle(self) -> bool:
-        """Whether there is nothing to compare at the moment, at any checkpoint."""
+        """Return whether there is nothing to compare at the moment, at any checkpoint."""
         return not (
             self._changed
             or self._waiting
@@ -192,7 +192,7 @@ class ContinuousVerifier:
         )
 
     def suspects(self) -> list[PendingMismatch]:
-        """Rows that weren't the same when they were looked at last."""
+        """Return rows that weren't the same when they were looked at last."""
         return list(self._state.suspects)
 
     def told(self) -> ContinuousSummary:

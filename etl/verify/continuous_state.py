@@ -72,11 +72,11 @@ class ContinuousState:
     suspects: list[PendingMismatch] = field(default_factory=list)
 
     def open_rows(self, table: str) -> int:
-        """How many rows of a table are known to differ."""
+        """Return how many rows of a table are known to differ."""
         return sum(one.rows for one in self.suspects if one.confirmed and one.table == table)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod

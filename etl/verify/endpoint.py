@@ -45,7 +45,7 @@ class KeyRange:
 
     @property
     def is_all(self) -> bool:
-        """Whether every row is inside."""
+        """Return whether every row is inside."""
         return self.low is None and self.high is None
 
     def condition(self, key: tuple[KeyColumn, ...]) -> str:
@@ -88,7 +88,7 @@ class ComparedTable:
 
     @property
     def sources(self) -> tuple[Table, ...]:
-        """All tables of the upstream whose rows are compared."""
+        """Return all tables of the upstream whose rows are compared."""
         return (self.table, *self.others)
 
 
@@ -127,7 +127,7 @@ class Difference:
         return replace(self, binlog=binlog, commit_ts=commit_ts, window=window)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts and documents; bytes as {"hex": …}."""
+        """Return JSON values, for scripts and documents; bytes as {"hex": …}."""
         return {
             "table": self.table,
             "kind": self.kind,
@@ -162,7 +162,7 @@ class VerifyEndpoint(Protocol):
 
     @property
     def sessions(self) -> int:
-        """How many can be read over at a time."""
+        """Return how many can be read over at a time."""
 
     def describe(self) -> str:
         """Describe the side and its address for people; without secrets."""

@@ -85,7 +85,7 @@ class FullScan:
         )
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether the round takes longer than it should."""
+        """Return whether the round takes longer than it should."""
         return not self.sweep.is_over and now_ms > self.sweep.began_ms + self._period_ms
 
     def next(self, tables: Sequence[Table], ends: RangeBounds, now_ms: int) -> ScanRange | None:
@@ -162,7 +162,7 @@ class FullScan:
         sweep.table, sweep.low, sweep.in_table = f"{sweep.table}\0", None, 0
 
     def _expected(self, name: str) -> int:
-        """How many rows a table is thought to have.
+        """Return how many rows a table is thought to have.
 
         One of which nothing is known is none that can be left out.
         """

@@ -34,7 +34,7 @@ class LiveUpstream(Protocol):
     def address(self) -> TidbAddress: ...
 
     def definitions(self, ts: int) -> SourceSchema:
-        """All tables as of `ts` (TSO)."""
+        """Return all tables as of `ts` (TSO)."""
 
 
 @dataclass(frozen=True, slots=True)

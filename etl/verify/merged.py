@@ -41,7 +41,7 @@ class MergedTable:
         return DownstreamTable(self.tables[0], self.schema, self.name)
 
     def unlike(self) -> str:
-        """Why they can't be compared as one, "" if they can."""
+        """Return why they can't be compared as one, "" if they can."""
         first = self.tables[0]
         shape = _comparable_shape(first)
         for table in self.tables[1:]:
@@ -102,7 +102,7 @@ def renamed_as_first(first: Table, other: Table) -> Table:
 
 
 def visible_columns(table: Table) -> list[Column]:
-    """Those that a SELECT * shows."""
+    """Return those that a SELECT * shows."""
     return [column for column in table.columns if column.public and not column.hidden]
 
 

@@ -71,7 +71,7 @@ class RangeComparer:
         self._up, self._down = up, down
 
     def compare(self, session: int, table: ComparedTable, within: KeyRange) -> RangeComparison:
-        """All rows of a range."""
+        """Return all rows of a range."""
         sums = self._sums(session, table, within)
         if sums is None:
             return self._by_rows(session, table, within)
@@ -202,7 +202,7 @@ def merge_ranges(table: ComparedTable, found: RangeComparison) -> RangeCompariso
 def _read_rows(
     table: Table, batches: Iterator[pa.RecordBatch], *, to_the_end: bool
 ) -> pa.Table | None:
-    """Rows as they are read, None if they are too many to be held.
+    """Return rows as they are read, None if they are too many to be held.
 
     `to_the_end`: read all the same.
     """

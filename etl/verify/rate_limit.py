@@ -40,7 +40,7 @@ class ReadBudget:
         self._bytes.used(size)
 
     def wait_s(self) -> float:
-        """How long to wait before the next read, in seconds."""
+        """Return how long to wait before the next read, in seconds."""
         return max(self._rows.wait_s(), self._bytes.wait_s())
 
     def wait(self, stopped: Callable[[], bool] = lambda: False) -> None:

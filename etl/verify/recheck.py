@@ -68,7 +68,7 @@ class Recheck:
         return bool(news)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether rows are to be looked at again."""
+        """Return whether rows are to be looked at again."""
         return any(_is_due(one, now_ms) for one in self._state.suspects)
 
     def first(self, rows: LiveRows, table: Table, condition: str) -> int:
@@ -85,7 +85,7 @@ class Recheck:
     def again(
         self, rows: LiveRows, tables: Mapping[int, Table], now_ms: int
     ) -> Iterator[Callable[[], None]]:
-        """Each of the suspects that it is time for.
+        """Yield each suspect that is due.
 
         Tables that aren't in `tables` are left for later, unless they are gone.
         """

@@ -113,7 +113,7 @@ def recheck_request(summary: VerifySummary) -> VerifyRequest:
 
 
 def _is_named(one: TableResult, found: Mapping[str, RowDiff]) -> bool:
-    """Whether the rows that differ are known one by one, and few enough."""
+    """Return whether the rows that differ are known one by one, and few enough."""
     apart = found.get(one.name)
     return (
         apart is not None

@@ -39,11 +39,11 @@ class VerifyRequest:
             )
 
     def wants(self, schema: str, name: str) -> bool:
-        """Whether a table is to be compared."""
+        """Return whether a table is to be compared."""
         return not self.tables or only_tables(Filter(), self.tables).wants_table(schema, name)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return {"tables": list(self.tables), "how": self.how}
 
     @classmethod

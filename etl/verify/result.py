@@ -38,7 +38,7 @@ class TableResult:
 
     @property
     def equal(self) -> bool:
-        """Whether it was compared and no row differs."""
+        """Return whether it was compared and no row differs."""
         return not (self.differences or self.more or self.problem)
 
     def verified(self, at_ms: int, how: VerificationMethod, job: str) -> TableVerified:
@@ -49,7 +49,7 @@ class TableResult:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return asdict(self) | {
             "examples": [one.to_json() for one in self.examples],
             "notes": list(self.notes),
@@ -109,12 +109,12 @@ class VerifySummary:
 
     @property
     def differences(self) -> int:
-        """How many rows differ, at least."""
+        """Return how many rows differ, at least."""
         return sum(table.differences for table in self.tables)
 
     @property
     def unequal(self) -> tuple[TableResult, ...]:
-        """The tables that differ, or could not be compared."""
+        """Return the tables that differ, or could not be compared."""
         return tuple(table for table in self.tables if not table.equal)
 
     def run(self) -> VerifiedRun:
@@ -125,7 +125,7 @@ class VerifySummary:
         )
 
     def totals(self) -> dict[str, Any]:
-        """As JSON values, without the tables that are equal."""
+        """Return JSON values, without the tables that are equal."""
         return {
             "job": self.job,
             "state": self.state,
@@ -145,5 +145,5 @@ class VerifySummary:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts."""
+        """Return JSON values, for scripts."""
         return self.totals() | {"tables": [table.to_json() for table in self.tables]}

@@ -43,7 +43,7 @@ class RowDiff:
 
     @property
     def count(self) -> int:
-        """How many rows differ: those with one key are one row."""
+        """Return how many rows differ: those with one key are one row."""
         if not self.come.num_rows or not self.gone.num_rows:
             return int(self.come.num_rows + self.gone.num_rows)
         if not key_of(self.table):
@@ -107,7 +107,7 @@ def differing_keys(found: RowDiff) -> pa.Table:
 
 
 def as_table(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Rows in the order of `table.writable_columns`, also if there are none."""
+    """Return rows in the order of `table.writable_columns`, also if there are none."""
     schema = pa.schema(
         [pa.field(column.name, arrow_type(column)) for column in table.writable_columns]
     )
@@ -117,7 +117,7 @@ def as_table(table: Table, batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def _surplus_rows(rows: pa.Table, own: list[bytes], others: list[bytes]) -> pa.Table:
-    """Those of `rows` that come more often there than on the other side."""
+    """Return those of `rows` that come more often there than on the other side."""
     left = Counter(others)
     at = []
     for number, content in enumerate(own):

@@ -308,7 +308,7 @@ class _VerifyJob:
         ]  # fmt: skip
 
     def _tables_under_repair(self, definitions: SourceSchema) -> dict[int, str]:
-        """Tables of which rows may be missing until a job has brought them, and why."""
+        """Return tables of which rows may be missing until a job has brought them, and why."""
         return {
             table_id: f"rows may be missing until the job {repair.job} has brought them"
             for repair in self._place.relay.aligned_chunks.repairs()

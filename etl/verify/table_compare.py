@@ -146,7 +146,7 @@ class TableComparer:
             )
 
     def _settled(self, session: int, part: _PartialTable) -> RangeComparison:
-        """All ranges together.
+        """Return all ranges together.
 
         Rows that two orders put into two ranges may have been more than are held: then all of the
         table are read.

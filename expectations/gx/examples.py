@@ -22,7 +22,7 @@ def as_text(value: object) -> str:
 
 
 def example_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Rows with their columns' names."""
+    """Return rows with their columns' names."""
     return [dict(zip(names, map(as_text, row), strict=True)) for row in rows]
 
 

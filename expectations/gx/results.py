@@ -16,7 +16,7 @@ __all__ = ["json_of", "lines_of"]
 
 
 def lines_of(looked: SuiteResult) -> list[ExpectationLine]:
-    """One an expectation, in the suite's order."""
+    """Return one an expectation, in the suite's order."""
     return [
         ExpectationLine(
             bool(result.success),

@@ -107,7 +107,7 @@ class SuiteRunner:
         batch: tuple[Any, dict[str, Any]],
         result_format: dict[str, Any],
     ) -> list[ExpectationValidationResult]:
-        """Results in the order of the expectations."""
+        """Return results in the order of the expectations."""
         definition, parameters = batch
         copies = [copy.copy(one) for one in expectations]
         for one in copies:

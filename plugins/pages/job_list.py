@@ -46,7 +46,7 @@ def jobs_document(pipeline: NamedPipeline) -> dict[str, Any]:
 
 
 def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
-    """How every job stands, the newest first."""
+    """Return how every job stands, the newest first."""
     relay = pipeline.settings.open_relay()
     jobs = Jobs.for_pipeline(relay)
     names = jobs.names()
@@ -58,7 +58,7 @@ def statuses(pipeline: NamedPipeline) -> list[JobStatus]:
 
 
 def job_document(pipeline: NamedPipeline, name: str, wanted: str) -> dict[str, Any]:
-    """One job with its tables whose names hold `wanted`, the unfinished first."""
+    """Return one job with its tables whose names hold `wanted`, the unfinished first."""
     status = Jobs.for_pipeline(pipeline.settings.open_relay()).get(name).status()
     document = status.to_json()
     tables = [

@@ -90,7 +90,7 @@ def _entry(one: FoundTransaction | FoundDdl, *, is_shared: bool) -> dict[str, An
 
 
 def place_of(commit_ts: int, start_ts: int) -> str:
-    """Return how addresses name a transaction; `start_ts` is 0 unless others share its commit_ts."""
+    """Return a transaction's name in addresses; `start_ts` is 0 unless its commit_ts is shared."""
     return f"{commit_ts}-{start_ts}" if start_ts else str(commit_ts)
 
 
@@ -118,7 +118,7 @@ def transaction_document(
 
 
 def state_document(pipeline: NamedPipeline, key: TransactionKey) -> dict[str, Any]:
-    """Whether it is applied, what was decided about it, and what can be done.
+    """Return whether it is applied, what was decided about it, and what can be done.
 
     A downstream that doesn't answer is named.
     """

@@ -41,7 +41,7 @@ def history_log_of(pipeline: NamedPipeline) -> HistoryLog:
 
 
 def known_tables_and_replica(pipeline: NamedPipeline) -> tuple[TableCatalog, DownstreamTables]:
-    """All tables, and what was read of the downstream's."""
+    """Return all tables, and what was read of the downstream's."""
     settings = pipeline.settings
     target = settings.target
     replica = (
@@ -69,7 +69,7 @@ def tables_document(
 
 
 def table_document(found: TableCatalog, replica: DownstreamTables, name: str) -> dict[str, Any]:
-    """One of them; `table` is None if nothing is known of it."""
+    """Return one of them; `table` is None if nothing is known of it."""
     table = found.named(name)
     return {
         "table": _table_document(table) if table else None,

@@ -65,7 +65,7 @@ class PendingSegments:
         self._storage.remove(_path(token))
 
     def list(self) -> list[PendingSegment]:
-        """Those that are noted.
+        """Return the noted attempts.
 
         One that can't be read is passed over: it only keeps files. Raises OSError.
         """
@@ -152,7 +152,7 @@ def _remove(
 
 
 def _folders(storage: Storage, late: Sequence[PendingSegment]) -> Iterator[str]:
-    """Where their workers write."""
+    """Yield the folders in which the attempts' workers write."""
     yield from sorted({f"log/{day_of(attempt.lo)}" for attempt in late})
     first = f"day={min(day_of(attempt.lo) for attempt in late)}"
     last = f"day={max(day_of(attempt.hi) for attempt in late)}"

@@ -250,7 +250,7 @@ class Archiver:
             end = window.hi
 
     def _beginning(self) -> int:
-        """Where a new archive begins: at the oldest window that stays."""
+        """Return where a new archive begins: at the oldest window that stays."""
         begin = 0
         # Windows may go before the archive is among the relay log's consumers; none does
         # afterwards.
@@ -312,7 +312,7 @@ class Archiver:
         wait(self._waiting.after(told, f"at {self.summary.hi}"), self._stop)
 
     def _is_another_at_work(self, end: int | None) -> bool:
-        """Whether the process that has taken the claim over, or was faster, gets on."""
+        """Return whether the process that has taken the claim over, or was faster, gets on."""
         if self._other is None:
             return False
         now = time.monotonic()

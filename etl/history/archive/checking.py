@@ -42,7 +42,7 @@ class CheckSummary:
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
     def add(self, volume: ArchiveSegment, problems: list[str]) -> None:

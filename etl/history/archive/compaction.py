@@ -52,7 +52,7 @@ class CompactionSummary:
     removed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
 

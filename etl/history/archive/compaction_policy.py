@@ -58,7 +58,7 @@ def _size(volume: ArchiveSegment) -> int:
 
 
 def _tier(size: int) -> int:
-    """How often eight of the smallest have become one."""
+    """Return how often eight of the smallest have become one."""
     tier = 0
     while size > _SMALL_BYTES:
         size //= _TIER_FACTOR

@@ -54,7 +54,7 @@ class SegmentPlan:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was committed in it."""
+        """Return whether nothing was committed in it."""
         return not any(window.parts or window.ddls or window.skipped for window in self.windows)
 
 

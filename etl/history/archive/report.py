@@ -51,7 +51,7 @@ class ArchiveSummary:
     stages_ms: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
     def add(self, volume: ArchivedSegment) -> None:

@@ -57,7 +57,7 @@ def segment_problems(archive: ArchiveLog, volume: ArchiveSegment) -> list[str]:
 
 
 def _log_problems(archive: ArchiveLog, volume: ArchiveSegment) -> Iterator[str]:
-    """Every change is read and checked, and counted."""
+    """Yield the log's faults: every change is read, checked and counted."""
     changes = transactions = 0
     tables: dict[int, int] = {}
     for window in archive.windows(volume.lo, volume.hi):

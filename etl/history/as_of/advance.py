@@ -153,7 +153,7 @@ def _identifying_columns(version: TableVersion) -> Iterator[list[Column]]:
 
 
 def match_removed(there: np.ndarray, gone: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which of the rows go, and which of those to be removed were found."""
+    """Return which of the rows go, and which of those to be removed were found."""
     count = int(max(there.max(initial=-1), gone.max(initial=-1))) + 1
     asked, present = np.bincount(gone, minlength=count), np.bincount(there, minlength=count)
     return _occurrence_numbers(there) < asked[there], _occurrence_numbers(gone) < present[gone]

@@ -69,7 +69,7 @@ class _StepReader:
         self._next = next(self._groups, None)
 
     def take(self, step: int) -> Iterator[tuple[int, pa.Table]]:
-        """Those of a step, by table; to be taken before the next step's."""
+        """Yield those of a step, by table; to be taken before the next step's."""
         if self._next is None or self._next[0] != step:
             return
         for table_id, own in itertools.groupby(self._next[1], key=lambda piece: piece.table_id):

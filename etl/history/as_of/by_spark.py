@@ -43,7 +43,7 @@ class SparkExecution:
         self._place = SessionTarget(server, f"as-of {secrets.token_hex(6)}", archive_url)
 
     def __call__(self, plan: TimeTravelPlan, finish: Aggregation) -> Iterator[AggregateResult]:
-        """Results as they come. Raises AsOfError, SparkError."""
+        """Yield results as they come. Raises AsOfError, SparkError."""
         with restored_errors(), ErrorTranslator().translating():
             spark = spark_session.connect(self._place)
             try:

@@ -120,7 +120,7 @@ def _partition_rows(version: TableVersion, rows: pa.Table) -> list[dict[str, Any
 
 
 def altered_rows(ddl: DdlJob, was: TableVersion, version: TableVersion, rows: pa.Table) -> pa.Table:
-    """Rows of a table whose definition a DDL changed. Raises AsOfError."""
+    """Return rows of a table whose definition a DDL changed. Raises AsOfError."""
     old = pair_columns(was.table, version.table, ddl)
     arrays = []
     for column in version.columns:

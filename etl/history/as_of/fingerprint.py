@@ -35,7 +35,7 @@ class Fingerprint:
         return f"{self.rows:,} rows {self.digest:032x}"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return {"rows": self.rows, "digest": f"{self.digest:032x}"}
 
     @classmethod

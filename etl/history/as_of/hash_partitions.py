@@ -65,7 +65,7 @@ class PartSums:
         return [int(number) for number in np.flatnonzero((self.sums != other.sums).any(axis=0))]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values: the parts that have rows. `from_json` is the inverse."""
+        """Return JSON values: the parts that have rows. `from_json` is the inverse."""
         at = np.flatnonzero(self.sums[0])
         return {
             "parts": self.parts,

@@ -61,7 +61,7 @@ class TableGroup:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether rows can be dealt to several buckets."""
+        """Return whether rows can be dealt to several buckets."""
         return all(version.dealt_by for stretch in self.versions for version in stretch.values())
 
     @property
@@ -280,7 +280,7 @@ def _share_labels(ddl: DdlJob, now: dict[int, TableVersion]) -> None:
 
 
 def _is_dropping(history: SchemaChangeLog, table_id: int, begin: int, end: int) -> bool:
-    """Whether rows may take the place of others whose partition is about to be dropped."""
+    """Return whether rows may take the place of others whose partition is about to be dropped."""
     return any(i == table_id and hi > begin and lo < end for lo, hi, i in history.dropping)
 
 

@@ -249,7 +249,7 @@ def screen_output(kind: str, schema: pa.Schema, table: Table) -> Iterator[TableO
 
 
 def render_rows(names: Sequence[str], batch: pa.RecordBatch) -> Iterator[list[str]]:
-    """Rows as people read them."""
+    """Yield rows as people read them."""
     columns = [_texts(batch.column(name)) for name in names]
     yield from (list(row) for row in zip(*columns, strict=True))
 

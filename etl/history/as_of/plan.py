@@ -117,7 +117,7 @@ class TimeTravelPlan:
 
     @property
     def buckets(self) -> int:
-        """How many there are in all."""
+        """Return how many there are in all."""
         return sum(one.count for one in self.families)
 
     def family_of(self, bucket: int) -> GroupBuckets:

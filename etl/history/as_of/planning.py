@@ -84,7 +84,7 @@ def _survivor_tasks(log: WindowLog, families: list[TableGroup]) -> Iterator[Part
 def _reaching_back(
     log: WindowLog, from_ts: int, to_ts: int, ids: Iterable[int], what: str
 ) -> Iterator[WindowRecord]:
-    """Windows that may lie before the start.
+    """Yield windows that may lie before the start.
 
     Raises StartTooLateError where the log doesn't reach.
     """
@@ -99,7 +99,7 @@ def _reaching_back(
 
 
 def _concerns(window: WindowRecord, ids: set[int]) -> bool:
-    """Whether rows or DDL inside may be about these tables."""
+    """Return whether rows or DDL inside may be about these tables."""
     if any(str(table_id) in window.tables for table_id in ids):
         return True
     return any(

@@ -135,7 +135,7 @@ class _QueryPlanner:
         return {name for named in refused for name in named}
 
     def asked(self) -> PlannedQuery:
-        """All of it together."""
+        """Return all of it together."""
         versions: dict[int, dict[str, TableVersion]] = {moment: {} for moment in self._moments}
         for _, plan in self._plans:
             for buckets in plan.families:

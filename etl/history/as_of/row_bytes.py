@@ -26,7 +26,7 @@ _MAX_EXACT_INTEGER = 2**53
 def row_bytes(
     columns: Sequence[Column], arrays: Mapping[str, pa.Array], *, signed_zeros: Collection[str] = ()
 ) -> pa.LargeBinaryArray:
-    """One value a row: its values in `columns`, each after its length, a NULL as `n`.
+    """Return one value a row: its values in `columns`, each after its length, a NULL as `n`.
 
     `arrays` by column name, in types and texts of `sluice.tidb.rows.arrow_schema`. At least one
     column. `signed_zeros`: kinds of columns (`float`, `double`) in which 0 and -0 are two values.

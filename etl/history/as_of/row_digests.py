@@ -47,7 +47,7 @@ def row_digests(rows: pa.LargeBinaryArray) -> _Lanes:
 
 
 def _buffers(rows: pa.LargeBinaryArray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each string begins and ends, and the words that begin at each byte."""
+    """Return where each string begins and ends, and the words that begin at each byte."""
     _, offsets, data = rows.buffers()
     at = np.frombuffer(offsets, np.int64)[rows.offset : rows.offset + len(rows) + 1]
     taken = np.zeros(at[-1] - at[0] + _WORD, np.uint8)

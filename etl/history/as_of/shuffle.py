@@ -41,7 +41,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 def shuffle_pieces(plan: TimeTravelPlan, number: int) -> Iterator[pa.RecordBatch]:
-    """Those of a task, in PIECES.
+    """Yield those of a task, in PIECES.
 
     Raises AsOfError, relay errors, the row codec's and the snapshot's.
     """

@@ -41,12 +41,12 @@ class TableVersion:
 
     @property
     def columns(self) -> list[Column]:
-        """Those that rows hold, in table order."""
+        """Return those that rows hold, in table order."""
         return [column for column in self.table.stored_columns if column.name in self.labels]
 
     @property
     def writable(self) -> list[Column]:
-        """Those of them that aren't generated."""
+        """Return those of them that aren't generated."""
         return [column for column in self.columns if not column.generated]
 
     @property
@@ -63,7 +63,7 @@ class TableVersion:
 
     @property
     def identity(self) -> list[Column]:
-        """The key, else everything that a statement can set."""
+        """Return the key, else everything that a statement can set."""
         return self.key or self.writable
 
     @property
@@ -116,5 +116,5 @@ class TableVersion:
 
 
 def is_converted(old: Column, new: Column) -> bool:
-    """Whether a column's values are others than before."""
+    """Return whether a column's values are others than before."""
     return old.id != new.id or old.kind != new.kind or arrow_type(old) != arrow_type(new)

@@ -42,7 +42,7 @@ _MOMENT_CHARS = 26
 
 
 def comparison_family(column: Column) -> str:
-    """Columns of one family can be compared with each other."""
+    """Return a column's family: columns of one family can be compared with each other."""
     return _COMPARISON_FAMILIES.get(column.kind, "text")
 
 

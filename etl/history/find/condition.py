@@ -95,7 +95,7 @@ class RowCondition:
         """The names of its columns, in lower case."""
 
     def fits(self, rows: ChangeRows) -> np.ndarray:
-        """Which changes fit (bool, one a change).
+        """Return which changes fit (bool, one a change).
 
         A column that the table doesn't have there is NULL. Raises ConditionError for a constant
         that is no value of its column.

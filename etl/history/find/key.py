@@ -45,7 +45,7 @@ class KeyCondition:
             raise ConditionError("an empty key")
 
     def fits(self, rows: ChangeRows) -> np.ndarray:
-        """Which changes fit (bool, one a change)."""
+        """Return which changes fit (bool, one a change)."""
         key = lookup_key_columns(rows.table)[: len(self._values)]
         found = np.zeros(rows.count, bool)
         if len(key) < len(self._values):

@@ -12,7 +12,7 @@ _MAX_VALUE_CHARS = 60
 
 
 def row_text(images: Mapping[str, pa.Array], names: Iterable[str], row: int) -> str:
-    """Values of the row at a place: `id=7, name='x'`; long ones are cut."""
+    """Return values of the row at a place: `id=7, name='x'`; long ones are cut."""
     return ", ".join(f"{name}={_value(images[name], row)}" for name in names)
 
 

@@ -48,7 +48,7 @@ class ChangeCondition(Protocol):
     """The columns that the condition names, in lower case."""
 
     def fits(self, rows: ChangeRows) -> np.ndarray:
-        """One bool a change. Raises ConditionError."""
+        """Return one bool a change. Raises ConditionError."""
 
 
 class WindowSearch:
@@ -134,7 +134,7 @@ class _JoinedMatches:
     rows: pa.Array
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each transaction begins, and how many changes it has."""
+        """Return where each transaction begins, and how many changes it has."""
         same = (self.commit_ts[1:] == self.commit_ts[:-1]) & (
             self.start_ts[1:] == self.start_ts[:-1]
         )

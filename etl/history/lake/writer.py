@@ -242,7 +242,7 @@ def _by_table_and_day(changes: pa.Table | pa.RecordBatch) -> Iterator[tuple[int,
 
 
 def _runs(pieces: list[_Piece]) -> Iterator[_Piece]:
-    """Pieces that follow one another and have one definition, together."""
+    """Yield pieces that follow one another and have one definition, together."""
     for _, run in itertools.groupby(pieces, key=lambda piece: id(piece[0])):
         found = list(run)
         yield found[0][0], found[0][1], pa.concat_tables([changes for _, _, changes in found])

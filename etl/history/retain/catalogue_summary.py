@@ -45,7 +45,7 @@ class SegmentSummary:
         )
 
     def to_json(self) -> list[Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return [
             self.lo,
             self.hi,
@@ -85,7 +85,7 @@ class DaySummary:
         return cls(day.day, day.follows, volumes, changes_of(day.volumes))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         turns = self.turns or ()
         return {
             "day": self.day,
@@ -110,7 +110,7 @@ class DaySummary:
 
 
 def changes_of(volumes: Iterable[ArchiveSegment]) -> dict[int, int]:
-    """How many changes of each table there are in some volumes, by id."""
+    """Return how many changes of each table there are in some volumes, by id."""
     found: dict[int, int] = {}
     for volume in volumes:
         for table_id, count in volume.tables.items():
@@ -174,11 +174,11 @@ class SnapshotSummary:
 
     @property
     def refers_to(self) -> tuple[str, ...]:
-        """The ids of older snapshots in whose folders files of this one lie."""
+        """Return the ids of older snapshots in whose folders files of this one lie."""
         return tuple(sorted({owner_of(path) for path in self.others}))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return {
             "id": self.id,
             "ts": self.ts,

@@ -36,12 +36,12 @@ class ArchiveContents:
 
     @property
     def volumes(self) -> tuple[SegmentSummary, ...]:
-        """All of them, in order."""
+        """Return all of them, in order."""
         return tuple(volume for day in self.days for volume in day.volumes)
 
     @property
     def unbroken(self) -> tuple[SegmentSummary, ...]:
-        """The volumes behind the last hole."""
+        """Return the volumes behind the last hole."""
         after = max((hole.hi for hole in self.holes), default=0)
         return tuple(volume for volume in self.volumes if volume.lo >= after)
 
@@ -93,7 +93,7 @@ def _listed_days(
 
 
 def _chain_beginning(follows: int | None, first: SegmentSummary) -> int:
-    """Where a hole at the beginning of all begins, as far as that is known."""
+    """Return where a hole at the beginning of all begins, as far as that is known."""
     return min(follows if follows is not None else 0, first.lo)
 
 

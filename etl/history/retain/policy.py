@@ -153,7 +153,7 @@ def _cut_chain(
 def _thin_out(
     facts: ArchiveInventory, keep: RetentionPolicy, now_ts: int, promised: int, stay: frozenset[str]
 ) -> tuple[set[str], set[str]]:
-    """Which snapshots inside the promised range may go, as one a span is left.
+    """Return which snapshots inside the promised range may go, as one a span is left.
 
     And on which ones their tables rely then.
     """

@@ -37,7 +37,7 @@ class _IdRange:
 
 
 def table_ranges(facts: ArchiveInventory) -> list[TableRange]:
-    """Every table that can be restored at some moment, by name and time.
+    """Return every table that can be restored at some moment, by name and time.
 
     One that TRUNCATE or PARTITION BY gave another id is one table.
     """

@@ -70,7 +70,7 @@ class RetainSummary:
     archive_held_by: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
 

@@ -77,7 +77,7 @@ def archive_usage(volumes: Sequence[SegmentSummary], keep_ms: int, *, lake: bool
 
 
 def snapshots_usage(snapshots: Sequence[SnapshotSummary], keep_ms: int) -> DiskUsage:
-    """All snapshots, a file that several refer to counted once.
+    """Return all snapshots, a file that several refer to counted once.
 
     What they grow by is what the last one took of its own, as often as they were made of late.
     """
@@ -116,7 +116,7 @@ def days_until_full(free: int, growths: Iterable[Growth]) -> float | None:
 
 
 def _bytes_per_day(new: int, lo: int, hi: int) -> float:
-    """Bytes a day; what spans less than an hour is taken for an hour's."""
+    """Return bytes a day; what spans less than an hour is taken for an hour's."""
     return new / max(tso.ms_between(lo, hi), _HOUR_MS) * _DAY_MS
 
 

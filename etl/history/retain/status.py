@@ -86,7 +86,7 @@ class ArchiveStatus:
     keep: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self)
 
 
@@ -164,7 +164,7 @@ def _snapshot_json(snapshot: SnapshotSummary) -> dict[str, Any]:
 def _unknown_tables(
     archive: Archive, facts: ArchiveInventory | None, contents: ArchiveContents
 ) -> tuple[UnknownTable, ...]:
-    """Tables with changes of which it isn't known what they held before."""
+    """Return tables with changes of which it isn't known what they held before."""
     if facts is None:
         return ()
     known = {turn.table_id for turn in facts.turns if turn.begins or turn.takes}

@@ -156,7 +156,7 @@ class CachedSummaries:
         return 0, ()
 
     def _refresh_snapshot(self, name: str) -> bool:
-        """Whether there is such a snapshot."""
+        """Return whether there is such a snapshot."""
         text = self._snapshots.text(name)
         if text is None:
             return False

@@ -104,7 +104,7 @@ class ConsistentReader:
         return len(self._sessions)
 
     def session(self, number: int) -> MySQLSession:
-        """One of the sessions, for SELECTs; `let_go` after each."""
+        """Return one of the sessions, for SELECTs; `let_go` after each."""
         return self._sessions[number]
 
     def rows(

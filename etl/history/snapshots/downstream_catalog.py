@@ -37,7 +37,7 @@ class DownstreamTableInfo:
 
 
 def mismatch(place: DownstreamTable, there: DownstreamTableInfo | None, address: str) -> str:
-    """Why a table can't be read as the upstream's, "" if it can."""
+    """Return why a table can't be read as the upstream's, "" if it can."""
     if there is None:
         return f"{place.full_name} is not on {address}"
     if not there.has_transactions:

@@ -39,7 +39,7 @@ class DownstreamTable:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is read: all that a statement may set, and what it brings."""
+        """Return what is read: all that a statement may set, and what it brings."""
         return tuple(
             c for c in self.table.stored_columns if not c.generated or c.name in self.brings
         )

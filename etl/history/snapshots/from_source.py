@@ -95,7 +95,7 @@ class SourceRowsWriter:
         ]
 
     def _groups(self, done: WrittenFiles) -> Iterator[list[int]]:
-        """Chunks that aren't done, small ones together."""
+        """Yield chunks that aren't done, small ones together."""
         group: list[int] = []
         size = 0
         for number, chunk in enumerate(self._plan.chunks):

@@ -67,7 +67,7 @@ class PipelineContext:
 
     @property
     def touches(self) -> WriteScope:
-        """A snapshot is made of what is there: nothing is written to."""
+        """Return an empty scope: making a snapshot writes to no table."""
         return WriteScope(downstream_name(self.settings.target), ())
 
     def plan(self, wish: SnapshotRequest) -> SnapshotPlan:
@@ -197,7 +197,7 @@ class PipelineContext:
             return None
 
     def changed_by_ddl(self, from_ts: int, to_ts: int) -> set[int] | None:
-        """Ids of the tables that DDL committed in (from_ts, to_ts] touched.
+        """Return ids of the tables that DDL committed in (from_ts, to_ts] touched.
 
         None if not all of it is landed.
         """

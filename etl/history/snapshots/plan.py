@@ -47,7 +47,7 @@ class SnapshotPlan:
 
     @property
     def refers_to(self) -> tuple[str, ...]:
-        """The older snapshots in whose folders referred files lie."""
+        """Return the older snapshots in whose folders referred files lie."""
         return tuple(
             sorted({file.path.split("/")[1] for table in self.tables for file in table.files})
         )
@@ -101,7 +101,7 @@ class SnapshotPlan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return {
             "snapshot": self.snapshot,
             "ts": self.ts,
@@ -182,7 +182,7 @@ def table_of(table: Table) -> SnapshotTable:
 
 
 def schemas_of(schemas: Sequence[Schema]) -> tuple[Mapping[str, Any], ...]:
-    """Databases as a snapshot has them."""
+    """Return databases as a snapshot has them."""
     return tuple(schema.to_json() for schema in schemas)
 
 

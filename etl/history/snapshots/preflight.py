@@ -31,7 +31,7 @@ __all__ = [
 def downstream_tables(
     settings: Settings, definitions: SourceSchema, session: MySQLSession
 ) -> tuple[list[tuple[DownstreamTable, int]], list[str]]:
-    """Where each table of users is downstream, with about how many bytes it has there.
+    """Return where each table of users is downstream, with about how many bytes it has there.
 
     And why it isn't what it is upstream. `definitions`: the upstream's schema at the checkpoint.
     Raises DownstreamError.
@@ -59,7 +59,7 @@ def downstream_tables(
 def downstream_problems(
     settings: Settings, relay: RelayLog, definitions: SourceSchema
 ) -> list[str]:
-    """Why rows of the downstream may be others than the upstream's at the checkpoint."""
+    """Return why rows of the downstream may be others than the upstream's at the checkpoint."""
     return [
         *excluded_problems(settings, relay, definitions.ts),
         *_repair_problems(relay, definitions),
@@ -95,7 +95,7 @@ def _repair_problems(relay: RelayLog, definitions: SourceSchema) -> Iterator[str
 
 
 def downstream_table_of(settings: Settings, table: Table) -> DownstreamTable | str:
-    """Where a table of the upstream is downstream.
+    """Return where a table of the upstream is downstream.
 
     Or in words why no table there has its rows and no others.
     """

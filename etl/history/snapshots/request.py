@@ -38,7 +38,7 @@ class SnapshotRequest:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return {"source": self.source, "full": self.full, "options": self.options.to_json()}
 
     @classmethod

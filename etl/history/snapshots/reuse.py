@@ -54,7 +54,7 @@ def changed_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) ->
 
 
 def ddl_tables(windows: Iterable[WindowRecord], from_ts: int, to_ts: int) -> set[int] | None:
-    """Ids of the tables that DDL committed in (from_ts, to_ts] touched.
+    """Return ids of the tables that DDL committed in (from_ts, to_ts] touched.
 
     None if the windows end earlier.
     """

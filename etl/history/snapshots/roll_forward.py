@@ -111,7 +111,7 @@ def definitions_after(
 
 
 def tables_at(settings: Settings, ts: int) -> QueryTables:
-    """Tables as of `ts` (TSO), by Spark."""
+    """Return tables as of `ts` (TSO), by Spark."""
     return lambda names: tables_as_of(settings, ts, names)
 
 

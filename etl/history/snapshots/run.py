@@ -100,7 +100,7 @@ class SnapshotJobSummary:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts."""
+        """Return JSON values, for scripts."""
         return asdict(self)
 
     @classmethod

@@ -43,7 +43,7 @@ class TableInfo:
 
     @property
     def differs(self) -> bool:
-        """Whether its last verification has found something."""
+        """Return whether its last verification has found something."""
         return self.verified is not None and not self.verified.equal
 
 

@@ -186,7 +186,7 @@ class _TableCheck:
     def _taken_keys(
         self, images: Images, rows: np.ndarray, keys: Sequence[tuple[str, ...]]
     ) -> Iterator[Conflict]:
-        """Rows whose place in a unique key another row has."""
+        """Yield rows whose place in a unique key another row has."""
         columns = {column.name: column for column in self._sql.writable}
         told: set[int] = set()
         for key in keys:

@@ -43,7 +43,7 @@ class InverseChanges:
 
     @property
     def rows(self) -> int:
-        """How many row changes it takes."""
+        """Return how many row changes it takes."""
         return sum(
             len(next(iter(images.values()))) for images in (self.left, self.again, self.after)
         )

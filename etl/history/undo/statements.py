@@ -56,7 +56,7 @@ class TableUndoSql:
         self.writable = [self._column(column) for column in reverse.touched.then.writable_columns]
 
     def statements(self) -> Iterator[UndoStatement]:
-        """Rows go first, so that their keys are free.
+        """Yield the statements; deletes come first, so that the rows' keys are free.
 
         Others become what they were; and the rest come again.
         """
@@ -66,11 +66,11 @@ class TableUndoSql:
 
     @property
     def is_keyless(self) -> bool:
-        """Whether rows are found by all their values."""
+        """Return whether rows are found by all their values."""
         return not self.key
 
     def arrays(self, columns: Sequence[Column], images: Images) -> list[pa.Array]:
-        """Values as `literal_column` wants them for these columns."""
+        """Return values as `literal_column` wants them for these columns."""
         return [
             (
                 images[c.name].cast(pa.float64())
@@ -81,7 +81,7 @@ class TableUndoSql:
         ]
 
     def conditions(self, images: Images) -> list[bytes]:
-        """One a row, true for that row as it is in `images` alone."""
+        """Return one a row, true for that row as it is in `images` alone."""
         if not len(next(iter(images.values()))):
             return []
         names = {column.name for column in self.key}

@@ -243,7 +243,7 @@ def _downstream_part(seen: _Inputs, settings: Settings, name: str) -> Downstream
 
 
 def _is_at_its_end(seen: _Inputs, at_ts: int) -> bool:
-    """Whether applying has got to where operators want it to wait."""
+    """Return whether applying has got to where operators want it to wait."""
     until = seen.orders.get("apply_until_ts")
     return until is not None and at_ts >= until
 

@@ -175,9 +175,9 @@ class Overview:
 
     @property
     def lag_ms(self) -> float | None:
-        """How far the downstream is behind the clock."""
+        """Return how far the downstream is behind the clock."""
         return self.downstream.lag_ms
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return asdict(self) | {"lag_ms": self.lag_ms}

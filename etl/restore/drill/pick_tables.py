@@ -30,7 +30,7 @@ class TableChoice:
     tables: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return JSON values; `from_json` is the inverse."""
         return {"ts": self.ts, "tables": list(self.tables)}
 
     @classmethod

@@ -57,7 +57,7 @@ def owner_of(job: str) -> str:
 
 
 def why_not_at(found: Checkpoint, since: int) -> str:
-    """Why a database with this checkpoint isn't as of `since` (TSO); "" if it is."""
+    """Return why a database with this checkpoint isn't as of `since` (TSO); "" if it is."""
     if found.commit_ts != since:
         return (
             f"by its checkpoint the database is as of {tso.text(found.commit_ts)}, not as of"
@@ -69,7 +69,7 @@ def why_not_at(found: Checkpoint, since: int) -> str:
 
 
 def checkpoint_of_job(target: Downstream, cluster_id: int, job: str) -> Checkpoint | None:
-    """How far the job is there; None if it has written nothing. Raises DownstreamError."""
+    """Return how far the job is there; None if it has written nothing. Raises DownstreamError."""
     with open_session(target) as session:
         found = _checkpoint(session, target, cluster_id)
         return found if found is not None and found.owner == owner_of(job) else None
@@ -157,7 +157,7 @@ def _databases(settings: Settings, found: ReplayWindows) -> set[str]:
 
 
 def _why_table_differs(session: MySQLSession, own: Settings, table: Table, since: int) -> str:
-    """Why a table there can't be what it was upstream, "" if it may be."""
+    """Return why a table there can't be what it was upstream, "" if it may be."""
     try:
         goal = own.routes.target(table.schema_name, table.name)
     except RouteError as error:

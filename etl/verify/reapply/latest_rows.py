@@ -55,7 +55,7 @@ class LatestRows:
 
     @property
     def rows(self) -> pa.Table:
-        """One image a key, in the order of the last changes."""
+        """Return one image a key, in the order of the last changes."""
         self._fold()
         return (
             self._parts[0] if self._parts else pa.table({DELETED_MARKER: pa.array([], pa.bool_())})
@@ -134,6 +134,6 @@ class KeyChunk:
 
 
 def split_rows(rows: pa.Table, size: int) -> Iterator[KeyChunk]:
-    """All rows, `size` at a time."""
+    """Yield all rows, `size` at a time."""
     for number, first in enumerate(range(0, rows.num_rows, size), 1):
         yield KeyChunk(number, rows.slice(first, size))

@@ -100,7 +100,7 @@ def _without_rows(windows: BatchPayload) -> Iterator[pa.RecordBatch]:
 
 
 def _why_not_repairable(settings: Settings, table: Table) -> str:
-    """Why rows of a table can't be repaired, "" if they can."""
+    """Return why rows of a table can't be repaired, "" if they can."""
     name, filters = table.full_name, settings.filters
     again = f"copy it again: `sluice backfill --table {shlex.quote(name)}`"
     if not lookup_key_columns(table):

@@ -31,7 +31,7 @@ class ReplayRequest:
 
     @property
     def is_repair(self) -> bool:
-        """Whether it is for the pipeline's own downstream."""
+        """Return whether it is for the pipeline's own downstream."""
         return not self.target
 
     def settings(self, pipeline: Settings) -> Settings:
@@ -48,7 +48,7 @@ class ReplayRequest:
         return replace(own, apply=limits, filters=only_tables(own.filters, self.tables))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, without secrets; `from_json` is the inverse."""
+        """Return JSON values, without secrets; `from_json` is the inverse."""
         return {
             "since": self.since,
             "until": self.until,

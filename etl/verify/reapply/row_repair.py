@@ -40,7 +40,7 @@ _COUNTERS = ("rows", "same", "inserted", "replaced", "deleted")
 
 
 def _chunk_count(rows: int) -> int:
-    """How many chunks that many rows are, if none has to be made smaller."""
+    """Return how many chunks that many rows are, if none has to be made smaller."""
     return -(-rows // CHUNK_ROWS)
 
 

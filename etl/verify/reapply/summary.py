@@ -31,7 +31,7 @@ class ReplaySummary:
 
     @property
     def is_done(self) -> bool:
-        """Whether the sink has the whole range."""
+        """Return whether the sink has the whole range."""
         return self.through >= self.until
 
 

@@ -45,7 +45,7 @@ class ReplayTarget:
         return found.checkpoint if found else None
 
     def problems(self, found: ReplayWindows) -> list[str]:
-        """Why nothing may be written there by a job that begins.
+        """Return why nothing may be written there by a job that begins.
 
         Raises DownstreamError, KafkaUnavailableError, ApplyError, OSError.
         """
