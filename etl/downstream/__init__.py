@@ -7,6 +7,14 @@ first; docs/explanation/exactly-once.md has why changes arrive exactly once. May
 settings, relay, tidb, errors.
 """
 
+from sluice.etl.downstream._connection import DownstreamError, LoadOutcome
+from sluice.etl.downstream._statements_ahead import (
+    MAX_PIPELINED,
+    LoadData,
+    PipeliningState,
+    Query,
+    StatementOutcome,
+)
 from sluice.etl.downstream.checkpoint import (
     Blocked,
     Checkpoint,
@@ -17,17 +25,7 @@ from sluice.etl.downstream.checkpoint import (
     PendingDdl,
 )
 from sluice.etl.downstream.chunk_results import ChunkResult, ChunkResults
-from sluice.etl.downstream.mysql import (
-    MAX_PIPELINED,
-    DownstreamError,
-    LoadData,
-    LoadOutcome,
-    MySQLSession,
-    PipeliningState,
-    Query,
-    StatementOutcome,
-    own_session_ids,
-)
+from sluice.etl.downstream.mysql import MySQLSession, own_session_ids
 from sluice.etl.downstream.savepoint import Savepoint, SavepointFile, sync_folder
 from sluice.etl.downstream.servers import is_same_server, open_session
 

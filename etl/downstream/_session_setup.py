@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sluice.etl.changes import server_errors
+from sluice.etl.downstream._connection import DownstreamError, RunQuery
+
 STRICT_SQL_MODE = (
     "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
     ",ALLOW_INVALID_DATES"
@@ -243,3 +246,30 @@ def _canonical(value: str) -> str:
 
 def _literal(value: str) -> str:
     return value if value.replace(".", "", 1).isdigit() else f"'{value}'"
+
+
+def _variables(query: RunQuery) -> dict[str, str]:
+    return {str(name).lower(): str(value or "") for name, value in query(SHOW)}
+
+
+def set_up(query: RunQuery, read_timeout_s: int, address: str) -> dict[str, str]:
+    """Set the session's variables, and return all of them as they are then.
+
+    Raises DownstreamError, also if what writing needs can't be set.
+    """
+    query(ALL_ROWS)
+    wanted = assignments(_variables(query), read_timeout_s)
+    for statement in [f"SET SESSION {assignment}" for assignment in wanted] + [ISOLATION]:
+        try:
+            query(statement)
+        except DownstreamError as error:  # what is refused is looked at below
+            if error.transient:
+                raise
+    variables = _variables(query)
+    wrong = list(problems(variables))
+    if wrong:
+        raise DownstreamError(
+            server_errors.UNFIT,
+            f"{address} can't be written to as it is: {'; '.join(wrong)}",
+        )
+    return variables

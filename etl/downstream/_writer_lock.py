@@ -20,7 +20,8 @@ import zlib
 
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.formats.sql_text import literal
-from sluice.etl.downstream.mysql import DownstreamError, MySQLSession
+from sluice.etl.downstream._connection import DownstreamError
+from sluice.etl.downstream.mysql import MySQLSession
 
 log = logging.getLogger("sluice.apply")
 

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sluice.etl.changes import server_errors
+from sluice.etl.downstream._connection import DownstreamError, RunQuery
+
 TABLE_RIGHTS = (
     "SELECT",
     "INSERT",
@@ -126,3 +129,33 @@ def _matches_pattern(pattern: str, name: str) -> bool:
     parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     expression = "".join(".*" if p == "%" else "." if p == "_" else re.escape(p[-1]) for p in parts)
     return re.fullmatch(expression, name, re.IGNORECASE | re.DOTALL) is not None
+
+
+def check_rights(query: RunQuery, own: tuple[str, str], address: str, *, process: bool) -> None:
+    """Raise DownstreamError if the user lacks a right that writing needs.
+
+    Arguments as of `missing_rights`. A server that doesn't show the rights passes.
+    """
+    try:
+        grants = [str(line) for (line,) in query("SHOW GRANTS")]
+        missing = missing_rights(grants, own, process=process)
+        if missing and has_roles(grants):
+            grants += [
+                str(line)
+                for (line,) in query(
+                    f"SHOW GRANTS FOR CURRENT_USER() USING {query('SELECT CURRENT_ROLE()')[0][0]}"
+                )
+            ]
+            missing = missing_rights(grants, own, process=process)
+    except DownstreamError as error:
+        if error.code in (server_errors.NOT_GRANTED, server_errors.OPTION_PREVENTS):
+            return
+        raise
+    if missing:
+        needed = grant_statements("…", ["<each replicated database>"], own, process=process)
+        raise DownstreamError(
+            server_errors.LACKS_PRIVILEGE,
+            f"{address} lacks rights: {', '.join(missing)}. All that is needed: {' '.join(needed)}",
+            "`sluice grants` prints these statements for the databases that the pipeline"
+            " replicates",
+        )

@@ -1,14 +1,12 @@
-"""The one connection to a MySQL-protocol downstream: transactions, deletes, LOAD DATA from memory.
+"""Hold the one session with a MySQL-protocol downstream: transactions, statements, loads.
 
-LOAD DATA LOCAL lets the *server* name the file the client sends. Here no file is ever opened: the
-client answers only to the random name of the load in progress, from memory; any other name is
-refused and ends the connection.
+`_connection` has PyMySQL's connection with LOAD DATA from memory, `_statements_ahead` what is
+pipelined.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import secrets
 import socket
@@ -16,211 +14,54 @@ import ssl
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pymysql
 import pymysql.connections
-from pymysql import protocol
-from pymysql.constants import SERVER_STATUS
 
-from sluice.errors import SluiceError
 from sluice.etl.changes import server_errors
 from sluice.etl.changes.dialect import Dialect, UnknownServerError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.changes.formats.load_data import (
-    insert_statement,
-    load_statement,
     replace_statements,
 )
 from sluice.etl.changes.formats.mysql_result_stream import result_blocks
 from sluice.etl.changes.formats.mysql_rows import RowBlock
 from sluice.etl.changes.formats.sql_text import fill_placeholders
 from sluice.etl.downstream import _session_setup
+from sluice.etl.downstream._connection import (
+    DownstreamConnection,
+    DownstreamError,
+    LoadOutcome,
+    downstream_error,
+)
 from sluice.etl.downstream._pipelining import (
-    FIRST_LINE,
     MIN_PACKET_BYTES,
     LoadRejected,
     PipelinedStatement,
     StatementResult,
     execute_pipelined,
 )
-from sluice.etl.downstream.grants import grant_statements, has_roles, missing_rights
+from sluice.etl.downstream._statements_ahead import (
+    MAX_PIPELINED,
+    NO_ESCAPES,
+    LoadData,
+    PipeliningState,
+    Query,
+    StatementOutcome,
+    pipelined_load,
+    pipelined_statement,
+    query_statement,
+)
+from sluice.etl.downstream.grants import check_rights
 from sluice.etl.settings import Downstream
-from sluice.etl.settings.sql_login import LoginConnection
 
-_PACKET_BYTES = 1 << 20
 _ENGINE = (
     "SELECT t.ENGINE FROM information_schema.TABLES t JOIN information_schema.ENGINES e ON e.ENGINE"
     " = t.ENGINE WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s AND e.TRANSACTIONS = 'NO'"
 )
-_ADVICE = {
-    server_errors.ACCESS_DENIED: (
-        "correct [downstream] user, or where its password is: password-env, password-file or"
-        " password-connection"
-    ),
-    server_errors.TRANSACTION_TOO_LARGE: (
-        "the transaction is larger than TiDB's performance.txn-total-size-limit: raise it (10 GiB"
-        " at the most), or lower [apply] max-bytes, or use mode parallel, which commits every"
-        " statement by itself; a copy takes a file of a dump that isn't cut in one transaction:"
-        " dump into smaller files"
-    ),
-    server_errors.MEMORY_EXCEEDED: (
-        "raise TiDB's tidb_mem_quota_query, or lower [apply] max-bytes, or use mode parallel, which"
-        " commits every statement by itself"
-    ),
-    server_errors.ENTRY_TOO_LARGE: (
-        "a row is larger than TiDB's performance.txn-entry-size-limit: raise it"
-    ),
-    server_errors.INCORRECT_VALUE: (
-        "the column's character set can't hold these bytes, which the upstream has not checked"
-        " either: change the column here, to utf8mb4 if they are utf-8, else to bytes (VARBINARY,"
-        " BLOB), which hold whatever comes"
-    ),
-    server_errors.PACKET_TOO_LARGE: "raise the server's max_allowed_packet",
-}
-MAX_PIPELINED = 128
-"""Statements at most that are sent ahead: all their answers fit into what the network holds."""
-_MAX_INLINE_LOAD_BYTES = 16 * 2**10
-"""Size of rows that are sent as one statement with their values; more go as a LOAD DATA."""
-_PIPELINING_PAUSE_S, _PIPELINING_TRUST_S = (10.0, 600.0), 60.0
-"""Pause of pipelining after a lost connection (least, most), and the time that ends the backoff.
-
-A connection that held for the second value after the pause makes the next loss count as the first.
-"""
-_NO_ESCAPES = SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES
 _OPEN_SESSIONS: weakref.WeakSet[MySQLSession] = weakref.WeakSet()
 _LOAD_MESSAGE = re.compile(r"Records: (\d+)\s+Deleted: (\d+)\s+Skipped: (\d+)\s+Warnings: (\d+)")
-
-
-class DownstreamError(SluiceError):
-    """The downstream refused a statement.
-
-    `code` is the server's error number, 0 if the connection failed. It is transient if rolling
-    back, connecting anew and starting again at the checkpoint may help.
-    """
-
-    hint = "do what the server's message asks for, then let the task go on"
-
-    def __init__(self, code: int, message: str, hint: str = "") -> None:
-        text = f"{message} (error {code})" if code else message
-        super().__init__(text, transient=code in server_errors.TRANSIENT, hint=hint)
-        self.code = code
-        self.message = message
-        if self.transient:
-            self.hint = "start the downstream, or see why it doesn't answer or finish"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """The server's report of a load: lines read, rows REPLACE removed, lines skipped, warnings.
-
-    `records` -1: `deleted` is the sum of rows written and rows removed.
-    """
-
-    records: int
-    deleted: int
-    skipped: int
-    warnings: int
-
-
-class _Result(pymysql.connections.MySQLResult):
-    """A result that answers the server's request for a file from memory."""
-
-    def _read_load_local_packet(self, first_packet: Any) -> None:
-        connection: Any = self.connection
-        wanted = protocol.LoadLocalPacketWrapper(first_packet).filename
-        name, payload = connection.offered
-        connection.offered = (b"", b"")
-        refused = not name or wanted != name
-        try:
-            view = memoryview(b"" if refused else payload)
-            for start in range(0, len(view), connection.packet_bytes):
-                connection.write_packet(bytes(view[start : start + connection.packet_bytes]))
-        finally:
-            connection.write_packet(b"")
-        packet = connection._read_packet()
-        if refused:
-            connection._force_close()
-            raise pymysql.err.OperationalError(
-                0, "the server asked for a file that was not offered to it; connection closed"
-            )
-        this: Any = self
-        this._read_ok_packet(packet)
-
-
-class _Connection(LoginConnection):
-    offered: tuple[bytes, Any] = (b"", b"")
-    """The one file that the server may ask for: its name and contents."""
-
-    @property
-    def packet_bytes(self) -> int:
-        """Return how much of a file makes a packet."""
-        return min(_PACKET_BYTES, self.max_allowed_packet)
-
-    def _read_query_result(self, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002 as pymysql has it
-        result = _Result(self)
-        result.read()
-        self._result = result
-        if result.server_status is not None:
-            self.server_status = result.server_status
-        return int(result.affected_rows or 0)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadData:
-    """Rows to be written into `target`, see `MySQLSession.load`.
-
-    `may_replace`: whether rows with the same keys may be there; where they mayn't it may be an
-    error if they are.
-    """
-
-    target: str
-    layout: LoadLayout
-    payload: Any
-    may_replace: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A statement that is answered with rows."""
-
-    statement: str
-
-
-StatementOutcome: TypeAlias = int | LoadOutcome | list[tuple[Any, ...]] | DownstreamError
-"""Outcome of a pipelined statement: affected rows, a load's outcome, rows, or its error."""
-
-
-@dataclass(slots=True)
-class PipeliningState:
-    """Decides whether statements are pipelined to a server, for all sessions that share it.
-
-    A server that loses the connection may have been restarted, or it, or a proxy, hangs up at each
-    try: each loss doubles the pause before the next try.
-    """
-
-    is_refused: bool = False
-    """True once the server has refused a pipelined load; final."""
-    pause_s: float = 0.0
-    """How long nothing is pipelined after the last loss."""
-    lost_at: float = -math.inf
-    """Time of the last loss, by the monotonic clock."""
-
-    @property
-    def allowed(self) -> bool:
-        """Return whether statements may be pipelined now."""
-        return not self.is_refused and time.monotonic() >= self.lost_at + self.pause_s
-
-    def lost(self) -> None:
-        """Record that a connection was lost while answers were outstanding."""
-        least, most = _PIPELINING_PAUSE_S
-        self.lost_at, self.pause_s = time.monotonic(), min(max(least, 2 * self.pause_s), most)
-
-    def on_answered(self) -> None:
-        """All answers have come."""
-        if self.pause_s and time.monotonic() > self.lost_at + self.pause_s + _PIPELINING_TRUST_S:
-            self.pause_s = 0.0
 
 
 def own_session_ids() -> set[int]:
@@ -250,7 +91,7 @@ class MySQLSession:
         self._settings = settings
         self._unix_socket = unix_socket
         self.ahead = ahead or PipeliningState()
-        self._connection: _Connection | None = None
+        self._connection: DownstreamConnection | None = None
         self._dialect: Dialect | None = None
         self.known_tables: set[str] = set()
         """Full names of tables that were looked at in this session; for its users."""
@@ -303,7 +144,7 @@ class MySQLSession:
         self.close()
         settings = self._settings
         try:
-            connection = _Connection(
+            connection = DownstreamConnection(
                 host=settings.host,
                 port=settings.port,
                 user=settings.user,
@@ -333,10 +174,11 @@ class MySQLSession:
         token = secrets.token_hex(8)
         try:
             self.query("SET @sluice_session = %s", (token,))
-            variables = self._set_up()
+            variables = _session_setup.set_up(self.query, settings.read_timeout_s, self.address)
             server = str(connection.get_server_info())  # type: ignore[no-untyped-call] # pymysql's stubs lack it
             self._dialect = Dialect.from_version(server, variables)
-            self._check_rights(self._dialect)
+            own = settings.checkpoint_schema, settings.recycle_schema
+            check_rights(self.query, own, self.address, process=not self._dialect.is_tidb)
             self._check_session(token)
             self.commit()
         except UnknownServerError as error:
@@ -350,32 +192,6 @@ class MySQLSession:
         connection.max_allowed_packet = int(variables["max_allowed_packet"])
         sockets: Any = connection
         sockets._read_timeout = sockets._write_timeout = settings.read_timeout_s
-
-    def _variables(self) -> dict[str, str]:
-        return {
-            str(name).lower(): str(value or "") for name, value in self.query(_session_setup.SHOW)
-        }
-
-    def _set_up(self) -> dict[str, str]:
-        """Set the session's variables; all of them, as they are then."""
-        self.query(_session_setup.ALL_ROWS)
-        assignments = _session_setup.assignments(self._variables(), self._settings.read_timeout_s)
-        for statement in [f"SET SESSION {assignment}" for assignment in assignments] + [
-            _session_setup.ISOLATION
-        ]:
-            try:
-                self.query(statement)
-            except DownstreamError as error:  # what is refused is looked at below
-                if error.transient:
-                    raise
-        variables = self._variables()
-        wrong = list(_session_setup.problems(variables))
-        if wrong:
-            raise DownstreamError(
-                server_errors.UNFIT,
-                f"{self.address} can't be written to as it is: {'; '.join(wrong)}",
-            )
-        return variables
 
     def _check_session(self, token: str) -> None:
         """Check that a variable which was set in this session is still there.
@@ -393,35 +209,6 @@ class MySQLSession:
                 " transactions don't hold",
                 "turn multiplexing (or transaction pooling) off for this user, or connect to the"
                 " server itself",
-            )
-
-    def _check_rights(self, dialect: Dialect) -> None:
-        process = not dialect.is_tidb
-        try:
-            grants = [str(line) for (line,) in self.query("SHOW GRANTS")]
-            own = self._settings.checkpoint_schema, self._settings.recycle_schema
-            missing = missing_rights(grants, own, process=process)
-            if missing and has_roles(grants):
-                grants += [
-                    str(line)
-                    for (line,) in self.query(
-                        "SHOW GRANTS FOR CURRENT_USER() USING"
-                        f" {self.query('SELECT CURRENT_ROLE()')[0][0]}"
-                    )
-                ]
-                missing = missing_rights(grants, own, process=process)
-        except DownstreamError as error:
-            if error.code in (server_errors.NOT_GRANTED, server_errors.OPTION_PREVENTS):
-                return
-            raise
-        if missing:
-            needed = grant_statements("…", ["<each replicated database>"], own, process=process)
-            raise DownstreamError(
-                server_errors.LACKS_PRIVILEGE,
-                f"{self.address} lacks rights: {', '.join(missing)}. All that is needed:"
-                f" {' '.join(needed)}",
-                "`sluice grants` prints these statements for the databases that the pipeline"
-                " replicates",
             )
 
     def close(self) -> None:
@@ -521,7 +308,7 @@ class MySQLSession:
             if also:
                 raise ValueError("rows that are written as statements can't be computed with")
             return self._replace(connection, target, layout, payload)
-        order = _pipelined_load(LoadData(target, layout, payload), also=also)
+        order = pipelined_load(LoadData(target, layout, payload), also=also)
         connection.offered = (order.name, payload)
         try:
             self._run(order.statement, None)
@@ -553,7 +340,7 @@ class MySQLSession:
         if self.before_write is not None:
             self.before_write()
         connection = self._open()
-        sent = [_pipelined_statement(connection, each) for each in orders]
+        sent = [pipelined_statement(connection, each) for each in orders]
         return [
             self._statement_outcome(*each)
             for each in zip(orders, sent, self._execute_pipelined(sent), strict=True)
@@ -564,7 +351,7 @@ class MySQLSession:
     ) -> list[list[tuple[Any, ...]] | DownstreamError]:
         """Return the rows of `query` for each of several `args`, pipelined; or the error."""
         answers = self._execute_pipelined(
-            [_as_query(fill_placeholders(statement, args)) for args in several]
+            [query_statement(fill_placeholders(statement, args)) for args in several]
         )
         return [
             list(answer.rows) if answer.error is None else self._error(answer.error)
@@ -612,10 +399,10 @@ class MySQLSession:
         )
 
     def _replace(
-        self, connection: _Connection, target: str, layout: LoadLayout, payload: Any
+        self, connection: DownstreamConnection, target: str, layout: LoadLayout, payload: Any
     ) -> LoadOutcome:
         """Write rows as REPLACE statements, which report rows written and removed only together."""
-        if connection.server_status & _NO_ESCAPES:
+        if connection.server_status & NO_ESCAPES:
             raise DownstreamError(
                 server_errors.UNFIT,
                 f"{self.address}: the session has NO_BACKSLASH_ESCAPES, rows would arrive as"
@@ -628,7 +415,7 @@ class MySQLSession:
             warnings += result.warning_count if result is not None else 0
         return LoadOutcome(-1, affected, 0, warnings)
 
-    def _open(self) -> _Connection:
+    def _open(self) -> DownstreamConnection:
         if self._connection is None:
             raise DownstreamError(server_errors.SERVER_GONE, f"{self.address}: not connected")
         return self._connection
@@ -661,7 +448,7 @@ class MySQLSession:
             return affected, list(result.rows or ()) if result is not None else []
 
     @contextlib.contextmanager
-    def _translating(self, connection: _Connection) -> Iterator[None]:
+    def _translating(self, connection: DownstreamConnection) -> Iterator[None]:
         """Raise PyMySQL's errors, and those of a session that was closed, as DownstreamError."""
         try:
             yield
@@ -679,51 +466,4 @@ class MySQLSession:
             ) from error
 
     def _error(self, error: BaseException) -> DownstreamError:
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        text = str(error.args[1]) if len(error.args) > 1 else str(error) or "connection lost"
-        if code in _ADVICE and (code != server_errors.INCORRECT_VALUE or "string value" in text):
-            text += f"; {_ADVICE[code]}"
-        return DownstreamError(0 if isinstance(error, OSError) else code, f"{self.address}: {text}")
-
-
-def _as_query(statement: str) -> PipelinedStatement:
-    return PipelinedStatement(statement.encode("utf-8", "surrogateescape"), asks=True)
-
-
-def _pipelined_statement(
-    connection: _Connection, asked: bytes | LoadData | Query
-) -> PipelinedStatement:
-    if isinstance(asked, bytes):
-        return PipelinedStatement(asked)
-    return (
-        _as_query(asked.statement)
-        if isinstance(asked, Query)
-        else _pipelined_insert(connection, asked)
-    )
-
-
-def _pipelined_insert(connection: _Connection, load: LoadData) -> PipelinedStatement:
-    """Few rows as one statement with the values in it: the server needn't ask for a file."""
-    layout = load.layout
-    if (
-        len(load.payload) > _MAX_INLINE_LOAD_BYTES
-        or layout.bits
-        or layout.hex
-        or layout.left_out
-        or connection.server_status & _NO_ESCAPES
-    ):
-        return _pipelined_load(load, led=True)
-    return PipelinedStatement(
-        insert_statement(load.target, layout, load.payload, replaces=load.may_replace)
-    )
-
-
-def _pipelined_load(load: LoadData, *, led: bool = False, also: str = "") -> PipelinedStatement:
-    """`led`: to be sent ahead. `also`: as `MySQLSession.load` has it."""
-    name = "sluice-" + secrets.token_hex(8)
-    statement = (
-        f"LOAD DATA LOCAL INFILE '{name}'"
-        f" {load_statement(load.target, load.layout, led=led, also=also)}"
-    )
-    payload = FIRST_LINE + bytes(load.payload) if led else load.payload
-    return PipelinedStatement(statement.encode("utf-8", "surrogateescape"), name.encode(), payload)
+        return downstream_error(error, self.address)

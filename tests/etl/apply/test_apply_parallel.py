@@ -20,9 +20,9 @@ from sluice.etl.downstream import (
     CheckpointTable,
     DownstreamError,
     MySQLSession,
+    PipeliningState,
 )
 from sluice.etl.downstream._writer_lock import WriterLock
-from sluice.etl.downstream.mysql import PipeliningState
 from sluice.etl.downstream.sinks.mysql import ChangeOrigin
 from sluice.etl.downstream.sinks.mysql_parallel import ParallelMySQLSink
 from sluice.etl.settings import Apply, Relay, Settings, Upstream

@@ -13,8 +13,7 @@ from sluice.bench.far_proxy import FarProxy
 from sluice.errors import SluiceError
 from sluice.etl.changes.formats.layout import LoadLayout
 from sluice.etl.copy.tidb_session import TidbAddress, TidbSession
-from sluice.etl.downstream import DownstreamError, LoadData, MySQLSession
-from sluice.etl.downstream.mysql import PipeliningState
+from sluice.etl.downstream import DownstreamError, LoadData, MySQLSession, PipeliningState
 from tests.etl.mariadb_fixture import MariaDBServer
 
 _MOST_TURNS = 200

@@ -29,9 +29,9 @@ from sluice.etl.downstream import (
     CheckpointTable,
     DownstreamError,
     MySQLSession,
+    PipeliningState,
 )
 from sluice.etl.downstream._pipelining import LoadRejected, PipelinedStatement, execute_pipelined
-from sluice.etl.downstream.mysql import PipeliningState
 from sluice.etl.downstream.sinks.mysql import MySQLSink
 from sluice.etl.downstream.sinks.sink import ApplyError
 from sluice.etl.settings import Downstream
@@ -343,7 +343,7 @@ def test_the_more_often_connections_are_lost_the_more_seldom_it_is_tried(
 ) -> None:
     clock = [1_000.0]
     monkeypatch.setattr(
-        "sluice.etl.downstream.mysql.time", SimpleNamespace(monotonic=lambda: clock[0])
+        "sluice.etl.downstream._statements_ahead.time", SimpleNamespace(monotonic=lambda: clock[0])
     )
     ahead = PipeliningState()
     pauses = []
