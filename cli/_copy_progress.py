@@ -1,4 +1,4 @@
-"""Progress of a copy on standard error: a bar on a terminal, a line every few seconds elsewhere."""
+"""Show a copy's progress on standard error: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 

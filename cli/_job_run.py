@@ -1,4 +1,4 @@
-"""Jobs that this process asks for, runs or cancels, whatever their kind."""
+"""Create, run and cancel jobs in this process, whatever their kind."""
 
 from __future__ import annotations
 

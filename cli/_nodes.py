@@ -1,4 +1,4 @@
-"""The commands `sluice pumps` and `sluice drainers`, which differ in what they are about."""
+"""Build the commands `sluice pumps` and `sluice drainers`, which differ in their nodes."""
 
 from __future__ import annotations
 

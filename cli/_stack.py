@@ -1,4 +1,4 @@
-"""What the commands about the one-machine stack share."""
+"""Share options and signal handling between the commands of the one-machine stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sluice top` shows: one screen of text, as wide and as high as the terminal."""
+"""Draw the screen of `sluice top`: text as wide and as high as the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sluice verify --repair` does behind the comparison."""
+"""Repair differences for `sluice verify --repair`, after the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tables are looked at: something that answers SELECTs, all of them as of one moment."""
+"""Define a dataset: tables that answer SELECTs, all of them as of one moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Data Docs: what was found by each run that is kept, as pages and as JSON.
+"""Keep the Data Docs: the results of each kept run, as pages and as JSON.
 
 index.html
 style.css

@@ -1,4 +1,4 @@
-"""The Data Docs' pages as HTML: one for each suite of a run, and the index of all that is kept.
+"""Render the Data Docs' pages as HTML: one for each suite of a run, and the index.
 
 They are plain files: no script, nothing from elsewhere, so that they show behind any login and
 without a network. Whatever comes from data or settings goes through `_escape`.

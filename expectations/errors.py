@@ -1,4 +1,4 @@
-"""What can be wrong with what is asked for."""
+"""Define the errors of expectations."""
 
 from __future__ import annotations
 

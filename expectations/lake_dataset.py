@@ -1,4 +1,4 @@
-"""Tables of the lake as of any moment, in Spark."""
+"""Read tables of the lake as of any moment, in Spark."""
 
 from __future__ import annotations
 

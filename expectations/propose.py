@@ -1,4 +1,4 @@
-"""A first suite for a table, from its schema and a profile of its rows.
+"""Propose a first suite for a table, from its schema and a profile of its rows.
 
 What the schema promises fails the run when it isn't so; what is only so today, by the profile,
 warns.

@@ -1,4 +1,4 @@
-"""What the runs have found, for pages, metrics and the command line.
+"""Read the runs' results, for pages, metrics and the command line.
 
 Great Expectations isn't needed for it.
 """

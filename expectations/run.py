@@ -1,4 +1,4 @@
-"""One run: suites are looked at, what they find is kept, and what is grave has its consequences."""
+"""Run the suites once: check them, keep the results, and act on grave ones."""
 
 from __future__ import annotations
 

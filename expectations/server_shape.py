@@ -1,4 +1,4 @@
-"""What tables are, from a server's information_schema."""
+"""Read the shapes of tables from a server's information_schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is expected of one table, or of the replication: the content of one file."""
+"""Define a suite: the expectations of one table or of the replication, as one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run as a task of Airflow's."""
+"""Run the suites as a task of Airflow's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML of a page: the same for all; what is in it is drawn by its script."""
+"""Render a page's HTML: the same for all; each page's script draws its content."""
 
 from __future__ import annotations
 

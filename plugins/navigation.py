@@ -1,4 +1,4 @@
-"""The pages, as they stand in the navigation."""
+"""List the pages as they stand in the navigation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline that a page is about: `?pipeline=` names it."""
+"""Resolve the pipeline that a page is about: `?pipeline=` names it."""
 
 from __future__ import annotations
 

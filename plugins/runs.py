@@ -1,4 +1,4 @@
-"""Runs of Airflow's DAGs: their values, and new ones."""
+"""Read and trigger runs of Airflow's DAGs, with their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow loads: found by the entry point `airflow.plugins` of the wheel.
+"""Register the plugin with Airflow, by the wheel's entry point `airflow.plugins`.
 
 Every process of Airflow imports this, tasks among them, so the application is made only when the
 api-server asks.

@@ -1,4 +1,4 @@
-"""Where the past is read: the archive as far as it goes, the relay log from there on."""
+"""Read the history: the archive as far as it goes, the relay log from there on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask of a running pipeline, and what they are shown.
+"""Let operators control a running pipeline, and show them its state.
 
 `handover` and `takeover_check` are modules of their own: they need much that the other commands
 don't.

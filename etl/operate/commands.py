@@ -1,4 +1,4 @@
-"""What operators can do, as functions that the command line and the DAG `operate` share.
+"""Implement operators' commands, which the command line and the DAG `operate` share.
 
 Each returns what it did, as a line of text.
 

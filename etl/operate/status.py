@@ -1,4 +1,4 @@
-"""How replication stands and what operators asked for: read, nothing is changed."""
+"""Read the state of replication and operators' orders; nothing is changed."""
 
 from __future__ import annotations
 

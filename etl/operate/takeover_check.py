@@ -1,6 +1,6 @@
-"""What would stop this pipeline, or make the downstream differ, if it took a Drainer's place now.
+"""Check what would stop this pipeline, or differ, if it took a Drainer's place now.
 
-Looks everywhere and writes nowhere.
+It reads from every party and writes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is in a landed window, for people: counts by table, DDL statements, row changes decoded."""
+"""Show a landed window to people: counts by table, DDL statements, decoded row changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hinders a restore."""
+"""Define the errors of restores."""
 
 from __future__ import annotations
 

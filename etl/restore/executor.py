@@ -1,4 +1,4 @@
-"""How a restore has rows and changes prepared: on Spark."""
+"""Prepare a restore's rows and changes on Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What restoring into files is going to do; nothing is computed or written."""
+"""Plan a restore into files; nothing is computed or written."""
 
 from __future__ import annotations
 

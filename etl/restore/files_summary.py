@@ -1,4 +1,4 @@
-"""What became of a restore into files."""
+"""Summarize the outcome of a restore into files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a restore is going to do: kept by its job, and shown to people before."""
+"""Define the plan of a restore: kept by its job, and shown to people before."""
 
 from __future__ import annotations
 

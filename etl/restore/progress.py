@@ -1,4 +1,4 @@
-"""How far a restore is, in the terms of jobs."""
+"""Report a restore's progress in the terms of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person asks for: until when, which tables, to where."""
+"""Define the request for a restore: until when, which tables, to where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a restore."""
+"""Summarize the outcome of a restore."""
 
 from __future__ import annotations
 

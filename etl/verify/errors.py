@@ -1,4 +1,4 @@
-"""What can go wrong with verifying."""
+"""Define the errors of verification."""
 
 from __future__ import annotations
 

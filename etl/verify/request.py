@@ -1,4 +1,4 @@
-"""What is asked for: which tables are to be compared, and with what."""
+"""Define the request for a verification: which tables to compare, and with what."""
 
 from __future__ import annotations
 

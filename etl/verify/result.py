@@ -1,4 +1,4 @@
-"""What a verification has found."""
+"""Define the results of a verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables are compared, as both servers have them; and which aren't, each with the reason."""
+"""Find the tables to compare, as both servers have them, and why others aren't compared."""
 
 from __future__ import annotations
 

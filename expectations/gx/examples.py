@@ -1,4 +1,4 @@
-"""Values and rows as text, for people and for JSON."""
+"""Show values and rows as text, for people and for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expectations of the replication itself."""
+"""Define expectations of the replication itself."""
 
 from __future__ import annotations
 

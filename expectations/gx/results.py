@@ -1,4 +1,4 @@
-"""What Great Expectations found, as lines of a page, and as the JSON that it has for it."""
+"""Convert Great Expectations' results into lines of a page, and into its JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite, looked at by Great Expectations.
+"""Check a suite by Great Expectations.
 
 All expectations are first asked for a yes or no alone: their counts then come from one statement
 over the table. Only those that aren't met are asked again, for what is wrong and examples of it.

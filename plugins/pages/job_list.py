@@ -1,6 +1,6 @@
-"""Jobs as the page shows them.
+"""List jobs as the page shows them.
 
-What is over never changes and is read once; the others are read side by side.
+A finished job never changes and is read once; the others are read side by side.
 """
 
 from __future__ import annotations

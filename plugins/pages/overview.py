@@ -1,4 +1,4 @@
-"""The page Overview: where the data is, how far behind, and what holds it back."""
+"""Serve the page Overview: where the data is, how far behind, and what holds it back."""
 
 from __future__ import annotations
 

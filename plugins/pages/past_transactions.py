@@ -1,4 +1,4 @@
-"""Transactions as the page shows them, their state, and what takes them back."""
+"""Show past transactions as the page does: their state, and the SQL that takes them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Quality: what became of looking at the data, lately and over time, and the Data Docs."""
+"""Serve the page Quality: results of checks, lately and over time, and the Data Docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Tables: rows, changes, verification and schema of each."""
+"""Serve the page Tables: rows, changes, verification and schema of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Transactions: what was committed, by time, table and key.
+"""Serve the page Transactions: what was committed, by time, table and key.
 
 A transaction's rows; what one can do.
 """

@@ -1,4 +1,4 @@
-"""Whether all of an archive can be read, tried by reading it."""
+"""Check that a whole archive can be read, by reading it."""
 
 from __future__ import annotations
 

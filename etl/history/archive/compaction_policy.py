@@ -1,4 +1,4 @@
-"""Which volumes of a day are compacted together.
+"""Choose the segments of a day that are compacted together.
 
 A day of passes every minute has more than a thousand small volumes, each with a file for every
 table that was changed. Eight neighbours of about the same size become one, and eight of these

@@ -1,6 +1,6 @@
-"""Which landed windows become a volume.
+"""Plan which landed windows become a segment.
 
-A volume is whole windows, as many as its files should hold, and begins and ends on one UTC day, but
+A segment is whole windows, as many as its files should hold, and begins and ends on one UTC day, but
 for its last window, which may reach into the next; and but for the first one of all, if landing
 began at 0.
 """

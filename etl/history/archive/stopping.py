@@ -1,4 +1,4 @@
-"""How a caller follows a pass, and ends it."""
+"""Let a caller follow a pass, and end it."""
 
 from __future__ import annotations
 

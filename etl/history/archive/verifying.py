@@ -1,4 +1,4 @@
-"""What Spark's Python workers do to check an archive: read a volume whole."""
+"""Check an archive in Spark's Python workers: read a segment whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's Python workers do for the archive: windows become a volume.
+"""Make archive segments of windows in Spark's Python workers.
 
 A worker reads the windows' changes once, and writes both products of it, the log and the lake.
 Spark finds the function by this module's path, so nothing is imported here that the driver alone

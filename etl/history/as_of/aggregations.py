@@ -1,4 +1,4 @@
-"""What is made of a bucket's rows where they were computed, so that no more than that travels."""
+"""Aggregate a bucket's rows where they were computed, so that only the result travels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DDL makes of the rows that are there: none of it is in the binlog."""
+"""Apply DDL's effects to existing rows: none of them is in the binlog."""
 
 from __future__ import annotations
 

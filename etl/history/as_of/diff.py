@@ -1,4 +1,4 @@
-"""What is different in a table between two moments."""
+"""Compute the differences in a table between two moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the past for people: Parquet, CSV and SQL files, or text on the screen."""
+"""Write rows of the past for people: Parquet, CSV and SQL files, or text on the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a snapshot and changes of windows, dealt to buckets: what a worker makes of one task."""
+"""Distribute a snapshot's rows and windows' changes to buckets: a worker's part of one task."""
 
 from __future__ import annotations
 

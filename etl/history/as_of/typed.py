@@ -1,4 +1,4 @@
-"""Rows of a table of the past with the lake's types.
+"""Convert rows of a past table to the lake's types.
 
 Runs in Spark's Python workers: nothing is imported here that the client alone needs.
 """

@@ -1,4 +1,4 @@
-"""What Spark's Python workers do for a plan.
+"""Execute a plan's tasks in Spark's Python workers.
 
 Spark finds it by this module's path, so nothing is imported here that the client alone needs.
 """

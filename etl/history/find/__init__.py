@@ -1,6 +1,6 @@
-"""Looking through the past: which transactions and DDL did what, and when.
+"""Search the history: which transactions and DDL did what, and when.
 
-What only the client needs is imported on first use: Spark's workers come through this door, too.
+What only the client needs is imported on first use: Spark's workers import this package, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A value as a person reads it: bytes in hex, long ones cut, NULL not the empty text."""
+"""Show a value as a person reads it: bytes in hex, long ones cut, NULL not the empty text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't be looked for."""
+"""Define the errors of searches."""
 
 from __future__ import annotations
 

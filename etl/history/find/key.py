@@ -1,4 +1,4 @@
-"""The rows with a key: its values, as a person types them.
+"""Find the rows with a key: its values, as a person types them.
 
     7
     0x00ff

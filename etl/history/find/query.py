@@ -1,4 +1,4 @@
-"""What is looked for."""
+"""Define a search's query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found: transactions with their rows by table, DDL, and how much it is in all."""
+"""Define a search's results: transactions with rows by table, DDL, and the totals."""
 
 from __future__ import annotations
 

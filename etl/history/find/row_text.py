@@ -1,4 +1,4 @@
-"""Rows for people, in one line of printable ASCII."""
+"""Show rows for people, in one line of printable ASCII."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search: a little is looked through here, much by Spark's workers."""
+"""Run the search: a little is searched here, much by Spark's workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lake: the archive's changes as typed Parquet, for people's queries.
+"""Write the lake: the archive's changes as typed Parquet, for people's queries.
 
 See docs/how-to/query-the-past.md.
 """

@@ -1,4 +1,4 @@
-"""The tables of a stretch of windows, as they are at each place of it."""
+"""Follow the tables' definitions through a range of windows."""
 
 from __future__ import annotations
 

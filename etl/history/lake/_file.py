@@ -1,4 +1,4 @@
-"""A Parquet file of the lake while it is written."""
+"""Write a Parquet file of the lake."""
 
 from __future__ import annotations
 

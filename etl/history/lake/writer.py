@@ -1,4 +1,4 @@
-"""Windows become files of the lake."""
+"""Write windows as files of the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why nothing is removed."""
+"""Define the errors that prevent a removal."""
 
 from __future__ import annotations
 

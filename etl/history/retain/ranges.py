@@ -1,4 +1,4 @@
-"""From when to when each table can be restored.
+"""Compute the range in which each table can be restored.
 
 Pure, like `sluice.etl.history.retain.table_events`.
 """

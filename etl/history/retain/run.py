@@ -1,6 +1,6 @@
-"""Removes what settings let go of: windows of the relay log, snapshots, volumes.
+"""Remove what the settings no longer keep: relay windows, snapshots, archive segments.
 
-The one road on which anything goes.
+All removals go through this module.
 
 Each step leaves what is right, so a kill anywhere is made good by the next run; two at a time do
 the same twice.

@@ -1,4 +1,4 @@
-"""How much is where, how fast it grows, and when the disk is full at that rate."""
+"""Compute disk usage, its growth, and when the disk is full at that rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From when to when one can restore, table by table.
+"""Report from when to when one can restore, table by table.
 
 What it takes, and for how long there is room.
 """

@@ -1,4 +1,4 @@
-"""Whether the archive has what the relay log has: both are read, and compared."""
+"""Verify that the archive has what the relay log has: read both, and compare."""
 
 from __future__ import annotations
 

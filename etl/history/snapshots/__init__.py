@@ -1,6 +1,6 @@
-"""Snapshots: all tables as of one moment, in the archive.
+"""Make snapshots: all tables as of one moment, in the archive.
 
-What only the client needs is imported on first use: Spark's workers come through this door, too.
+What only the client needs is imported on first use: Spark's workers import this package, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables that a downstream's server has, and what of one isn't as the upstream has it."""
+"""Read the downstream server's tables, and how each differs from the upstream's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a table of the downstream, as its server gives them and as the upstream has them.
+"""Read rows of a downstream table, as its server has them and as the upstream has them.
 
 The values come in exactly the types and texts in which they were written there,
 `sluice.tidb.rows.arrow_schema`.

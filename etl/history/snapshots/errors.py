@@ -1,4 +1,4 @@
-"""What can be wrong with a snapshot that is to be made."""
+"""Define the errors of making a snapshot."""
 
 from __future__ import annotations
 

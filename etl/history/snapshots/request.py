@@ -1,4 +1,4 @@
-"""What is asked for: from where a snapshot is to be made."""
+"""Define the request for a snapshot: its source."""
 
 from __future__ import annotations
 

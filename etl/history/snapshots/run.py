@@ -1,4 +1,4 @@
-"""Snapshots as jobs: planned, written down, made or gone on with, given up."""
+"""Run snapshots as jobs: plan, record, make or continue, cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DDL made of a table, read backwards from the window records: statements, names, columns."""
+"""Read a table's schema changes backwards from window records: statements, names, columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One past transaction taken back: the SQL for it, and what stands in its way."""
+"""Take one past transaction back: the SQL for it, and what prevents it."""
 
 from sluice.etl.history.undo.check import Conflict, DryRun, dry_run
 from sluice.etl.history.undo.errors import UndoError

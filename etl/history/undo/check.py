@@ -1,4 +1,4 @@
-"""The dry run: each row that a transaction touched, looked at in the replica.
+"""Run undo's dry run: check each row of a transaction in the replica.
 
 Nothing is written or locked.
 """

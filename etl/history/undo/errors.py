@@ -1,4 +1,4 @@
-"""Why a transaction can't be taken back."""
+"""Define the errors of taking a transaction back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction's opposite as one SQL script for the upstream."""
+"""Write the transaction's inverse as one SQL script for the upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL that takes a transaction back.
+"""Write the SQL statements that take a transaction back.
 
 Each statement finds a row only if it is still as the transaction left it.
 """

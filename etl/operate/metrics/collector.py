@@ -1,4 +1,4 @@
-"""Looks at pipelines when it is asked to, and not more often than every few seconds."""
+"""Sample pipelines on request, and at most once every few seconds."""
 
 from __future__ import annotations
 

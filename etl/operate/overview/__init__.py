@@ -1,4 +1,4 @@
-"""How replication stands, in one look: for `sluice top`, the pages, and the metrics."""
+"""Show the state of replication in one view: for `sluice top`, the pages, and the metrics."""
 
 from sluice.etl.operate.overview.build import overview
 from sluice.etl.operate.overview.model import (

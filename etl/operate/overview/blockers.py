@@ -1,4 +1,4 @@
-"""What holds replication back, in words: a sentence each, the gravest first."""
+"""List what holds replication back: a sentence each, the gravest first."""
 
 from __future__ import annotations
 

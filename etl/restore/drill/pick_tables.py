@@ -1,4 +1,4 @@
-"""Which tables as of which moment a drill restores."""
+"""Pick the tables and the moment of a restore drill."""
 
 from __future__ import annotations
 

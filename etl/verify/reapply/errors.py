@@ -1,4 +1,4 @@
-"""What hinders that past windows are applied again."""
+"""Define the errors of applying past windows again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What applying past windows to another sink would do, before it does it."""
+"""Plan a reapply: what it would do, before it does it."""
 
 from __future__ import annotations
 

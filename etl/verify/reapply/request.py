@@ -1,4 +1,4 @@
-"""What was asked for: which past windows, of which tables, to where."""
+"""Define the request for a reapply: which past windows, of which tables, to where."""
 
 from __future__ import annotations
 

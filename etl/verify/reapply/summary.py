@@ -1,4 +1,4 @@
-"""What became of past windows that were applied again."""
+"""Summarize the outcome of a reapply."""
 
 from __future__ import annotations
 
