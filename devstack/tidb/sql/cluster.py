@@ -1,4 +1,4 @@
-"""What the SQL port has to know of the cluster it belongs to."""
+"""Define what the SQL port has to know of the cluster it belongs to."""
 
 from __future__ import annotations
 

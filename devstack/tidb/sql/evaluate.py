@@ -22,8 +22,9 @@ Evaluator = Callable[[Row], Any]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean: columns of the rows by lower-case name, variables, and functions of the
-    session.
+    """The meaning of names in an expression.
+
+    They are columns of the rows by lower-case name, variables, and functions of the session.
     """
 
     columns: Mapping[str, tuple[int, Column]]
@@ -31,7 +32,7 @@ class Scope:
     functions: Mapping[str, Callable[..., Any]]
 
     def column(self, name: str) -> tuple[int, Column]:
-        """Where a column's value is in a row. SQLError UNKNOWN_COLUMN."""
+        """Return where a column's value is in a row. SQLError UNKNOWN_COLUMN."""
         found = self.columns.get(name.lower())
         if found is None:
             raise SQLError(server_errors.UNKNOWN_COLUMN, f"Unknown column '{name}' in 'field list'")
@@ -39,7 +40,7 @@ class Scope:
 
 
 def compile_expression(node: Node, scope: Scope) -> Evaluator:
-    """The expression as a function. SQLError for what is unknown."""
+    """Return the expression as a function. SQLError for what is unknown."""
     match node:
         case ("value", value):
             return lambda row: value
@@ -78,7 +79,7 @@ def compile_expression(node: Node, scope: Scope) -> Evaluator:
 
 
 def is_true(value: Any) -> bool:
-    """Whether WHERE takes it."""
+    """Return whether WHERE takes the value."""
     return bool(values.as_number(value)) if value is not None else False
 
 
@@ -211,7 +212,10 @@ def _like(left: Evaluator, pattern: Evaluator, *, wanted: bool) -> Evaluator:
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """It has the sign of what is divided; with Python's integers and floats that of the divisor."""
+    """Return the remainder with the dividend's sign.
+
+    Python's integers and floats give it that of the divisor.
+    """
     if isinstance(x, float):
         return math.fmod(x, y)
     rest = abs(x) % abs(y)

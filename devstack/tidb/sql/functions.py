@@ -25,8 +25,9 @@ def _text(value: Any) -> str:
 
 
 def _joined_text(value: Any) -> bytes:
-    """A value among texts that are put together: bytes as they are, a DOUBLE never with an
-    exponent.
+    """Return a value among texts that are put together.
+
+    Bytes are as they are, a DOUBLE never has an exponent.
     """
     if isinstance(value, bytes):
         return value
@@ -48,7 +49,7 @@ def _left(value: Any, count: Any) -> str | bytes:
 
 
 def _conv(value: Any, base: Any, to_base: Any) -> str:
-    """From one base into another, as 64 bits without a sign."""
+    """Convert a number from one base into another, as 64 bits without a sign."""
     digits = np.base_repr(int(_text(value), int(base)) & (1 << 64) - 1, int(to_base))
     return str(digits)
 

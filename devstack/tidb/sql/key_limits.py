@@ -1,5 +1,6 @@
-"""Which part of a table a condition over its key asks for: a table of which a range is read isn't
-gone through as a whole.
+"""Find which part of a table a condition over its key asks for.
+
+A table of which a range is read isn't gone through as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sluice.tidb.schema import WHOLE_COLUMN, Table
 
 
 def key_order(table: Table) -> tuple[str, ...]:
-    """The columns (lower case) by which rows come in order, () if they don't."""
+    """Return the columns (lower case) by which rows come in order, () if they don't."""
     if table.is_partitioned:
         return ()
     if table.handle_kind == "heap":
@@ -27,7 +28,7 @@ def key_order(table: Table) -> tuple[str, ...]:
 
 
 def key_limits(where: Node | None, scope: Scope, key: tuple[str, ...]) -> tuple[Any, Any]:
-    """(the lowest, the highest) value that the first column of the key can have, None: no limit.
+    """Return (the lowest, the highest) value the key's first column can have, None: no limit.
 
     Both as they are ordered.
     """

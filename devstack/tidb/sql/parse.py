@@ -42,7 +42,7 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """The words of a statement, comments and hints left out. SQLError SYNTAX_ERROR."""
+    """Return the words of a statement without comments and hints. SQLError SYNTAX_ERROR."""
     found: list[Token] = []
     at = 0
     while at < len(text):
@@ -81,7 +81,7 @@ def _token(match: re.Match[str], at: int) -> list[Token]:
 
 
 def _negative(value: Any) -> Any:
-    """A Decimal's own minus rounds to 28 digits."""
+    """Return the negative; a Decimal's own minus rounds to 28 digits."""
     return value.copy_negate() if isinstance(value, Decimal) else -value
 
 
@@ -109,32 +109,32 @@ class Parser:
         return self._tokens[self._next]
 
     def take(self) -> Token:
-        """The next word, and on."""
+        """Return the next word, and step over it."""
         token = self.here
         self._next += token.kind != "end"
         return token
 
     def is_word(self, *words: str) -> bool:
-        """Whether these words (upper case) or marks come next."""
+        """Return whether these words (upper case) or marks come next."""
         ahead = self._tokens[self._next : self._next + len(words)]
         return len(ahead) == len(words) and all(
             t.kind in ("word", "mark") and t.value.upper() == word for t, word in zip(ahead, words)
         )
 
     def accept(self, *words: str) -> bool:
-        """Steps over these words if they come next."""
+        """Step over these words if they come next."""
         if not self.is_word(*words):
             return False
         self._next += len(words)
         return True
 
     def expect(self, *words: str) -> None:
-        """Steps over these words; SQLError SYNTAX_ERROR if others come."""
+        """Step over these words; SQLError SYNTAX_ERROR if others come."""
         if not self.accept(*words):
             raise syntax_error(self._text[self.here.at :])
 
     def name(self) -> str:
-        """A name, quoted or not."""
+        """Return a name, quoted or not."""
         token = self.take()
         if token.kind not in ("name", "word"):
             raise syntax_error(self._text[token.at :])
@@ -148,17 +148,17 @@ class Parser:
         return found
 
     def end(self) -> None:
-        """The statement must be over."""
+        """Check that the statement is over."""
         self.accept(";")
         if self.here.kind != "end":
             raise syntax_error(self._text[self.here.at :])
 
     def source(self, since: int) -> str:
-        """The text from `since` to the next word, as it was written."""
+        """Return the text from `since` to the next word, as it was written."""
         return self._text[since : self.here.at].strip()
 
     def expression(self) -> Node:
-        """An expression, OR binding least."""
+        """Return an expression, OR binding least."""
         left = self._and()
         while self.accept("OR") or self.accept("||"):
             left = ("or", left, self._and())

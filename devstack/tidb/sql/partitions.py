@@ -1,4 +1,4 @@
-"""In which partition a row lies, from TiDB's PartitionInfo."""
+"""Find the partition in which a row lies, from TiDB's PartitionInfo."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _RANGE, _HASH, _LIST = 1, 2, 3
 
 
 def ids(table: Table) -> set[int]:
-    """The ids of a table's partitions."""
+    """Return the ids of a table's partitions."""
     return {
         int(definition["id"]) for definition in (table.partition or {}).get("definitions") or ()
     }
 
 
 def place(table: Table, row: Mapping[int, Datum]) -> int:
-    """The id of the partition in which a row lies; 0 where the stand-in can't tell."""
+    """Return the id of the partition of a row; 0 where the stand-in can't evaluate it."""
     info = table.partition or {}
     values = {
         c.id: from_datum(c, row[c.id]) if c.id in row else missing_value(c)

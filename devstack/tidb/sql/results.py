@@ -1,5 +1,6 @@
-"""Result sets: columns as TiDB describes them in the header (type, flags, character set, length),
-and rows.
+"""Build result sets: rows, and columns as TiDB describes them in the header.
+
+A column has its type, flags, character set and length there.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Result:
 
 
 def of_column(column: Column, name: str, table: Table | None, results_charset: str) -> Header:
-    """The header of a table's column, as pingcap/tidb's server/column.go makes it.
+    """Return the header of a table's column, as pingcap/tidb's server/column.go makes it.
 
     `results_charset`: @@character_set_results, "" for none.
     """
@@ -87,14 +88,14 @@ def of_column(column: Column, name: str, table: Table | None, results_charset: s
 
 
 def computed(name: str, kind: int) -> Header:
-    """The header of a computed value."""
+    """Return the header of a computed value."""
     if kind == VAR_STRING:
         return Header(name, kind, _show, 0, _CHARSETS["utf8mb4"], 4096, _NOT_FIXED)
     return Header(name, kind, _show, _BINARY_FLAG, _BINARY, 22, _NOT_FIXED if kind == DOUBLE else 0)
 
 
 def kind_of(value: Any) -> int:
-    """The type of a computed value."""
+    """Return the type of a computed value."""
     if value is None:
         return NULL
     if isinstance(value, float):
@@ -105,7 +106,7 @@ def kind_of(value: Any) -> int:
 
 
 def texts(names: list[str], rows: Iterable[Iterable[Any]]) -> Result:
-    """A result set of texts and numbers, as SHOW gives."""
+    """Return a result set of texts and numbers, as SHOW gives."""
     return Result([computed(name, VAR_STRING) for name in names], rows)
 
 

@@ -1,7 +1,6 @@
-"""Columns whose type changed so that TiDB wrote every row anew: which they are, and the values the
-rows got.
+"""Compute the values of columns whose change of type made TiDB rewrite every row.
 
-No binlog tells them. The rules are `sluice.tidb.conversion`; what it refuses stays unknown, and
+They are in no binlog. The rules are `sluice.tidb.conversion`; what it refuses stays unknown, and
 reading the table fails.
 """
 
@@ -41,7 +40,7 @@ def rewritten_columns(job: DdlHistoryJob, old: Table, new: Table) -> list[tuple[
 
 
 def converted(datum: Datum, source: Column, target: Column, job: DdlHistoryJob) -> Datum:
-    """The value that a row got. ConversionError, a ValueError, where that isn't known."""
+    """Return the value that a row got. ConversionError, a ValueError, where it isn't known."""
     if datum.flag == NIL:
         return datum
     value = datum.value if source.kind in ("enum", "set") else from_datum(source, datum)

@@ -36,7 +36,8 @@ _AFTER_TABLE = (
 class Select:
     """A statement.
 
-    `source`: names of schema and table, () without FROM. `as_of`: what AS OF TIMESTAMP says.
+    `source`: names of schema and table, () without FROM. `as_of`: the expression of AS OF
+    TIMESTAMP.
     """
 
     items: list[tuple[Node, str]]
@@ -67,7 +68,7 @@ class Input:
 
 
 def read_select(parser: Parser) -> Select:
-    """What follows the word SELECT. SQLError SYNTAX_ERROR."""
+    """Parse what follows the word SELECT. SQLError SYNTAX_ERROR."""
     select = Select([_item(parser)])
     while parser.accept(","):
         select.items.append(_item(parser))
@@ -150,7 +151,7 @@ class Executor:
         self._select, self._given, self._scope, self._charset = select, given, scope, charset
 
     def run(self) -> Result:
-        """The result set, whose rows are made as they are taken."""
+        """Return the result set, whose rows are made as they are taken."""
         items: list[tuple[Node, str]] = []
         for node, name in self._select.items:
             if node[0] == "star":
@@ -252,7 +253,7 @@ def _sort_key(value_of: Evaluator, convert: Callable[[Any], Any]) -> Callable[[l
 
 
 def _static_kind(node: Node) -> int | None:
-    """The type of a computed value where it doesn't depend on the rows."""
+    """Return the type of a computed value where it doesn't depend on the rows."""
     if node[0] in ("compare", "in", "like", "null", "and", "or", "not"):
         return BIGINT
     if node[0] == "arith" and any(

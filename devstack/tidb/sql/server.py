@@ -40,11 +40,11 @@ class SQLServer:
         return int(self._listener.getsockname()[1])
 
     def start(self) -> None:
-        """Serves from now on."""
+        """Start to serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops listening, and ends the connections."""
+        """Stop listening, and end the connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

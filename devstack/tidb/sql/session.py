@@ -107,7 +107,7 @@ class Session:
         return ts
 
     def _past(self, value: Any) -> int:
-        """A TSO, or a time in the session's zone, as a TSO that may be read."""
+        """Return a TSO, or a time in the session's zone, as a TSO that may be read."""
         text = str(value).strip()
         ts = int(text) if text.isdigit() else self._tso_of(text)
         if ts > self._state.take_ts():
@@ -337,7 +337,7 @@ def _config() -> Result:
 
 
 def _shown_time(ts: int) -> str:
-    """As Go prints it in error texts."""
+    """Return a time as Go prints it in error texts."""
     moment = datetime.fromtimestamp(physical_ms(ts) / 1000, UTC)
     return (
         f"{moment.strftime('%Y-%m-%d %H:%M:%S')}.{moment.microsecond // 1000:03} +0000 UTC".replace(

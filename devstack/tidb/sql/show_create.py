@@ -1,4 +1,4 @@
-"""SHOW CREATE TABLE as TiDB 6.6 writes it, from TiDB's TableInfo (pingcap/tidb, executor/show.go)."""
+"""Write SHOW CREATE TABLE as TiDB 6.6, from TiDB's TableInfo (pingcap/tidb, executor/show.go)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HASH, _RANGE, _LIST = 2, 1, 3
 
 
 def quoted(name: str) -> str:
-    """A name in backticks."""
+    """Return a name in backticks."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -74,7 +74,7 @@ def show_create_table(table: Table, info: Mapping[str, Any], next_id: int) -> st
 
 
 def column_type(column: Column) -> str:
-    """A column's type in full."""
+    """Return a column's type in full."""
     kind, binary = column.tp, column.charset == "binary"
     if kind in _BLOBS:
         return _BLOBS[kind] + ("blob" if binary else "text")

@@ -18,7 +18,7 @@ Rows = Callable[[Catalog, ClusterState], Iterator[list[Any]]]
 
 
 def find(schema: str, name: str) -> tuple[Table, Rows] | None:
-    """The system table of that name, None if the stand-in has none."""
+    """Return the system table of that name, None if the stand-in has none."""
     found = _TABLES.get((schema.lower(), name.lower()))
     if found is None:
         return None

@@ -22,7 +22,7 @@ _NEITHER = (1e-15, 1e15)
 
 
 def printer(column: Column) -> Callable[[Any], bytes]:
-    """What turns a value of the column (not NULL) into the bytes that TiDB sends."""
+    """Return what turns a value of the column (not NULL) into the bytes that TiDB sends."""
     kind = column.kind
     if kind in ("text", "binary"):
         return lambda value: value if isinstance(value, bytes) else value.encode()
@@ -39,7 +39,10 @@ def printer(column: Column) -> Callable[[Any], bytes]:
 
 
 def double_text(value: float) -> str:
-    """A DOUBLE as TiDB prints it: shortest digits, with an exponent from 1e15 on and below 1e-15."""
+    """Return a DOUBLE as TiDB prints it: shortest digits.
+
+    It has an exponent from 1e15 on and below 1e-15.
+    """
     if value == 0 or _NEITHER[0] <= abs(value) < _NEITHER[1]:
         text = np.format_float_positional(value, unique=True, trim="-")
         return "0" if text == "-0" else text
@@ -48,9 +51,7 @@ def double_text(value: float) -> str:
 
 
 def comparer(column: Column) -> Callable[[Any], Any]:
-    """What turns a value or a literal compared with the column into something that orders as TiDB
-    orders it.
-    """
+    """Return what makes values, and literals compared with the column, order as in TiDB."""
     kind = column.kind
     if kind in ("int", "year", "bit"):
         return _as_int
@@ -70,7 +71,7 @@ def comparer(column: Column) -> Callable[[Any], Any]:
 
 
 def sorter(column: Column) -> Callable[[Any], Any]:
-    """As `comparer`, but ENUM and SET sort by their numbers."""
+    """Return as `comparer`, but ENUM and SET sort by their numbers."""
     if column.kind == "enum":
         return lambda value: column.elems.index(value) + 1 if value in column.elems else 0
     if column.kind == "set":
@@ -95,7 +96,7 @@ def collation_key(collation: str, value: Any) -> Any:
 
 
 def shifted(text: str, minutes: int) -> str:
-    """A TIMESTAMP in UTC as a session with this offset sees it; the zero time stays as it is."""
+    """Return a TIMESTAMP in UTC as a session with this offset sees it; the zero time stays."""
     if not minutes or text.startswith("0000"):
         return text
     whole, dot, fraction = text.partition(".")
@@ -104,8 +105,9 @@ def shifted(text: str, minutes: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value without a column, for comparison: texts that are numbers count as numbers with
-    numbers.
+    """Return a value without a column, for comparison.
+
+    Texts that are numbers count as numbers with numbers.
     """
     if isinstance(value, bool):
         return int(value)
@@ -113,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def as_number(value: Any) -> Any:
-    """The number that a value is in arithmetic; a text's leading digits, as MySQL takes it."""
+    """Return a value's number in arithmetic; a text's leading digits, as MySQL takes it."""
     if value is None or isinstance(value, int | float | Decimal):
         return value
     try:
@@ -123,7 +125,7 @@ def as_number(value: Any) -> Any:
 
 
 def number_text(value: Any) -> str:
-    """A computed number as it is printed."""
+    """Return a computed number as it is printed."""
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float):

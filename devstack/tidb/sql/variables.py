@@ -50,20 +50,20 @@ _OFFSET = re.compile(r"([+-])(\d{1,2}):(\d\d)")
 
 
 class Variables:
-    """What SET changed in this session, over the defaults."""
+    """The variables that SET changed in this session, over the defaults."""
 
     def __init__(self) -> None:
         self._values = dict(_DEFAULTS)
         self._overrides: dict[str, Any] = {}
 
     def get(self, name: str) -> Any:
-        """The value of `@@name`, `@@session.name` or `@name`. SQLError UNKNOWN_VARIABLE."""
+        """Return the value of `@@name`, `@@session.name` or `@name`. SQLError UNKNOWN_VARIABLE."""
         if not name.startswith("@@"):
             return self._overrides.get(name.lower())
         return self._values[self.known(name)]
 
     def known(self, name: str) -> str:
-        """The plain name of a system variable. SQLError UNKNOWN_VARIABLE."""
+        """Return the plain name of a system variable. SQLError UNKNOWN_VARIABLE."""
         plain = re.sub(r"^@@", "", name).replace("`", "").lower()
         plain = re.sub(r"^(session|local|global)\.", "", plain)
         if plain not in self._values:
@@ -98,7 +98,7 @@ class Variables:
 
     @property
     def zone_minutes(self) -> int:
-        """How far east of UTC the session is."""
+        """Return how far east of UTC the session is, in minutes."""
         return offset_minutes(self._values["time_zone"])
 
 

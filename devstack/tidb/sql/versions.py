@@ -1,9 +1,8 @@
-"""Rows and schemas of a recording, and of a workload's transactions, at every commit timestamp,
-kept in plain Python.
+"""Keep a recording's and a workload's rows and schemas at every commit timestamp.
 
-Which rows there are is worked out from the recorded binlogs one change at a time, without any part
-of the pipeline: no windows, net effects or groups. Snapshots of the recordings say whether it is
-right.
+They are kept in plain Python. Which rows there are is worked out from the recorded binlogs one
+change at a time, without any part of the pipeline: no windows, net effects or groups. Snapshots of
+the recordings show whether it is right.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ from sluice.tidb.schema import MAX_USER_TABLE_ID, WHOLE_COLUMN, Schema, Table
 from sluice.tidb.tikv.meta import hash_field_key
 
 _MAX_CACHED_TABLES, _MAX_CACHED_ROWS = 8, 10_000
-"""How many tables' rows are kept as they were read last, and up to which size: chunks are read one
-after the other.
+"""Number of tables whose rows are kept as they were read last, and their size at most.
+
+Chunks are read one after the other.
 """
 _ROWS_PER_SLICE = 4096
 _MAX_PENDING = 1000
@@ -60,7 +60,7 @@ class Catalog:
     infos: Mapping[int, Mapping[str, Any]]
 
     def find(self, schema: str, name: str) -> Table | None:
-        """The table of this name, in any case."""
+        """Return the table of this name, in any case."""
         wanted = schema.lower(), name.lower()
         return next(
             (t for t in self.tables.values() if (t.schema_name.lower(), t.name.lower()) == wanted),
@@ -85,9 +85,9 @@ class _Chain:
         return versions[found - 1][1] if found else None
 
     def drop(self, ts: int) -> bool:
-        """Without the versions that nobody can see from `ts` on.
+        """Drop the versions that can't be seen from `ts` on.
 
-        Whether nothing is left but a deletion.
+        Returns whether nothing is left but a deletion.
         """
         found = bisect.bisect_right(self.versions, ts, key=_time)
         if found > 1:
@@ -96,9 +96,9 @@ class _Chain:
 
 
 class Versions:
-    """What `recording` holds.
+    """The versions that `recording` holds.
 
-    It is read when it is asked the first time. `new_collations`: whether its cluster has any.
+    It is read on first use. `new_collations`: whether its cluster has any.
     """
 
     def __init__(
@@ -126,8 +126,10 @@ class Versions:
         self._history = SchemaHistory()
 
     def next_id(self, table: Table) -> int:
-        """What SHOW CREATE TABLE gives as AUTO_INCREMENT or AUTO_RANDOM_BASE: the first id that no
-        TiDB has taken for itself, 0 for none. Only known as it was at the end of the recording.
+        """Return SHOW CREATE TABLE's AUTO_INCREMENT or AUTO_RANDOM_BASE.
+
+        It is the first id that no TiDB has taken for itself, 0 for none. Only known as it was at
+        the end of the recording.
         """
         self._load()
         kind = "TARID" if table.auto_random_bits else "TID"
@@ -137,12 +139,15 @@ class Versions:
         return int(taken) + 1 if taken else 0
 
     def catalog(self, ts: int) -> Catalog:
-        """The schema as of `ts`."""
+        """Return the schema as of `ts`."""
         self._load()
         return self._catalogs[bisect.bisect_right(self._changed_at, ts) - 1]
 
     def definition(self, table_id: int, schema_version: int) -> Table | None:
-        """Return the table as a session with this schema version knows it; None for one of TiDB's own."""
+        """Return the table as a session with this schema version knows it.
+
+        None for one of TiDB's own.
+        """
         self._load()
         known = self._catalogs[
             bisect.bisect_right(self._schema_versions, schema_version) - 1
@@ -157,9 +162,10 @@ class Versions:
         return table if self.new_collations() else binary_table(table)
 
     def follow(self, ts: int, event: bytes | DdlHistoryJob) -> None:
-        """A transaction was committed at `ts`, or a DDL job finished, after what the recording
-        holds. `event`: the Prewrite, or the job. Most are taken in when somebody reads: a short
-        workload isn't slowed down.
+        """Add a transaction committed at `ts`, or a finished DDL job, behind the recording.
+
+        `event`: the Prewrite, or the job. Most are taken in by the next reader: a short workload
+        isn't slowed down.
         """
         self._coming.append((ts, event))
         if len(self._coming) > _MAX_PENDING and (self._loaded or self._recording is None):
@@ -172,7 +178,7 @@ class Versions:
                 self._lock.release()
 
     def drop(self, safe_point: int) -> None:
-        """TiDB's GC: nobody reads below this TSO any longer."""
+        """Collect garbage as TiDB's GC: no reader is below this TSO any longer."""
         with self._lock:
             self._safe_point = max(self._safe_point, safe_point)
             while self._deleted and self._deleted[0][0] <= self._safe_point:
@@ -182,9 +188,11 @@ class Versions:
                     del self._rows[table_id][key]
 
     def rows(self, table: Table, ts: int, low: Any = None, high: Any = None) -> Iterator[list[Any]]:
-        """The rows of a table as of `ts` in the order of their keys: values of its stored columns,
-        then the row id if it has one. `low`, `high`: the first column of the clustered key is not
-        below the one, nor above the other. SQLError UNKNOWN_ERROR for what binlogs don't tell.
+        """Yield the rows of a table as of `ts` in the order of their keys.
+
+        A row is the values of its stored columns, then the row id if it has one. `low`, `high`:
+        the first column of the clustered key is not below the one, nor above the other. SQLError
+        UNKNOWN_ERROR for what isn't in binlogs.
         """
         self._load()
         if low is not None or high is not None:
@@ -244,7 +252,7 @@ class Versions:
             yield from found[start : min(start + _ROWS_PER_SLICE, last)]
 
     def _chain(self, table_id: int, key: Key) -> _Chain:
-        """The versions of a row; new if there were none."""
+        """Return the versions of a row; new if there were none."""
         chains = self._rows.setdefault(table_id, {})
         if key not in chains:
             chains[key] = _Chain()
@@ -253,7 +261,7 @@ class Versions:
         return chains[key]
 
     def newest(self) -> int:
-        """The last commit timestamp in the recording, 0 if there is none."""
+        """Return the last commit timestamp in the recording, 0 if there is none."""
         return (
             max((t.commit_ts for t in self._recording.transactions().values()), default=0)
             if self._recording
@@ -366,8 +374,9 @@ class Versions:
         chain.drop(self._safe_point)
 
     def _remove(self, table: Table, ts: int, row: Stored) -> int | None:
-        """Where it was, if that is a partition that is gone: a late transaction may still change
-        rows there.
+        """Remove a row; return its partition if that is gone.
+
+        A late transaction may still change rows there.
         """
         chains = self._rows.setdefault(table.id, {})
         place, *handle = self._key(table, row)
@@ -431,8 +440,10 @@ class Versions:
                     )
 
     def _move(self, ts: int, old: Table, new: Table, before: Mapping[int, Table]) -> None:
-        """Rows of partitions that the table has no longer go away, to the table that took their
-        place if one did; the rows of a table that became a partition come in.
+        """Move rows of partitions that the table has no longer.
+
+        They go to the table that took their place if one did; the rows of a table that became a
+        partition come in.
         """
         had, has = partitions.ids(old), partitions.ids(new)
         self._dropped.setdefault(old.id, set()).update(had - has)
@@ -461,7 +472,7 @@ def _time(version: tuple[int, Stored | None]) -> int:
 
 
 def _place(item: tuple[Key, _Chain]) -> Key:
-    """Where a row is in its table: partitions don't count."""
+    """Return where a row is in its table: partitions don't count."""
     return item[0][1:]
 
 
@@ -486,7 +497,7 @@ def _inserted(table: Table, data: bytes) -> tuple[Stored]:
 
 
 def _key(table: Table, row: Stored) -> Key:
-    """The partition (0 without), then the handle."""
+    """Return the partition (0 without), then the handle."""
     place = partitions.place(table, row) if table.is_partitioned else 0
     if table.handle_kind == "heap":
         rowid = row[HANDLE_ID]

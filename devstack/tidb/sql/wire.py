@@ -1,6 +1,4 @@
-"""The MySQL protocol on one connection, from the server's side: packets, handshake, result sets as
-text.
-"""
+"""Serve the MySQL protocol on one connection: packets, handshake, result sets as text."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ _NULL = b"\xfb"
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logged in, and the schema they want to begin in."""
+    """The user that logged in, and the schema to begin in."""
 
     user: str
     schema: str
@@ -56,7 +54,7 @@ class MySQLConnection:
         self._out = bytearray()
 
     def read(self) -> bytes:
-        """A packet, put together if it came in several. EOFError at the end."""
+        """Return a packet, put together if it came in several. EOFError at the end."""
         whole = b""
         while True:
             head = self._exactly(4)
@@ -67,12 +65,12 @@ class MySQLConnection:
                 return whole
 
     def read_command(self) -> bytes:
-        """A packet that begins a command."""
+        """Return a packet that begins a command."""
         self._number = 0
         return self.read()
 
     def write(self, payload: bytes) -> None:
-        """A packet; it leaves with `flush`, or when much is waiting."""
+        """Write a packet; it leaves with `flush`, or when much is waiting."""
         at = 0
         while True:
             part = payload[at : at + _MAX_PACKET_BYTES]
@@ -85,7 +83,7 @@ class MySQLConnection:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what waits."""
+        """Send what waits."""
         self._socket.sendall(self._out)
         self._out = bytearray()
 
@@ -94,11 +92,11 @@ class MySQLConnection:
         self._socket.settimeout(seconds)
 
     def close(self) -> None:
-        """Closes the connection, whichever socket it ended up on."""
+        """Close the connection, whichever socket it ended up on."""
         self._socket.close()
 
     def log_in(self, number: int, users: dict[str, str]) -> Login:
-        """The handshake. SQLError ACCESS_DENIED for a wrong user or password."""
+        """Do the handshake. SQLError ACCESS_DENIED for a wrong user or password."""
         salt = secrets.token_bytes(20).replace(b"\0", b"\1")
         offered = _CAPABILITIES | (_SSL if self._tls else 0)
         self.write(
@@ -143,18 +141,18 @@ class MySQLConnection:
         return Login(name, schema.decode())
 
     def ok(self) -> None:
-        """A statement without rows is done."""
+        """Answer that a statement without rows is done."""
         self.write(b"\0\0\0" + struct.pack("<HH", _AUTOCOMMIT, 0))
         self.flush()
 
     def error(self, error: SQLError) -> None:
-        """It failed."""
+        """Answer that a statement failed."""
         text = str(error).encode()
         self.write(b"\xff" + struct.pack("<H", error.number) + b"#" + error.state.encode() + text)
         self.flush()
 
     def result(self, columns: list[Header], rows: Iterable[Iterable[Any]]) -> None:
-        """A result set; what `rows` raises comes out between the rows."""
+        """Write a result set; what `rows` raises comes out between the rows."""
         self.write(_length(len(columns)))
         for column in columns:
             self.write(_definition(column))
