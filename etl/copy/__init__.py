@@ -1,7 +1,6 @@
-"""Rows that aren't in the binlog: where they come from, in which chunks, and how they are brought
-downstream once.
+"""Copy rows that aren't in the binlog: their sources, their chunks, and each downstream once.
 
-What only the client needs is imported on first use: Spark's workers come through this door, too.
+What only the client needs is imported on first use: Spark's workers import this package, too.
 """
 
 from __future__ import annotations

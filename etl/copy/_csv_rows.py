@@ -1,11 +1,11 @@
-"""The rows of a Dumpling `.csv` file, and how one tells what separates its fields.
+r"""Parse the rows of a Dumpling `.csv` file, and detect what separates its fields.
 
-Dumpling writes nowhere which ``--csv-separator``, ``--csv-delimiter`` and ``--csv-line-terminator``
-it was given. The header line, if there is one, tells: the names of the columns are known, and what
-is between them, around them and behind them is what it is. With backslash escapes (the default)
-NUL, newline, return and backslash are escaped in every value, besides them the delimiter, or where
-there is none the first byte of the separator; without (``--escape-backslash=false``) the delimiter
-is doubled. NULL is ``\\N`` outside of delimiters.
+Dumpling writes nowhere which ``--csv-separator``, ``--csv-delimiter`` and
+``--csv-line-terminator`` it was given. The header line, if there is one, shows it: the names of
+the columns are known, and what is between them, around them and behind them is what it is. With
+backslash escapes (the default) NUL, newline, return and backslash are escaped in every value,
+besides them the delimiter, or where there is none the first byte of the separator; without
+(``--escape-backslash=false``) the delimiter is doubled. NULL is ``\N`` outside of delimiters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_SHOWN_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How fields and rows are told apart. None: to be found out from the header."""
+    """The separators of fields and rows. None: to be detected from the header."""
 
     separator: str | None = None
     delimiter: str | None = None
@@ -43,40 +43,42 @@ class CsvFormat:
     null: str = "\\N"
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the JSON values."""
         return asdict(self)
 
     @property
     def is_known(self) -> bool:
-        """Whether nothing is left to find out."""
+        """Return whether nothing is left to detect."""
         return None not in (self.separator, self.delimiter, self.terminator)
 
     def check(self) -> None:
-        """Raises CopyError for what can't be read without guessing."""
+        """Raise CopyError for what can't be read without guessing."""
         for name, text in (("separator", self.separator), ("line terminator", self.terminator)):
             if text == "":
                 raise CopyError(
-                    f"the {name} of CSV files can't be empty: rows could not be told apart"
+                    f"the {name} of CSV files can't be empty: rows could not be separated"
                 )
         if self.delimiter is not None and len(self.delimiter.encode()) > 1:
             raise CopyError(
                 f"a CSV delimiter of several bytes, {self.delimiter!r}: Dumpling escapes its first"
-                " byte only, so values that hold it can't be told from its end. Dump again with"
-                " one of one byte"
+                " byte only, so values that hold it can't be distinguished from its end."
+                " Dump again with one of one byte"
             )
         if self.delimiter == "" and not self.escapes:
             raise CopyError(
                 "CSV files without delimiter and without backslash escapes: a value that holds the"
-                " separator can't be told from two values. Dump again with one of the two"
+                " separator can't be distinguished from two values. Dump again with one of the"
+                " two"
             )
         if self.delimiter == "" and self.null != "\\N":
             raise CopyError(
-                f"CSV files without delimiter in which NULL is {self.null!r}: it can't be told from"
-                f" the text {self.null!r}. Dump again with a delimiter, or without --csv-null-value"
+                f"CSV files without delimiter in which NULL is {self.null!r}: it can't be"
+                f" distinguished from the text {self.null!r}. Dump again with a delimiter, or without"
+                " --csv-null-value"
             )
 
     def header_line(self, columns: Sequence[str]) -> bytes:
-        """The header as Dumpling writes it."""
+        """Return the header as Dumpling writes it."""
         assert (
             self.separator is not None
             and self.delimiter is not None
@@ -93,16 +95,16 @@ class CsvFormat:
 
 
 def detect_format(file: str, head: bytes, columns: Sequence[str], given: CsvFormat) -> CsvFormat:
-    """`given` with what it leaves open taken from the header at the beginning of `head`.
+    """Return `given` with what it leaves open taken from the header at the beginning of `head`.
 
-    Raises DumpError when the header doesn't tell, or tells something else than what is given.
+    Raises DumpError when the header doesn't show it, or shows something else than `given` has.
     """
     given.check()
     if given.is_known:
         return given
     if not given.header:
         raise CopyError(
-            "CSV files without a header don't say how they are separated: give the separator, the"
+            "CSV files without a header don't show how they are separated: give the separator, the"
             " delimiter and the line terminator that Dumpling was given"
         )
     found = {
@@ -115,9 +117,9 @@ def detect_format(file: str, head: bytes, columns: Sequence[str], given: CsvForm
         raise DumpError(
             file,
             0,
-            f"the header doesn't say how fields are separated ({len(found)} ways are possible),"
-            f" columns {', '.join(columns)} are expected: {shown!r}. Say so: separator, delimiter"
-            " and line terminator as Dumpling was given them, or that there is no header",
+            f"the header doesn't show how fields are separated ({len(found)} ways are possible),"
+            f" columns {', '.join(columns)} are expected: {shown!r}. Give the separator, delimiter"
+            " and line terminator that Dumpling was given, or that there is no header",
         )
     form = found.pop()
     form.check()
@@ -193,8 +195,9 @@ class CsvRows:
     _rest: bytes = b""
 
     def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
-        """(columns, fields, offset of the fields' data in the file) of the rows that end in this
-        piece. Raises DumpError.
+        """Yield (columns, fields, offset of the fields' data) of the rows that end in this piece.
+
+        The offset is in the file. Raises DumpError.
         """
         text = self._rest + piece
         if self.at_header:
@@ -227,7 +230,10 @@ class CsvRows:
         self._rest = text[last:]
 
     def finish(self, *, whole: bool = True) -> None:
-        """The file is over. Raises DumpError if it ends in the middle of a row or of its header."""
+        """Check the end of the file.
+
+        Raises DumpError if it ends in the middle of a row or of its header.
+        """
         if self._rest or (self.at_header and whole):
             raise DumpError(
                 self.file,
@@ -237,7 +243,7 @@ class CsvRows:
             )
 
     def _delimiter_positions(self, data: Bytes) -> tuple[Ints, np.ndarray]:
-        """Where separators and terminators begin, ascending, and which of them are terminators."""
+        """Return where separators and terminators begin, ascending, and which are terminators."""
         form = self.form
         separator, terminator = (form.separator or "").encode(), (form.terminator or "").encode()
         quote = ord(form.delimiter) if form.delimiter else -1
@@ -282,7 +288,7 @@ class CsvRows:
 
 
 def _starts_with_at(data: Bytes, at: Ints, text: bytes) -> np.ndarray:
-    """Whether `text` stands at each of these positions."""
+    """Return at which of these positions `text` stands."""
     found: np.ndarray = data[at] == text[0]
     for n in range(1, len(text)):
         found &= data[np.minimum(at + n, len(data) - 1)] == text[n]

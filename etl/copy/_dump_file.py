@@ -22,12 +22,12 @@ from sluice.relay.storage import Storage
 PIECE_BYTES = 4 << 20
 _SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
 _SNAPPY_BYTES = 65536
-"""of a chunk's data, by the format"""
+"""Data of a chunk, by the format."""
 _TRUNCATED_HINT = "the file is cut off: copy it again, or dump again"
 
 
 def compression(name: str) -> str:
-    """The compression that a file's name tells: "gzip", "zstd", "snappy" or "" for none."""
+    """Return the compression by a file's name: "gzip", "zstd", "snappy" or "" for none."""
     suffix = name.rpartition(".")[2].lower()
     return {
         "gz": "gzip",
@@ -41,8 +41,9 @@ def compression(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Which bytes of a file, of `size` bytes when it was listed: to `hi` of a plain file, None: to
-    its end.
+    """A range of a file's bytes: to `hi` of a plain file, None: to its end.
+
+    `size`: bytes of the file when it was listed.
     """
 
     lo: int = 0
@@ -51,21 +52,21 @@ class ByteRange:
 
     @property
     def ends_file(self) -> bool:
-        """Whether nothing comes behind it."""
+        """Return whether nothing comes behind it."""
         return self.hi is None or self.hi == self.size
 
 
 def read_decompressed(
     storage: Storage, name: str, span: ByteRange | None = None
 ) -> Iterator[bytes]:
-    """The content of a file, or of a span of it, decompressed. Raises DumpError, OSError."""
+    """Yield the content of a file, or of a span of it, decompressed. Raises DumpError, OSError."""
     how = compression(name)
     raw = _read_raw(storage, name, span or ByteRange())
     yield from _READERS[how](name, raw) if how else raw
 
 
 def read_head(storage: Storage, name: str, size: int) -> bytes:
-    """The first bytes of the content, at least `size` if there are as many.
+    """Return the first bytes of the content, at least `size` if there are as many.
 
     Raises DumpError, OSError.
     """
@@ -80,8 +81,10 @@ def read_head(storage: Storage, name: str, size: int) -> bytes:
 def split_points(
     storage: Storage, name: str, size: int, ends: tuple[bytes, ...], most: int
 ) -> list[tuple[int, int]]:
-    """Ranges of about `most` bytes that cover a plain file of `size` bytes, each but the first
-    beginning behind one of the texts `ends`, which are ends of rows wherever they stand.
+    """Return ranges of about `most` bytes that cover a plain file of `size` bytes.
+
+    Each but the first begins behind one of the texts `ends`, which are ends of rows wherever they
+    stand.
     """
     bounds = [0]
     with storage.open(name) as file:
@@ -189,7 +192,7 @@ class _PieceReader:
         return bytes(found)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _unsnappy(name: str, raw: Iterator[bytes]) -> Iterator[bytes]:

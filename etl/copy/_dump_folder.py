@@ -1,4 +1,4 @@
-"""What lies in a Dumpling folder, by its files' names, and what its `metadata` says.
+"""List a Dumpling folder by its files' names, and read the position in its `metadata`.
 
     metadata                                 when, and the position: a TSO
     <db>-schema-create.sql                   CREATE DATABASE
@@ -61,7 +61,7 @@ class DumpListing:
 def list_folder(url: str, sizes: Mapping[str, int]) -> DumpListing:
     """Sort a folder's files, given with their sizes in bytes.
 
-    Raises CopyError for a file of rows whose name nothing tells, and for rows that would be copied
+    Raises CopyError for a file of rows whose table is unknown, and for rows that would be copied
     twice.
     """
     found = DumpListing()
@@ -88,7 +88,7 @@ def list_folder(url: str, sizes: Mapping[str, int]) -> DumpListing:
     if strange:
         raise CopyError(
             f"{url}: what {', '.join(sorted(strange)[:5])}{' …' if len(strange) > 5 else ''} holds"
-            " can't be told from the name: files of rows are called"
+            " can't be inferred from the name: files of rows are called"
             " <database>.<table>.<number>.sql or .csv, as Dumpling calls them. Take what doesn't"
             " belong to the dump out of the folder"
         )
@@ -106,9 +106,9 @@ def list_folder(url: str, sizes: Mapping[str, int]) -> DumpListing:
 
 
 def read_position(url: str, names: Iterable[str], metadata: bytes | None) -> int:
-    """The TSO as of which everything was dumped.
+    """Return the TSO as of which everything was dumped.
 
-    Raises CopyError when `metadata`, the file's content, doesn't tell.
+    Raises CopyError when `metadata`, the file's content, doesn't have it.
     """
     file = f"{url}/{METADATA}"
     if metadata is None:

@@ -1,8 +1,8 @@
-"""Where the fields of rows lie in a block of text, found for all rows at once.
+"""Find where the fields of rows lie in a block of text, for all rows at once.
 
-Bytes with a meaning are looked up in one pass. A backslash takes the meaning of the byte behind it,
-so of a run of backslashes every other one counts. Between quotes nothing counts: a byte with an odd
-number of quotes before it is inside. Doubled quotes come out right by themselves.
+Bytes with a meaning are looked up in one pass. A backslash takes the meaning of the byte behind
+it, so of a run of backslashes every other one counts. Between quotes nothing counts: a byte with
+an odd number of quotes before it is inside. Doubled quotes come out right by themselves.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class FieldPositions:
 
 
 def special_byte_table(special: bytes) -> Mask:
-    """A table for `positions_outside_quotes`: which byte values to look at."""
+    """Return a table for `positions_outside_quotes`: which byte values to look at."""
     table = np.zeros(256, np.bool_)
     table[list(special)] = True
     return table
 
 
 def active_escapes(backslashes: Ints) -> Ints:
-    """The positions (ascending) of backslashes that aren't themselves escaped."""
+    """Return the positions (ascending) of backslashes that aren't themselves escaped."""
     if not len(backslashes):
         return backslashes
     index = np.arange(len(backslashes))

@@ -1,6 +1,6 @@
-"""Where to cut between two keys, so that about as many rows are on either side.
+"""Choose where to cut between two keys, so that about as many rows are on either side.
 
-Of the rows between nothing is known: numbers, bytes and times are cut where even ones would be,
+Nothing is known of the rows between: numbers, bytes and times are cut where even ones would be,
 text by the codes of its first characters that differ.
 """
 
@@ -13,7 +13,7 @@ from decimal import Decimal
 from sluice.etl.changes.formats.key_ranges import KeyColumn
 
 _DIGITS = 4
-"""So many characters or bytes behind those that are the same in both."""
+"""Characters or bytes that are compared behind those that are the same in both keys."""
 _SURROGATES = range(0xD800, 0xE000)
 
 Key = Sequence[bytes | None]
@@ -21,9 +21,10 @@ Key = Sequence[bytes | None]
 
 
 def split_between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> list[list[str]]:
-    """Places that cut what is between two keys into `parts`, as literals of the first column that
-    differs and of those before it. They are nobody's keys, and in a collation's order may be
-    anywhere; fewer where nothing is between.
+    """Return places that cut what is between two keys into `parts`, fewer where nothing is between.
+
+    A place is the literals of the first column that differs and of those before it. Places are
+    made up, and in a collation's order may be anywhere.
     """
     at = next((n for n in range(len(key)) if low[n] != high[n]), None)
     if at is None:
@@ -39,9 +40,9 @@ def split_between(key: Sequence[KeyColumn], low: Key, high: Key, parts: int) -> 
 
 
 def key_equals(key: Sequence[KeyColumn], row: Key) -> str:
-    """The condition that takes the row with this key.
+    """Return the condition that takes the row with this key.
 
-    Raises UnicodeDecodeError if no literal says it.
+    Raises UnicodeDecodeError if no literal can express it.
     """
     parts = [
         f"{column.quoted} = {column.literal(value or b'')}"
@@ -51,7 +52,7 @@ def key_equals(key: Sequence[KeyColumn], row: Key) -> str:
 
 
 def _values(kind: str, low: bytes, high: bytes, parts: int) -> list[bytes]:
-    """As TiDB would print them. Raises ValueError for what can't be cut."""
+    """Return the values between as TiDB prints them. Raises ValueError for what can't be cut."""
     if kind in ("int", "year", "decimal"):
         found = _split_numbers(int(Decimal(low.decode())), int(Decimal(high.decode())), parts)
         return [str(value).encode() for value in found]

@@ -1,8 +1,8 @@
-"""A dump's schema file compared with the upstream's own definition: Dumpling writes SHOW CREATE
-TABLE, a column a line.
+"""Compare a dump's schema file with the upstream's own definition.
 
-Tables are never made from these files. They are read only to find out that a dump was taken from
-another definition than TiDB had at the dump's position.
+Dumpling writes SHOW CREATE TABLE, a column a line. Tables are never made from these files. They
+are read only to find out that a dump was taken from another definition than TiDB had at the dump's
+position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES = column_types.NAMES | {column_types.VAR_STRING: "varchar"}
 
 
 def check_schema_file(file: str, text: str, table: Table) -> None:
-    """Raises CopyError if the CREATE TABLE in `text` has other columns than `table`."""
+    """Raise CopyError if the CREATE TABLE in `text` has other columns than `table`."""
     there = [(name.replace("``", "`"), _base_type(kind)) for name, kind in _COLUMN.findall(text)]
     wanted = [
         (c.name, _type(c.tp, is_bytes=c.kind == "binary"))

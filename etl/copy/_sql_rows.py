@@ -1,9 +1,9 @@
-"""The rows of a Dumpling `.sql` file:
+r"""Parse the rows of a Dumpling `.sql` file.
 
     /*!40014 SET FOREIGN_KEY_CHECKS=0*/;
     /*!40101 SET NAMES binary*/;
     INSERT INTO `t` (`a`,`b`) VALUES
-    (1,'it\\'s'),
+    (1,'it\'s'),
     (NULL,x'00ff');
 
 A statement holds many rows, each in a line of its own; the list of columns is there when some are
@@ -44,7 +44,7 @@ _MAX_SHOWN_CHARS = 60
 
 @dataclass(slots=True)
 class RowStats:
-    """How rows were found, summed over calls.
+    """Counts of how rows were parsed, summed over calls.
 
     `singly`: one after the other, as they had an odd shape.
     """
@@ -72,8 +72,9 @@ class SqlRows:
     _named: Sequence[str] | None = None
 
     def feed(self, piece: bytes) -> Iterator[tuple[Sequence[str], FieldPositions, int]]:
-        """(columns, fields, offset of the fields' data in the file) of the rows that end in this
-        piece. Raises DumpError.
+        """Yield (columns, fields, offset of the fields' data) of the rows that end in this piece.
+
+        The offset is in the file. Raises DumpError.
         """
         text = self._rest + piece
         at = 0
@@ -97,7 +98,10 @@ class SqlRows:
         self._rest = text[at:]
 
     def finish(self, *, whole: bool = True) -> None:
-        """The file, or with `whole` False the range, is over. Raises DumpError if it is cut off."""
+        """Check the end of the file, or with `whole` False of the range.
+
+        Raises DumpError if it is cut off.
+        """
         if self._rest.strip() or (self.in_rows and whole):
             raise DumpError(
                 self.file,
@@ -107,7 +111,7 @@ class SqlRows:
             )
 
     def _head(self, text: bytes, at: int) -> int | None:
-        """The position behind the line at `at`, which is between statements.
+        """Return the position behind the line at `at`, which is between statements.
 
         None if it isn't whole.
         """
@@ -131,7 +135,7 @@ class SqlRows:
     def _rows(
         self, text: bytes, at: int
     ) -> tuple[int, tuple[Sequence[str], FieldPositions, int] | None]:
-        """(the position behind the rows from `at` on that are whole, the rows)."""
+        """Return (the position behind the rows from `at` on that are whole, the rows)."""
         search = at
         while True:
             found = text.find(_END, search)
@@ -225,7 +229,10 @@ _VALUE = {
 def _one_row_a_line(
     data: np.ndarray, marks: Ints, kind: np.ndarray, newlines: Ints, columns: int
 ) -> FieldPositions | None:
-    """The fields, if every line is one row: `(a,b),` or, the last one of a statement, `(a,b);`."""
+    """Return the fields if every line is one row, else None.
+
+    A row is `(a,b),` or, the last one of a statement, `(a,b);`.
+    """
     rows = len(newlines)
     is_newline = kind == _NEWLINE
     behind_row = (kind == _COMMA) & (data[np.minimum(marks + 1, len(data) - 1)] == _NEWLINE)

@@ -1,10 +1,9 @@
-"""Fields of a dump as Arrow columns, in the types and texts that `sluice.tidb.rows` decodes binlog
-rows into.
+"""Convert fields of a dump to Arrow columns, in the types and texts of `sluice.tidb.rows`.
 
 What stands in a dump is TiDB's own text of a value, so nearly all of it is taken as it is: quotes
 and escapes go, hex digits become bytes, numbers are read. Whole columns at a time; what differs
-from value to value within a column (hex beside quoted text) goes value by value, which nothing that
-Dumpling writes needs.
+from value to value within a column (hex beside quoted text) goes value by value, which nothing
+that Dumpling writes needs.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class ValueRefused(Signal):
 
 @dataclass(frozen=True, slots=True)
 class ValueSyntax:
-    """How a file spells values.
+    """The spelling of values in a file.
 
     `quote`: around strings, -1 for none. `null`: how NULL is spelled. `hex`: bytes may come as
     x'...'. `letters`: what Dumpling writes behind a backslash; empty: nothing is escaped, a quote
@@ -78,7 +77,7 @@ SQL_DOUBLED_SYNTAX = ValueSyntax(_SINGLE, b"NULL", hex=True)
 
 
 def csv_syntax(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool) -> ValueSyntax:
-    """How a CSV file with this delimiter (b"" for none) spells values."""
+    """Return the spelling of values in a CSV file with this delimiter (b"" for none)."""
     quote = delimiter[0] if delimiter else -1
     if not escapes:
         return ValueSyntax(quote, null)
@@ -89,7 +88,10 @@ def csv_syntax(delimiter: bytes, separator: bytes, null: bytes, *, escapes: bool
 def column_array(
     column: Column, fields: FieldPositions, index: int, spelling: ValueSyntax
 ) -> pa.Array:
-    """The values of the field `index` of all rows, as `column` has them. Raises ValueRefused."""
+    """Return the values of the field `index` of all rows, as `column` has them.
+
+    Raises ValueRefused.
+    """
     start, end = (
         np.ascontiguousarray(fields.start[:, index]),
         np.ascontiguousarray(fields.end[:, index]),
@@ -139,7 +141,7 @@ def _hex_mask(data: Bytes, start: Ints, end: Ints, first: Bytes, spelling: Value
 
 
 def _unclosed(data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> int | None:
-    """The first row whose value doesn't end with the quote that it begins with."""
+    """Return the first row whose value doesn't end with the quote that it begins with."""
     if not quoted.any():
         return None
     open_ended = quoted & ((end - start < 2) | (data[np.maximum(end - 1, 0)] != quote))
@@ -147,8 +149,9 @@ def _unclosed(data: Bytes, start: Ints, end: Ints, quoted: Mask, quote: int) -> 
 
 
 def _gather(data: Bytes, start: Ints, end: Ints, null: Mask) -> pa.LargeBinaryArray:
-    """The bytes from `start` to `end`, in one pass of Arrow's own copy: the block seen as gap,
-    value, gap, value, ... of which the values are taken.
+    """Return the bytes from `start` to `end`, in one pass of Arrow's own copy.
+
+    The block is seen as gap, value, gap, value, ... of which the values are taken.
     """
     count = len(start)
     end = np.where(null, start, end)
@@ -175,7 +178,7 @@ def _binary(array: pa.Array, null: Mask) -> pa.LargeBinaryArray:
 
 
 def _parts(array: pa.LargeBinaryArray) -> tuple[pa.Buffer | None, Ints, Bytes]:
-    """(validity, offsets, bytes) of an array that begins at its buffers' beginning."""
+    """Return (validity, offsets, bytes) of an array that begins at its buffers' beginning."""
     validity, offsets, data = array.buffers()
     found = np.frombuffer(offsets, np.int64, len(array) + 1)
     return validity, found, np.frombuffer(data, np.uint8, int(found[-1]))
@@ -194,7 +197,7 @@ def _binary_array(
 def _unescaped(
     column: Column, array: pa.LargeBinaryArray, spelling: ValueSyntax
 ) -> pa.LargeBinaryArray:
-    """Without the bytes that only tell what the next one means."""
+    """Return the values without the bytes that only give the next one a meaning."""
     if not spelling.letters and spelling.quote < 0:
         return array
     validity, offsets, data = _parts(array)
@@ -220,8 +223,9 @@ def _unescaped(
 
 
 def _wrong_escapes(data: Bytes, special: Ints, at: Ints, spelling: ValueSyntax) -> Ints:
-    """Dumpling writes some bytes in one way only: where something is written in another way, by
-    another rule.
+    """Return the positions that Dumpling writes in another way.
+
+    It writes some bytes in one way only: these were written by another rule.
     """
     follows = data[at + 1]
     if not spelling.letters:
@@ -238,7 +242,7 @@ def _escaped_otherwise(
     column: Column, offsets: Ints, data: Bytes, place: int, spelling: ValueSyntax
 ) -> ValueRefused:
     if spelling.letters:
-        hint = "if Dumpling was given --escape-backslash=false, say so"
+        hint = "if Dumpling was given --escape-backslash=false, set that option here, too"
     else:
         hint = "it was read as one of --escape-backslash=false"
     row = int(np.searchsorted(offsets, place, side="right")) - 1
@@ -274,7 +278,7 @@ def _unhex(row: int, value: bytes) -> bytes:
 def _decode_mixed(
     array: pa.LargeBinaryArray, hexed: Mask, spelling: ValueSyntax
 ) -> pa.LargeBinaryArray:
-    """Some values came as hex, the others are still escaped."""
+    """Decode an array of which some values came as hex and the others are still escaped."""
     return pa.array(
         [
             value if is_hex or value is None else _decode_value(value, spelling)

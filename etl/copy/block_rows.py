@@ -1,4 +1,4 @@
-"""Blocks of a server's answer as Arrow, in the types and texts of `sluice.tidb.rows.arrow_schema`."""
+"""Convert blocks of a server's answer to Arrow, in the types of `sluice.tidb.rows.arrow_schema`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["batch_of"]
 
 
 def batch_of(columns: Sequence[Column], block: RowBlock) -> pa.RecordBatch:
-    """The rows of a block whose first columns are these.
+    """Return the rows of a block whose first columns are these.
 
     Raises ValueError, which names the column, for a value that can't be one of it.
     """

@@ -1,8 +1,7 @@
-"""An empty database becomes a replica: databases and tables, rows, indexes, foreign keys, views,
-last the checkpoint.
+"""Plan a bootstrap, which makes an empty database a replica, and make it a job.
 
-Here a bootstrap is planned and becomes a job; how that is run stands in
-`sluice.etl.copy.bootstrap_run`.
+It brings databases and tables, rows, indexes, foreign keys, views, last the checkpoint. How the
+job is run stands in `sluice.etl.copy.bootstrap_run`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class BootstrapPlanner:
         """Looked at while rows are copied, and before the checkpoint is written."""
 
     def plan(self, into: Sequence[str] = ()) -> CopyPlan:
-        """What `run` would do, and in `problems` what hinders it.
+        """Return what `run` would do, and in `problems` what hinders it.
 
         Nothing is written. `into`: databases downstream that may hold other tables. Raises
         CopyError, DownstreamError.
@@ -91,9 +90,7 @@ class BootstrapPlanner:
         )
 
     def _is_replica(self) -> bool:
-        """Whether the downstream has a checkpoint: what a bootstrap has made may have been lost
-        since.
-        """
+        """Return whether the downstream has a checkpoint: a replica may be lost since."""
         self._session.connect()
         try:
             return self._checkpoint.exists() and self._checkpoint.load() is not None
@@ -107,10 +104,10 @@ class BootstrapPlanner:
         )
 
     def begin(self, into: Sequence[str] = (), by: str = "") -> Job:
-        """The job, with its plan, durably written down before anything is written downstream.
+        """Return the job, with its plan, written durably before anything goes downstream.
 
-        That of a process before this one if it was asked for the same. Raises CopyError for what
-        hinders it, JobOverlapError.
+        The job of an earlier process is returned if its request is the same. Raises CopyError for
+        what hinders it, JobOverlapError.
         """
         asked = BootstrapSpec(self._source.spec(), self._globs, tuple(into))
         job = self._jobs.find_open(KIND)
@@ -151,7 +148,7 @@ class BootstrapPlanner:
     def run_of(
         self, job: Job, run: JobRun, on_progress: Callable[[CopyProgressCounts], None] | None = None
     ) -> BootstrapRun:
-        """A run of the job, to be done in this process."""
+        """Return a run of the job, to be done in this process."""
         place = self._settings, self._definitions, self._checkpoint, self._session
         made = BootstrapRun(place, job, run, on_progress or (lambda _: None))
         made.tables.indexes_after_bytes = self.indexes_after_bytes
@@ -160,7 +157,7 @@ class BootstrapPlanner:
 
 
 def find_finished_job(jobs: Jobs) -> Job | None:
-    """The last bootstrap that is done; None if there is none."""
+    """Return the last bootstrap that is done; None if there is none."""
     return next(
         (
             job

@@ -23,7 +23,7 @@ __all__ = ["BootstrapRun", "BootstrapSummary", "CopyProgressCounts"]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSummary:
-    """What was done.
+    """The outcome of a run.
 
     `ts`: the checkpoint. `rows` and `bytes` count what this process copied, `rows_there` all.
     `state`: DONE, PAUSED or CANCELLED; `left`: what a cancelled one left downstream.
@@ -41,9 +41,10 @@ class BootstrapSummary:
 
 
 class BootstrapRun(CopyJob):
-    """A run of a bootstrap's job: `prepare`, then `copy`, by one or by several processes, then
-    `finish`, or all three as `whole`. Each raises LeaseLostError, CopyError for what hinders it,
-    DdlError, DownstreamError, and what `make` raises.
+    """A run of a bootstrap's job: `prepare`, `copy`, `finish`, or all three as `whole`.
+
+    `copy` may be done by several processes. Each raises LeaseLostError, CopyError for what hinders
+    it, DdlError, DownstreamError, and what `make` raises.
     """
 
     def __init__(
@@ -78,9 +79,7 @@ class BootstrapRun(CopyJob):
         return True
 
     def copy(self, make: MakeLoads, share: int, shares: int) -> CopyProgressCounts:
-        """Copy one share of the chunks, then what is left of the others, up to where the run is
-        ordered to stop.
-        """
+        """Copy one share of the chunks, then what is left of the others, or stop as ordered."""
         try:
             self._set_activity("copying rows")
             self._session.connect()
@@ -92,7 +91,7 @@ class BootstrapRun(CopyJob):
         return self.progress
 
     def finish(self, make: MakeLoads) -> BootstrapSummary:
-        """What is left of the chunks, then all that comes after rows; or what was ordered."""
+        """Copy what is left of the chunks, then all that comes after rows; or stop as ordered."""
         try:
             self._acquire_lock()
             self._copied.create(self._session)
@@ -107,8 +106,9 @@ class BootstrapRun(CopyJob):
     # Ending
 
     def _first_checkpoint(self) -> Checkpoint:
-        """Where this pipeline wrote before, to a replica that was lost, the row names it: nobody
-        else wrote it.
+        """Return the first row; it names this pipeline if that wrote to the replica that was lost.
+
+        No other pipeline wrote that row.
         """
         checkpoint = super()._first_checkpoint()
         owned = self._settings.open_relay().ownership()
@@ -151,7 +151,7 @@ class BootstrapRun(CopyJob):
         return self._cancel()
 
     def cancel(self) -> BootstrapSummary:
-        """Give the copy up: what it made downstream goes, as far as nobody else wrote there."""
+        """Give the copy up: remove what it made downstream, except where another program wrote."""
         try:
             self._acquire_lock()
             self._copied.create(self._session)
@@ -164,14 +164,14 @@ class BootstrapRun(CopyJob):
             raise JobError(f"the job {self._job.id} has written its checkpoint already: it is done")
         self._session.begin()
         self._copied.give_up(self._session)
-        self._session.commit()  # nobody copies any more
+        self._session.commit()  # no process copies any more
         there = self._copied.rows(self._session)
         left = self.tables.take_back(self.tables.expected(there), self._run.doing)
         self._copied.forget(self._session)
         self._session.commit()
         summary = replace(self._summary(CANCELLED), rows_there=0, left=tuple(left))
         hint = (
-            "look at these tables, and remove what nobody needs, before a bootstrap begins anew"
+            "look at these tables, and remove what isn't needed, before the next bootstrap begins"
             if left
             else ""
         )

@@ -1,13 +1,14 @@
-"""Which chunks are downstream, in the downstream itself:
+"""List in the downstream itself which chunks are downstream.
 
-    tidb_binlog.sluice_copied(job VARCHAR(64), chunk INT, source VARCHAR(512), copied_rows BIGINT,
-                              PRIMARY KEY (job, chunk))
+    tidb_binlog.sluice_copied(
+        job VARCHAR(64), chunk INT, source VARCHAR(512), copied_rows BIGINT,
+        PRIMARY KEY (job, chunk))
 
 All chunks are listed before the first one is copied, by the process that holds the writer's lock;
 `copied_rows` is -1 then. A chunk's row is changed in the transaction that writes the chunk's rows:
 either both are there or none. Of two transactions that write the same chunk the second finds it
-copied, and nothing of it stays. Once the copy is over its rows go: who was stopped in the middle of
-it and wakes up finds nothing that it may copy.
+copied, and nothing of it stays. Once the copy is over its rows go: a process that was stopped in
+the middle of it and wakes up finds nothing that it may copy.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class ChunkLedger:
         )
 
     def list(self, session: MySQLSession, sources: Mapping[int, str]) -> None:
-        """Chunks that are to be copied, each with the text that says where it is, all in one
-        transaction. Nothing if they are listed already.
+        """List chunks to be copied, each with a text that names its place, in one transaction.
+
+        Does nothing if they are listed already.
         """
         if session.query(f"SELECT 1 FROM {self._table} WHERE job = %s LIMIT 1", (self._job,)):
             return
@@ -78,7 +80,7 @@ class ChunkLedger:
         return False
 
     def note(self, session: MySQLSession, chunk: int, rows: int) -> None:
-        """How many rows the chunk has."""
+        """Record how many rows the chunk has."""
         session.execute(
             fill_placeholders(
                 f"UPDATE {self._table} SET copied_rows = %s WHERE job = %s AND chunk = %s",
@@ -87,7 +89,7 @@ class ChunkLedger:
         )
 
     def rows(self, session: MySQLSession) -> dict[int, int]:
-        """How many rows each chunk that is downstream has."""
+        """Return how many rows each chunk that is downstream has."""
         found = session.query(
             f"SELECT chunk, copied_rows FROM {self._table} WHERE job = %s AND chunk >= 0 AND"
             " copied_rows >= 0",
@@ -105,7 +107,7 @@ class ChunkLedger:
         )
 
     def has_ended(self, session: MySQLSession) -> bool:
-        """Whether `end` was committed."""
+        """Return whether `end` was committed."""
         return bool(
             session.query(
                 f"SELECT 1 FROM {self._table} WHERE job = %s AND chunk = %s",
@@ -114,7 +116,7 @@ class ChunkLedger:
         )
 
     def give_up(self, session: MySQLSession) -> None:
-        """Have nobody copy a chunk any more; what is copied stays listed.
+        """Keep every process from copying more chunks; what is copied stays listed.
 
         Waits for transactions that copy one.
         """

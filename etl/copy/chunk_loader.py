@@ -1,5 +1,4 @@
-"""Writes chunks downstream: several sessions side by side, each chunk in one transaction, each
-exactly once.
+"""Write chunks downstream in several sessions, each chunk in one transaction, exactly once.
 
 While one session writes what it has got, others wait for theirs to be read, so reading and writing
 overlap without more than a chunk a session in memory.
@@ -34,15 +33,17 @@ log = logging.getLogger("sluice.copy")
 
 _MAX_ATTEMPTS = 20
 _CLOSE_TIMEOUT_S = 3.0
-"""So long sessions have to come to an end by themselves when the copy is broken off."""
+"""Time for sessions to end by themselves when the copy is broken off."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedChunk:
-    """A chunk that is downstream: its number, its table upstream, rows, their bytes as text, and
-    what the plan took these for; the seconds that its session waited for its rows, and spent
-    writing them. `found_there`: it was downstream already, another process has copied it, or this
-    one, before it lost its connection.
+    """A chunk that is downstream.
+
+    It has its number, its table upstream, rows, their bytes as text, and what the plan took these
+    for; the seconds that its session waited for its rows, and spent writing them. `found_there`:
+    it was downstream already, another process has copied it, or this one, before it lost its
+    connection.
     """
 
     number: int
@@ -54,7 +55,7 @@ class CopiedChunk:
     written_s: float = 0.0
     was_present: bool = False
     warnings: tuple[str, ...] = ()
-    """What was changed downstream so that the chunk's values fit."""
+    """Changes made downstream so that the chunk's values fit."""
 
 
 class ChunkLoader:
@@ -161,9 +162,9 @@ class ChunkLoader:
     def _with_retries(
         self, session: MySQLSession, number: int, hold: Callable[[], None]
     ) -> CopiedChunk:
-        """Copy a chunk; again after what passes by itself.
+        """Copy a chunk; again after transient errors.
 
-        Whether a commit went through, the chunk's row tells.
+        The chunk's row shows whether a commit went through.
         """
         waiting = RetryBackoff(log, f"copying chunk {number}")
         for attempt in range(_MAX_ATTEMPTS):
@@ -174,10 +175,10 @@ class ChunkLoader:
                 return self._copy(session, number)
             except Exception as error:
                 session.close()
-                told = ours(error)
-                if not told.transient or attempt == _MAX_ATTEMPTS - 1 or self._stop.is_set():
+                failure = ours(error)
+                if not failure.transient or attempt == _MAX_ATTEMPTS - 1 or self._stop.is_set():
                     raise
-                self._stop.wait(waiting.after(told))
+                self._stop.wait(waiting.after(failure))
         raise AssertionError("unreachable")
 
     def _copy(self, session: MySQLSession, number: int) -> CopiedChunk:
@@ -275,7 +276,7 @@ class ChunkLoader:
         )
         if outcome == wanted:
             return
-        told = (
+        messages = (
             "; ".join(message for _, _, message in session.warnings()[:5])
             if outcome.warnings
             else ""
@@ -289,7 +290,7 @@ class ChunkLoader:
             )
         raise CopyError(
             f"{planned.table.full_name} to {planned.target} on {session.address}: {what}"
-            f"{f' ({told})' if told else ''}. Nothing of this chunk stays"
+            f"{f' ({messages})' if messages else ''}. Nothing of this chunk stays"
         )
 
 
@@ -307,5 +308,5 @@ def generated_downstream(session: MySQLSession, planned: PlannedTable) -> frozen
 
 
 def count_rows(session: MySQLSession, schema: str, name: str) -> int:
-    """How many rows a downstream table has. Raises DownstreamError."""
+    """Return how many rows a downstream table has. Raises DownstreamError."""
     return int(session.query(f"SELECT COUNT(*) FROM {quote_name(schema)}.{quote_name(name)}")[0][0])

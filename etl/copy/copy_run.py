@@ -1,5 +1,4 @@
-"""Rows brought downstream by a job, as of the moment at which its source is: what copies of every
-kind have in common.
+"""Bring rows downstream by a job, as of its source's moment: the common part of all copies.
 
 The order makes every moment safe to be killed in. The plan is kept before anything is written
 downstream; a table that is there already is taken as made; a chunk is there with its row or not at
@@ -39,12 +38,12 @@ log = logging.getLogger("sluice.copy")
 LOCK_TIMEOUT_S = 5.0
 
 CopyTarget = tuple[Settings, SourceSchema, CheckpointTable, MySQLSession]
-"""Where a copy goes, and the upstream's schema as of its source."""
+"""The destination of a copy, and the upstream's schema as of its source."""
 
 
 @dataclass(slots=True)
 class CopyProgressCounts:
-    """How far a copy is.
+    """Counts of a copy's progress.
 
     `bytes` are those of the rows that this process copied; `planned_bytes`: of `bytes_in_all`,
     which the plan estimates, what is done; `began_s`: a `time.monotonic()`.
@@ -57,13 +56,13 @@ class CopyProgressCounts:
     chunks: int = 0
     rows: int = 0
     waited_s: float = 0.0
-    """How long sessions, summed, waited for rows; `written_s`: and wrote them."""
+    """Time that sessions, summed, waited for rows; `written_s`: and wrote them."""
     written_s: float = 0.0
     doing: str = ""
     began_s: float = field(default_factory=time.monotonic)
 
     def add(self, done: CopiedChunk) -> None:
-        """A chunk more is downstream."""
+        """Count one more chunk that is downstream."""
         self.bytes += done.bytes
         self.planned_bytes += done.planned_bytes
         self.chunks += 1
@@ -74,7 +73,7 @@ class CopyProgressCounts:
 
 
 class CopyJob:
-    """What a run of a copy's job does, step by step.
+    """The steps of a copy job's run.
 
     Each raises StopRequested where the run is to end, LeaseLostError, CopyError for what hinders
     it, DdlError, DownstreamError, and what `make` raises.
@@ -103,7 +102,7 @@ class CopyJob:
         self.progress = CopyProgressCounts(self.plan.bytes, len(self.plan.chunks))
 
     def _set_activity(self, what: str) -> None:
-        """What comes next. Raises StopRequested if the run is to end here, LeaseLostError."""
+        """Set what comes next. Raises StopRequested if the run is to end here, LeaseLostError."""
         self._run.check_order()
         self._run.doing(what)
         self.progress.doing = what
@@ -137,11 +136,11 @@ class CopyJob:
                     f" {holder[0] if holder else 'that connection'} there"
                 )
             time.sleep(0.1)
-        self._lock.acquire(self._session, LOCK_TIMEOUT_S)  # and nobody beside
+        self._lock.acquire(self._session, LOCK_TIMEOUT_S)  # and no process beside
         remove_files(self._settings.open_relay().storage)  # of processes that were killed
 
     def _register_chunks(self) -> None:
-        """From here on sessions may copy, until the checkpoint is there."""
+        """List the chunks: from here on sessions may copy, until the checkpoint is there."""
         self._session.begin()
         if self._checkpoint.load(wait=True) is not None:
             raise CopyError(
@@ -152,7 +151,7 @@ class CopyJob:
         self._session.commit()
 
     def _open_snapshot(self) -> dict[str, TableProgress]:
-        """By table, what there is to do, and what is downstream already."""
+        """Return, by table, what there is to do, and what is downstream already."""
         there = self._copied.rows(self._session)
         self._session.commit()
         found = {planned.table.full_name: TableProgress() for planned in self.plan.tables}
@@ -227,7 +226,7 @@ class CopyJob:
             if found != expected.get((schema, name), 0):
                 raise CopyError(
                     f"{full_name(schema, name)} on {self._session.address} has {found} rows,"
-                    f" {expected.get((schema, name), 0)} were copied: somebody else wrote there."
+                    f" {expected.get((schema, name), 0)} were copied: another program wrote there."
                     " `sluice jobs cancel` gives this copy up; empty the downstream then, and"
                     " begin anew"
                 )
@@ -245,5 +244,5 @@ class CopyJob:
         )
 
     def _first_checkpoint(self) -> Checkpoint:
-        """The row that says from where on this is a replica."""
+        """Return the row that marks from where on this is a replica."""
         return Checkpoint(self.plan.ts, self.plan.schema_version)

@@ -1,5 +1,7 @@
-"""The upstream of a copy: its schema at the source's position, pumps that still have what was
-committed since, and a place among the drainers, so that they keep it.
+"""Use the upstream of a copy: its schema at the source's position, its pumps and the registry.
+
+The pumps must still have what was committed since, and a place among the drainers makes them keep
+it.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ log = logging.getLogger("sluice.copy")
 
 _REGISTRATION_TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 90.0
-"""How long a copy waits to know whether it may begin. Nothing is lost by waiting, and by beginning
-again neither.
+"""How long a copy waits to know whether it may begin.
+
+Nothing is lost by waiting, and by beginning again neither.
 """
 
 
@@ -57,7 +60,7 @@ class SourceCluster:
             yield cls(upstream, stack)
 
     def definitions(self, ts: int) -> SourceSchema:
-        """The schema at `ts`. Raises CopyError if there was none."""
+        """Return the schema at `ts`. Raises CopyError if there was none."""
         if ts > self.pd.tso():
             raise CopyError(
                 f"the source is of {ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC), which PD's"
@@ -90,7 +93,7 @@ class SourceCluster:
     def wait_until_ready(
         self, ts: int, pipeline: PipelineIdentity, window: Window, wait_s: float = READY_TIMEOUT_S
     ) -> list[str]:
-        """As `problems`, but what can't be known is waited for: a pump starts, PD comes back.
+        """Wait until `problems` can be decided: a pump starts, PD comes back; return them.
 
         Raises CopyError as `problems` after `wait_s` seconds.
         """
@@ -114,9 +117,10 @@ class SourceCluster:
 
     @contextmanager
     def registered(self, pipeline: PipelineIdentity, ts: int, window: Window) -> Iterator[None]:
-        """Have the registry say that the pipeline needs what was committed since `ts`, so that
-        pumps keep it, also when this has ended. Raises CopyError if they have it no longer, if that
-        can't be known, or if the registry could not be told.
+        """Register that the pipeline needs what was committed since `ts`, also after this ends.
+
+        Pumps keep it then. Raises CopyError if they have it no longer, if that can't be known, or
+        if the registry could not be written.
         """
         entry = RegistryHeartbeat(pipeline, self.registry, self.tls, self.pd.tso, ts)
         try:
@@ -126,7 +130,7 @@ class SourceCluster:
             }:
                 if time.monotonic() > deadline:
                     raise CopyError(
-                        f"the registry could not be told that {pipeline.id} needs what was"
+                        f"the registry has no entry that {pipeline.id} needs what was"
                         f" committed since {ts}"
                     )
                 time.sleep(0.05)
@@ -138,7 +142,7 @@ class SourceCluster:
             entry.close()
 
     def unregister(self, pipeline: PipelineIdentity) -> None:
-        """Have the registry say that the pipeline needs nothing more, if it knows it.
+        """Register that the pipeline needs nothing more, if the registry has it.
 
         Raises EtcdError, RegistryError, PDError.
         """

@@ -1,5 +1,4 @@
-"""Rows that were copied, compared with those that TiDB had at the source's position: how many,
-table by table.
+"""Compare the copied rows with TiDB's at the source's position: how many, table by table.
 
 A dump whose files were emptied, or cut where a statement ends, looks whole. Its source is TiDB, so
 TiDB is asked.
@@ -39,8 +38,8 @@ def compare_with_tidb(
 ) -> str:
     """Compare the rows that were copied with those that TiDB had at the plan's position, by number.
 
-    Return why that could not be done, "" if it was. `source`: what `Source.spec` says. Raises
-    CopyError if they differ.
+    Return why that could not be done, "" if it was. `source`: from `Source.spec`. Raises CopyError
+    if they differ.
     """
     if source["kind"] == "snapshot":
         return ""  # its manifest has the rows and the CRC-32C of each file, and these were compared

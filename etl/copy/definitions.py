@@ -1,5 +1,6 @@
-"""What the upstream's databases and tables were at a timestamp, from TiDB's DDL job history, as
-landing knows them.
+"""Read the upstream's databases and tables at a timestamp from TiDB's DDL job history.
+
+Landing reads them in the same way.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SourceSchema:
 
     @classmethod
     def from_history(cls, history: SchemaHistory, ts: int) -> SourceSchema:
-        """From a history that stands at `ts`."""
+        """Return the schema of a history that stands at `ts`."""
         return cls(
             ts,
             history.schema_version,
@@ -58,7 +59,7 @@ class SourceSchema:
 def read_source_schema(
     pd: PDClient, tikv: TiKVClient, ts: int, new_collations: str
 ) -> SourceSchema:
-    """The upstream's schema as of `ts`.
+    """Return the upstream's schema as of `ts`.
 
     `new_collations`: see `sluice.etl.settings`. Raises PDError, TiKVError, HistoryError.
     """
@@ -73,16 +74,16 @@ def read_source_schema(
 
 
 def _version(tikv: TiKVClient, jobs: CompactJobList, ts: int) -> int:
-    """The schema version at `ts`.
+    """Return the schema version at `ts`.
 
-    TiKV may have collected what it was then; each finished job says when it ended.
+    TiKV may have collected what it was then; each finished job has its end.
     """
     by_jobs = jobs.version_at(ts)
     try:
         version = version_at(tikv, ts)
     except TiKVError as error:
         log.warning(
-            "TiKV doesn't tell the schema version at %d, the DDL jobs say %d: %s",
+            "TiKV doesn't give the schema version at %d, by the DDL jobs it is %d: %s",
             ts,
             by_jobs,
             error,

@@ -1,8 +1,8 @@
-"""A Dumpling folder as a source of rows: `.sql` or `.csv`, plain or compressed, local or in an
-object store.
+"""Read rows from a Dumpling folder: `.sql` or `.csv`, plain or compressed, local or remote.
 
-A chunk is a file; a large plain one is cut where rows end. With backslash escapes no value holds a
-newline, so that each one ends a row, and a cut needs no look at what is before it.
+Remote is an object store. A chunk is a file; a large plain one is cut where rows end. With
+backslash escapes no value holds a newline, so that each one ends a row, and a cut needs no look at
+what is before it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DumplingOptions:
-    """What a dump doesn't say of itself.
+    """Options of a dump that its files don't have.
 
     `escapes`: backslash escapes, Dumpling's default. `chunk_bytes`: larger plain files are cut.
     """
@@ -59,12 +59,12 @@ class DumplingOptions:
     chunk_bytes: int = CHUNK_BYTES
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the JSON values."""
         return {"csv": self.csv.to_json(), "escapes": self.escapes, "chunk_bytes": self.chunk_bytes}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the options from `to_json`'s values."""
         return cls(CsvFormat(**document["csv"]), document["escapes"], document["chunk_bytes"])
 
 
@@ -81,7 +81,7 @@ class DumplingFolder:
         self.position = position
         self._form: CsvFormat | None = None
         self.stats = RowStats()
-        """How the rows that were read were found."""
+        """Counts of how the rows that were read were parsed."""
 
     @classmethod
     def open(cls, url: str, options: DumplingOptions | None = None) -> Self:
@@ -106,7 +106,7 @@ class DumplingFolder:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """In another process; nothing is looked up."""
+        """Return the folder in another process; nothing is looked up."""
         return cls(
             spec["url"], DumplingOptions.from_json(spec["options"]), DumpListing(), spec["position"]
         )
@@ -168,8 +168,9 @@ class DumplingFolder:
         return (form.terminator.encode(),) if form.terminator in ("\n", "\r\n") else ()
 
     def _detected_format(self, file: str, table: Table) -> CsvFormat:
-        """How a file of this table is separated: as others of the folder, if its header says
-        nothing else.
+        """Return a file's CSV format.
+
+        It is that of other files of the folder, unless its header differs.
         """
         given = self._options.csv
         if given.is_known:

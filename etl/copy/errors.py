@@ -1,4 +1,4 @@
-"""What can be wrong with what is to be copied."""
+"""Errors of a request to copy rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluice.errors import RequestError
 
 
 class CopyError(RequestError):
-    """Copying can't begin, or can't go on; says why, and the way out.
+    """Copying can't begin, or can't go on; it has the reason, and the way out.
 
     What is downstream so far is whole.
     """
@@ -15,7 +15,7 @@ class CopyError(RequestError):
 class DumpError(CopyError):
     """A dump that can't be read.
 
-    `file` and `offset` (bytes from its beginning, uncompressed) say where.
+    `file` and `offset` (bytes from its beginning, uncompressed) locate it.
     """
 
     def __init__(self, file: str, offset: int | None, found: str) -> None:

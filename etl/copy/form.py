@@ -1,4 +1,4 @@
-"""What a person says of a bootstrap, on the command line and in Airflow's form."""
+"""Parse a person's request for a bootstrap, from the command line and Airflow's form."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _ESCAPES = {"\\r": "\r", "\\n": "\n", "\\t": "\t"}
 
 
 def request_from_form(said: Mapping[str, Any], by: str) -> BootstrapRequest:
-    r"""The wish in a form's fields: `source`, `tables`, `into`, and of a dump's files
-    `csv_separator`, `csv_delimiter`, `csv_line_terminator` (None where the header tells; with \r,
-    \n and \t for these), `csv_null_value`, `csv_header`, `escape_backslash`.
+    r"""Return the request from a form's fields.
+
+    They are `source`, `tables`, `into`, and of a dump's files `csv_separator`, `csv_delimiter`,
+    `csv_line_terminator` (None where the header shows it; with \r, \n and \t for these),
+    `csv_null_value`, `csv_header`, `escape_backslash`.
     """
     source = said["source"].strip()
     form = CsvFormat(
@@ -37,7 +39,7 @@ def request_from_form(said: Mapping[str, Any], by: str) -> BootstrapRequest:
 
 
 def names_from_lines(lines: Iterable[str] | None) -> tuple[str, ...]:
-    """Of a form's field with a name a line, where an empty one says nothing."""
+    """Return the names in a form's field, a name a line; empty lines are ignored."""
     return tuple(line.strip() for line in lines or () if line.strip())
 
 

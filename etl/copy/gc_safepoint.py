@@ -1,5 +1,6 @@
-"""TiDB's GC is held back while rows of the past are read: PD's service safe point, as Dumpling and
-TiCDC do it.
+"""Hold TiDB's GC back while old rows are read: PD's service safe point, as TiCDC does it.
+
+Dumpling does it, too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ SAFE_POINT_TTL_S = 1800
 
 
 class GcSafePoint:
-    """Keeps versions at `ts` (TSO) and later as long as it is open, and its time to live longer
-    unless it is released. `service`: who holds, in PD's list.
+    """Keeps versions at `ts` (TSO) and later as long as it is open.
+
+    They stay for its time to live longer unless it is released. `service`: the holder's name in
+    PD's list.
     """
 
     def __init__(self, pd: PDClient, service: str, ts: int, ttl_s: int = SAFE_POINT_TTL_S) -> None:
@@ -31,7 +34,7 @@ class GcSafePoint:
         self._thread = threading.Thread(target=self._renew, name="gc hold", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raises CopyError if the GC has passed the timestamp, PDError."""
+        """Set the safe point. Raises CopyError if the GC has passed the timestamp, PDError."""
         self._acquire()
         self.check()
         self._thread.start()
@@ -50,11 +53,11 @@ class GcSafePoint:
             self._pd.update_service_gc_safe_point(self._service, 0, self._ts)
 
     def check(self) -> None:
-        """Raises CopyError if the GC has passed the timestamp."""
+        """Raise CopyError if the GC has passed the timestamp."""
         if self._is_lost:
             raise CopyError(
-                f"TiDB's GC has dropped what was at {self._ts}, which nobody held for a while: what"
-                " is left to copy can't be read any more",
+                f"TiDB's GC has dropped what was at {self._ts}, which was not held for a while:"
+                " what is left to copy can't be read any more",
                 hint="give this copy up (`sluice jobs cancel`), and begin anew",
             )
 

@@ -1,4 +1,4 @@
-"""What a copy is going to do: which tables go where, in which chunks, and what hinders it."""
+"""Plan a copy: which tables go where, in which chunks, and what hinders it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlannedTable:
         return full_name(self.schema, self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         return {
             "table": self.table.to_json(),
             "schema": self.schema,
@@ -54,15 +54,17 @@ class PlannedTable:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> PlannedTable:
-        """The inverse of `to_json`."""
+        """Return the table from `to_json`'s values."""
         brought = tuple(document.get("brought", ()))
         return cls(**{**document, "table": Table.from_json(document["table"]), "brought": brought})
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """Every chunk has its place in `chunks` for a number, and belongs to the table at that place of
-    `of_table`. `problems` hinder the copy; `notes` are for people to know.
+    """A plan, whose chunks are numbered by their places in `chunks`.
+
+    A chunk belongs to the table at its place of `of_table`. `problems` hinder the copy; `notes`
+    are for people to know.
     """
 
     ts: int
@@ -79,7 +81,7 @@ class CopyPlan:
         return sum(chunk.bytes for chunk in self.chunks)
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """Return the plan as lines for people."""
         found = [f"position {self.ts} ({tso.to_datetime(self.ts):%Y-%m-%d %H:%M:%S} UTC)"]
         counts = Counter(self.of_table)
         for place, planned in enumerate(self.tables):
@@ -104,7 +106,7 @@ class CopyPlan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         return {
             "ts": self.ts,
             "schema_version": self.schema_version,
@@ -117,7 +119,7 @@ class CopyPlan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CopyPlan:
-        """The inverse of `to_json`."""
+        """Return the plan from `to_json`'s values."""
         return cls(
             document["ts"],
             document["schema_version"],
@@ -136,8 +138,9 @@ def make_copy_plan(
     routes: Routes,
     globs: Sequence[str] = (),
 ) -> CopyPlan:
-    """What copying all that the rules want, or of it what matches one of `globs`
-    (``schema.table``), takes. Raises CopyError when not even that can be known.
+    """Plan a copy of all that the rules want, or of what matches one of `globs` (``schema.table``).
+
+    Raises CopyError when not even that can be known.
     """
     return _CopyPlanner(source, definitions, filters, routes, globs).plan()
 
@@ -173,9 +176,7 @@ class _CopyPlanner:
             )
         dumped = self._source.spec()["kind"] == "dumpling"
         if dumped and any(column.kind == "timestamp" for t in there for column in t.columns):
-            self._notes.append(
-                "TIMESTAMPs are taken for UTC: a dump doesn't say in which time zone it was made"
-            )
+            self._notes.append("TIMESTAMPs are taken for UTC: a dump has no time zone of its own")
         chosen = [t for t in there if t.full_name in self._held and self._matches(t.full_name)]
         for glob in self._globs:
             if not any(fits(t.full_name, glob) for t in chosen):
@@ -249,7 +250,7 @@ class _CopyPlanner:
     def _chunks(self, tables: list[PlannedTable]) -> tuple[list[SourceChunk], list[int]]:
         chunks: list[SourceChunk] = []
         of_table: list[int] = []
-        # Wide tables first: what separates their fields, narrow ones may not tell.
+        # Wide tables first: what separates their fields, narrow ones may not show.
         for place in sorted(
             range(len(tables)), key=lambda n: -len(tables[n].table.writable_columns)
         ):
@@ -280,9 +281,9 @@ class _CopyPlanner:
 
 
 def _extent_text(size: int, chunks: int) -> str:
-    """How much there is to copy.
+    """Describe how much there is to copy.
 
-    TiDB without statistics tells no sizes, and a table may have no rows.
+    TiDB without statistics has no sizes, and a table may have no rows.
     """
     unit, power = next(
         ((unit, power) for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)) if size >= 10**power),

@@ -1,6 +1,7 @@
-"""What a copy needs from others while it runs: the pumps keep what is committed since its position,
-TiDB's GC what it reads. Both may be lost (by an operator, by a time-out while nobody ran), and
-hours of copying be of no use then.
+"""Check what a copy needs from others while it runs: the pumps' binlogs and TiDB's GC.
+
+The pumps keep what is committed since its position, TiDB's GC what it reads. Both may be lost (by
+an operator, by a time-out while no process ran), and hours of copying be of no use then.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PreconditionMonitor:
 
 
 def check_binlogs_retained(planner: WindowPlanner, ts: int) -> None:
-    """Raises CopyError if a pump has removed what was committed since `ts` (TSO).
+    """Raise CopyError if a pump has removed what was committed since `ts` (TSO).
 
     Transient if it can't be known.
     """

@@ -1,4 +1,4 @@
-"""What hinders a bootstrap downstream and in the relay log."""
+"""Find what hinders a bootstrap downstream and in the relay log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _MAX_SHOWN = 10
 
 
 def relay_problems(relay: RelayLog, ts: int) -> list[str]:
-    """Whether what was committed after `ts` can go downstream from the relay log: what is there,
-    and what landing adds to it.
+    """Return why what was committed after `ts` can't go downstream from the relay log.
+
+    The relay log is what is there, and what landing adds to it.
     """
     first, last = relay.first(), relay.last()
     if first is None or last is None or first.lo <= ts:
@@ -31,8 +32,9 @@ def relay_problems(relay: RelayLog, ts: int) -> list[str]:
 
 
 def needed_from(relay: RelayLog, ts: int) -> int:
-    """Since when (TSO) pumps must have what was committed, for a copy as of `ts`: landing goes on
-    where it ended.
+    """Return since when (TSO) pumps must have what was committed, for a copy as of `ts`.
+
+    Landing goes on where it ended.
     """
     last = relay.last()
     return ts if last is None else last.hi
@@ -41,7 +43,7 @@ def needed_from(relay: RelayLog, ts: int) -> int:
 def downstream_problems(
     session: MySQLSession, checkpoint: CheckpointTable, plan: CopyPlan, into: Sequence[str]
 ) -> list[str]:
-    """Whether the downstream is empty, as far as it must be.
+    """Return why the downstream is not as empty as it must be.
 
     `into`: databases that may hold other tables.
     """

@@ -1,4 +1,4 @@
-"""What a person asks a bootstrap for."""
+"""Describe a person's request for a bootstrap."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["BootstrapRequest"]
 
 @dataclass(frozen=True, slots=True)
 class BootstrapRequest:
-    """What a person asks for.
+    """A person's request for a bootstrap.
 
     `url`: a Dumpling folder's, TIDB, or SNAPSHOT. `globs`: names of tables (schema.table, * and ?), ()
-    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: who
-    asks.
+    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: the
+    user who asks.
     """
 
     url: str

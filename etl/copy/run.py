@@ -1,6 +1,4 @@
-"""A bootstrap with all that belongs to it, as people ask for it: planned, begun or gone on with,
-given up.
-"""
+"""Plan, begin, resume and give up a bootstrap, as people ask for it."""
 
 from __future__ import annotations
 
@@ -43,19 +41,15 @@ __all__ = [
 ]
 
 TIDB_SCHEME = "tidb://"
-"""In the place of a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
+"""Stands for a dump's URL: the TiDB of [upstream] sql-host, as it is when the copy begins."""
 SNAPSHOT_SCHEME = "snapshot://"
-"""In the place of a dump's URL: the youngest snapshot of the archive, or with its name behind it
-another one.
-"""
+"""Stands for a dump's URL: the youngest snapshot of the archive, or the one named behind it."""
 
 ShowProgress = Callable[[CopyProgressCounts], None]
 
 
 class BootstrapSession:
-    """What a process that has to do with a bootstrap needs: the cluster, the source, TiDB's GC held
-    back for it.
-    """
+    """What a process needs for a bootstrap: the cluster, the source, TiDB's GC held back."""
 
     def __init__(
         self,
@@ -88,7 +82,7 @@ class BootstrapSession:
     @classmethod
     @contextmanager
     def from_request(cls, settings: Settings, wish: BootstrapRequest) -> Iterator[Self]:
-        """To begin what a person asks for. Raises CopyError, PDError, TiKVError, EtcdError."""
+        """Open one for a new request. Raises CopyError, PDError, TiKVError, EtcdError."""
         with ExitStack() as stack:
             work = cls(settings, _open_source(settings, wish.url, wish.options), wish.globs, stack)
             work.hold_gc()
@@ -97,7 +91,7 @@ class BootstrapSession:
     @classmethod
     @contextmanager
     def from_job(cls, settings: Settings, job: Job, *, with_schema: bool = True) -> Iterator[Self]:
-        """To go on with a job; `with_schema` unless only rows are copied.
+        """Open one to resume a job; `with_schema` unless only rows are copied.
 
         Raises CopyError, PDError, TiKVError, EtcdError.
         """
@@ -121,7 +115,10 @@ class BootstrapSession:
         return self.cluster.wait_until_ready(self._needed, self._pipeline, self._settings.window)
 
     def plan(self, into: Sequence[str]) -> CopyPlan:
-        """What would be done, and what hinders it now. What only time can tell is a note."""
+        """Return what would be done, and what hinders it now.
+
+        What only time can show is a note.
+        """
         plan = self.bootstrap.plan(into)
         try:
             found = self.cluster.problems(self._needed, self._pipeline, self._settings.window)
@@ -132,7 +129,7 @@ class BootstrapSession:
         return dataclasses.replace(plan, problems=(*plan.problems, *found))
 
     def begin(self, wish: BootstrapRequest) -> Job:
-        """The job, see `BootstrapPlanner.begin`."""
+        """Return the job, see `BootstrapPlanner.begin`."""
         if Jobs.for_pipeline(self._settings.open_relay()).find_open(KIND) is None and (
             found := self.problems()
         ):
@@ -150,8 +147,9 @@ class BootstrapSession:
         self.bootstrap.watch.now()
 
     def _look(self, planner: WindowPlanner) -> None:
-        """What the copy needs is still there, as far as that can be known, and nothing was landed
-        that begins later. Raises CopyError.
+        """Check that what the copy needs is still there, as far as that can be known.
+
+        Nothing may have been landed that begins later. Raises CopyError.
         """
         if self._safe_point is not None:
             self._safe_point.check()
@@ -173,7 +171,7 @@ class BootstrapSession:
         return self.bootstrap.run_of(job, run, on_progress)
 
     def loads(self, on_progress: ShowProgress | None = None) -> MakeLoads:
-        """Made on Spark, which is waited for."""
+        """Return the maker of loads on Spark, which is waited for."""
         settings, role = self._settings, self._settings.spark_role("copy")
         spark = SparkLoadMaker(
             SessionTarget(settings.spark, role, settings.relay.url), self._source.spec()
@@ -202,7 +200,7 @@ class BootstrapSession:
 
 
 def plan_bootstrap(settings: Settings, wish: BootstrapRequest) -> CopyPlan:
-    """What a bootstrap would do, and in `problems` what hinders it.
+    """Return what a bootstrap would do, and in `problems` what hinders it.
 
     Writes nothing. Raises CopyError, DownstreamError, PDError, TiKVError, EtcdError.
     """
@@ -241,8 +239,9 @@ def resume_bootstrap(
 
 
 def cancel_bootstrap(settings: Settings, job: Job, runner: Runner) -> BootstrapSummary:
-    """Give a bootstrap up that no process runs: what it made downstream goes, as far as nobody else
-    wrote there. Raises as `run_bootstrap`.
+    """Give up a bootstrap that no process runs: remove what it made downstream.
+
+    What another program wrote there stays. Raises as `run_bootstrap`.
     """
     job.order(CANCEL, str(runner))
     with BootstrapSession.from_job(settings, job) as work, job.run(runner) as run:
@@ -273,7 +272,8 @@ def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowS
         )
     if url.startswith("tidb:") and url != TIDB_SCHEME:
         raise CopyError(
-            f"{url}: give {TIDB_SCHEME} alone; where TiDB is say [upstream] sql-host and sql-port"
+            f"{url}: give {TIDB_SCHEME} alone; where TiDB is comes from [upstream] sql-host and"
+            " sql-port"
         )
     if url.startswith(SNAPSHOT_SCHEME):
         return _open_snapshot(settings, url.removeprefix(SNAPSHOT_SCHEME))
@@ -281,7 +281,10 @@ def _open_source(settings: Settings, url: str, options: DumplingOptions) -> RowS
 
 
 def _open_snapshot(settings: Settings, name: str) -> RowSource:
-    """The snapshot of that name; without one that of the copy that was begun, else the youngest."""
+    """Return the snapshot of that name.
+
+    Without a name that of the copy that was begun, else the youngest.
+    """
     job = Jobs.for_pipeline(settings.open_relay()).find_open(KIND)
     begun = {} if job is None else BootstrapSpec.from_json(job.spec.asked).source
     if not name and begun.get("kind") == "snapshot" and begun.get("url") == settings.archive_url:

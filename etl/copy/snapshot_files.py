@@ -1,7 +1,7 @@
-"""Rows of a snapshot as files in an archive: Parquet, zstd, in the types and texts of
-`sluice.tidb.rows.arrow_schema`.
+"""Write and read a snapshot's rows as files in an archive: Parquet, zstd.
 
-Several files where a chunk is large, so that each can be read, checked and loaded as a whole.
+Types and texts are those of `sluice.tidb.rows.arrow_schema`. Several files where a chunk is large,
+so that each can be read, checked and loaded as a whole.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from sluice.tidb.schema import Table
 __all__ = ["read_file", "rows_schema", "write_files"]
 
 FILE_ROW_BYTES = 48 << 20
-"""Of the rows in memory: a file has little more."""
+"""Size of a file's rows in memory: a file has little more."""
 GROUP_ROW_BYTES = 12 << 20
 _COMPRESSION_LEVEL = 1
 
 
 def rows_schema(table: Table, computed: Collection[str] | None = None) -> pa.Schema:
-    """Return the columns of a snapshot's rows: all that rows hold, in the types of
-    `sluice.tidb.rows.arrow_schema`.
+    """Return the columns of a snapshot's rows, in the types of `sluice.tidb.rows.arrow_schema`.
 
-    `computed`: the stored generated columns among them, None for all.
+    They are all that rows hold. `computed`: the stored generated columns among them, None for all.
     """
     columns = [
         c for c in table.stored_columns if not c.generated or computed is None or c.name in computed
@@ -45,9 +44,10 @@ def rows_schema(table: Table, computed: Collection[str] | None = None) -> pa.Sch
 def write_files(
     storage: Storage, folder: str, table: Table, batches: Iterable[pa.RecordBatch]
 ) -> list[SnapshotFile]:
-    """Rows, each batch in `rows_schema(table)` or without some generated columns, as files in a
-    folder of the archive; none if there are no rows. They are durable, and in a snapshot once its
-    manifest names them. Raises OSError.
+    """Write rows as files in a folder of the archive; none if there are no rows.
+
+    Each batch is in `rows_schema(table)` or without some generated columns. The files are durable,
+    and in a snapshot once its manifest names them. Raises OSError.
     """
     token = secrets.token_hex(6)  # an attempt before this one may be under way yet
     generated = {column.name for column in table.stored_columns if column.generated}
@@ -64,8 +64,9 @@ def write_files(
 
 
 def read_file(storage: Storage, file: SnapshotFile, table: Table) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in `rows_schema(table, file.computed)`, after its checksum was found
-    right. Raises RelayCorruptError.
+    """Yield the rows of a file in `rows_schema(table, file.computed)`, after checking its checksum.
+
+    Raises RelayCorruptError.
     """
     where = f"{storage.url}/{file.path}"
     wanted, rows = rows_schema(table, file.computed), 0
@@ -82,7 +83,7 @@ def read_file(storage: Storage, file: SnapshotFile, table: Table) -> Iterator[pa
     except pa.ArrowException as error:
         raise RelayCorruptError(f"{where}: {error}") from error
     if rows != file.rows:
-        raise RelayCorruptError(f"{where}: {rows} rows, the manifest says {file.rows}")
+        raise RelayCorruptError(f"{where}: {rows} rows, the manifest has {file.rows}")
 
 
 def _write_file(
@@ -110,7 +111,7 @@ def _writer(counted: ChecksumWriter, schema: pa.Schema) -> Any:
 
 
 def _files(batches: Iterable[pa.RecordBatch]) -> Iterator[Iterator[pa.Table]]:
-    """The groups of one file after another."""
+    """Yield the groups of one file after another."""
     groups = _groups(batches)
     for first in groups:
         yield _one_file(first, groups)

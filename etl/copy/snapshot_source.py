@@ -28,7 +28,7 @@ class SnapshotSource:
     """
 
     def __init__(self, url: str, name: str, position: int) -> None:
-        """Nothing is looked up. `position`: the snapshot's."""
+        """Name a snapshot and its `position`; nothing is looked up."""
         self._url = url
         self._name = name
         self.position = position
@@ -39,19 +39,19 @@ class SnapshotSource:
 
     @classmethod
     def from_snapshot(cls, url: str, snapshot: ArchiveSnapshot) -> Self:
-        """A snapshot of the archive at `url`."""
+        """Return a snapshot of the archive at `url`."""
         made = cls(url, snapshot.id, snapshot.ts)
         made._snapshot = snapshot
         return made
 
     @classmethod
     def open(cls, url: str, name: str) -> Self:
-        """The snapshot of that name in the archive at `url`. Raises RelayError if there is none."""
+        """Return the named snapshot of the archive at `url`. Raises RelayError if there is none."""
         return cls.from_snapshot(url, SnapshotStore(open_storage(url)).get(name))
 
     @classmethod
     def latest(cls, url: str) -> Self:
-        """The youngest snapshot of the archive at `url`.
+        """Return the youngest snapshot of the archive at `url`.
 
         Raises CopyError if it has none, RelayError.
         """
@@ -62,7 +62,7 @@ class SnapshotSource:
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """In another process; nothing is looked up."""
+        """Return the source in another process; nothing is looked up."""
         return cls(spec["url"], spec["snapshot"], spec["position"])
 
     def spec(self) -> dict[str, Any]:
@@ -78,13 +78,13 @@ class SnapshotSource:
 
     @property
     def snapshot(self) -> ArchiveSnapshot:
-        """Its manifest. Raises RelayError."""
+        """Return its manifest. Raises RelayError."""
         if self._snapshot is None:
             self._snapshot = SnapshotStore(self._storage).get(self._name)
         return self._snapshot
 
     def definitions(self) -> SourceSchema:
-        """The upstream's schema at its position: databases, tables, views and sequences.
+        """Return the upstream's schema at its position: databases, tables, views and sequences.
 
         Raises RelayError.
         """

@@ -1,9 +1,9 @@
-"""Where rows to be copied come from: what each kind of source offers.
+"""Define what each kind of source of rows offers.
 
-A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each of
-which can be read by itself, anywhere, any number of times, with the same rows every time. A chunk
-is a few JSON values, so that it can be written down and sent to Spark's workers; no secret is in
-it.
+A source holds the rows of some tables as they were at one timestamp. It is cut into chunks, each
+of which can be read by itself, anywhere, any number of times, with the same rows every time. A
+chunk is a few JSON values, so that it can be written down and sent to Spark's workers; no secret
+is in it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _MAX_SHOWN_CHARS = 500
 class SourceChunk:
     """Rows of one table.
 
-    `place` says where they are, in the source's own terms; `bytes` is about how much there is to
-    read.
+    `place` locates them, in the source's own terms; `bytes` is about how much there is to read.
     """
 
     schema: str
@@ -44,7 +43,7 @@ class SourceChunk:
         return f"{self.full_name} {json.dumps(dict(self.place))}"[:_MAX_SHOWN_CHARS]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         return {
             "schema": self.schema,
             "table": self.table,
@@ -55,14 +54,15 @@ class SourceChunk:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SourceChunk:
-        """The inverse of `to_json`."""
+        """Return the chunk from `to_json`'s values."""
         return cls(**document)
 
 
 @dataclass(frozen=True, slots=True)
 class TableEstimate:
-    """A table of a source: about how many bytes there are to read, and how many rows, None if
-    nothing tells.
+    """A table of a source: about how many bytes there are to read, and how many rows.
+
+    None if that is unknown.
     """
 
     schema: str
@@ -81,33 +81,37 @@ class RowSource(Protocol):
 
     @property
     def position(self) -> int:
-        """The commit timestamp (TSO) as of which the rows are: every transaction through it is
-        inside, none after.
+        """Return the commit timestamp (TSO) as of which the rows are.
+
+        Every transaction through it is inside, none after.
         """
 
     def describe(self) -> str:
-        """What it is and where, for people; without secrets."""
+        """Describe the source and its place for people; without secrets."""
 
     def spec(self) -> dict[str, Any]:
-        """What `sluice.etl.copy.sources.open_source` needs to open it in another process, as JSON
-        values without secrets.
+        """Return what `sluice.etl.copy.sources.open_source` needs to open it in another process.
+
+        These are JSON values without secrets.
         """
 
     def tables(self) -> Sequence[TableEstimate]:
-        """The tables that it holds, sorted by name."""
+        """Return the tables that it holds, sorted by name."""
 
     def check_schema(self, table: Table) -> None:
-        """Raises CopyError if the source was made from another definition than this one, the
-        upstream's at its position.
+        """Raise CopyError if the source was made from another definition than this one.
+
+        `table`: the upstream's at the source's position.
         """
 
     def chunks(self, table: Table) -> Sequence[SourceChunk]:
-        """The chunks of a table, numbered from 0; the same ones each time."""
+        """Return the chunks of a table, numbered from 0; the same ones each time."""
 
     def brings(self, table: Table) -> frozenset[str]:
         """Return the names of the stored generated columns that all its rows of the table hold."""
 
     def read(self, chunk: SourceChunk, table: Table) -> Iterator[pa.RecordBatch]:
-        """The rows of a chunk: one column for each of `table.writable_columns` and of what it
-        brings, in table order, in types and texts of `sluice.tidb.rows.arrow_schema`.
+        """Yield the rows of a chunk, in types and texts of `sluice.tidb.rows.arrow_schema`.
+
+        One column for each of `table.writable_columns` and of what it brings, in table order.
         """

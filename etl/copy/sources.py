@@ -1,4 +1,4 @@
-"""The kinds of sources, opened anywhere from what `RowSource.spec` says."""
+"""Open sources of any kind anywhere, from `RowSource.spec`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sluice.etl.copy.source import RowSource
 
 
 def source_url(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The URL that whoever reads a source with this `RowSource.spec` reads files at.
+    """Return the URL from which files of a source with this `RowSource.spec` are read.
 
-    None for a database.
+    () for a database.
     """
     return (str(spec["url"]),) if "url" in spec else ()
 
 
 def open_source(spec: Mapping[str, Any]) -> RowSource:
-    """The source that `spec` describes, to read chunks from. Raises CopyError."""
+    """Return the source that `spec` describes, to read chunks from. Raises CopyError."""
     if spec.get("kind") == "dumpling":
         return DumplingFolder.from_spec(spec)
     if spec.get("kind") == "tidb-sql":

@@ -54,7 +54,7 @@ class SparkLoadMaker:
             raise
 
     def files(self, chunk: SourceChunk, table: Table, prefix: str) -> list[LoadFile]:
-        """The loads of a chunk as files whose names begin with `prefix`.
+        """Return the loads of a chunk as files whose names begin with `prefix`.
 
         Raises SparkError, CopyError.
         """
@@ -62,13 +62,14 @@ class SparkLoadMaker:
         return [LoadFile(**json.loads(text)) for text in self._calls([json.dumps(document)])]
 
     def discard(self, loads: Iterable[LoadFile]) -> None:
-        """Remove files that nobody is going to read. Raises OSError."""
+        """Remove files that no process is going to read. Raises OSError."""
         for load in loads:
             self._storage.remove(load.path)
 
     def connect(self) -> None:
-        """Raises SparkUnavailableError after a minute without an answer: better before anything is
-        written.
+        """Connect to Spark. Raises SparkUnavailableError after a minute without an answer.
+
+        That is better before anything is written.
         """
         self._calls.connect()
 

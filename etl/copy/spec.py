@@ -1,4 +1,4 @@
-"""What a bootstrap is asked for, as its job's specification keeps it."""
+"""Describe a bootstrap's request as its job's specification keeps it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAX_SHOWN_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSpec:
-    """`source`: what `RowSource.spec` says.
+    """The specification of a bootstrap.
 
-    `tables`: globs, () for all that the rules want. `into`: databases downstream that may hold
-    other tables.
+    `source`: the values of `RowSource.spec`. `tables`: globs, () for all that the rules want.
+    `into`: databases downstream that may hold other tables.
     """
 
     source: Mapping[str, Any]
@@ -28,14 +28,14 @@ class BootstrapSpec:
     into: tuple[str, ...] = ()
 
     def open_source(self) -> RowSource:
-        """The source, as it was when the job was begun. Raises CopyError."""
+        """Return the source, as it was when the job was begun. Raises CopyError."""
         return open_source(self.source)
 
     def __str__(self) -> str:
         return json.dumps(self.to_json())[:_MAX_SHOWN_CHARS]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         return asdict(self) | {
             "source": dict(self.source),
             "tables": list(self.tables),
@@ -44,5 +44,5 @@ class BootstrapSpec:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the specification from `to_json`'s values."""
         return cls(document["source"], tuple(document["tables"]), tuple(document["into"]))

@@ -1,6 +1,4 @@
-"""The job of Spark's workers that makes loads: chunks become files, see
-`sluice.etl.copy.staged_loads`.
-"""
+"""Make loads in Spark's workers: chunks become files, see `sluice.etl.copy.staged_loads`."""
 
 from __future__ import annotations
 

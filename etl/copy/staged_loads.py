@@ -1,10 +1,9 @@
-"""Loads as files in the relay's storage: Spark's workers write them, and hand over what says which
-they are.
+"""Stage loads as files in the relay's storage: Spark's workers write them and return their names.
 
 Rows that went through Spark itself cost its JVM a quarter of the copy's CPU time, and it held a
-chunk in memory. A file is read once and removed; what a process leaves behind that was killed, the
-next one removes that has the downstream for itself. None need be durable: a chunk whose files are
-gone is read again.
+chunk in memory. A file is read once and removed; what a killed process leaves behind is removed by
+the next one that has the downstream for itself. None need be durable: a chunk whose files are gone
+is read again.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ FOLDER = "loads"
 
 
 def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    """Loads in LOAD_SCHEMA as files whose names begin with `prefix`.
+    """Write loads in LOAD_SCHEMA as files whose names begin with `prefix`.
 
-    What is handed over, in TEXTS: each `LoadFile` as JSON, in order. Raises OSError.
+    Returns, in TEXTS, each `LoadFile` as JSON, in order. Raises OSError.
     """
     token = secrets.token_hex(4)  # an attempt before this one may be under way yet
     written: list[LoadFile] = []
@@ -56,7 +55,10 @@ def write_files(storage: Storage, prefix: str, loads: Iterator[pa.RecordBatch]) 
 
 
 def read_file(storage: Storage, load: LoadFile) -> pa.RecordBatch:
-    """A load in LOAD_SCHEMA. Raises CopyError, transient, if the file isn't what was written."""
+    """Return a load in LOAD_SCHEMA.
+
+    Raises CopyError, transient, if the file isn't what was written.
+    """
     try:
         with storage.open(load.path) as file:
             content = file.read_buffer()

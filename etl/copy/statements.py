@@ -1,8 +1,8 @@
-"""The DDL that makes the downstream's empty databases and tables: CREATE statements as if the
-upstream had sent them.
+"""Build the DDL that creates the downstream's empty databases and tables.
 
-They go through the rules and the executor that replicated DDL goes through, so that a table is
-created in the same way wherever it comes from.
+They are CREATE statements as if the upstream had sent them. They go through the rules and the
+executor that replicated DDL goes through, so that a table is created in the same way wherever it
+comes from.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def create_object(table: Table, ts: int) -> DdlJob:
 
 
 def add_indexes_and_keys(bare: Table, table: Table, ts: int) -> list[DdlJob]:
-    """What adds the secondary indexes, then the foreign keys, that `bare` lacks."""
+    """Return the DDL that adds the secondary indexes, then the foreign keys, that `bare` lacks."""
     indexed = replace(table, foreign_keys=())
     steps = [(Action.ADD_INDEX, bare, indexed), (Action.ADD_FOREIGN_KEY, indexed, table)]
     return [
@@ -57,8 +57,9 @@ def add_indexes_and_keys(bare: Table, table: Table, ts: int) -> list[DdlJob]:
 
 
 def bare_table(table: Table, *, indexes: bool) -> Table:
-    """Without foreign keys, and if `indexes` without the secondary indexes: what begins with an
-    AUTO_INCREMENT column stays, servers want it indexed.
+    """Return the table without foreign keys, and if `indexes` without the secondary indexes.
+
+    What begins with an AUTO_INCREMENT column stays, servers want it indexed.
     """
     bare = replace(table, foreign_keys=())
     if not indexes:
@@ -71,7 +72,10 @@ def bare_table(table: Table, *, indexes: bool) -> Table:
 
 
 def scoped_statement(ddl: DdlJob, filters: Filter, routes: Routes) -> ScopedDdl | None:
-    """The statement as the rules want it downstream, None if they don't. Raises ScopeError."""
+    """Return the statement as the rules want it downstream, None if they don't.
+
+    Raises ScopeError.
+    """
     before = {table_id: table for table_id, table in ddl.before.items() if table is not None}
     return scope_ddl(ddl, before, filters, routes).ddl
 

@@ -1,6 +1,6 @@
-"""The databases, tables, indexes, foreign keys and views of a copy: made downstream in the order in
-which they are needed, and taken back when the copy is given up. What is there already is taken as
-made.
+"""Create the databases, tables, indexes, foreign keys and views of a copy, in a safe order.
+
+They are removed when the copy is given up. What is there already is taken as made.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ __all__ = ["TableCreator"]
 log = logging.getLogger("sluice.copy")
 
 OnActivity = Callable[[str], None]
-"""Told what comes next, in a few words; may raise what ends the work there."""
+"""Called with what comes next, in a few words; may raise what ends the work there."""
 
 
 class TableCreator:
-    """What a copy makes downstream beside rows. Every method raises DdlError, DownstreamError."""
+    """Creates what a copy needs downstream beside rows. Methods raise DdlError, DownstreamError."""
 
     indexes_after_bytes = 32 << 20
-    """Tables from this size on get secondary indexes after their rows:
-    docs/decisions/0117-indexes-after-rows.md.
+    """Size from which on tables get secondary indexes after their rows.
+
+    See docs/decisions/0117-indexes-after-rows.md.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class TableCreator:
         self._plan = plan
         self._asked = asked
         self.warnings: list[str] = []
-        """What people should know."""
+        """Warnings for people."""
 
     def create(self, definitions: SourceSchema, doing: OnActivity) -> None:
         """Databases, and tables without what is better made after their rows.
@@ -119,14 +120,14 @@ class TableCreator:
             if there != rows.get((schema, name), 0):
                 stays.append(
                     f"{full_name(schema, name)} has {there} rows, of which"
-                    f" {rows.get((schema, name), 0)} were copied: somebody else wrote there"
+                    f" {rows.get((schema, name), 0)} were copied: another program wrote there"
                 )
                 continue
             self._session.query(f"DROP TABLE {quote_name(schema)}.{quote_name(name)}")
         return stays
 
     def expected(self, there: Mapping[int, int]) -> dict[tuple[str, str], int]:
-        """How many rows each downstream table has if it has those of these chunks."""
+        """Return how many rows each downstream table has if it has those of these chunks."""
         found: dict[tuple[str, str], int] = {}
         for number, rows in there.items():
             planned = self._plan.tables[self._plan.of_table[number]]
@@ -143,7 +144,7 @@ class TableCreator:
         return count_rows(self._session, schema, name) if found else None
 
     def _others(self, definitions: SourceSchema) -> list[Table]:
-        """The views and sequences that the rules want."""
+        """Return the views and sequences that the rules want."""
         if self._asked.tables:
             return []
         found = [
@@ -155,8 +156,9 @@ class TableCreator:
         return sorted(found, key=lambda table: (table.is_view, table.id))
 
     def _check_computed(self, planned: PlannedTable) -> None:
-        """Generated columns that rows bring in replication, and that the source hasn't, must be
-        computed here.
+        """Check that generated columns which the source hasn't are computed downstream.
+
+        These are columns that rows bring in replication.
         """
         stored = (column.name for column in planned.table.stored_columns if column.generated)
         wanted = [name for name in stored if name not in planned.brought]

@@ -14,9 +14,10 @@ from sluice.tidb.schema import Table
 
 
 def read_rows(session: TidbSession, table: Table, condition: str) -> Iterator[pa.RecordBatch]:
-    """The rows of `table` that a condition (SQL) takes, in no order: `table.columns`, in types and
-    texts of `sluice.tidb.rows.arrow_schema`. Neither side holds more than a few megabytes of them.
-    Raises CopyError.
+    """Yield the rows of `table` that a condition (SQL) takes, in no order.
+
+    They have `table.columns`, in types and texts of `sluice.tidb.rows.arrow_schema`. Neither side
+    holds more than a few megabytes of them. Raises CopyError.
     """
     columns = table.columns
     # A FLOAT is printed with six digits where it is large or small; as a DOUBLE it has all, its

@@ -36,7 +36,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class TidbAddress:
-    """Where TiDB serves SQL and who reads there.
+    """The address at which TiDB serves SQL, and the user who reads there.
 
     `password_env`: the environment variable that holds the password, on every machine that reads.
     Files of TLS are under the same paths everywhere.
@@ -53,9 +53,9 @@ class TidbAddress:
 
     @classmethod
     def from_settings(cls, upstream: Upstream) -> Self:
-        """Where the settings say that TiDB is. Raises CopyError if they don't."""
+        """Return TiDB's address in the settings. Raises CopyError if they have none."""
         if not upstream.sql_host:
-            raise CopyError("[upstream] sql-host is missing: it says where TiDB is read")
+            raise CopyError("[upstream] sql-host is missing: TiDB is read there")
         return cls(
             upstream.sql_host,
             upstream.sql_port,
@@ -68,12 +68,12 @@ class TidbAddress:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, without a secret."""
+        """Return the JSON values, without a secret."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the address from `to_json`'s values."""
         return cls(**document)
 
     @property
@@ -82,7 +82,7 @@ class TidbAddress:
         return f"{self.host}:{self.port}"
 
     def password(self) -> str:
-        """Raises CopyError if the environment has none."""
+        """Return the password. Raises CopyError if the environment has none."""
         if not self.password_env:
             return ""
         try:
@@ -94,7 +94,7 @@ class TidbAddress:
             ) from None
 
     def tls(self) -> ssl.SSLContext | None:
-        """How to speak TLS, None if nothing asks for it. Raises CopyError."""
+        """Return the TLS context, None if the settings have none. Raises CopyError."""
         try:
             return sql_tls(
                 self.ssl_ca, self.ssl_cert, self.ssl_key, verify_identity=self.ssl_verify_identity
@@ -131,11 +131,11 @@ class TidbSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed from here."""
+        """Return whether it was not closed from here."""
         return bool(self._connection.open)
 
     def is_alive(self) -> bool:
-        """Whether the server still answers; closed if not."""
+        """Return whether the server still answers; close the session if not."""
         try:
             self._connection.ping(reconnect=False)
         except (pymysql.MySQLError, OSError):
@@ -153,9 +153,9 @@ class TidbSession:
             return list(cursor.fetchall())
 
     def blocks(self, statement: str) -> Iterator[RowBlock]:
-        """The result as it comes from the server.
+        """Yield the result as it comes from the server.
 
-        Who doesn't read to its end closes the session.
+        A caller that doesn't read to its end closes the session.
         """
         with self._translated_errors(statement):
             yield from result_blocks(self._connection, statement, _READ_TIMEOUT_S)
@@ -172,7 +172,7 @@ class TidbSession:
         self.close()
 
     def _set(self, settings: str) -> bool:
-        """False if a variable isn't known, as in another version."""
+        """Set variables; return False if one isn't known, as in another version."""
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(f"SET {settings}")

@@ -31,11 +31,9 @@ __all__ = ["TidbAddress", "TidbSql"]
 _PARTS_PER_REGION = 3
 """A region has 96 MiB, a chunk should have some 32."""
 _SMALL_REGION_COUNT = 32
-"""Where there are more of them, they are chunks enough."""
+"""Number of regions above which they are chunks enough."""
 _REGION_BYTES, _SMALL_BYTES = 64 << 20, 1 << 20
-"""What is taken for the size of a region, and of a table with few rows, as long as TiDB has no
-statistics.
-"""
+"""Assumed sizes of a region, and of a table with few rows, while TiDB has no statistics."""
 
 
 class TidbSql:
@@ -51,14 +49,14 @@ class TidbSql:
 
     @classmethod
     def now(cls, address: TidbAddress) -> Self:
-        """As of now. Raises CopyError."""
+        """Return a source as of now. Raises CopyError."""
         with TidbSession(address) as session:
             ((_, position, *_),) = session.query("SHOW MASTER STATUS")
         return cls(address, int(position or 0))
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
-        """In another process."""
+        """Return the source in another process."""
         return cls(TidbAddress.from_json(spec["address"]), spec["position"])
 
     def spec(self) -> dict[str, Any]:
@@ -120,7 +118,7 @@ class TidbSql:
         ]
 
     def _sampled(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> list[Key]:
-        """The keys of the first rows of regions, ascending."""
+        """Return the keys of the first rows of regions, ascending."""
         names = _names(key)
         return list(
             session.query(
@@ -129,7 +127,7 @@ class TidbSql:
         )
 
     def _has_more(self, session: TidbSession, table: Table, key: Sequence[KeyColumn]) -> bool:
-        """Whether the table has more than a few rows; few are looked at."""
+        """Return whether the table has more than a few rows; few are looked at."""
         names = _names(key)
         return bool(
             session.query(
@@ -141,7 +139,7 @@ class TidbSql:
     def _bounds(
         self, session: TidbSession, table: Table, key: Sequence[KeyColumn], sampled: Sequence[Key]
     ) -> list[list[str]]:
-        """Where to cut, ascending, as literals: the first rows of regions, and places between."""
+        """Return where to cut, ascending, as literals: regions' first rows, and places between."""
         if len(key) == 1 and key[0].kind == "int":
             name = _names(key)
             ((low, high),) = session.query(
@@ -160,7 +158,7 @@ class TidbSql:
                 bound = [
                     column.literal(value or b"") for column, value in zip(key, row, strict=True)
                 ]
-            except UnicodeDecodeError:  # no literal says it: the chunk before goes on
+            except UnicodeDecodeError:  # no literal can express it: the chunk before goes on
                 continue
             if not found or found[-1] != bound:
                 found.append(bound)
@@ -169,7 +167,7 @@ class TidbSql:
     def _with_inner(
         self, session: TidbSession, table: Table, key: Sequence[KeyColumn], sampled: Sequence[Key]
     ) -> Sequence[Key]:
-        """`sampled`, and keys of rows between where there are few regions, ascending.
+        """Return `sampled`, and keys of rows between where there are few regions, ascending.
 
         Keys of rows that are there, in the order that TiDB gives them: a made-up one may stand
         elsewhere in a collation's order.

@@ -32,12 +32,12 @@ LOAD_SCHEMA = pa.schema(
 def make_loads(
     spec: Mapping[str, Any], chunk: SourceChunk, table: Table
 ) -> Iterator[pa.RecordBatch]:
-    """The loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
+    """Yield the loads of a chunk, in LOAD_SCHEMA, one a batch. Raises CopyError, OSError."""
     return loads_of(table, open_source(spec).read(chunk, table))
 
 
 def loads_of(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch."""
+    """Yield the loads of rows with some of the table's columns, in LOAD_SCHEMA, one a batch."""
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         brought = replace(

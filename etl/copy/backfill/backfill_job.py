@@ -43,16 +43,16 @@ from sluice.tidb.schema import Table
 log = logging.getLogger("sluice.backfill")
 
 _MAX_CHUNK_BYTES = 24 << 20
-"""Of one chunk."""
+"""Size of one chunk at most."""
 _MAX_ATTEMPTS = 30
-"""Of one chunk."""
+"""Attempts at one chunk."""
 _WAIT_LOG_DELAY_S = 3.0
 _POLL_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillEndpoints:
-    """What a backfill works with. `read` is called by a thread of its own."""
+    """The endpoints of a backfill. `read` is called by a thread of its own."""
 
     upstream: UpstreamCatalog
     downstream: BackfillDownstream
@@ -77,7 +77,7 @@ class _ActiveChunk:
 
 
 class BackfillJob:
-    """One run of a job. `work` does it; whatever ends it early, nobody waits for what it leaves."""
+    """One run of a job, done by `work`; if it ends early, nothing waits for its leftovers."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class BackfillJob:
         self._reading: Future[None] | None = None
         self.warnings: list[str] = []
 
-    # What is told
+    # Reports
 
     @property
     def result(self) -> dict[str, Any]:
-        """What was done so far, by table, as JSON values."""
+        """Return what was done so far, by table, as JSON values."""
         tables = {
             plan.name: {
                 **state.counts,
@@ -123,7 +123,7 @@ class BackfillJob:
         return {"mode": self._request.mode, "tables": tables, "warnings": list(self.warnings)}
 
     def progress(self) -> dict[str, TableProgress]:
-        """What there is to do, and what is done, by table."""
+        """Return what there is to do, and what is done, by table."""
         return {
             plan.name: TableProgress(
                 JobCounts(state.counts["rows"], state.bytes, state.chunks),
@@ -137,7 +137,7 @@ class BackfillJob:
     # Doing it
 
     def work(self) -> None:
-        """Until every chunk is done.
+        """Work until every chunk is done.
 
         Raises StopRequested, BackfillError, and what the upstream's and the downstream's clients
         raise.
@@ -174,7 +174,7 @@ class BackfillJob:
             self._after_read(current)
 
     def _release(self) -> None:
-        """Of aligned chunks that nothing comes of; what is ready apply will write, or not."""
+        """Give up the open chunks, except those whose rows are ready for the apply process."""
         given_up = []
         for hand in self._active:
             with contextlib.suppress(SluiceError, OSError):
@@ -195,7 +195,7 @@ class BackfillJob:
     # Cutting, appointing
 
     def _schedule(self) -> _ActiveChunk | None:
-        """An aligned chunk for the next chunk; None if there is none at the moment."""
+        """Schedule the next chunk as an aligned chunk; None if there is none at the moment."""
         while (wait_s := self._rate.wait_s()) > 0:
             if self._active:
                 return None
@@ -234,7 +234,7 @@ class BackfillJob:
         return hand
 
     def _open_again(self) -> BackfillChunk | None:
-        """A chunk that came to nothing, cut anew if chunks have become smaller."""
+        """Return a chunk that came to nothing, cut again if chunks have become smaller."""
         busy = {hand.chunk.number for hand in self._active}
         for number, chunk in self._progress_state.open.items():
             if number not in busy:
@@ -282,8 +282,7 @@ class BackfillJob:
         )
 
     def _begin_repairs(self) -> None:
-        """Say of every table that is not done that rows may be missing, before applying is waited
-        for.
+        """Mark every table that is not done as under repair, before waiting for the apply process.
 
         Applying may have stopped at any of them, and the first aligned chunk waits for applying.
         """
@@ -317,7 +316,7 @@ class BackfillJob:
         return f"{self._job}.{plan.table_id}" + (f".{table_id}" if table_id else "")
 
     def _definition(self, place: int, at_ts: int | None = None) -> Table | None:
-        """A table of the plan as it is now, or was at a timestamp; None if it is gone.
+        """Return a table of the plan as it is now, or was at a timestamp; None if it is gone.
 
         Raises BackfillError if it isn't what was planned.
         """
@@ -357,19 +356,19 @@ class BackfillJob:
     # Reading
 
     def _read(self, hand: _ActiveChunk) -> None:
-        """Read the chunk, and say that it is ready.
+        """Read the chunk, and mark it as ready.
 
-        In a thread of its own; trouble is noted, and told by `_look_at`.
+        It runs in a thread of its own; an error is noted, and reported by `_look_at`.
         """
         try:
             self._scheduler.wait_for(hand.made.at_ts)
             self._read_at(hand)
         except Exception as error:
             self._scheduler.give_up(hand.made, f"it could not be read: {error}")
-            told = ours(error)
-            if not told.transient:
+            failure = ours(error)
+            if not failure.transient:
                 raise
-            hand.read, hand.failure = None, str(told)
+            hand.read, hand.failure = None, str(failure)
 
     def _read_at(self, hand: _ActiveChunk) -> None:
         made = hand.made
@@ -469,12 +468,12 @@ class BackfillJob:
         if seconds > _WAIT_LOG_DELAY_S:
             self._run.doing(
                 "waiting for applying to come to the chunk: does the pipeline run? `sluice status`"
-                " tells"
+                " shows it"
             )
             self._run.check_order()
 
     def _finish_orphaned(self, made: AlignedChunk) -> None:
-        """Of a process before: its rows were ready, apply has written them or will."""
+        """Finish a chunk of an earlier process; its rows are ready for the apply process."""
         found = self._scheduler.result(made, self._waiting)
         chunk = self._progress_state.open.get(made.number)
         if chunk is not None and found is not None and not found.declined:
@@ -487,9 +486,9 @@ class BackfillJob:
 
 
 def end_repair(aligned_chunks: AlignedChunks, job: str) -> Iterator[str]:
-    """A job that is given up: changes to its tables are checked again.
+    """End the repair of a job that is given up: changes to its tables are checked again.
 
-    The names of its mendings.
+    Yields the names of its repairs.
     """
     for repair in aligned_chunks.repairs():
         if repair.job == job:

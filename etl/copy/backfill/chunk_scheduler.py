@@ -1,5 +1,6 @@
-"""The job's side of aligned chunks (`sluice.relay.aligned_chunks`): made a little ahead of PD's
-clock, and followed until it is certain what became of them.
+"""Schedule aligned chunks (`sluice.relay.aligned_chunks`) for a job, and follow them to their end.
+
+They are made a little ahead of PD's clock.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class AlignedChunkScheduler:
         self._lead_ms = _LEAD_MS
 
     def make(self, wanted: AlignedChunk) -> AlignedChunk:
-        """The aligned chunk, at a timestamp that PD's clock has not reached.
+        """Make the aligned chunk, at a timestamp that PD's clock has not reached.
 
         Raises BackfillError if none can be made in time, PDError, RelayError, OSError.
         """
@@ -80,11 +81,11 @@ class AlignedChunkScheduler:
             time.sleep(min(max(tso.ms_between(now, at_ts), 1) / 1000, 1.0))
 
     def settle(self, made: AlignedChunk, ready: ChunkReady) -> ChunkReady | ChunkCancelled:
-        """The rows are read; what holds."""
+        """Settle a chunk whose rows are read; return what holds."""
         return self._aligned_chunks.settle(made.at_ts, ready)
 
     def give_up(self, made: AlignedChunk, why: str) -> bool:
-        """Nothing comes of it.
+        """Cancel a chunk.
 
         False if its rows are ready already, so that apply may write them.
         """
@@ -94,9 +95,9 @@ class AlignedChunkScheduler:
         )
 
     def result(self, made: AlignedChunk, waiting: Callable[[float], None]) -> ChunkResult | None:
-        """What was done at an aligned chunk whose rows are ready, None: nothing, and nothing will be.
+        """Return the result of a chunk whose rows are ready, None: nothing, and nothing will be.
 
-        `waiting` is called with the seconds that it has waited; what that raises comes through.
+        `waiting` is called with the seconds that it has waited; its exceptions are passed on.
         """
         began = time.monotonic()
         while True:
@@ -110,14 +111,14 @@ class AlignedChunkScheduler:
             time.sleep(_POLL_INTERVAL_S if waited < _SLOW_POLL_DELAY_S else _SLOW_POLL_INTERVAL_S)
 
     def remove(self, made: AlignedChunk) -> None:
-        """It is over."""
+        """Remove a chunk that is over."""
         self._aligned_chunks.remove(made.at_ts)
 
     def begin_repair(self, repair: TableRepair, run: JobRun) -> None:
-        """Say that rows are missing, which loosens what apply checks.
+        """Mark that rows are missing, which loosens what apply checks.
 
-        A process that stood still until its job was over takes it back at once: nobody else would,
-        before the next job. Raises LeaseLostError, RelayError, OSError.
+        A process that stood still until its job was over takes it back at once: no other process
+        would, before the next job. Raises LeaseLostError, RelayError, OSError.
         """
         self._aligned_chunks.begin_repair(repair)
         run.look()
@@ -126,7 +127,7 @@ class AlignedChunkScheduler:
         run.check()
 
     def orphaned(self) -> list[AlignedChunk]:
-        """Those of a process before this one that apply may still write.
+        """Return the chunks of an earlier process that apply may still write.
 
         The others are given up and removed.
         """

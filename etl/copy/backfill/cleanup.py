@@ -1,8 +1,7 @@
-"""What is left behind of jobs that are over, in the relay log and in the downstream: whichever job
-runs next removes it.
+"""Remove leftovers of finished jobs in the relay log and in the downstream; the next job does it.
 
 A job that is killed leaves something between two removals; one that is cancelled, what applying
-hasn't come to; and applying may write a note for a job that is over by then.
+hasn't come to; and applying may write a result for a job that is over by then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A condition that people wrote, before it becomes a part of a statement.
+"""Check a condition that people wrote, before it becomes a part of a statement.
 
-TiDB says whether it can be read; here is refused what would not mean the same rows each time it is
-asked, and what would end the condition. It stands in parentheses in the statement.
+TiDB decides whether it can be read; here is refused what would not mean the same rows each time it
+is evaluated, and what would end the condition. It stands in parentheses in the statement.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SUBQUERY_WORDS = frozenset({"EXISTS", "SELECT", "TABLE", "VALUES", "WITH"})
 
 
 def check_condition(text: str) -> None:
-    """Raises BackfillError, which names the word, unless the condition is one of a row alone."""
+    """Raise BackfillError, which names the word, unless the condition is one of a row alone."""
     words = [word for word in tokens(text) if not word.isspace()]
     if not words:
         raise BackfillError("--where: an empty condition")

@@ -1,8 +1,7 @@
-"""The downstream as a backfill sees it: how far it is, what tables it has, and the notes of what
-was done.
+"""Query the downstream for a backfill: its checkpoint, its tables, and the chunks' results.
 
-Rows are written by the process that applies; here only tables that aren't there are made, and notes
-removed.
+Rows are written by the process that applies; here only tables that aren't there are made, and
+results removed.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ class BackfillDownstream:
         self._session.close()
 
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint, None if it isn't a replica yet."""
+        """Return the checkpoint, None if it isn't a replica yet."""
         return self._asked(lambda: self._checkpoint.load() if self._checkpoint.exists() else None)
 
     def result_of(self, job: str, at_ts: int) -> ChunkResult | None:
-        """What was done at an aligned chunk, None: nothing yet."""
+        """Return the result of an aligned chunk, None: nothing yet."""
         return self._asked(lambda: self._find_result(job, at_ts))
 
     def is_past(self, at_ts: int) -> bool:
-        """Whether the checkpoint is beyond this timestamp for certain: no note for it comes any
-        more.
-        """
+        """Return whether the checkpoint is surely beyond this timestamp.
+
+        No result for it comes later."""
 
         def look() -> bool:
             seen = self._checkpoint.load()
@@ -75,7 +74,7 @@ class BackfillDownstream:
         return self._asked(look)
 
     def columns(self) -> dict[str, set[str]]:
-        """The names of columns by the full name of their table, all in lower case."""
+        """Return the names of columns by the full name of their table, all in lower case."""
 
         def look() -> dict[str, set[str]]:
             found: dict[str, set[str]] = {}
@@ -88,10 +87,9 @@ class BackfillDownstream:
         return self._asked(look)
 
     def create_table(self, table: Table, definitions: Callable[[int], SourceSchema]) -> list[str]:
-        """Make a table that isn't there, empty, as it was upstream at the checkpoint.
+        """Create an empty table as it was upstream at the checkpoint; return warnings.
 
-        What there is to say of it. Replication goes on from there with it. Raises BackfillError,
-        DdlError.
+        Replication goes on from there with it. Raises BackfillError, DdlError.
         """
         for _ in range(_MAX_ATTEMPTS):
             before = self.checkpoint()
@@ -113,9 +111,9 @@ class BackfillDownstream:
                 raise BackfillError(f"{table.full_name} isn't wanted by the rules")
             executor = DdlExecutor(self._session)
             executor.fingerprint(ddl)  # makes the database that a route needs
-            said = executor.execute(ddl)
+            warnings = executor.execute(ddl)
             self._session.commit()
-            return said
+            return warnings
         raise BackfillError(
             f"{table.full_name} was created upstream after the checkpoint, which hasn't come to it:"
             " see to it that the pipeline runs"

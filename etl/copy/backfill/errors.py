@@ -1,4 +1,4 @@
-"""What can be wrong with what is to be copied again."""
+"""Errors of a request to copy rows again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sluice.errors import RequestError
 
 
 class BackfillError(RequestError):
-    """A backfill can't begin, or can't go on; says why, and the way out.
+    """A backfill can't begin, or can't go on; it has the reason, and the way out.
 
     What it has done so far is whole.
     """

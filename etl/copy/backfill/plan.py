@@ -1,4 +1,4 @@
-"""What a backfill is going to do, and what hinders it. Nothing is written, nothing counted."""
+"""Plan a backfill, and find what hinders it. Nothing is written, nothing counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluice.tidb.table_name import fits, full_name
 MAX_KEYLESS_BYTES = 64 << 20
 """A table without a key is one chunk, for which applying waits: larger ones are refused."""
 _ESTIMATED_ROWS_PER_S = 10_000
-"""What to expect where no rate is given; docs/reference/performance/jobs.md has measured more."""
+"""Estimate where no rate is given; docs/reference/performance/jobs.md has measured more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class BackfillTablePlan:
     """A table to be copied again to `target` downstream.
 
     `key`: the columns by which it is cut, () if it goes as one. `rows` and `bytes`: about how many
-    the whole table has, 0 where nothing tells. `low`, `high`: the range that was asked for, as
-    literals. `is_created`: it isn't there downstream. `only`: see `BackfillRequest`.
+    the whole table has, 0 if unknown. `low`, `high`: the range that was asked for, as literals.
+    `is_created`: it isn't there downstream. `only`: see `BackfillRequest`.
     """
 
     table_id: int
@@ -103,12 +103,12 @@ class BackfillPlan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the plan from `to_json`'s values."""
         tables = tuple(
             BackfillTablePlan(
                 **{**table, "key": tuple(table["key"]), "only": tuple(table.get("only", ()))}
@@ -169,7 +169,7 @@ class _BackfillPlanner:
         if request.where and request.mode != MISSING:
             self._notes.append(
                 "with --where only rows that TiDB finds by it are looked at: rows that are"
-                " downstream alone stay, and aren't told of"
+                " downstream alone stay, and aren't reported"
             )
         return BackfillPlan(
             request.mode,
@@ -180,7 +180,7 @@ class _BackfillPlanner:
         )
 
     def _chosen(self, definitions: SourceSchema) -> list[Table]:
-        """The tables that the globs name."""
+        """Return the tables that the globs name."""
         found: dict[int, Table] = {}
         for glob in self._request.tables:
             matching = [
@@ -221,14 +221,14 @@ class _BackfillPlanner:
         if target.is_merged:
             raise BackfillError(
                 f"{table.full_name} is merged into {full_name(target.schema, target.table)} with"
-                " others: which rows there are its own can't be told, so none can be replaced or"
+                " others: which rows there are its own is unknown, so none can be replaced or"
                 " compared"
             )
         if self._filters.ignored_row_kinds(
             table.schema_name, table.name
         ) or self._filters.may_keep_rows(table.schema_name, table.name):
             raise BackfillError(
-                f"{table.full_name} is replicated in part, as event filters say: downstream it"
+                f"{table.full_name} is replicated in part, by event filters: downstream it"
                 " isn't meant to be what it is upstream"
             )
         self._upstream.check_readable(table, request.where)

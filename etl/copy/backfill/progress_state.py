@@ -1,11 +1,11 @@
-"""How far a backfill has come, in one small file of its job, so that whoever goes on knows it:
+"""Keep how far a backfill is in one small file of its job, for the process that resumes it.
 
     jobs/<id>/frontier.json
 
 A table is cut from its first key to its last; what lies below `low` is done, but for the chunks
-that are open. The file is written before an aligned chunk is made for a chunk, and after its note was
-seen: an older state, of a process that was taken for dead and isn't, only has rows copied again
-that are there already.
+that are open. The file is written before an aligned chunk is made, and after its result was seen:
+an older state, of a process that was taken for dead and isn't, only has rows copied again that are
+there already.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BackfillTableState:
     examples: list[str] = field(default_factory=list)
 
     def add(self, found: ChunkResult, size: int) -> None:
-        """A chunk, of which `size` bytes were read, is done."""
+        """Count a chunk, of which `size` bytes were read, as done."""
         self.chunks += 1
         self.bytes += size
         for name in _COUNTERS:
@@ -64,23 +64,23 @@ class BackfillTableState:
 
 @dataclass(slots=True)
 class BackfillState:
-    """The state of every table of the plan, in its order, and the chunks that are open, by number."""
+    """The state of every table of the plan, in its order, and the open chunks, by number."""
 
     tables: list[BackfillTableState]
     open: dict[int, BackfillChunk] = field(default_factory=dict)
     numbers: int = 0
-    """How many chunks there have been."""
+    """Number of chunks so far."""
 
     def next_chunk(
         self, table: int, low: list[str] | None, high: list[str] | None
     ) -> BackfillChunk:
-        """A new chunk, which is open."""
+        """Open a new chunk."""
         self.numbers += 1
         chunk = self.open[self.numbers] = BackfillChunk(self.numbers, table, low, high)
         return chunk
 
     def next_of(self, table: int, conditions: Sequence[str]) -> BackfillChunk:
-        """A chunk of the next one of a table's conditions, which is open."""
+        """Open a chunk for the next one of a table's conditions."""
         state = self.tables[table]
         chunk = self.next_chunk(table, None, None)
         chunk.condition = conditions[state.taken]
@@ -89,12 +89,12 @@ class BackfillState:
         return chunk
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         return asdict(self) | {"open": [asdict(chunk) for chunk in self.open.values()]}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the state from `to_json`'s values."""
         chunks = [BackfillChunk(**chunk) for chunk in document["open"]]
         return cls(
             [BackfillTableState(**state) for state in document["tables"]],
@@ -104,14 +104,14 @@ class BackfillState:
 
 
 class BackfillStateFile:
-    """Where it is kept."""
+    """The file that keeps the state."""
 
     def __init__(self, storage: Storage, job: str) -> None:
         self._storage = storage
         self._path = f"jobs/{job}/frontier.json"
 
     def load(self, tables: int) -> BackfillState:
-        """As it was kept last; that of a beginning if it never was."""
+        """Return the state that was kept last; an empty one if none was."""
         try:
             return BackfillState.from_json(json.loads(self._storage.read(self._path)))
         except FileNotFoundError:

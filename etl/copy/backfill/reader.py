@@ -1,5 +1,6 @@
-"""Rows read at one timestamp, in Spark's workers: a file for each LOAD DATA statement, as
-aligned chunks have them.
+"""Read rows at one timestamp in Spark's workers, into a file for each LOAD DATA statement.
+
+Aligned chunks have them in this form.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from sluice.tidb.schema import Table
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The rows of `table` at `ts` (TSO) that meet `condition` (SQL) go to files whose names begin
-    with `path`. Reading ends early where they become more than `most_bytes`, 0 for no limit.
+    """The rows of `table` at `ts` (TSO) that meet `condition` (SQL), to files below `path`.
+
+    Their names begin with `path`. Reading ends early where they become more than `most_bytes`, 0
+    for no limit.
     """
 
     ts: int
@@ -37,20 +40,20 @@ class ReadRequest:
     most_bytes: int = 0
 
     def to_text(self) -> str:
-        """As JSON; `parse` is the inverse."""
+        """Return the JSON text; `parse` is the inverse."""
         document = {name: getattr(self, name) for name in ("ts", "condition", "path", "most_bytes")}
         return json.dumps(document | {"table": self.table.to_json()})
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of `to_text`."""
+        """Return the request from `to_text`'s text."""
         document = json.loads(text)
         return cls(**{**document, "table": Table.from_json(document["table"])})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What became of an order.
+    """The result of a request.
 
     `complete` False: it was more than `most_bytes`, and nothing of it counts. `read_ms`: how long
     the worker took.
@@ -62,21 +65,21 @@ class ReadResult:
 
     @property
     def rows(self) -> int:
-        """In all files."""
+        """Return the number of rows in all files."""
         return sum(load.rows for load in self.loads)
 
     @property
     def bytes(self) -> int:
-        """Of all files."""
+        """Return the size of all files."""
         return sum(load.bytes for load in self.loads)
 
     def to_text(self) -> str:
-        """As JSON; `parse` is the inverse."""
+        """Return the JSON text; `parse` is the inverse."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of `to_text`."""
+        """Return the result from `to_text`'s text."""
         document = json.loads(text)
         return cls(**{**document, "loads": tuple(LoadFile(**load) for load in document["loads"])})
 

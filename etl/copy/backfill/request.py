@@ -1,4 +1,4 @@
-"""What is asked for: which tables and rows are copied again, in which way, how fast."""
+"""Describe a backfill request: which tables and rows are copied again, in which way, how fast."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from sluice.etl.copy.backfill.errors import BackfillError
 from sluice.relay.aligned_chunks import COMPARE, MISSING, REPLACE
 
 MODES = (REPLACE, MISSING, COMPARE)
-"""What is done with rows: downstream they become what they are upstream; only those are written
-that aren't there; nothing is written, and what differs is told.
+"""Make rows downstream what they are upstream; write only those that aren't there; compare.
+
+COMPARE writes nothing, and reports what differs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """`tables`: globs of upstream names (`schema.table`).
+    """A request for a backfill.
 
-    `where`: a condition in TiDB's SQL, "" for none. `from_key`, `to_key`: a range of the key of the
-    one table, the first inside and the second outside, "" for no limit; see
-    `sluice.etl.copy.backfill.table_key.parse_key`. `rows_per_second`: 0 for no limit. `only`: of
-    these tables (full names) no rows but those that one of these conditions takes, on either side;
-    SQL over the key alone that means the same to both, a chunk each. Who repairs rows says so; a
-    table whose key can't be cut is copied as a whole all the same.
+    `tables`: globs of upstream names (`schema.table`). `where`: a condition in TiDB's SQL, "" for
+    none. `from_key`, `to_key`: a range of the key of the one table, the first inside and the
+    second outside, "" for no limit; see `sluice.etl.copy.backfill.table_key.parse_key`.
+    `rows_per_second`: 0 for no limit. `only`: of these tables (full names) no rows but those that
+    one of these conditions takes, on either side; SQL over the key alone that means the same to
+    both, a chunk each. Repair jobs set it; a table whose key can't be cut is copied as a whole all
+    the same.
     """
 
     tables: tuple[str, ...]
@@ -37,10 +39,10 @@ class BackfillRequest:
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises BackfillError for what can't be meant."""
+        """Raise BackfillError for a request that makes no sense."""
         if not self.tables:
             raise BackfillError(
-                "which tables? --table SCHEMA.TABLE says it, * and ? stand for others"
+                "which tables? give --table SCHEMA.TABLE; * and ? stand for other characters"
             )
         for glob in self.tables:
             if "." not in glob:
@@ -58,7 +60,7 @@ class BackfillRequest:
             check_condition(self.where)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` is the inverse."""
+        """Return the JSON values; `from_json` is the inverse."""
         document = asdict(self) | {"tables": list(self.tables)}
         if not self.only:  # as jobs were written down that know nothing of it
             del document["only"]
@@ -66,6 +68,6 @@ class BackfillRequest:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the request from `to_json`'s values."""
         only = {name: tuple(conditions) for name, conditions in document.get("only", {}).items()}
         return cls(**{**document, "tables": tuple(document["tables"]), "only": only})

@@ -1,6 +1,4 @@
-"""A backfill with all that belongs to it: planned, written down as a job, run or gone on with,
-ended.
-"""
+"""Plan a backfill, write it down as a job, run or resume it, and end it."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ _COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class BackfillSummary:
-    """How a run ended.
+    """The end of a run.
 
     `state`: as in `sluice.relay.jobs.STATES`; `tables`: counts by name, see
     `sluice.etl.downstream.chunk_results.ChunkResult`, and `examples` of what differed.
@@ -63,16 +61,16 @@ class BackfillSummary:
     warnings: tuple[str, ...] = field(default=())
 
     def total(self, name: str) -> int:
-        """The sum of a count over all tables."""
+        """Return the sum of a count over all tables."""
         return sum(int(table[name]) for table in self.tables.values())
 
     @property
     def differing(self) -> int:
-        """How many rows were not as upstream, on either side, before."""
+        """Return the number of rows that differed from the upstream's, on either side, before."""
         return sum(self.total(name) for name in ("inserted", "replaced", "deleted", "kept"))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values, for scripts."""
+        """Return the JSON values, for scripts."""
         return {
             "job": self.job,
             "state": self.state,
@@ -104,7 +102,7 @@ class _BackfillContext:
     @classmethod
     @contextmanager
     def open(cls, settings: Settings) -> Iterator[Self]:
-        """Raises BackfillError for a downstream that is no database."""
+        """Open the context. Raises BackfillError for a downstream that is no database."""
         with ExitStack() as stack:
             yield cls(settings, stack)
 
@@ -155,7 +153,7 @@ class _BackfillContext:
         return found
 
     def _stopped(self) -> list[str]:
-        """What has stopped for good.
+        """Describe the tasks that have stopped for good.
 
         That may be for a table that isn't there yet: the job makes it.
         """
@@ -166,7 +164,7 @@ class _BackfillContext:
 
 
 def plan_backfill(settings: Settings, request: BackfillRequest) -> BackfillPlan:
-    """What a backfill would do, and in `problems` what hinders it.
+    """Return what a backfill would do, and in `problems` what hinders it.
 
     Writes nothing. Raises BackfillError, CopyError, DownstreamError, PDError, TiKVError,
     RelayError.
@@ -176,7 +174,7 @@ def plan_backfill(settings: Settings, request: BackfillRequest) -> BackfillPlan:
 
 
 def create_backfill(settings: Settings, request: BackfillRequest, by: str) -> Job:
-    """Write down that a backfill is to be done; `by` whom it was asked for.
+    """Write down that a backfill is to be done; `by`: the user it is done for.
 
     Raises as `plan_backfill`, BackfillError for what hinders it, JobOverlapError.
     """
@@ -192,9 +190,10 @@ def create_backfill(settings: Settings, request: BackfillRequest, by: str) -> Jo
 def run_backfill(
     settings: Settings, job_id: str, runner: Runner, *, read: ReadChunk | None = None
 ) -> BackfillSummary:
-    """Run a job that `create_backfill` made, or go on with it, until it is over, or an operator
-    pauses it. `read` is on Spark by default. Raises as `create_backfill`, JobRunsError,
-    LeaseLostError, DdlError, SparkError.
+    """Run a job of `create_backfill`, or resume it, until it is over or an operator pauses it.
+
+    `read` is on Spark by default. Raises as `create_backfill`, JobRunsError, LeaseLostError,
+    DdlError, SparkError.
     """
     began = time.monotonic()
     with _BackfillContext.open(settings) as place, ExitStack() as stack:
@@ -222,8 +221,8 @@ def run_backfill(
         if state == PAUSED:
             run.end(PAUSED, said="paused by an order")
             return summary
-        said = _clean_up(place, job, state)
-        run.end(state, said=said, result=summary.to_json())
+        message = _clean_up(place, job, state)
+        run.end(state, said=message, result=summary.to_json())
         place.sweep()
         return summary
 
@@ -236,10 +235,10 @@ def cancel_backfill(settings: Settings, job_id: str, runner: Runner) -> str:
     with _BackfillContext.open(settings) as place:
         job = place.jobs.get(job_id)
         with job.run(runner) as run:
-            said = _clean_up(place, job, CANCELLED)
-            run.end(CANCELLED, said=said)
+            message = _clean_up(place, job, CANCELLED)
+            run.end(CANCELLED, said=message)
         place.sweep()
-    return said
+    return message
 
 
 def _request_of(job: Job) -> tuple[BackfillRequest, BackfillPlan]:

@@ -18,7 +18,7 @@ _NUMBER_PATTERNS = {"int": r"-?\d+", "year": r"\d{4}", "decimal": r"-?\d+(\.\d+)
 
 
 def range_key(table: Table) -> list[KeyColumn]:
-    """The columns of the key by which rows are found downstream, in its order.
+    """Return the columns of the key by which rows are found downstream, in its order.
 
     None if ranges can't be cut by it.
     """
@@ -38,8 +38,9 @@ def range_key(table: Table) -> list[KeyColumn]:
 
 
 def parse_key(option: str, text: str, key: list[KeyColumn]) -> list[str] | None:
-    """A key as people write it, `5`, `2026-11-01,17` or as a JSON array, `["a,b", 17]`, as
-    literals; None for "". Bytes are written 0x0aff. Raises BackfillError.
+    """Parse a key as people write it into literals; None for "". Raises BackfillError.
+
+    It is `5`, `2026-11-01,17` or a JSON array, `["a,b", 17]`. Bytes are written 0x0aff.
     """
     if not text:
         return None

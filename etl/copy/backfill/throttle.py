@@ -1,7 +1,7 @@
-"""How much is copied at once, and how fast.
+"""Limit how much is copied at once, and how fast.
 
 While a chunk is read and written, applying waits for it: a chunk's size follows the time that the
-chunks before it took, so that nobody notices.
+chunks before it took, so that the delay stays short.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 
 TARGET_CHUNK_MS = 200.0
-"""How long reading and writing a chunk's rows should take; that a job begins and a transaction
-commits comes on top.
+"""How long reading and writing a chunk's rows should take.
+
+The start of a job and the commit of a transaction come on top.
 """
 _INITIAL_ROWS = 1_000
 _MIN_ROWS = 100
@@ -22,15 +23,15 @@ _MIN_SHRINK_FACTOR = 0.25
 
 
 class AdaptiveChunkSize:
-    """How many rows the next chunk has."""
+    """The number of rows of the next chunk."""
 
     def __init__(self, rows: int = _INITIAL_ROWS) -> None:
         self.rows = rows
 
     def took(self, rows: int, milliseconds: float) -> None:
-        """A chunk of that many rows took that long.
+        """Adapt the size to a chunk of that many rows that took that long.
 
-        One that was cut short for another reason says nothing about the size unless it took long.
+        One that was cut short for another reason shows nothing about the size unless it took long.
         """
         factor = TARGET_CHUNK_MS / max(milliseconds, 1.0)
         if factor < 1:
@@ -39,7 +40,7 @@ class AdaptiveChunkSize:
             self._set_rows(rows * min(factor, _MAX_GROWTH_FACTOR))
 
     def shrink(self) -> None:
-        """A chunk was given up because it took too long."""
+        """Shrink after a chunk was given up because it took too long."""
         self._set_rows(self.rows * _MIN_SHRINK_FACTOR)
 
     def _set_rows(self, rows: float) -> None:
@@ -55,14 +56,14 @@ class RowRateLimiter:
         self._due = clock()
 
     def used(self, rows: int) -> None:
-        """So many rows were read."""
+        """Count rows that were read."""
         if self._rate:
             self._due = max(self._due, self._clock()) + rows / self._rate
 
     def wait_s(self) -> float:
-        """How long to wait before the next chunk, in seconds."""
+        """Return how long to wait before the next chunk, in seconds."""
         return max(0.0, self._due - self._clock()) if self._rate else 0.0
 
     def limit(self, rows: int) -> int:
-        """As many rows as a chunk may have so that no second has far more than the rate."""
+        """Return the rows a chunk may have so that no second has far more than the rate."""
         return min(rows, self._rate) if self._rate else rows

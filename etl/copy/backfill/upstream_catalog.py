@@ -1,6 +1,4 @@
-"""The upstream as a backfill sees it: the time, what the tables are, how large, and where to cut
-them.
-"""
+"""Query the upstream for a backfill: the time, the tables, their sizes, and where to cut them."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name
 
 _MAX_ODD_KEYS = 20
-"""So many keys that no literal says may come one behind the other."""
+"""Keys that no literal can express, one behind the other, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """About how large a table is, as TiDB's statistics say; `rows` 0 where they don't."""
+    """A table's estimated size by TiDB's statistics; `rows` 0 where they have none."""
 
     rows: int
     bytes: int
@@ -53,7 +51,7 @@ class UpstreamCatalog:
     @classmethod
     @contextmanager
     def connect(cls, settings: Settings) -> Iterator[Self]:
-        """Connected to PD, TiKV and, at the first use, TiDB."""
+        """Connect to PD, TiKV and, at the first use, TiDB."""
         with ExitStack() as stack:
             tls = settings.upstream.tls()
             pd = PDClient(settings.upstream.pd_urls, tls=tls)
@@ -69,7 +67,7 @@ class UpstreamCatalog:
         return self._pd.cluster_id
 
     def now(self) -> int:
-        """A fresh TSO."""
+        """Return a fresh TSO."""
         return self._pd.tso()
 
     def close(self) -> None:
@@ -92,7 +90,7 @@ class UpstreamCatalog:
             return known
 
     def sizes(self) -> Mapping[str, TableSize]:
-        """By full name."""
+        """Return the sizes by full name."""
         rows = self._query(
             "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM"
             " information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
@@ -105,7 +103,7 @@ class UpstreamCatalog:
         }
 
     def check_readable(self, table: Table, where: str) -> None:
-        """Raises CopyError if TiDB refuses to read the table's rows with this condition.
+        """Raise CopyError if TiDB refuses to read the table's rows with this condition.
 
         Reads none.
         """
@@ -120,8 +118,9 @@ class UpstreamCatalog:
         within: tuple[list[str] | None, list[str] | None],
         rows: int,
     ) -> list[str] | None:
-        """The key, as literals, behind the first `rows` rows of a range [low, high), as the table
-        is now; None if there aren't more.
+        """Return the key, as literals, behind the first `rows` rows of a range [low, high).
+
+        The table is as it is now. None if there aren't more.
         """
         return key_behind(self._query, table, key, within, rows)
 
@@ -147,8 +146,10 @@ def key_behind(
     query: Callable[[str], list[tuple[bytes | None, ...]]], table: Table, key: list[KeyColumn],
     within: tuple[list[str] | None, list[str] | None], rows: int,
 ) -> list[str] | None:  # fmt: skip
-    """The key, as literals, behind the first `rows` rows of a range [low, high), as `query` sees
-    the table; None if there aren't more. Raises BackfillError, and as `query`.
+    """Return the key, as literals, behind the first `rows` rows of a range [low, high).
+
+    The table is as `query` sees it; None if there aren't more. Raises BackfillError, and as
+    `query`.
     """
     names = ", ".join(column.quoted for column in key)
     place = f"FROM {quote_table(table)} WHERE {in_range(key, *within)} ORDER BY {names}"
@@ -160,7 +161,7 @@ def key_behind(
             return [
                 column.literal(value or b"") for column, value in zip(key, found[0], strict=True)
             ]
-        except UnicodeDecodeError:  # no literal says it: the range goes on
+        except UnicodeDecodeError:  # no literal can express it: the range goes on
             continue
     raise BackfillError(
         f"{table.full_name}: {_MAX_ODD_KEYS} keys behind each other are text that isn't utf-8: no"

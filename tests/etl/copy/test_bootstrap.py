@@ -154,7 +154,7 @@ def test_rows_that_somebody_else_wrote_stop_it_before_the_checkpoint(
         ask(mariadb, "INSERT INTO d.log VALUES (7)")
 
     with pytest.raises(
-        CopyError, match=r"d\.log .* has 2 rows, 1 were copied: somebody else wrote there"
+        CopyError, match=r"d\.log .* has 2 rows, 1 were copied: another program wrote there"
     ):
         made.run(make)
     assert ask(mariadb, "SELECT * FROM tidb_binlog.checkpoint") == []
@@ -379,11 +379,11 @@ def test_rows_of_somebody_else_are_not_taken_back_and_are_named(
     job.order(CANCEL, "ann")
     with job.run(Runner("the next")) as run:
         summary = made.run_of(job, run).whole(make)
-    assert "d.item has" in summary.left[0] and "somebody else wrote there" in summary.left[0]
+    assert "d.item has" in summary.left[0] and "another program wrote there" in summary.left[0]
     assert (77, 7) in ask(mariadb, "SELECT id, v FROM d.item")
     assert (
         job.status().entry.said == summary.left[0]
-        and "before a bootstrap begins anew" in job.status().entry.hint
+        and "before the next bootstrap begins" in job.status().entry.hint
     )
 
 

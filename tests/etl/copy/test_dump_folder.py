@@ -38,7 +38,7 @@ def test_names_positions_and_gaps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"d.t.sql": b""}, "d.t.sql holds can't be told"),
+        ({"d.t.sql": b""}, "d.t.sql holds can't be inferred"),
         ({"d.t.0.parquet": b""}, "parquet"),
         ({"d.t.0.sql": b"x", "d.t.0.sql.gz": b"x"}, "d.t are there twice"),
         ({"d.t.0.sql": b"x", "d.t.1.csv": b"x"}, "d.t are there twice"),

@@ -277,10 +277,10 @@ def test_a_csv_row_of_another_width_stops_with_its_place(tmp_path: Path) -> None
     [
         (CsvFormat(header=False), "header"),
         (CsvFormat(delimiter="##"), "delimiter of several bytes"),
-        (CsvFormat(delimiter="", null="NULL"), "can't be told"),
-        (CsvFormat(delimiter="", null=""), "can't be told"),
+        (CsvFormat(delimiter="", null="NULL"), "can't be distinguished"),
+        (CsvFormat(delimiter="", null=""), "can't be distinguished"),
         (CsvFormat(separator=""), "separator"),
-        (CsvFormat(separator=";"), "the header doesn't say"),
+        (CsvFormat(separator=";"), "the header doesn't show"),
     ],
 )
 def test_csv_that_could_be_read_in_two_ways_is_refused(

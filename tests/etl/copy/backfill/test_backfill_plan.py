@@ -108,6 +108,6 @@ def test_a_table_without_a_key_is_copied_as_a_whole_or_not_at_all(
 
 def test_a_condition_that_tidb_refuses_is_told_and_globs_leave_out_what_is_not_replicated() -> None:
     assert "Unknown column 'nonsense'" in planned("s.t", where="nonsense = 1").problems[0]
-    assert "aren't told of" in planned("s.t", where="v = 1").notes[0]
+    assert "aren't reported" in planned("s.t", where="v = 1").notes[0]
     assert [found.name for found in planned("s.[tl]*").tables] == ["s.t"]
     assert "about one table" in planned("s.t", "s.bare", from_key="1").problems[0]
