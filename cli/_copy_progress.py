@@ -75,7 +75,7 @@ class CopyProgress:
 
 @contextlib.contextmanager
 def show_job_progress(job: Job) -> Iterator[None]:
-    """How far the job is, on the terminal, as long as the context lasts."""
+    """Show the job's progress on the terminal, as long as the context lasts."""
     from sluice.relay.jobs import run_every
 
     with CopyProgress() as display:

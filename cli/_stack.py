@@ -26,7 +26,7 @@ def stack_of(ctx: click.Context) -> Stack:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that what it started is stopped.
+    """End the block at SIGTERM and SIGHUP as at Ctrl-C, so that what it started is stopped.
 
     Once is enough: while stopping, further ones are ignored.
     """

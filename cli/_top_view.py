@@ -56,7 +56,7 @@ def screen(shown: PipelineView, width: int, height: int, keys: str = "") -> Text
 
 
 def _clean(text: str) -> str:
-    """Without what a terminal would take for an order: names and error texts come from others."""
+    """Remove control characters: names and error texts come from others."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

@@ -108,9 +108,7 @@ def _say(past: TimeTravelQuery, moments: list[int]) -> None:
 
     click.echo(f"as of {' and '.join(map(tso.text, moments))}", err=True)
     if past.skipped:
-        click.echo(
-            f"without the transactions that operators had left out: {past.skipped}", err=True
-        )
+        click.echo(f"without the transactions that operators left out: {past.skipped}", err=True)
     for name, found in past.tables.items():
         if found.left_out:
             click.echo(
@@ -220,6 +218,6 @@ def _differences(names: list[str], rows: list[list[str]], keys: list[str]) -> It
 
 
 def _short(value: str) -> str:
-    """On one line, and not too long."""
+    """Shorten to one line."""
     plain = value.replace("\n", "\\n").replace("\t", "\\t")
     return plain if len(plain) <= _MAX_VALUE_CHARS else f"{plain[: _MAX_VALUE_CHARS - 1]}…"

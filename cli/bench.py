@@ -72,7 +72,7 @@ def apply_command(
     round_trip_ms: float,
     as_json: bool,
 ) -> int:
-    """Row changes/s of applying a landed backlog."""
+    """Measure row changes/s of applying a landed backlog."""
     from sluice.bench.apply import RECORDING, SETTINGS, measure
 
     if shapes:
@@ -209,7 +209,7 @@ def land_command(
 def archive_command(
     ctx: click.Context, *, directory: Path | None, changes: int | None, workers: int, as_json: bool
 ) -> int:
-    """Row changes/s of archiving a landed backlog, and what it becomes in bytes."""
+    """Measure row changes/s of archiving a landed backlog, and its bytes in the archive."""
     from sluice.bench.apply import RECORDING
     from sluice.bench.archive import CHANGES, measure
 
@@ -260,7 +260,7 @@ def restore_command(
     changes: int | None,
     as_json: bool,
 ) -> int:
-    """Rows/s, MB/s and row changes/s of restoring, of all tables and of one of ten."""
+    """Measure rows/s, MB/s and row changes/s of restoring all tables, and one of ten."""
     from sluice.bench.apply import RECORDING
     from sluice.bench.restore import CHANGES, ROWS, measure
 
@@ -571,7 +571,7 @@ def pump_command(
     cluster_id: int | None,
     as_json: bool,
 ) -> int:
-    """Records/s of WriteBinlog, durable, with a reader that follows."""
+    """Measure records/s of WriteBinlog, durable, with a reader that follows."""
     from sluice.bench.pump import measure, measure_another
     from sluice.bench.pump_load import CASES
 
@@ -626,7 +626,7 @@ def pump_command(
 def capture_command(
     ctx: click.Context, *, rows: int | None, changes: int | None, stages: bool, as_json: bool
 ) -> int:
-    """Row changes/s of capturing TiKV's change data into a pump's store."""
+    """Measure row changes/s of capturing TiKV's change data into a pump's store."""
     from sluice.bench.capture import CHANGES, ROWS, measure
     from sluice.bench.capture_stream import measure_stream
 

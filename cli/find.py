@@ -183,7 +183,7 @@ def _ddl(ddl: FoundDdl) -> str:
 
 
 def _printable(text: str) -> str:
-    """For a terminal: what would steer it is escaped."""
+    """Escape control characters for a terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", text)
 
 

@@ -85,7 +85,7 @@ class _Poller:
         self._poller = SourcePoller()
 
     def at(self, name: str) -> PipelineView:
-        """One look at a pipeline; its error if it can't be seen now."""
+        """Poll a pipeline; the view has its error if it can't be read now."""
         lag = f"{name} lag"
         questions = {name: lambda: self._overview(name), lag: lambda: self._points(name)}
         answers = self._poller.poll(questions, self._timeout_s)
@@ -123,7 +123,7 @@ class _LiveScreen:
         self._shown = PipelineView(self._names[0], None)
 
     def run(self) -> None:
-        """Until `q` or Ctrl-C."""
+        """Run until `q` or Ctrl-C."""
         from rich.console import Console
         from rich.live import Live
 
@@ -167,7 +167,7 @@ class _LiveScreen:
 
 @contextmanager
 def _raw_keys() -> Iterator[None]:
-    """Keys come at once and aren't shown."""
+    """Read keys at once, without showing them."""
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)

@@ -17,7 +17,7 @@ TEXT = {"type": ["null", "string"], "section": "Only some of the rows"}
 MODES = {
     "replace": "replace: rows become what they are upstream, and those that upstream hasn't go",
     "missing": "missing: only rows are written whose key isn't there",
-    "compare": "compare: nothing is written, what differs is told",
+    "compare": "compare: nothing is written, differences are reported",
 }
 
 
@@ -42,7 +42,7 @@ PARAMS = {
         default=False,
         type="boolean",
         title="Only plan",
-        description="Say what would be done, and what hinders it. Nothing is written.",
+        description="Show what would be done, and what prevents it. Nothing is written.",
     ),
     "rows_per_second": Param(
         None,

@@ -19,7 +19,7 @@ from sluice.etl.tasks.dag_factory import dag_per_pipeline, plan_task
 NAMES = {"type": ["null", "array"], "items": {"type": "string", "minLength": 1}}
 TEXT = {
     "type": ["null", "string"],
-    "section": "Of a dump's files; what is empty is as their header tells",
+    "section": "Of a dump's files; an empty field is taken from their header",
 }
 
 
@@ -39,7 +39,7 @@ PARAMS = {
         default=False,
         type="boolean",
         title="Only plan",
-        description="Say what would be done, and what hinders it. Nothing is written.",
+        description="Show what would be done, and what prevents it. Nothing is written.",
     ),
     "tables": Param(
         None,

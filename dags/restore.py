@@ -35,7 +35,7 @@ PARAMS = {
         type="boolean",
         title="Only plan",
         description=(
-            "Say what would be done, how long it takes, and what hinders it. Nothing is written."
+            "Show what would be done, how long it takes, and what prevents it. Nothing is written."
         ),
     ),
     "tables": Param(

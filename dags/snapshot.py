@@ -21,7 +21,7 @@ PARAMS = {
         examples=["downstream", "tidb", "archive"],
         description=(
             "downstream (at its checkpoint), tidb, archive (the youngest snapshot rolled forward),"
-            " or the URL of a folder that Dumpling wrote. Empty: as [archive] snapshots-from says."
+            " or the URL of a folder that Dumpling wrote. Empty: the setting [archive] snapshots-from."
         ),
     ),
     "full": Param(
@@ -34,7 +34,7 @@ PARAMS = {
         default=False,
         type="boolean",
         title="Only plan",
-        description="Say what would be done, and what hinders it. Nothing is written.",
+        description="Show what would be done, and what prevents it. Nothing is written.",
     ),
     "escape_backslash": Param(
         default=True,

@@ -55,7 +55,7 @@ class TableShape:
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """Its columns, or those of a unique key in its place; none if there is no key."""
+        """Return its columns, or those of a unique key in its place; () if there is no key."""
         return self.keys[0] if self.keys else ()
 
 
@@ -112,7 +112,7 @@ def pipeline() -> Settings:
 
 
 def current() -> Dataset:
-    """Return where the expectation is being looked at. Raises DefectError outside of `using`."""
+    """Return the current dataset. Raises DefectError outside of `using`."""
     try:
         return _CURRENT_DATASET.get()
     except LookupError:

@@ -219,5 +219,5 @@ def _up(run: QualityRun) -> str:
 
 
 def _escape(value: object) -> str:
-    """Text in HTML, also inside of an attribute's quotes."""
+    """Escape text for HTML, also inside of an attribute's quotes."""
     return escape(str(value), quote=True)

@@ -100,7 +100,7 @@ def upstream_names(settings: Settings, ts: int, wanted: set[str]) -> dict[str, s
 
 @contextmanager
 def open_lake_dataset(settings: Settings, ts: int, names: Sequence[str]) -> Iterator[LakeDataset]:
-    """Tables (``schema.table`` downstream) as of a TSO; 0: where the relay log ends.
+    """Open tables (``schema.table`` downstream) as of a TSO; 0: where the relay log ends.
 
     Raises QualityError, AsOfError, SparkError, relay errors.
     """

@@ -55,7 +55,7 @@ def family(column: ColumnShape) -> str:
 
 
 def profile(place: Dataset, shape: TableShape) -> TableProfile:
-    """Of the whole table. Raises SluiceError."""
+    """Profile the whole table. Raises SluiceError."""
     table = place.table(shape.name)
     asked = [
         (column, what, expression)

@@ -26,7 +26,7 @@ _OF_ANOTHER = re.compile(r"(.+?)_?id\Z", re.IGNORECASE)
 
 
 def propose(place: Dataset, name: str, tables: frozenset[str]) -> Suite:
-    """For one of `tables`. Raises SluiceError."""
+    """Propose a suite for one of `tables`. Raises SluiceError."""
     shape = place.shape(name)
     rows = profile(place, shape)
     references = list(_references(place, shape, rows, tables))
@@ -42,7 +42,7 @@ def propose(place: Dataset, name: str, tables: frozenset[str]) -> Suite:
 
 
 def propose_for_replication() -> Suite:
-    """For the replication itself."""
+    """Propose the suite of the replication itself."""
     return Suite(
         REPLICATION,
         (

@@ -44,7 +44,7 @@ class ReplicationDataset:
         raise QualityError(f"{name}: the replication's suite is about no table")
 
     def shape(self, name: str) -> TableShape:
-        """No columns."""
+        """Return a shape without columns."""
         return TableShape(name, ())
 
     def tables(self) -> Sequence[str]:

@@ -115,7 +115,7 @@ def _index(docs: DataDocs, results: QualityResults, most: int, old: set[str]) ->
 
 @contextmanager
 def open_dataset(settings: Settings, wish: QualityRequest) -> Iterator[tuple[Dataset, Batches]]:
-    """Where the tables are looked at. Raises as `run_quality`."""
+    """Open the dataset of the request. Raises as `run_quality`."""
     from sluice.expectations.gx.source import ServerBatches, SparkBatches
     from sluice.expectations.server_dataset import open_copy_dataset, open_downstream_dataset
 

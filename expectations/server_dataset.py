@@ -104,7 +104,7 @@ def open_downstream_dataset(settings: Settings) -> Iterator[ServerDataset]:
 
 @contextmanager
 def open_copy_dataset(target: Downstream) -> Iterator[ServerDataset]:
-    """Another server, such as one that a restore has written, as of now. Raises DownstreamError."""
+    """Open another server, such as a restore's target, as of now. Raises DownstreamError."""
     session = MySQLSession(target)
     session.connect()
     try:

@@ -42,7 +42,7 @@ def sum_changes(
     between: tuple[int, int],
     run: Any = None,
 ) -> list[SumChange]:
-    """Of a table (``schema.table`` downstream) between two TSO.
+    """Return the changes of a table's sums between two TSO (``schema.table`` downstream).
 
     Raises QualityError if a column is no number, or isn't there at both, AsOfError, SparkError,
     relay errors.

@@ -42,7 +42,7 @@ def compared_with_upstream(
 
 
 def _upstream(settings: Settings, table: str) -> str:
-    """Its name upstream."""
+    """Return its name upstream."""
     last = settings.open_relay().last() if settings.routes.rules else None
     return table if last is None else upstream_names(settings, last.hi, {table})[table]
 

@@ -104,7 +104,7 @@ ROW_READER = [Depends(_row_reader)]
 
 
 def may_trigger(user: Any, dag_id: str) -> bool:
-    """Return whether Airflow lets this person trigger that DAG.
+    """Return whether Airflow lets the user trigger that DAG.
 
     Asks Airflow's database: not for the event loop.
     """

@@ -14,7 +14,7 @@ _MAX_CHARS = 200
 
 
 def as_text(value: object) -> str:
-    """On one line, and not too long."""
+    """Render a value on one line, and not too long."""
     if value is None:
         return "NULL"
     text = f"0x{value.hex()}" if isinstance(value, bytes) else str(value)

@@ -123,7 +123,7 @@ class SuiteRunner:
 
 
 def _build_expectation(suite: Suite, number: int, expectation: Expectation) -> Any:
-    """As Great Expectations has it. Raises SuiteError."""
+    """Build Great Expectations' own object. Raises SuiteError."""
     arguments = dict(expectation.arguments)
     own = OF_REPLICATION if suite.name == REPLICATION else OWN
     try:

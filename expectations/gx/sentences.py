@@ -14,7 +14,7 @@ __all__ = ["sentence"]
 
 
 def sentence(result: ExpectationValidationResult) -> str:
-    """In plain text, nothing of it escaped."""
+    """Return the sentence in plain text, nothing of it escaped."""
     config: Any = result.expectation_config
     if says := (config.meta or {}).get("says"):
         return str(says)

@@ -105,7 +105,7 @@ class SparkBatches:
 
 
 def no_rows(context: AbstractDataContext, name: str) -> tuple[BatchDefinition[Any], dict[str, Any]]:
-    """For suites that aren't about rows."""
+    """Return a batch without rows, for suites that aren't about rows."""
     import pandas
 
     source: Any = context.data_sources.add_or_update_pandas(name=name)

@@ -44,7 +44,7 @@ async def job(
     pipeline: PipelineParam,
     find: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """One of them, with its tables."""
+    """Return one job with its tables."""
     return await answer(
         request, ("job", pipeline, name, find), lambda: job_document(pipeline, name, find)
     )

@@ -39,7 +39,7 @@ async def overview(request: Request, pipeline: PipelineParam, settings: Settings
 
 @router.get("/lag")
 async def lag(request: Request, pipeline: PipelineParam, settings: SettingsParam) -> Response:
-    """Lag and pace over the last day, the last hour more finely."""
+    """Return lag and pace over the last day, the last hour more finely."""
     return await answer(request, ("lag", pipeline), lambda: _points(settings), _POINTS_CACHE_TTL_S)
 
 

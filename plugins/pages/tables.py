@@ -66,7 +66,7 @@ async def tables(
 
 @router.get("/tables/one")
 async def table(request: Request, pipeline: PipelineParam, name: Name) -> Response:
-    """One of them."""
+    """Return one table."""
     try:
         (found, replica), _ = await response_cache.get(
             ("known tables", pipeline), lambda: known_tables_and_replica(pipeline), _CACHE_TTL_S

@@ -72,7 +72,7 @@ def _document(found: ArchiveStatus, find: str) -> dict[str, Any]:
 
 
 def _since(found: ArchiveStatus) -> int:
-    """From when on every table can be restored, TSO, 0 if none can.
+    """Return from when on every table can be restored, TSO, 0 if none can.
 
     An archive from the very beginning needs no snapshot: its first table was made then.
     """

@@ -43,7 +43,7 @@ Kind = Literal["insert", "update", "delete", "ddl", "drop"]
 
 
 def _span(since: Moment = "", until: Moment = "") -> tuple[int, int]:
-    """Two TSO. Raises MomentError."""
+    """Return two TSO. Raises MomentError."""
     return operate.parse_moment(since) if since else 0, operate.parse_moment(
         until
     ) if until else _MAX_TS
@@ -101,7 +101,7 @@ async def transaction(
     table: Annotated[str, Query(max_length=1000)] = "",
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Response:
-    """One of them with some of its rows."""
+    """Return one transaction with some of its rows."""
     key = ("transaction", pipeline, commit_ts, table, offset)
     return await answer(
         request,
@@ -116,7 +116,7 @@ async def transaction(
 async def state(
     request: Request, commit_ts: Commit, pipeline: PipelineParam, settings: SettingsParam
 ) -> Response:
-    """Whether it is downstream, and what was decided about it."""
+    """Return whether it is downstream, and its override."""
     del settings
     return await answer(
         request, ("state", pipeline, commit_ts), lambda: state_document(pipeline, _key(commit_ts))

@@ -79,7 +79,7 @@ class PipelineCollector:
         GCCollector(registry=self.registry)
 
     def text(self) -> bytes:
-        """Prometheus' text format 0.0.4."""
+        """Return Prometheus' text format 0.0.4."""
         return generate_latest(self.registry)
 
     def describe(self) -> Iterator[Metric]:

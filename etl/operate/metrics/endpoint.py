@@ -34,7 +34,7 @@ class MetricsEndpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens on."""
+        """Return the host and port that it listens on."""
         host, port = self._server.server_address[:2]
         return str(host), int(port)
 
