@@ -33,7 +33,7 @@ class CommitLog:
         return self._times[-1].commit_ts if self._times else 0
 
     def add(self, commit_ts: int, transaction: int | None = None) -> None:
-        """The transaction committed just now."""
+        """Record that the transaction committed just now."""
         bisect.insort(self._times, CommitTime(commit_ts, time.time() * 1000, transaction))
 
     def drop(self, ts: int) -> None:

@@ -123,11 +123,11 @@ class ControlServer:
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Serves from now on, in threads of its own."""
+        """Start to serve, in threads of its own."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops serving; may block for half a second."""
+        """Stop to serve; may block for half a second."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

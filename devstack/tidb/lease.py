@@ -16,14 +16,14 @@ class EtcdLease:
     """LeaseGrant, LeaseKeepAlive and LeaseRevoke of etcd; their messages are a few varints."""
 
     def __init__(self, url: str, ttl_s: int) -> None:
-        """etcd makes a `ttl_s` of less than two seconds two."""
+        """Keep the options; etcd makes a `ttl_s` of less than two seconds two."""
         self._ttl_s = ttl_s
         self._channel = grpc.aio.insecure_channel(target(url))
         self._id = 0
         self._keeper: asyncio.Task[None] | None = None
 
     async def put(self, keys: Mapping[str, bytes], *, leased: bool) -> None:
-        """Writes keys, under the lease or for good."""
+        """Write keys, under the lease or for good."""
         if not self._id:
             answer = await self._channel.unary_unary("/etcdserverpb.Lease/LeaseGrant")(
                 b"\x08" + encode_uvarint(self._ttl_s)
@@ -38,7 +38,7 @@ class EtcdLease:
             await call(request.SerializeToString())
 
     async def release(self) -> None:
-        """Keeps it alive no more: etcd removes the keys when its time is up.
+        """Keep the lease alive no more: etcd removes the keys when its time is up.
 
         A second call does nothing.
         """
@@ -59,7 +59,7 @@ class EtcdLease:
 
 
 def _varint(message: bytes, wanted: int) -> int:
-    """A varint field of a flat message."""
+    """Return a varint field of a flat message."""
     pos = 0
 
     def read() -> int:

@@ -10,9 +10,7 @@ from sluice.errors import Signal
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A record of the write column: the transaction `start_ts` committed at `commit_ts`, or rolled
-    back.
-    """
+    """A record of the write column: `start_ts` committed at `commit_ts`, or rolled back."""
 
     start_ts: int
     commit_ts: int
@@ -63,8 +61,9 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class TxnStatus:
-    """Answer to KvCheckTxnStatus: one of `lock`, `commit_ts`, or neither with the action taken
-    (kvrpcpb.Action).
+    """Answer to KvCheckTxnStatus: `lock`, `commit_ts`, or neither with the action taken.
+
+    The action is kvrpcpb.Action.
     """
 
     lock: Lock | None = None

@@ -124,11 +124,11 @@ class RecordingPlayer:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was replayed."""
+        """Return whether everything was replayed."""
         return self.progress.done == self.progress.transactions
 
     def status(self) -> dict[str, Any]:
-        """The counts as a JSON object."""
+        """Return the counts as a JSON object."""
         return asdict(self.progress)
 
     async def run(self) -> None:
@@ -162,7 +162,7 @@ class RecordingPlayer:
             self._oracle.end_replay()
 
     async def stop(self) -> None:
-        """Sends nothing more.
+        """Send nothing more.
 
         `run` then rolls back what is open, as far as the pumps take it, and returns.
         """
@@ -223,8 +223,9 @@ class RecordingPlayer:
             self._finish_if_due(released)
 
     def _finish_if_due(self, txn: Transaction) -> None:
-        """Ends the transaction if its Prewrite is acknowledged, its turn has come, and the stream
-        has reached its end.
+        """End the transaction if its Prewrite is acknowledged and its turn has come.
+
+        The stream must have reached its end, too.
         """
         ready = txn.start_ts in (self._released if txn.commit_ts else self._acked)
         if not ready or (txn.second and txn.start_ts not in self._seconds):
@@ -265,9 +266,7 @@ class RecordingPlayer:
         self.progress.done += 1
 
     async def _wind_up(self) -> None:
-        """After a stop or a failure: open transactions are rolled back, as those of a TiDB that
-        shuts down.
-        """
+        """Roll back open transactions after a stop or a failure, as a TiDB that shuts down."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -319,8 +318,9 @@ class RecordingPlayer:
 
 
 def _rollback_of(txn: Transaction) -> bytes:
-    """The Rollback binlog that TiDB writes for a transaction: its Prewrite without value, type and
-    timestamps set.
+    """Return the Rollback binlog that TiDB writes for a transaction.
+
+    It is its Prewrite without value, type and timestamps set.
     """
     message = pb.binlog.Binlog(
         tp=pb.binlog.Rollback,

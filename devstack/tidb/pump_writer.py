@@ -22,7 +22,7 @@ class PumpWriter:
         self._client: PumpClient | None = None
 
     async def open(self) -> None:
-        """Reads the registry.
+        """Read the registry.
 
         PumpWriteError if no pump is registered; errors of etcd pass through.
         """
@@ -36,12 +36,12 @@ class PumpWriter:
         )
 
     async def prewrite(self, start_ts: int, payload: bytes) -> None:
-        """Returns when a pump has the Prewrite on disk; PumpWriteError if none takes it in time."""
+        """Return when a pump has the Prewrite on disk; PumpWriteError if none takes it in time."""
         assert self._client is not None
         await asyncio.wrap_future(self._client.prewrite_async(start_ts, payload))
 
     async def finish(self, start_ts: int, payload: bytes) -> None:
-        """Sends the Commit or Rollback to the pump that has the Prewrite.
+        """Send the Commit or Rollback to the pump that has the Prewrite.
 
         PumpWriteError after ten minutes in vain.
         """
@@ -49,6 +49,6 @@ class PumpWriter:
         await asyncio.wrap_future(self._client.finish_async(start_ts, payload))
 
     async def close(self) -> None:
-        """Closes the connections; what is still on its way fails."""
+        """Close the connections; what is still on its way fails."""
         if self._client is not None:
             await asyncio.to_thread(self._client.close)

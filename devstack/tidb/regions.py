@@ -1,7 +1,7 @@
-"""Regions of the stand-in cluster: how its key space is cut, and how TiKV refuses a request for the
-wrong piece.
+"""Cut the stand-in cluster's key space into regions, and refuse requests as TiKV does.
 
-Bounds are memcomparable-encoded, as PD keeps them; empty means unbounded.
+TiKV refuses a request for the wrong piece. Bounds are memcomparable-encoded, as PD keeps them;
+empty means unbounded.
 """
 
 from __future__ import annotations
@@ -111,20 +111,20 @@ class RegionMap:
         return region
 
     def at(self, encoded: bytes) -> Region:
-        """The region that holds an encoded key."""
+        """Return the region that holds an encoded key."""
         return self._regions[self._position(encoded)]
 
     def before(self, encoded: bytes) -> Region | None:
-        """The region in front of the one that holds an encoded key."""
+        """Return the region in front of the one that holds an encoded key."""
         at = self._position(encoded)
         return self._regions[at - 1] if at else None
 
     def by_id(self, region_id: int) -> Region | None:
-        """The region with that id."""
+        """Return the region with that id."""
         return self._by_id.get(region_id)
 
     def between(self, start: bytes, end: bytes, limit: int = 0) -> list[Region]:
-        """The regions that overlap encoded [start, end), all or the first `limit`.
+        """Return the regions that overlap encoded [start, end), all or the first `limit`.
 
         An empty `end` means no end.
         """
@@ -135,9 +135,7 @@ class RegionMap:
     def check(
         self, context: pb.tikv.Context, keys: list[bytes], store_id: int
     ) -> pb.errorpb.Error | None:
-        """TiKV's check of a request to a store for raw `keys`: None, else the region error to
-        answer.
-        """
+        """Return the region error of a request to a store for raw `keys`, None if it is right."""
         if context.peer.store_id != store_id:
             return pb.errorpb.Error(
                 message=f"store not match {context.peer.store_id} != {store_id}",
@@ -180,17 +178,17 @@ class RegionMap:
         return None
 
     def end_of(self, region_id: int) -> bytes:
-        """The raw end key of a region, b"" if it is unbounded."""
+        """Return the raw end key of a region, b"" if it is unbounded."""
         region = self.by_id(region_id)
         return decode_bytes(region.end)[0] if region and region.end else b""
 
     def start_of(self, region_id: int) -> bytes:
-        """The raw start key of a region, b"" if it is unbounded."""
+        """Return the raw start key of a region, b"" if it is unbounded."""
         region = self.by_id(region_id)
         return decode_bytes(region.start)[0] if region and region.start else b""
 
     def epoch_not_match(self, region: Region) -> pb.errorpb.EpochNotMatch:
-        """The region and its left neighbour, which a split may have taken the key to."""
+        """Return the region and its left neighbour, which a split may have taken the key to."""
         left = self.before(region.start) if region.start else None
         found = [r.meta() for r in (left, region) if r is not None]
         return pb.errorpb.EpochNotMatch(current_regions=found)

@@ -69,7 +69,7 @@ class Store:
         self._listeners.append(listener)
 
     def put(self, key: bytes, value: bytes | None, commit_ts: int, start_ts: int = 0) -> None:
-        """Adds the version of `key` that readers see from `commit_ts` on; None deletes it."""
+        """Add the version of `key` that readers see from `commit_ts` on; None deletes it."""
         self.put_all({key: Change(value)}, start_ts or commit_ts - 1, commit_ts)
 
     def put_all(self, changes: Mapping[bytes, Change], start_ts: int, commit_ts: int) -> None:
@@ -96,7 +96,7 @@ class Store:
     def get(
         self, key: bytes, version: int, ignore_locks: frozenset[int] = frozenset()
     ) -> bytes | None:
-        """The value at `version`, None if there is none.
+        """Return the value at `version`, None if there is none.
 
         Raises Locked for an older lock not in `ignore_locks`.
         """
@@ -179,7 +179,7 @@ class Store:
         return True
 
     def abandon(self, key: bytes, start_ts: int) -> None:
-        """The TiDB of `start_ts` is dead: its lock lives on for as long as it was given."""
+        """Leave the lock of a dead TiDB's `start_ts`: it lives on for as long as it was given."""
         entry = self._keys.get(key)
         if entry and start_ts in entry.locks:
             entry.locks[start_ts] = (
@@ -187,7 +187,7 @@ class Store:
             )
 
     def commit(self, key: bytes, start_ts: int, commit_ts: int, short_value: bytes = b"") -> bool:
-        """Commits `start_ts`; False if somebody rolled it back meanwhile, as TiKV then refuses."""
+        """Commit `start_ts`; return False if it was rolled back meanwhile, as TiKV then refuses."""
         known = self.write_of(key, start_ts)
         if known is not None:
             return not known.rollback
@@ -212,7 +212,7 @@ class Store:
         return True
 
     def rollback(self, key: bytes, start_ts: int, *, alone: bool = False) -> None:
-        """Rolls `start_ts` back, unless it is committed or rolled back already.
+        """Roll `start_ts` back, unless it is committed or rolled back already.
 
         With `alone` keys that follow stay locked, as those of a dead TiDB do until a reader
         resolves them.
@@ -232,10 +232,11 @@ class Store:
         self._tell(rows)
 
     def drop(self, safe_point: int) -> None:
-        """GC: forgets the fates of transactions that ended through this TSO, where a key has had no
-        other since, and the versions that nobody can read from it on. (TiKV keeps the newest record
-        of each row; here only primary keys and captured rows have any, for as long as somebody may
-        ask for them.)
+        """Collect garbage: forget transactions that ended through this TSO, and old versions.
+
+        A transaction's fate is forgotten where a key has had no other since, a version if it can't
+        be read from the TSO on. (TiKV keeps the newest record of each row; here only primary keys
+        and captured rows have any, for as long as a client may ask for them.)
         """
         while self._ended and self._ended[0][0] <= safe_point:
             _, key = self._ended.popleft()
@@ -252,7 +253,7 @@ class Store:
                 del self._keys[key]
 
     def release(self, key: bytes, start_ts: int) -> None:
-        """Drops the lock without a record: a transaction of which TiKV knows nothing."""
+        """Drop the lock without a record: a transaction of which TiKV knows nothing."""
         rows = []
         for each in (key, *self._followers.pop((key, start_ts), ())):
             entry = self._keys.get(each)
@@ -261,17 +262,17 @@ class Store:
         self._tell(rows)
 
     def writes(self, key: bytes) -> list[Write]:
-        """The records of the write column, newest first."""
+        """Return the records of the write column, newest first."""
         entry = self._keys.get(key)
         return entry.writes[::-1] if entry else []
 
     def lock(self, key: bytes) -> Lock | None:
-        """The oldest lock on `key`."""
+        """Return the oldest lock on `key`."""
         entry = self._keys.get(key)
         return self._lock(key, next(iter(entry.locks))) if entry and entry.locks else None
 
     def write_of(self, key: bytes, start_ts: int) -> Write | None:
-        """The record of transaction `start_ts` on its primary key."""
+        """Return the record of transaction `start_ts` on its primary key."""
         entry = self._keys.get(key)
         if entry is None:
             return None
@@ -282,8 +283,7 @@ class Store:
     def check_txn_status(
         self, key: bytes, lock_ts: int, current_ts: int, *, rollback_if_not_exist: bool
     ) -> TxnStatus:
-        """What KvCheckTxnStatus does: it rolls back an expired lock, and, if asked, what it finds
-        nothing of.
+        """Answer as KvCheckTxnStatus: roll back an expired lock, and, if asked, a missing one.
 
         Raises TxnNotFound when there is nothing and nothing was to be written.
         """
@@ -303,8 +303,9 @@ class Store:
         return TxnStatus(action=2)
 
     def resolve_lock(self, key: bytes, start_ts: int, commit_ts: int) -> None:
-        """Ends the lock of `start_ts` on `key`, if there is one: committed, or rolled back when
-        commit_ts is 0.
+        """End the lock of `start_ts` on `key`, if there is one.
+
+        It is committed, or rolled back when commit_ts is 0.
         """
         entry = self._keys.get(key)
         if entry and start_ts in entry.locks:
