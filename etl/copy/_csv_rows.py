@@ -73,8 +73,8 @@ class CsvFormat:
         if self.delimiter == "" and self.null != "\\N":
             raise CopyError(
                 f"CSV files without delimiter in which NULL is {self.null!r}: it can't be"
-                f" distinguished from the text {self.null!r}. Dump again with a delimiter, or without"
-                " --csv-null-value"
+                f" distinguished from the text {self.null!r}. Dump again with a delimiter, or"
+                " without --csv-null-value"
             )
 
     def header_line(self, columns: Sequence[str]) -> bytes:

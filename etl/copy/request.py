@@ -13,9 +13,9 @@ __all__ = ["BootstrapRequest"]
 class BootstrapRequest:
     """A person's request for a bootstrap.
 
-    `url`: a Dumpling folder's, TIDB, or SNAPSHOT. `globs`: names of tables (schema.table, * and ?), ()
-    for all that the rules want. `into`: databases downstream that may hold other tables. `by`: the
-    user who asks.
+    `url`: a Dumpling folder's, TIDB, or SNAPSHOT. `globs`: names of tables (schema.table, * and
+    ?), () for all that the rules want. `into`: databases downstream that may hold other tables.
+    `by`: the user who asks.
     """
 
     url: str

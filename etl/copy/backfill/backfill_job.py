@@ -1,7 +1,8 @@
 """A backfill at work: chunk after chunk is cut, appointed, read and handed to apply.
 
-While one chunk is read the one before is being written, and the next has its aligned chunk already. A
-chunk that comes to nothing, whatever the reason, is appointed again, smaller if it took too long.
+While one chunk is read the one before is being written, and the next has its aligned chunk
+already. A chunk that comes to nothing, whatever the reason, is appointed again, smaller if it took
+too long.
 """
 
 from __future__ import annotations

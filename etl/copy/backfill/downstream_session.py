@@ -60,7 +60,8 @@ class BackfillDownstream:
     def is_past(self, at_ts: int) -> bool:
         """Return whether the checkpoint is surely beyond this timestamp.
 
-        No result for it comes later."""
+        No result for it comes later.
+        """
 
         def look() -> bool:
             seen = self._checkpoint.load()

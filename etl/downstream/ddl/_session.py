@@ -22,7 +22,7 @@ _CURRENT_TIME = "CURRENT_TIMESTAMP"
 def ddl_session(session: MySQLSession, ddl: DdlJob | None = None) -> Iterator[None]:
     """Set the session up for one DDL job, or for statements of our own around one, and back."""
     mode = str(session.query("SELECT @@SESSION.sql_mode")[0][0])
-    # TiDB rounds what a change of type cuts off a time; MariaDB does so only if its mode asks for it.
+    # TiDB rounds what a change of type cuts off a time; MariaDB does so only in this mode.
     rounding = ",TIME_ROUND_FRACTIONAL" if session.dialect.rounds_time_by_mode else ""
     session.query(
         f"SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',NO_BACKSLASH_ESCAPES{rounding}')"

@@ -101,8 +101,8 @@ def fingerprint(session: MySQLSession, ddl: DdlJob, *, swaps: bool) -> str:
             continue
         digest.update(repr(session.query(statement.format(**where), args)).encode())
     if swaps and schemas:
-        # Swaps leave every definition as it was; the server's own ids show which is which. Needs the
-        # PROCESS privilege.
+        # Swaps leave every definition as it was; the server's own ids show which is which. Needs
+        # the PROCESS privilege.
         prefixes = " OR ".join(["NAME LIKE %s"] * len(schemas))
         args = [_like_pattern(schema) + "/%" for schema in sorted(schemas)]
         digest.update(

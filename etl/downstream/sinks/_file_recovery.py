@@ -57,8 +57,8 @@ def find_tail(folder: Path, savepoint: Savepoint | None) -> LogTail:
         indexes = [_index(path) for path in files]
         if place is None or place.index not in indexes:
             raise BinlogFileError(
-                f"{folder / savepoint.place} is not there, which the savepoint names as the file that"
-                " was written last: bring the files back, or, to begin a new folder of files at the"
+                f"{folder / savepoint.place} is not there, which the savepoint names as the file"
+                " that was written last: bring the files back, or, to begin a new folder of files at the"
                 " savepoint's commitTS, remove the [sluice] part from the savepoint file"
             )
         at = indexes.index(place.index)
@@ -81,8 +81,8 @@ def _truncate(path: Path, offset: int) -> None:
     if size < offset:
         raise BinlogFileError(
             f"{path} has {size} bytes, but {offset} were durable when the savepoint was written:"
-            " another program cut it, or the disk lost data. Bring the file back, or begin at an earlier"
-            " commitTS in a new folder"
+            " another program cut it, or the disk lost data. Bring the file back, or begin at an"
+            " earlier commitTS in a new folder"
         )
     if size > offset:
         log.warning(

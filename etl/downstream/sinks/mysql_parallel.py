@@ -168,8 +168,8 @@ class _WriterThread:
                 self._last_used = time.monotonic()
                 return
             except DownstreamError as error:
-                # The server has rolled it back, or is asked to below: neighbours in an index may collide
-                # though no row is shared.
+                # The server has rolled it back, or is asked to below: neighbours in an index may
+                # collide though no row is shared.
                 if error.code not in _COLLISION_ERRORS or pause_s is None:
                     raise
                 self._session.rollback()
