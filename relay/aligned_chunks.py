@@ -1,9 +1,9 @@
 """Store aligned chunks: rows as of a TSO C, written downstream at checkpoint C.
 
-    <url>/aligned-chunks/<C>.json             the chunk: which rows, and what is to be done with them
-    <url>/aligned-chunks/<C>.outcome.json     {"ready": …}: what was read, and where the files are;
-                                            {"void": …}: the chunk is cancelled
-    <url>/aligned-chunks/<name>.repair.json  tables under repair: rows of them are missing downstream
+    <url>/aligned-chunks/<C>.json          the chunk: which rows, and what is to be done
+    <url>/aligned-chunks/<C>.outcome.json  {"ready": …}: what was read, and where the files are;
+                                          {"void": …}: the chunk is cancelled
+    <url>/aligned-chunks/<name>.repair.json tables under repair: rows are missing downstream
 
 `<C>` is padded to 20 digits. Every file is created exclusively and never changed. A *job* creates
 chunks; *apply*, the process that writes downstream, executes them.
@@ -241,7 +241,8 @@ class AlignedChunks:
             self._storage.create(path, aligned_chunk.to_json())
         except FileExistsError:
             raise AlignedChunkExistsError(
-                f"{self._storage.url}/{path} exists: there is an aligned chunk at {aligned_chunk.at_ts}"
+                f"{self._storage.url}/{path} exists: there is an aligned chunk at"
+                f" {aligned_chunk.at_ts}"
                 " already"
             ) from None
 
@@ -382,7 +383,8 @@ class AlignedChunks:
                 raise RelayCorruptError(
                     f"{self._storage.url}/{path}: {error}",
                     hint=(
-                        "remove the file; its job makes another aligned chunk, or ends with an error"
+                        "remove the file; its job makes another aligned chunk, or ends with an"
+                        " error"
                     ),
                 ) from None
         found: T = self._read_before[path]

@@ -30,7 +30,7 @@ Until then its place is kept.
 
 
 def span_ms(text: str) -> int:
-    """Milliseconds of a span such as "7d", "36h", "5m". Raises ValueError."""
+    """Return milliseconds of a span such as "7d", "36h", "5m". Raises ValueError."""
     match = _SPAN.match(text)
     if match is None:
         raise ValueError(f"{text!r}: a number and m, h or d are expected, as in 7d")
@@ -38,7 +38,7 @@ def span_ms(text: str) -> int:
 
 
 def keep_ms(text: str) -> int:
-    """Milliseconds for which something is kept, such as "7d", "36h"; 0 for "".
+    """Return milliseconds for which something is kept, such as "7d", "36h"; 0 for "".
 
     Raises ValueError.
     """

@@ -16,7 +16,7 @@ from sluice.relay.part import Part
 from sluice.tidb import tso
 
 FORMAT, CAPTURED_FORMAT = 1, 2
-"""The second is of windows in which transactions may share a commit_ts: earlier versions drop one."""
+"""The second is of windows with transactions that share a commit_ts: earlier versions drop one."""
 _table_cache = JsonMemberCache()
 
 

@@ -17,7 +17,7 @@ class Deadline:
         self.at = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds left, never negative."""
+        """Return seconds left, never negative."""
         return max(0.0, self.at - time.monotonic())
 
     def passed(self) -> bool:

@@ -55,7 +55,7 @@ class CompactJobList:
 
     @property
     def first_version(self) -> int | None:
-        """The lowest schema version that one of them left behind, None if none did."""
+        """Return the lowest schema version that one of them left behind, None if none did."""
         return self._finished[0].schema_version if self._finished else None
 
     def version_at(self, ts: int) -> int:

@@ -49,7 +49,7 @@ class LazyTables(Mapping[int, T | None]):
 
     @property
     def documents(self) -> Mapping[str, Document | None]:
-        """The JSON it was made from."""
+        """Return the JSON it was made from."""
         return self._documents
 
 

@@ -89,12 +89,12 @@ class DdlHistoryJob:
 
     @property
     def succeeded(self) -> bool:
-        """The job was neither cancelled nor rolled back."""
+        """Return whether the job was neither cancelled nor rolled back."""
         return self.state in (_DONE, _SYNCED)
 
     @property
     def finished(self) -> bool:
-        """The job succeeded and left a schema version."""
+        """Return whether the job succeeded and left a schema version."""
         return self.succeeded and self.schema_version > 0
 
     @property

@@ -32,7 +32,7 @@ class RowImages(Mapping[str, pa.Array]):
         self.count = count
 
     def __getitem__(self, name: str) -> pa.Array:
-        """All rows' values. Raises KeyError, and the row codec's errors."""
+        """Return all rows' values. Raises KeyError, and the row codec's errors."""
         if name not in self._made:
             if name not in self._names:
                 raise KeyError(name)

@@ -292,7 +292,7 @@ class Columns(tuple[Column, ...]):
 
     @cached_property
     def first_of_key(self) -> Column | None:
-        """The first of those that are of the primary key."""
+        """Return the first of those that are of the primary key."""
         return next((c for c in self if c.flag & column_types.FLAG_PRIMARY_KEY), None)
 
 
@@ -403,7 +403,7 @@ class Table:
 
     @property
     def is_base_table(self) -> bool:
-        """A table that keeps rows: no view, no sequence, not temporary."""
+        """Return whether the table keeps rows: no view, no sequence, not temporary."""
         return not (self.is_view or self.is_sequence or self.temp_table_type)
 
     @property
@@ -422,7 +422,7 @@ class Table:
 
     @property
     def handle_column(self) -> Column | None:
-        """The column that is the integer handle; None for other kinds of handle."""
+        """Return the column that is the integer handle; None for other kinds of handle."""
         if not self.pk_is_handle:
             return None
         return cast(Columns, self.columns).first_of_key

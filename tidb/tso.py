@@ -65,7 +65,7 @@ def span(ms: int) -> int:
 
 
 def ms_between(earlier: int, later: int) -> int:
-    """Milliseconds from one TSO to another; negative if `later` is the earlier one."""
+    """Return milliseconds from one TSO to another; negative if `later` is the earlier one."""
     return (later >> LOGICAL_BITS) - (earlier >> LOGICAL_BITS)
 
 

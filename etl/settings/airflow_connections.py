@@ -1,5 +1,6 @@
-"""Airflow's connections for a process that has no Airflow to ask: a task looks those up that the
-settings name, and lends them.
+"""Airflow's connections for a process without Airflow.
+
+A task resolves those that the settings name, and passes them on.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from sluice.etl.settings.sections import Settings
 __all__ = ["ResolvedConnection", "resolve_connections", "use_connections"]
 
 ResolvedConnections = dict[str, "ResolvedConnection | tuple[str, bool]"]
-"""By name: a connection, or why there is none, and whether that may pass."""
+"""By name: a connection, or why there is none, and whether that is transient."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConnection:
-    """What is used of a connection."""
+    """The fields of a connection that Sluice uses."""
 
     conn_type: str
     login: str | None
@@ -30,7 +31,7 @@ class ResolvedConnection:
 
 
 def resolve_connections(settings: Settings) -> ResolvedConnections:
-    """The connections that the settings name; of each that can't be had why."""
+    """Return the connections in the settings; for each that fails the reason."""
     found: ResolvedConnections = {}
     for key, name in (
         ("[downstream] password-connection", settings.downstream.password_connection),

@@ -1,9 +1,9 @@
-"""drainer.toml, the original Drainer's settings, as the parts of sluice.toml that they stand for.
+"""Convert drainer.toml, the original Drainer's settings, into sections of sluice.toml.
 
-Every key the original knows is known here: it is taken over, or accepted with a warning that says
-why it means nothing, or refused where leaving it out would do harm. Unknown keys are errors, as
-there. Passwords are never copied: `[downstream] password-drainer-config` names the file, and the
-password is read when it is needed.
+Every key the original knows is known here: it is taken over, or accepted with a warning why it
+means nothing, or refused where leaving it out would do harm. Unknown keys are errors, as there.
+Passwords are never copied: `[downstream] password-drainer-config` names the file, and the password
+is read when it is needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_PORT = (
     "the pipeline serves no port: its state is in Airflow, in the registry and in `sluice status`"
 )
 _ALWAYS = "every window goes through the relay log of [relay]"
-_PLANNED = "it is settled anew for each window"
+_PLANNED = "it is planned again for each window"
 _SAME_PLACE = "the checkpoint is written by the session that writes the rows"
 _TOP_LEVEL_KEYS: dict[str, str | tuple[str, str]] = {
     "pd-urls": ("upstream", "pd-urls"),
@@ -42,7 +42,7 @@ _TOP_LEVEL_KEYS: dict[str, str | tuple[str, str]] = {
     "log-rotate": _LOGS,
     "detect-interval": "pumps are listed " + _PLANNED.removeprefix("it is settled "),
     "compressor": "pumps send windows as Arrow, uncompressed",
-    "synced-check-time": "`sluice status` tells the lag",
+    "synced-check-time": "`sluice status` shows the lag",
     "cache-binlog-count": "memory is bounded by bytes, see [window] and [apply]",
 }
 _SYNCER_KEYS: dict[str, str | tuple[str, str]] = {
@@ -57,7 +57,7 @@ _SYNCER_KEYS: dict[str, str | tuple[str, str]] = {
     "channel-id": "loopback-control is not offered",
     "load-schema-snapshot": "the schema comes from TiDB's DDL jobs",
     "safe-mode": "it is switched on by itself where it is needed, and only there",
-    "case-sensitive": "names are never told apart by case, as in TiDB",
+    "case-sensitive": "names never differ by case alone, as in TiDB",
     "enable-dispatch": "see [apply] mode",
     "disable-dispatch": "see [apply] mode",
     "enable-detect": "conflicts are always found",
@@ -111,7 +111,7 @@ class DrainerSettingsError(RequestError, ValueError):
 class DrainerSettings:
     """`document`: the sections of sluice.toml that the file fills.
 
-    `warnings`: what it says that has no meaning here, a line each.
+    `warnings`: its settings that have no meaning here, a line each.
     """
 
     document: Document = field(default_factory=dict)
@@ -125,13 +125,13 @@ def read_drainer(path: str | os.PathLike[str]) -> DrainerSettings:
 
 
 def drainer_password(path: str | os.PathLike[str]) -> str:
-    """The downstream's password in a drainer.toml. Raises DrainerSettingsError."""
+    """Return the downstream's password in a drainer.toml. Raises DrainerSettingsError."""
     name = os.fspath(path)
     to = _load(name).get("syncer", {}).get("to", {})
     if to.get("encrypted_password"):
         raise DrainerSettingsError(
             f"{name}: [syncer.to] encrypted_password: Sluice doesn't decrypt it (the original's key"
-            " is public). Say where the password is with [downstream] password-env, password-file"
+            " is public). Name its place with [downstream] password-env, password-file"
             " or password-connection in sluice.toml"
         )
     return str(to.get("password", ""))
@@ -240,8 +240,8 @@ class _DrainerTomlReader:
                 self._set("upstream", key, value)
             elif key == "cert-allowed-cn":
                 self._warn(
-                    "[security] cert-allowed-cn has no meaning for Sluice: nobody connects to the"
-                    " pipeline"
+                    "[security] cert-allowed-cn has no meaning for Sluice: no client connects to"
+                    " the pipeline"
                 )
             else:
                 raise self._error(f"unknown key [security] {key}")

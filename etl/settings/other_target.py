@@ -1,5 +1,6 @@
-"""Another place than the pipeline's downstream, for what a job writes: a settings file of which the
-sections about a downstream and the rules count.
+"""Another target than the pipeline's downstream, for a job that writes.
+
+It is a settings file of which the sections about a downstream and the rules count.
 
     [downstream]                # as in sluice.toml; [file] or [kafka] with it
     type = "file"
@@ -28,7 +29,7 @@ _OF_THE_PIPELINE = ("upstream", "relay", "spark", "window", "drainer-config")
 
 
 def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What counts of the file at `path`, as JSON values; no secrets are in it.
+    """Return the settings of the file at `path` that count, as JSON values without secrets.
 
     Raises SettingsError.
     """
@@ -43,8 +44,9 @@ def read_target(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
-    """The pipeline's settings with the downstream that `read_target` found, and its rules if it has
-    any. Raises SettingsError.
+    """Return the pipeline's settings with the downstream and rules that `read_target` found.
+
+    Without rules there, the pipeline's stay. Raises SettingsError.
     """
     found = _parsed(document, "the other downstream")
     filters = found.filters if "filter" in document else settings.filters
@@ -63,7 +65,7 @@ def with_target(settings: Settings, document: Mapping[str, Any]) -> Settings:
 
 def _parsed(document: Mapping[str, Any], name: str) -> Settings:
     if "downstream" not in document:
-        raise SettingsError(f"{name}: [downstream] is missing: it says where to write")
+        raise SettingsError(f"{name}: [downstream] is missing: it has the place to write to")
     return parse_settings(
         {**document, "upstream": {"pd-urls": "-"}, "relay": {"url": "file:///-"}}, name
     )

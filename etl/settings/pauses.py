@@ -11,7 +11,7 @@ _PAUSE = re.compile(r"(\d+)(ms|s|m)\Z")
 
 
 def parse_pause_ms(text: str) -> int:
-    """Milliseconds of a pause such as "500ms", "2s", "1m". Raises ValueError."""
+    """Return milliseconds of a pause such as "500ms", "2s", "1m". Raises ValueError."""
     match = _PAUSE.match(text)
     if match is None:
         raise ValueError(f"{text!r}: a number and ms, s or m are expected, as in 1s")

@@ -1,4 +1,4 @@
-"""What pipelines are called: as their files in the folder that ``SLUICE_PIPELINES`` names are."""
+"""The names of pipelines: those of their files in the folder that ``SLUICE_PIPELINES`` names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.etl.settings.errors import SettingsError
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 FOLDER_VARIABLE = "SLUICE_PIPELINES"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-"""What a pipeline may be called."""
+"""The names that a pipeline may have."""
 _TAKEN = re.compile(r"(drill|continuously)(_|\Z)")
 """``restore_drill`` and ``verify_continuously`` are DAGs of their own, so no pipeline's ``restore``
 or ``verify`` may be called so.
@@ -20,9 +20,10 @@ or ``verify`` may be called so.
 
 
 def name_of(path: Path) -> str:
-    """The name of the pipeline whose settings are at `path`.
+    """Return the name of the pipeline with its settings at `path`.
 
-    "" if it isn't in the folder of pipelines. Raises SettingsError if the file can't be called so.
+    "" if it isn't in the folder of pipelines. Raises SettingsError if its file name can't be a
+    pipeline's.
     """
     folder = folder_of_pipelines()
     if folder is None or path.absolute().parent.resolve() != folder.resolve():
@@ -33,13 +34,13 @@ def name_of(path: Path) -> str:
 
 
 def folder_of_pipelines() -> Path | None:
-    """The folder, None if none is named."""
+    """Return the folder, None if none is named."""
     named = os.environ.get(FOLDER_VARIABLE, "")
     return Path(named) if named else None
 
 
 def files_of(folder: Path | None) -> list[Path]:
-    """The files of its pipelines, by name."""
+    """Return the files of its pipelines, by name."""
     return (
         sorted(path for path in folder.glob("*.toml") if not path.name.startswith("."))
         if folder
@@ -68,5 +69,5 @@ def name_problem(path: Path, found: Collection[str]) -> str:
 
 
 def dag_id(kind: str, name: str) -> str:
-    """Of the DAG of that kind, such as ``replicate``, of the pipeline `name`, which may be empty."""
+    """Return the id of a pipeline's DAG of a kind, such as ``replicate``; `name` may be empty."""
     return f"{kind}_{name}" if name else kind

@@ -1,14 +1,13 @@
-"""Which pipelines there are: the one of the file that ``SLUICE_CONFIG`` names, and one for each
-``*.toml`` in the folder that ``SLUICE_PIPELINES`` names, called as its file is.
+"""The pipelines: one of the file ``SLUICE_CONFIG``, and one for each file in ``SLUICE_PIPELINES``.
 
-The first has no name, and its DAGs are called ``replicate``, ``archive`` and so on; those of the
-pipeline ``shop`` are ``replicate_shop``, ``archive_shop``. Both variables may be set: who has one
-pipeline and gets another leaves the first as it is. Without either there is the one without a name,
-and its tasks say what is missing.
+The latter is a folder; each of its ``*.toml`` is a pipeline with the file's name. The first has no
+name, and its DAGs are called ``replicate``, ``archive`` and so on; those of the pipeline ``shop``
+are ``replicate_shop``, ``archive_shop``. Both variables may be set: a user with one pipeline who
+adds another leaves the first as it is. Without either there is the one without a name, and its
+tasks report what is missing.
 
-Airflow asks again and again, so this looks into no file; what a file says is read when its settings
-are asked for. What is wrong with one pipeline is never in the way of another: see
-`Pipelines.problems`.
+Airflow parses DAG files again and again, so this reads no file; a file is read when its settings
+are needed. An error of one pipeline never affects another: see `Pipelines.problems`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class NamedPipeline:
 
     @property
     def settings(self) -> Settings:
-        """Read anew each time. Raises SettingsError, which names the file."""
+        """Read the settings, each time. Raises SettingsError, which names the file."""
         from sluice.etl.settings.sluice_toml import load_settings
 
         if self.name and (others := _conflicts_with(self)):
@@ -54,20 +53,20 @@ class NamedPipeline:
         return load_settings(self.path)
 
     def dag_id(self, kind: str) -> str:
-        """Of its DAG of that kind: ``replicate``, or ``replicate_<name>``."""
+        """Return the id of its DAG of that kind: ``replicate``, or ``replicate_<name>``."""
         return dag_id(kind, self.name)
 
     @property
     def tags(self) -> list[str]:
-        """Of its DAGs: one that all have, and one of its own if it has a name."""
+        """Return the tags of its DAGs: one that all have, and its name if it has one."""
         return ["sluice", self.name] if self.name else ["sluice"]
 
 
 class Pipelines(Mapping[str, NamedPipeline]):
     """Pipelines by name, in the order of their names.
 
-    `problems`: what is wrong with files that are none of them, or whose tasks will stop; a text
-    each, which names the file.
+    `problems`: the errors of files that are no pipelines, or of pipelines with tasks that will
+    stop; a text each, which names the file.
     """
 
     def __init__(self, found: Mapping[str, NamedPipeline], problems: tuple[str, ...] = ()) -> None:
@@ -84,7 +83,7 @@ class Pipelines(Mapping[str, NamedPipeline]):
         return len(self._found)
 
     def named(self, name: str) -> NamedPipeline:
-        """The pipeline of that name. Raises SettingsError, which says which there are."""
+        """Return the pipeline of that name. Raises SettingsError, which lists the names."""
         if name in self._found:
             return self._found[name]
         there = ", ".join(filter(None, self._found)) or "none with a name"
@@ -94,7 +93,7 @@ class Pipelines(Mapping[str, NamedPipeline]):
         )
 
     def problems(self) -> list[str]:
-        """Looks into the files. Each is a text that names the file; the other pipelines go on."""
+        """Return the errors in all files, each with the file's name; other pipelines go on."""
         found = list(self._problems)
         for pipeline in self._found.values():
             if pipeline.path is None:
@@ -109,7 +108,7 @@ class Pipelines(Mapping[str, NamedPipeline]):
 
 
 def pipelines() -> Pipelines:
-    """The pipelines that the environment names. Raises nothing; see `Pipelines.problems`."""
+    """Return the pipelines that the environment names. Raises nothing; see `Pipelines.problems`."""
     found: dict[str, NamedPipeline] = {}
     problems: list[str] = []
     folder, config = folder_of_pipelines(), os.environ.get(CONFIG_VARIABLE, "")
@@ -129,7 +128,7 @@ def pipelines() -> Pipelines:
 
 
 def check_pipelines() -> None:
-    """Raises SettingsError that says what is wrong with which file, each in a line."""
+    """Check all pipelines' files. Raises SettingsError with a line for each error."""
     if found := pipelines().problems():
         raise SettingsError("\n".join(found))
 
@@ -142,8 +141,10 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _conflicts_with(pipeline: NamedPipeline) -> str:
-    """Says so if a pipeline before this one has the same checkpoint in the same downstream, or
-    keeps dropped tables in the same place.
+    """Describe a conflict with a pipeline before this one, "" if there is none.
+
+    They conflict if they have the same checkpoint in the same downstream, or keep dropped tables in
+    the same place.
     """
     if pipeline.path is None:
         return ""
@@ -155,7 +156,7 @@ def _conflicts_with(pipeline: NamedPipeline) -> str:
         try:
             theirs = _document(other.path)
         except SettingsError:
-            continue  # its own tasks say so
+            continue  # its own tasks report it
         if own and own == _checkpoint_place(theirs):
             return (
                 f"{pipeline.path}: it has the checkpoint that {other.path} has ({own}): give one of"
@@ -192,7 +193,10 @@ def _recycle_bin(document: Mapping[str, Any]) -> str:
 
 
 def _checkpoint_place(document: Mapping[str, Any]) -> str:
-    """Where a pipeline keeps its checkpoint, for people, too; "" if the file alone doesn't tell."""
+    """Return where a pipeline keeps its checkpoint, for people, too.
+
+    "" if its file alone doesn't determine that.
+    """
     of = _declared_places(document)
     match of("downstream", "type", "mysql"):
         case "file":

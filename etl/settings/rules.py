@@ -69,7 +69,7 @@ class RuleError(RequestError, ValueError):
 def parse_filter(
     raw: Mapping[str, Any], own_schemas: Sequence[str] = (), section: str = "filter"
 ) -> tuple[Filter, frozenset[int]]:
-    """The filter and the commit timestamps to be ignored.
+    """Return the filter and the commit timestamps to be ignored.
 
     `own_schemas`: what else is never replicated. Raises RuleError.
     """
@@ -94,7 +94,7 @@ def parse_filter(
 
 
 def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
-    """The rules of ``[[route]]``. Raises RuleError."""
+    """Return the rules of ``[[route]]``. Raises RuleError."""
     if not isinstance(raw, list) or not all(isinstance(rule, dict) for rule in raw):
         raise RuleError("route must be written as [[route]], once a rule")
     rules = []
@@ -243,7 +243,7 @@ def _checked(
 
 
 def is_event(text: str) -> bool:
-    """Whether the event filter knows an event by this name."""
+    """Return whether the event filter knows an event by this name."""
     return " ".join(text.lower().split()) in _EVENTS
 
 

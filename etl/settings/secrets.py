@@ -1,4 +1,4 @@
-"""Where a secret is read from: the settings file says where it is, and never what it is."""
+"""Read secrets: the settings file names their places, and never has their values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from sluice.etl.settings.errors import SettingsError
 
 RESOLVED: dict[str, Any] = {}
-"""Where there is no Airflow to ask: connections by name, or the error that there was; see
-`sluice.etl.settings.airflow_connections`.
+"""Connections by name, or their errors, where there is no Airflow to ask.
+
+See `sluice.etl.settings.airflow_connections`.
 """
 
 
 def from_environment(key: str, variable: str) -> str:
-    """The value of an environment variable.
+    """Return the value of an environment variable.
 
     `key` names the setting in errors, as in ``[spark] token-env``. Raises SettingsError.
     """
@@ -26,22 +27,22 @@ def from_environment(key: str, variable: str) -> str:
 
 
 def from_file(key: str, path: str) -> str:
-    """The first line of a file. Raises SettingsError."""
+    """Return the first line of a file. Raises SettingsError."""
     try:
         return Path(path).read_text(encoding="utf-8").splitlines()[0]
     except (OSError, IndexError, UnicodeDecodeError) as error:
-        said = (
+        reason = (
             error.strerror
             if isinstance(error, OSError)
             else "it holds no line"
             if isinstance(error, IndexError)
             else "it is not UTF-8"
         )
-        raise SettingsError(f"{key} {path}: {said}") from None
+        raise SettingsError(f"{key} {path}: {reason}") from None
 
 
 def from_connection(key: str, connection: str) -> str:
-    """The password of an Airflow connection, "" if it has none.
+    """Return the password of an Airflow connection, "" if it has none.
 
     Raises SettingsError, transient where Airflow can't be asked now.
     """
@@ -49,7 +50,10 @@ def from_connection(key: str, connection: str) -> str:
 
 
 def connection_of(key: str, connection: str) -> Any:
-    """An Airflow connection, or the one of its name in `RESOLVED`. Raises as `from_connection`."""
+    """Return an Airflow connection, or the one of its name in `RESOLVED`.
+
+    Raises as `from_connection`.
+    """
     if (lent := RESOLVED.get(connection)) is not None:
         if isinstance(lent, SettingsError):
             raise lent

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sluice.tidb import TLS
 
 MODES = ("atomic", "parallel")
-"""How changes may be applied, see `Apply`."""
+"""The modes of applying changes, see `Apply`."""
 _DEFAULT_PUT_INTERVAL_MS = 1_000
 _IDLE_PUT_INTERVALS = 10
 
@@ -36,8 +36,9 @@ class Upstream:
     pd_urls: str
     """PD's client URLs, comma separated; etcd is served there too."""
     initial_commit_ts: int = -1
-    """Where to begin when there is neither a checkpoint nor a relay log: a TSO, 0 for all the pumps
-    have, -1 for now.
+    """Where to begin when there is neither a checkpoint nor a relay log.
+
+    A TSO, 0 for all the pumps have, -1 for now.
     """
     ssl_ca: str = ""
     """File with the certificates of the authorities behind PD's, TiKV's and the pumps'
@@ -47,19 +48,22 @@ class Upstream:
     """File with the certificate that this client shows, if they want one."""
     ssl_key: str = ""
     node_id: str = ""
-    """This pipeline's id among the drainers in the registry; by default one made from the relay
-    log's URL.
+    """This pipeline's id among the drainers in the registry.
+
+    By default one made from the relay log's URL.
     """
     new_collations: str = "auto"
-    """``true``: collations mean what they say; ``false``: the cluster was bootstrapped without new
-    collations, so all text compares byte for byte; ``auto``: as `mysql.tidb` says.
+    """Whether the cluster has new collations.
+
+    ``true``: it has; ``false``: it was bootstrapped without them, so all text compares byte for
+    byte; ``auto``: as recorded in `mysql.tidb`.
     """
     unrelated_drainers: list[str] = field(default_factory=list)
     """Node ids of Drainers that replicate the same cluster to another downstream: they may be
     online beside this pipeline.
     """
     sql_host: str = ""
-    """Where TiDB serves SQL; only copies that read from it ask."""
+    """Host at which TiDB serves SQL; used only by copies that read from it."""
     sql_port: int = 4000
     sql_user: str = "root"
     sql_password_env: str = ""
@@ -103,12 +107,14 @@ class Relay:
     or ``az://…``, without credentials.
     """
     keep: str = ""
-    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``;
-    by default for ever.
+    """How long windows stay after every consumer has passed them: ``7d``, ``36h``, at least ``1h``.
+
+    By default for ever.
     """
     put_every: str = ""
-    """How often a window is landed at the most while landing keeps up: ``500ms``, ``2s``, ``1m``;
-    ``0s`` for as soon as there is something. By default ``1s`` in an object store, which charges
+    """The shortest interval between windows while landing keeps up: ``500ms``, ``2s``, ``1m``.
+
+    ``0s`` lands as soon as there is something. By default ``1s`` in an object store, which charges
     for each window, and ``0s`` in a folder.
     """
     connection: str = ""
@@ -117,18 +123,19 @@ class Relay:
     machine's role.
     """
     pipeline: str = ""
-    """By which name this pipeline is known to others that read the same relay log; by default that
-    of its file in the folder of pipelines. One of them may have none.
+    """This pipeline's name among others that read the same relay log.
+
+    By default that of its file in the folder of pipelines. One of them may have none.
     """
 
     @property
     def keep_ms(self) -> int:
-        """`keep` in ms, 0 for ever. Raises ValueError."""
+        """Return `keep` in ms, 0 for ever. Raises ValueError."""
         return _keep_ms(self.keep)
 
     @property
     def put_every_ms(self) -> int:
-        """`put_every` in ms. Raises ValueError, RelayError."""
+        """Return `put_every` in ms. Raises ValueError, RelayError."""
         if self.put_every:
             return parse_pause_ms(self.put_every)
         from sluice.relay.url import local_folder
@@ -147,41 +154,45 @@ class Archive:
     """The archive: the past for as long as it is wanted."""
 
     url: str = ""
-    """As `[relay] url`; by default the folder ``archive`` there."""
+    """URL as in `[relay] url`; by default the folder ``archive`` there."""
     connection: str = ""
-    """As `[relay] connection`; by default the same for the same bucket."""
+    """Connection as in `[relay] connection`; by default the same for the same bucket."""
     every: str = "1m"
-    """How often what is landed is archived: ``1m``, ``1h``."""
+    """The interval between archiving passes: ``1m``, ``1h``."""
     worker_count: int = 1
-    """How many volumes are made at once, each by a core of Spark's, while there is a backlog."""
+    """Number of segments made at once in a backlog, each by one of Spark's cores."""
     keep: str = ""
-    """How far back every moment can be restored, counted from the archive's end: ``30d``, at least
-    ``1h``; by default for ever.
+    """How far back every moment can be restored, counted from the archive's end.
+
+    ``30d``, at least ``1h``; by default for ever.
     """
     snapshots_every: str = "1d"
-    """How old the youngest snapshot becomes before another one is made; empty: snapshots are made only when
-    asked for.
-    """
+    """The age of the newest snapshot at which another one is made; empty: only on request."""
     snapshots_from: str = ""
-    """What they are made from: ``downstream``, ``tidb`` or ``archive`` (the youngest one rolled
-    forward); empty: the downstream if it is what the upstream is, else TiDB.
+    """The source of snapshots: ``downstream``, ``tidb`` or ``archive``.
+
+    ``archive`` rolls the newest one forward. Empty: the downstream if it is equal to the upstream,
+    else TiDB.
     """
     snapshots_keep: str = "7d"
-    """How long each snapshot is kept; of older ones one for each such span stays. Empty: as long as
-    `keep`.
+    """How long each snapshot is kept; of older ones one for each such span stays.
+
+    Empty: as long as `keep`.
     """
     drills_every: str = "7d"
-    """How often restoring is tried; empty: only when asked for."""
+    """The interval between restore drills; empty: only on request."""
     lake: str = "all"
-    """What people's queries find: ``all``; ``new-values``: of what a row was before a change only
-    which row it was; ``none``: there is no lake. Restoring needs none of it.
+    """The content of the lake, for people's queries: ``all``, ``new-values`` or ``none``.
+
+    ``new-values``: of a row before a change only its key; ``none``: there is no lake. Restoring
+    needs none of it.
     """
 
     def __post_init__(self) -> None:
         if self.snapshots_from not in ("", "downstream", "tidb", "archive"):
             raise SettingsError(
-                f'[archive] snapshots-from is {self.snapshots_from!r}, "downstream", "tidb", "archive" and'
-                ' "" are possible'
+                f'[archive] snapshots-from is {self.snapshots_from!r}, "downstream", "tidb",'
+                ' "archive" and "" are possible'
             )
         if self.lake not in ("all", "new-values", "none"):
             raise SettingsError(
@@ -190,7 +201,7 @@ class Archive:
 
     @property
     def every_ms(self) -> int:
-        """`every` in ms, above 0. Raises ValueError."""
+        """Return `every` in ms, above 0. Raises ValueError."""
         from sluice.relay.retention import span_ms
 
         if not (found := span_ms(self.every)):
@@ -199,53 +210,52 @@ class Archive:
 
     @property
     def keep_ms(self) -> int:
-        """`keep` in ms, 0 for ever. Raises ValueError."""
+        """Return `keep` in ms, 0 for ever. Raises ValueError."""
         return _keep_ms(self.keep)
 
     @property
     def snapshots_every_ms(self) -> int:
-        """`snapshots_every` in ms, 0 for never. Raises ValueError."""
+        """Return `snapshots_every` in ms, 0 for never. Raises ValueError."""
         return _keep_ms(self.snapshots_every)
 
     @property
     def snapshots_keep_ms(self) -> int:
-        """`snapshots_keep` in ms, 0: as long as `keep`. Raises ValueError."""
+        """Return `snapshots_keep` in ms, 0: as long as `keep`. Raises ValueError."""
         return _keep_ms(self.snapshots_keep)
 
     @property
     def drills_every_ms(self) -> int:
-        """`drills_every` in ms, 0 for never. Raises ValueError."""
+        """Return `drills_every` in ms, 0 for never. Raises ValueError."""
         return _keep_ms(self.drills_every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Whether both sides are equal: looked at all the time beside replication, and as a whole now
-    and then.
-    """
+    """Verification of both sides: continuous beside replication, and of all tables now and then."""
 
     rows_per_second: int = 2_000
-    """So many rows and row changes are read at most, both sides and the relay log together."""
+    """Limit on rows and row changes read per second, of both sides and the relay log together."""
     megabytes_per_second: int = 4
-    """And so many megabytes."""
+    """Limit on megabytes read per second."""
     days: int = 7
-    """In so many days every row is compared once."""
+    """Days within which every row is compared once."""
     delay_ms: int = 60_000
-    """So long after its commit a changed row is compared at the earliest."""
+    """The shortest time after its commit at which a changed row is compared."""
     every: str = ""
-    """How often the DAG `verify` compares all tables by itself: ``1d``, at least ``1h``; by default
-    only when it is triggered.
+    """Interval at which the DAG `verify` compares all tables by itself: ``1d``, at least ``1h``.
+
+    By default only when it is triggered.
     """
 
     @property
     def every_ms(self) -> int:
-        """`every` in ms, 0 for never. Raises ValueError."""
+        """Return `every` in ms, 0 for never. Raises ValueError."""
         return _keep_ms(self.every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Where the DAG `restore` may write beside the pipeline's own server.
+    """The targets of the DAG `restore` beside the pipeline's own server.
 
     The command isn't limited.
     """
@@ -260,7 +270,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What is expected of the data, and how often it is looked at."""
+    """The expectations of the data, and how often they are checked."""
 
     suites: str = ""
     """The folder with the expectations, one file a table; from the settings file's folder on. By
@@ -270,17 +280,19 @@ class Quality:
     docs: str = ""
     """The folder for the Data Docs; by default ``quality/docs`` in the relay log's place."""
     keep: int = 50
-    """So many runs stay, in the Data Docs and for the pages."""
+    """Number of runs that are kept, in the Data Docs and for the pages."""
     every: str = ""
-    """How often the DAG `quality` looks by itself: ``1d``, at least ``1h``; by default only when it
-    is triggered.
+    """The interval at which the DAG `quality` runs by itself: ``1d``, at least ``1h``.
+
+    By default only when it is triggered.
     """
     hours: str = ""
-    """Only at these hours (UTC): ``1-5`` is from 01:00 to before 05:00, ``22-4`` goes over
-    midnight; by default any.
+    """Hours (UTC) in which it runs: ``1-5`` is from 01:00 to before 05:00; by default any.
+
+    ``22-4`` goes over midnight.
     """
     on: str = "downstream"
-    """What it looks at then: ``downstream`` or ``lake``, and the replication in either case."""
+    """The data that it checks: ``downstream`` or ``lake``, and the replication in either case."""
 
     def __post_init__(self) -> None:
         if self.on not in ("downstream", "lake"):
@@ -290,12 +302,12 @@ class Quality:
 
     @property
     def every_ms(self) -> int:
-        """`every` in ms, 0 for never. Raises ValueError."""
+        """Return `every` in ms, 0 for never. Raises ValueError."""
         return _keep_ms(self.every)
 
     @property
     def hours_utc(self) -> frozenset[int]:
-        """The hours of the day, 0 to 23, in which the DAG may begin by itself.
+        """Return the hours of the day, 0 to 23, in which the DAG may begin by itself.
 
         Raises ValueError.
         """
@@ -312,46 +324,45 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much one landed window may hold."""
+    """The size of a landed window."""
 
     max_transactions: int = 5_000
     max_bytes: int = 16 * 2**20
     """Payload bytes of the transactions inside; a single larger transaction is a window of its own.
     """
     idle_interval_ms: int = 3_000
-    """Without traffic an empty window is landed this often, so that the checkpoint moves on."""
+    """Interval of empty windows without traffic, by which the checkpoint moves on."""
     poll_interval_ms: int = 20
-    """How long to wait before asking pumps again that don't tell when there is something new."""
+    """Interval of polling pumps that don't report when there is something new."""
     interval_ms: int = 70
-    """While landing keeps up, a window begins at the earliest so long after the one before: each
-    costs some 20 ms of CPU time, however little is in it.
+    """The shortest interval between the beginnings of two windows while landing keeps up.
+
+    Each window costs some 20 ms of CPU time, however little is in it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """How landed windows go downstream."""
+    """The way in which landed windows go downstream."""
 
     mode: str = "atomic"
     """``atomic``: one session, a window and its checkpoint in one transaction. ``parallel``:
     several sessions side by side.
     """
     worker_count: int = 4
-    """How many sessions write in mode ``parallel``."""
+    """Number of sessions that write in mode ``parallel``."""
     max_rows: int = 25_000
     """Row changes that one downstream transaction may hold, when several landed windows are
     waiting.
     """
     max_bytes: int = 32 * 2**20
     aligned_chunk_wait_ms: int = 1_000
-    """How long changes wait for rows of a backfill to be read, before applying goes on without
-    them.
-    """
+    """How long changes wait for rows of a backfill; then applying goes on without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Downstream:
-    """What is written to, and the database if it is one."""
+    """The kind of downstream, and the database if it is one."""
 
     host: str = ""
     port: int = 3306
@@ -359,11 +370,11 @@ class Downstream:
     password_env: str = ""
     """Name of the environment variable that holds the password."""
     password_file: str = ""
-    """File whose first line is the password."""
+    """File with the password in its first line."""
     password_connection: str = ""
-    """Airflow connection whose password is used."""
+    """Airflow connection with the password."""
     password_drainer_config: str = ""
-    """drainer.toml whose password is used."""
+    """drainer.toml with the password."""
     ssl_ca: str = ""
     """File with the certificates of the authorities that the server's must come from; without it
     nothing asks for TLS.
@@ -376,7 +387,7 @@ class Downstream:
     checkpoint_schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
     recycle_schema: str = "sluice_recycle"
-    """Where dropped tables are kept for a day, so that RECOVER TABLE brings their rows back."""
+    """Schema in which dropped tables are kept for a day: RECOVER TABLE brings their rows back."""
     connect_timeout_s: int = 10
     read_timeout_s: int = 300
     type: str = "mysql"
@@ -385,7 +396,7 @@ class Downstream:
     """
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """How to speak TLS, None if nothing asks for it.
+        """Return the TLS context, None if no setting asks for TLS.
 
         Raises SettingsError for files that aren't there or aren't certificates.
         """
@@ -397,7 +408,7 @@ class Downstream:
             raise SettingsError(f"[downstream] {error}") from None
 
     def password(self) -> str:
-        """The password from where the settings say it is, or the empty string.
+        """Return the password from the place in the settings, or the empty string.
 
         Raises SettingsError if it isn't there.
         """
@@ -416,11 +427,11 @@ class Downstream:
 
 
 Target = Downstream | File | Kafka
-"""Where changes go, one for each kind of downstream."""
+"""The section of the target, one for each kind of downstream."""
 
 
 def downstream_name(target: Target) -> str:
-    """Where changes go, and where the checkpoint is kept; without secrets."""
+    """Return the name of the target and the place of the checkpoint, without secrets."""
     match target:
         case File():
             return f"files in {target.dir}"
@@ -459,18 +470,19 @@ class Settings:
     """The pipeline's, as its file in the folder of pipelines is called; empty for the only one."""
 
     def dag_id(self, kind: str) -> str:
-        """Of the pipeline's DAG of that kind: ``replicate``, or ``replicate_<name>``."""
+        """Return the id of the pipeline's DAG of a kind: ``replicate``, or ``replicate_<name>``."""
         return dag_id(kind, self.name)
 
     def spark_role(self, kind: str) -> str:
-        """Whose session a role's is on the Spark Connect server: pipelines that read one relay log
-        have their own.
+        """Return a role's session name on the Spark Connect server.
+
+        Pipelines that read one relay log have their own.
         """
         return f"{kind} of {self.relay.pipeline}" if self.relay.pipeline else kind
 
     @property
     def downstream_name(self) -> str:
-        """Where changes go, see the function of that name."""
+        """Return the downstream's name, see the function of that name."""
         return downstream_name(self.target)
 
     @property
@@ -485,26 +497,29 @@ class Settings:
         )
 
     def open_relay(self) -> RelayLog:
-        """The relay log, with what is this pipeline's own in it. Raises RelayError, OSError."""
+        """Return the relay log, with what is this pipeline's own in it.
+
+        Raises RelayError, OSError.
+        """
         from sluice.relay import RelayLog
 
         return RelayLog.of_pipeline(self.relay.url, self.relay.pipeline, self.downstream_name)
 
     @property
     def archive_url(self) -> str:
-        """Where the archive is."""
+        """Return the archive's URL."""
         from sluice.relay.url import folder_of
 
         return self.archive.url or folder_of(self.relay.url, "archive")
 
     @property
     def rules(self) -> ReplicationRules:
-        """What goes downstream, and under which names."""
+        """Return the rules for what goes downstream, and under which names."""
         return ReplicationRules(self.filters, self.routes, self.ignored_ts)
 
     @property
     def target(self) -> Target:
-        """The section that says where changes go: with the database, the folder or the topic."""
+        """Return the section of the target: the database, the folder or the topic."""
         match self.downstream.type:
             case "file":
                 return self.file
@@ -515,7 +530,7 @@ class Settings:
 
     @property
     def time_zone(self) -> str:
-        """In which TIMESTAMPs are written where the downstream can't tell."""
+        """Return the time zone in which TIMESTAMPs are written where the downstream has none."""
         return {"file": self.file.time_zone, "kafka": self.kafka.time_zone}.get(
             self.downstream.type, "UTC"
         )

@@ -38,12 +38,12 @@ class File:
     compression: str = ""
     """``gzip``: finished files are compressed, as ``<name>.gz``."""
     retention_days: int = 0
-    """Finished files are removed after so many days; 0: never."""
+    """Finished files are removed after this many days; 0: never."""
     time_zone: str = "UTC"
-    """In which TIMESTAMPs are written; the original used the Drainer's own."""
+    """Time zone in which TIMESTAMPs are written; the original used the Drainer's own."""
 
     def check(self) -> None:
-        """Raises ValueError that names the key."""
+        """Check the section. Raises ValueError that names the key."""
         if not self.dir:
             raise ValueError("[file] dir is missing")
         if self.compression not in ("", "gzip"):
@@ -69,18 +69,18 @@ class Kafka:
     max_message_bytes: int = _MAX_MESSAGE_BYTES
     """The largest transaction that is sent; topic and brokers must allow it (max.message.bytes)."""
     time_zone: str = "UTC"
-    """In which TIMESTAMPs are written; the original used the Drainer's own."""
+    """Time zone in which TIMESTAMPs are written; the original used the Drainer's own."""
     timeout_s: int = 60
-    """How long brokers may take to answer before the connection is made anew."""
+    """How long brokers may take to answer before the connection is made again, in s."""
     client: dict[str, str | int | bool] = field(default_factory=dict)
     """Further options of librdkafka by their names, as in ``"security.protocol" = "SASL_SSL"``."""
     client_env: dict[str, str | int | bool] = field(default_factory=dict)
-    """Options whose values are secrets: the names of the environment variables that hold them."""
+    """Options with secret values: the names of the environment variables that hold them."""
     client_file: dict[str, str | int | bool] = field(default_factory=dict)
-    """Options whose values are secrets: the files whose first lines they are."""
+    """Options with secret values: the files with the values in their first lines."""
 
     def check(self) -> None:
-        """Raises ValueError that names the key."""
+        """Check the section. Raises ValueError that names the key."""
         for key in ("brokers", "savepoint"):
             if not getattr(self, key):
                 raise ValueError(f"[kafka] {key} is missing")
@@ -104,9 +104,9 @@ class Kafka:
         _check_zone("kafka", self.time_zone)
 
     def options(self) -> dict[str, str | int | bool]:
-        """All further options of librdkafka, secrets too.
+        """Return all further options of librdkafka, secrets too.
 
-        Raises ValueError when a secret isn't where the settings say.
+        Raises ValueError when a secret isn't at its place in the settings.
         """
         found = dict(self.client)
         for key, variable in self.client_env.items():

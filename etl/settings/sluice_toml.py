@@ -61,7 +61,7 @@ def load_settings(path: str | os.PathLike[str] | None = None) -> Settings:
     name = os.fspath(path) if path is not None else os.environ.get(CONFIG_VARIABLE, "")
     if not name:
         raise SettingsError(
-            f"no settings: pass a file or set {CONFIG_VARIABLE} to one, or say which pipeline of"
+            f"no settings: pass a file or set {CONFIG_VARIABLE} to one, or name a pipeline of"
             f" ${FOLDER_VARIABLE}"
         )
     try:
@@ -86,7 +86,7 @@ def _resolve_folders(name: str, quality: Quality) -> Quality:
 
 
 def _with_drainer(name: str, document: dict[str, object]) -> dict[str, object]:
-    """The document, with what the drainer.toml it names says beside it."""
+    """Add the settings of the drainer.toml that a document names, and return the result."""
     path = document.pop("drainer-config", None)
     if path is None:
         return document
@@ -220,7 +220,7 @@ def _check_downstream(name: str, settings: Settings) -> None:
 
 
 def _dotted(table: Mapping[str, object]) -> dict[str, object]:
-    """TOML takes an unquoted ``spark.executor.memory`` for three tables: they become one key again."""
+    """Join nested tables into dotted keys, as TOML splits ``spark.executor.memory`` into three."""
     found: dict[str, object] = {}
     for key, value in table.items():
         inner = _dotted(value) if isinstance(value, dict) else {"": value}
@@ -238,7 +238,7 @@ def _section(name: str, section: str, kind: type, raw: Mapping[str, object]) -> 
                 ("tokens", "[spark]") if section == "spark" else ("passwords", "[downstream]")
             )
             raise SettingsError(
-                f"{name}: [{section}] {key}: {what} are not written into this file; say where it is"
+                f"{name}: [{section}] {key}: {what} are not written into this file; name its place"
                 f" with {what[:-1]}-env (an environment variable), {what[:-1]}-file (a file's first"
                 f" line) or {what[:-1]}-connection (an Airflow connection) in {where}"
             )

@@ -13,10 +13,10 @@ from sluice.etl.settings.secrets import from_connection, from_environment, from_
 _REMOTE = re.compile(r"sc://(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s/:;@\[\]?#]+)(:(?P<port>\d{1,5}))?/?")
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|yarn|spark://[^\s/]+|k8s://\S+")
 _SECRET = re.compile(r"secret|password|token|access[._-]?key", re.IGNORECASE)
-"""In the name of a setting of Spark's: as Spark itself knows what it must not show."""
+"""Matches names of Spark settings that are secret, as Spark itself does."""
 _RESERVED_CONFS = {
-    "spark.master": "[spark] master says it",
-    "spark.remote": "[spark] remote says it",
+    "spark.master": "[spark] master sets it",
+    "spark.remote": "[spark] remote sets it",
     "spark.sql.session.timeZone": "Sluice needs UTC",
 }
 PACKAGE = ("auto", "always", "never")
@@ -27,18 +27,19 @@ class Spark:
     """The Spark Connect server, and the cluster behind it."""
 
     remote: str = "sc://127.0.0.1:15002"
-    """Where the Spark Connect server is: ``sc://host:port``."""
+    """URL of the Spark Connect server: ``sc://host:port``."""
     token_env: str = ""
     """Name of the environment variable that holds the server's token; without a token none is
     shown.
     """
     token_file: str = ""
-    """File whose first line is the token."""
+    """File with the token in its first line."""
     token_connection: str = ""
-    """Airflow connection whose password is the token."""
+    """Airflow connection with the token for a password."""
     ssl: bool = False
-    """Whether the server, or the proxy before it, speaks TLS. A token needs it, unless the server
-    is on this machine.
+    """Whether the server, or the proxy before it, has TLS.
+
+    A token needs it, unless the server is on this machine.
     """
     ssl_ca: str = ""
     """File with the certificates of the authorities that the server's must come from; by default
@@ -48,24 +49,29 @@ class Spark:
     """File with this client's certificate, for a server that wants one."""
     ssl_key: str = ""
     shared_files: bool = False
-    """Whether every worker of a cluster mounts the folders of ``file://`` URLs under the same
-    paths. Without it they are refused there: workers would write to folders of their own.
+    """Whether all workers of a cluster mount the folders of ``file://`` URLs under the same paths.
+
+    Without it they are refused there: workers would write to folders of their own.
     """
     package: str = "auto"
-    """How Sluice comes to the workers: ``always`` sent over the session, ``never``, as it is
-    installed there; ``auto``: sent unless the workers run on this machine.
+    """How Sluice comes to the workers: ``always``, ``never`` or ``auto``.
+
+    ``always``: sent over the session; ``never``: as it is installed there; ``auto``: sent unless
+    the workers run on this machine.
     """
     environment: str = ""
     """A packed Python environment (``.tar.gz``, ``.zip``) with what Sluice needs, sent over the
     session, for workers that have only Spark.
     """
     python: str = ""
-    """The Python of the workers, a path there; by default the one in `environment`, without one
-    what the server's ``PYSPARK_PYTHON`` says.
+    """The Python of the workers, a path there.
+
+    By default the one in `environment`, without one that of the server's ``PYSPARK_PYTHON``.
     """
     master: str = "local[*]"
-    """What the server that ``sluice spark connect`` starts runs its jobs on: ``spark://host:7077``,
-    ``yarn``, ``k8s://https://host:443``, ``local[*]``.
+    """The Spark master of the server that ``sluice spark connect`` starts.
+
+    ``spark://host:7077``, ``yarn``, ``k8s://https://host:443``, ``local[*]``.
     """
     conf: dict[str, str | int | bool] = field(default_factory=dict)
     """Settings of Spark's: ``sluice spark connect`` starts the server with them, each session sets
@@ -73,7 +79,7 @@ class Spark:
     """
 
     def check(self) -> None:
-        """Raises ValueError, which names the key."""
+        """Check the section. Raises ValueError, which names the key."""
         self._check_remote()
         if not _MASTER.fullmatch(self.master):
             raise ValueError(
@@ -107,7 +113,7 @@ class Spark:
         if scheme == "sc":  # not repeated: it may hold a token
             raise ValueError(
                 "[spark] remote: sc://host:port and nothing else expected; token-env, token-file or"
-                " token-connection say where a token is, and ssl = true asks for TLS"
+                " token-connection name the place of a token, and ssl = true asks for TLS"
             )
         raise ValueError(f"[spark] remote = {self.remote!r}: sc://host:port expected")
 
@@ -127,13 +133,13 @@ class Spark:
 
     @property
     def host(self) -> str:
-        """Of the Spark Connect server."""
+        """Return the host of the Spark Connect server."""
         found = _REMOTE.fullmatch(self.remote)
         return found["host"].strip("[]") if found else ""
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether the server is asked over loopback."""
+        """Return whether the server is asked over loopback."""
         if self.host == "localhost":
             return True
         try:
@@ -146,7 +152,7 @@ class Spark:
         return self.ssl or bool(self.ssl_ca or self.ssl_cert)
 
     def token(self) -> str:
-        """What the server wants to be shown, "" for nothing. Raises SettingsError."""
+        """Return the server's token, "" for none. Raises SettingsError."""
         if self.token_env:
             return from_environment("[spark] token-env", self.token_env)
         if self.token_file:
@@ -156,7 +162,7 @@ class Spark:
         return ""
 
     def tls_files(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """What is in `ssl_ca`, `ssl_key`, `ssl_cert`; None where nothing is set.
+        """Return the contents of `ssl_ca`, `ssl_key`, `ssl_cert`; None where nothing is set.
 
         Raises SettingsError.
         """

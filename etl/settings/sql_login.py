@@ -1,4 +1,4 @@
-"""Connect to an SQL server that isn't trusted before it has shown who it is."""
+"""Connect to an SQL server that isn't trusted before it has proved its identity."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ hundred
 """
 _HEAD_BYTES = 4
 _MAX_PACKET_BYTES = (1 << 24) - 1
-"""A part of a packet with so many bytes is followed by another one."""
+"""A part of a packet with this size is followed by another one."""
 _CLEARTEXT_PLUGINS = (b"mysql_clear_password", b"dialog")
 """plugins by which a server is given the password itself"""
 
 
 class LoginConnection(pymysql.connections.Connection):
-    """PyMySQL's connection, which gives the password in clear only over TLS with a checked
-    certificate, and keeps packets to a size.
+    """PyMySQL's connection, with checks.
+
+    It sends the password in clear only over TLS with a checked certificate, and limits packets'
+    size.
     """
 
     most_packet_bytes = 256 << 20
-    """Of one packet, which is a row at the most: TiDB's largest row has 120 MB, as text hardly more
-    than twice that.
+    """The largest packet, which is a row at the most.
+
+    TiDB's largest row has 120 MB, as text hardly more than twice that.
     """
     _is_logged_in = False
     _packet_bytes = 0

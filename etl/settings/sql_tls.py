@@ -6,11 +6,11 @@ import ssl
 
 
 def sql_tls(ca: str, cert: str, key: str, *, verify_identity: bool) -> ssl.SSLContext | None:
-    """How to speak TLS, None if no file asks for it.
+    """Return the TLS context, None if no file asks for TLS.
 
     `ca`: file with the authorities that the server's certificate must come from; `cert` and `key`:
     this client's. Raises ValueError when one of them is missing, OSError for files that aren't
-    there or aren't certificates; both say which.
+    there or aren't certificates; both name it.
     """
     if not (ca or cert or key):
         return None

@@ -1,5 +1,4 @@
-"""An Airflow connection becomes credentials for an object store, without the packages of Airflow's
-providers.
+"""Convert an Airflow connection to an object store's credentials, without provider packages.
 
 Types and fields are those that Airflow's documentation gives for its providers: ``aws`` (Amazon),
 ``google_cloud_platform`` (Google), ``wasb`` (Azure Blob Storage).
@@ -22,7 +21,7 @@ __all__ = ["AirflowConnection", "credentials_of", "provide_credentials"]
 
 
 class AirflowConnection(Protocol):
-    """What is used of airflow.sdk's Connection."""
+    """The fields of airflow.sdk's Connection that Sluice uses."""
 
     conn_type: str
     login: str | None
@@ -34,7 +33,7 @@ class AirflowConnection(Protocol):
 
 
 def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
-    """The credentials in a connection; `key`: which setting names it, for errors.
+    """Return the credentials in a connection; `key`: which setting names it, for errors.
 
     Raises SettingsError, which repeats no secret.
     """
@@ -58,7 +57,10 @@ def credentials_of(connection: AirflowConnection, key: str) -> StoreCredentials:
 
 
 def _short(name: str) -> str:
-    """Older connections have the type before each name: ``extra__google_cloud_platform__key_path``."""
+    """Remove the type that older connections have before each name.
+
+    An example is ``extra__google_cloud_platform__key_path``.
+    """
     return name.rpartition("__")[2] if name.startswith("extra__") else name
 
 
@@ -122,8 +124,9 @@ def _azure(connection: AirflowConnection, extra: Mapping[str, Any], _: str) -> d
 
 
 def provide_credentials(settings: Settings) -> None:
-    """Have the stores of the relay log and the archive opened with the connections that the
-    settings name. They are asked for when the first store is opened.
+    """Have the relay log's and the archive's stores opened with the connections in the settings.
+
+    The connections are resolved when the first store is opened.
     """
     for section, url, connection in (
         ("relay", settings.relay.url, settings.relay.connection),

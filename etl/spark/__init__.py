@@ -1,5 +1,6 @@
-"""Running one Spark job: the session, the job, its input, its errors, and the manners of its
-workers. Its modules are its doors.
+"""Run one Spark job: the session, the job, its input, its errors, and the tuning of its workers.
+
+Callers import its modules directly.
 """
 
 __all__ = ["errors", "frame", "function", "job", "judge", "session", "standing", "worker"]

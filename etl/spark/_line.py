@@ -1,5 +1,4 @@
-"""What a standing worker and the process that called for it say to each other: record batches over
-a socket.
+"""The messages between a persistent worker and its caller: record batches over a socket.
 
 Each message is a kind (1 byte), a length (8 bytes, big-endian) and as many bytes. Before the first
 one both prove that they know the key that went to the worker with its job: each answers the other's
@@ -29,8 +28,8 @@ _PROOF_BYTES = 32
 class WorkerConnection:
     """One side of a connection.
 
-    One thread receives; several may send. Raises OSError: ConnectionError where the other side hung
-    up or isn't who it should be, TimeoutError where it is silent.
+    One thread receives; several may send. Raises OSError: ConnectionError where the other side
+    closed the connection or isn't authentic, TimeoutError where it is silent.
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
@@ -58,7 +57,7 @@ class WorkerConnection:
             raise ConnectionError("the other side doesn't know the key")
 
     def set_timeout(self, timeout_s: float) -> None:
-        """How long the other side may be silent, or not take what it is sent, from now on."""
+        """Set how long, in s, the other side may be silent, or not read."""
         self._socket.settimeout(timeout_s)
 
     def send(self, kind: bytes, data: bytes | memoryview = b"") -> None:
@@ -72,12 +71,12 @@ class WorkerConnection:
             self._socket.sendall(data)
 
     def receive(self) -> tuple[bytes, bytearray]:
-        """The next message."""
+        """Return the next message."""
         kind, size = _HEAD.unpack(self._take(_HEAD.size))
         return kind, self._take(size)
 
     def close(self) -> None:
-        """Hang up; whoever waits for the other side, in another thread, is told."""
+        """Close the connection; a thread that waits for the other side gets an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -1,6 +1,4 @@
-"""The connection to a Spark Connect server, as ``[spark]`` says: TLS, a token, and no proxy
-between.
-"""
+"""The connection to a Spark Connect server by ``[spark]``: TLS, a token, and no proxy."""
 
 from __future__ import annotations
 
@@ -26,7 +24,10 @@ class Channel(DefaultChannelBuilder):  # type: ignore[misc] # pyspark has no typ
         self._server = server
 
     def toChannel(self) -> grpc.Channel:
-        """Raises SettingsError for files or a token that aren't where the settings say."""
+        """Open the channel.
+
+        Raises SettingsError if a file or a token in the settings is missing.
+        """
         server, token = self._server, self._server.token()
         if server.uses_tls:
             credentials = grpc.ssl_channel_credentials(*server.tls_files())

@@ -1,5 +1,6 @@
-"""Settings of Spark's in a session: those that it can set are set, and the others must be as the
-server was started with them.
+"""Set a session's Spark settings.
+
+Those that a session can set are set; the others must be as the server was started with them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sluice.etl.settings import SettingsError, Spark
 
 
 def configure(spark: Any, server: Spark, own: Mapping[str, str]) -> None:
-    """Set `own`, and what ``[spark.conf]`` says.
+    """Set `own`, and the values of ``[spark.conf]``.
 
     Raises SettingsError for what only the server's start could have set, and hasn't.
     """

@@ -1,4 +1,4 @@
-"""The edge to pyspark and grpc: their errors become ours, and it is decided here whether they pass."""
+"""Translate pyspark's and grpc's errors into SparkError, and decide which are transient."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sluice.etl.spark.version_check import WorkerVersionMismatch
 
 _MAX_DOUBTFUL_ERRORS = 3
 _GRPC_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)
-"""What the server or the network said, where grpc shows its error over several lines."""
+"""The server's or the network's message, where grpc shows its error over several lines."""
 _CLOSED_CHANNEL = "Cannot invoke RPC"
-"""What grpc says, as a ValueError, to a call on a channel that another thread has closed."""
+"""grpc's ValueError for a call on a channel that another thread has closed."""
 _SHOWN_CHARS = 4_000
 _OTHER_PYTHON = re.compile(r"Python in worker[^\n]*?different version[^\n.]*?\d\.\d+[^\n]*?\d\.\d+")
 _MISSING_PACKAGE = re.compile(r"No module named '[\w.]+'|PACKAGE_NOT_INSTALLED[^\n]*")
 _ON_HOST = re.compile(r"\(TID \d+\) \((\S+) executor")
-# What Spark says when the server, the session, an executor or a worker has gone, or the job was
+# Spark's messages when the server, the session, an executor or a worker has gone, or the job was
 # interrupted.
 _TRANSIENT_CONDITIONS = (
     "NO_ACTIVE_SESSION",
@@ -44,10 +44,10 @@ _TRANSIENT_CONDITIONS = (
 
 
 class ErrorTranslator:
-    """Tells Spark's errors as ours.
+    """Translates Spark errors into SparkError.
 
-    Of some nobody knows whether they pass: those are tried again a few times in a row, and terminal
-    then.
+    Errors of unknown kind are treated as transient a few times in a row (`_MAX_DOUBTFUL_ERRORS`),
+    then as permanent.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class ErrorTranslator:
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """What Spark raises inside becomes a SparkError."""
+        """Raise Spark's errors inside of the context as SparkError."""
         try:
             yield
         except (PySparkException, grpc.RpcError) as error:
-            raise self.told(error) from error
+            raise self.translate(error) from error
         except AssertionError as error:
             if not _is_lost_session(error):
                 raise
@@ -70,11 +70,11 @@ class ErrorTranslator:
             raise SparkError(summary_line(error), transient=True) from error
         self._doubtful_count = 0
 
-    def told(self, error: Exception) -> SparkError:
-        """What an error of Spark is."""
-        said = parse_worker_error(str(error)) or _version_mismatch(str(error))
-        if said is not None:
-            return said
+    def translate(self, error: Exception) -> SparkError:
+        """Return the SparkError for an error of Spark."""
+        known = parse_worker_error(str(error)) or _version_mismatch(str(error))
+        if known is not None:
+            return known
         if is_transient(error):
             return SparkError(summary_line(error), transient=True)
         self._doubtful_count += 1
@@ -85,23 +85,25 @@ class ErrorTranslator:
 
 
 def _version_mismatch(text: str) -> SparkError | None:
-    """What pyspark says of a worker that has another Python, or not even what pyspark needs: of
-    that no function of ours can tell, as none is ever called there.
+    """Return the error for a worker with another Python, or without pyspark's own dependencies.
+
+    No function of ours can report that, as none is ever called there.
     """
     found = _OTHER_PYTHON.search(text) or _MISSING_PACKAGE.search(text)
     if found is None:
         return None
     host = _ON_HOST.search(text)
-    told = SparkError(
+    mismatch = SparkError(
         f"{host[1] if host else 'a host'} has a Spark worker that doesn't fit: {found[0]}"
     )
-    told.hint = WorkerVersionMismatch.hint
-    return told
+    mismatch.hint = WorkerVersionMismatch.hint
+    return mismatch
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a new session may succeed where this error came up: the server or the session is
-    gone, or was interrupted.
+    """Return whether a new session may succeed where this error came up.
+
+    It may if the server or the session is gone, or was interrupted.
     """
     if isinstance(error, grpc.RpcError) or _is_lost_session(error):
         return True
@@ -109,7 +111,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_closed_session(error: BaseException) -> bool:
-    """Whether the server has closed the session."""
+    """Return whether the server has closed the session."""
     return (
         "SESSION_CLOSED" in str(error)
         or getattr(error, "getCondition", lambda: "")() == "INVALID_HANDLE.SESSION_CLOSED"
@@ -117,12 +119,12 @@ def is_closed_session(error: BaseException) -> bool:
 
 
 def summary_line(error: BaseException) -> str:
-    """The error in short."""
+    """Return the error in a line."""
     text = str(error).strip() or type(error).__name__
     details = _GRPC_DETAILS.search(text) if text.startswith("<_") else None
     return (details[1] if details else text.splitlines()[0])[:300]
 
 
 def _is_lost_session(error: BaseException) -> bool:
-    """pyspark asserts: "Received incorrect server side session identifier"."""
+    """Return whether pyspark's assertion "server side session identifier" failed."""
     return isinstance(error, AssertionError) and "session identifier" in str(error)

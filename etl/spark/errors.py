@@ -1,7 +1,6 @@
-"""What goes wrong on Spark, as our errors: the server is away, a job failed, or a worker says what
-it met.
+"""Errors on Spark: the server is unavailable, a job failed, or a worker reports an error.
 
-A worker tells its error itself, as JSON in the text that Spark hands on: only there the error is
+A worker reports its error itself, as JSON in the text that Spark passes on: only there the error is
 still an object.
 """
 
@@ -31,12 +30,12 @@ class SparkUnavailableError(SparkError):
 
 
 class SparkJobTimeout(SparkError):
-    """A job gave nothing for so long that it was interrupted."""
+    """A job gave nothing before its time-out, and was interrupted."""
 
     transient = True
     hint = (
         "look at the cluster's pages whether the Connect server's application has executors; if it"
-        " gets none any more, start the server anew"
+        " gets none any more, start the server again"
     )
 
 
@@ -47,37 +46,35 @@ class SlowWorkerError(SparkError):
 
 
 class WorkerError(SparkError):
-    """Something failed in a Spark worker, which says itself whether it passes and what the way out
-    is.
-    """
+    """An error in a Spark worker, which reports itself whether it is transient, and its hint."""
 
 
 @contextmanager
 def report_to_client() -> Iterator[None]:
-    """In a worker: what goes wrong inside arrives at the client as a WorkerError."""
+    """Raise errors inside of the context, in a worker, so that the client gets a WorkerError."""
     try:
         yield
     except Exception as error:
-        told = ours(error)
+        reason = ours(error)
         text = json.dumps(
             {
-                "said": str(told)[:_MAX_ERROR_CHARS],
-                "transient": told.transient,
-                "hint": told.hint,
+                "said": str(reason)[:_MAX_ERROR_CHARS],
+                "transient": reason.transient,
+                "hint": reason.hint,
             }
         )
         raise WorkerError(_WORKER_ERROR_MARK + text) from error
 
 
 def parse_worker_error(text: str, where: str = "in a Spark worker") -> WorkerError | None:
-    """What a worker said, in the text of Spark's error; None if none said anything."""
+    """Parse a worker's report in the text of Spark's error; None if there is none."""
     at = text.rfind(_WORKER_ERROR_MARK)
     if at < 0:
         return None
     try:
-        said, _ = json.JSONDecoder().raw_decode(text, at + len(_WORKER_ERROR_MARK))
-        told = WorkerError(f"{said['said']} ({where})", transient=said["transient"])
-        told.hint = str(said["hint"])
+        report, _ = json.JSONDecoder().raw_decode(text, at + len(_WORKER_ERROR_MARK))
+        error = WorkerError(f"{report['said']} ({where})", transient=report["transient"])
+        error.hint = str(report["hint"])
     except (ValueError, KeyError):  # Spark has cut it off
         return None
-    return told
+    return error

@@ -22,8 +22,7 @@ _INLINE_BYTES = 32 * 2**20  # what is sent inside of a plan must fit into one me
 
 
 class TaskFrame:
-    """`function` maps record batches in `tasks` to record batches in `results`, in Spark's Python
-    workers.
+    """A function that maps record batches in `tasks` to others in `results`, in Spark's workers.
 
     Types are those that Spark has too. Rows are spread evenly over the tasks of the job, which are
     as many as there are cores, or rows.
@@ -45,7 +44,7 @@ class TaskFrame:
         )
 
     def of(self, tasks: pa.Table) -> DataFrame:
-        """The frame that maps these rows."""
+        """Return the frame that maps these rows."""
         table = tasks.cast(self._tasks)
         if table.nbytes > _INLINE_BYTES:
             frame = self._spark.createDataFrame(table)

@@ -14,7 +14,7 @@ from sluice.etl.spark.errors import SparkJobTimeout
 
 
 def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """The rows of `frame` as they come.
+    """Yield the rows of `frame` as they come.
 
     A job that lets `timeout_s` pass between two batches is interrupted. Raises SilentSparkError for
     such a one, and Spark's errors; see `sluice.etl.spark.errors.Judge`.
@@ -50,5 +50,5 @@ def stream(spark: Any, frame: Any, timeout_s: float) -> Iterator[pa.RecordBatch]
 
 
 def collect(spark: Any, frame: Any, timeout_s: float) -> pa.Table:
-    """All rows of `frame`, which has at least one; see `stream`."""
+    """Return all rows of `frame`, which has at least one; see `stream`."""
     return pa.Table.from_batches(list(stream(spark, frame, timeout_s)))

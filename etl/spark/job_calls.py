@@ -25,7 +25,7 @@ __all__ = ["JobCalls"]
 class JobCalls:
     """Calls on a Spark Connect server.
 
-    Connects at the first use, and anew after the connection was lost.
+    Connects at the first use, and again after the connection was lost.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class JobCalls:
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         timeout_s: float,
     ) -> None:
-        """`function` maps batches in TEXTS to batches in TEXTS."""
+        """Prepare calls of `function`, which maps batches in TEXTS to batches in TEXTS."""
         self._place = place
         self._function = function
         self._timeout_s = timeout_s
@@ -43,7 +43,7 @@ class JobCalls:
         self._errors = ErrorTranslator()
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
-        """What the function makes of the texts, in no order. Raises SparkError."""
+        """Return the function's results for the texts, in no order. Raises SparkError."""
         spark, frame = self._connected()
         try:
             with self._errors.translating():
@@ -57,7 +57,7 @@ class JobCalls:
         return [text for batch in found for text in batch.column(0).to_pylist()]
 
     def connect(self) -> None:
-        """Raises SparkUnavailableError after a minute without an answer."""
+        """Connect. Raises SparkUnavailableError after a minute without an answer."""
         self._connected()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class JobCalls:
             return self._connection
 
     def _drop(self, spark: Any) -> None:
-        """Close a connection, unless another thread has done so and connected anew."""
+        """Close a connection, unless another thread has done so and connected again."""
         with self._lock:
             if self._connection is not None and self._connection[0] is spark:
                 self._connection = None

@@ -1,8 +1,8 @@
-"""How the processes of a Spark cluster are started, from the pyspark that is installed: a
-standalone master, its workers, and a Spark Connect server on any master.
+"""Start the processes of a Spark cluster from the installed pyspark.
 
-Each is one process in the foreground, with all that it needs in its command line and environment:
-for a container, a systemd unit, or a test.
+They are a standalone master, its workers, and a Spark Connect server on any master. Each is one
+process in the foreground, with all that it needs in its command line and environment: for a
+container, a systemd unit, or a test.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ a core for minutes.
 
 
 _NO_REST = "-Dspark.master.rest.enabled=false"
-"""The REST port takes programs from any caller that reaches it, whatever `spark.authenticate` says.
-"""
+"""The REST port takes programs from any caller that reaches it, despite `spark.authenticate`."""
 SECRET_VARIABLE = "SPARK_AUTHENTICATE_SECRET"  # noqa: S105 (its name)
 """The secret that master, workers and drivers of a standalone cluster share; without it they trust
 every caller.
@@ -54,16 +53,19 @@ class LaunchCommand:
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where a process listens: what others reach it by, and its port."""
+    """A process's address: the host by which others reach it, and its port."""
 
     host: str
     port: int
     web_port: int = 0
-    """Of its pages; 0 for none in particular."""
+    """The port of its pages; 0 for any."""
 
 
 def spark_home() -> Path:
-    """The folder of the installed pyspark, which holds Spark's jars. Raises SparkMissingError."""
+    """Return the folder of the installed pyspark, which holds Spark's jars.
+
+    Raises SparkMissingError.
+    """
     spec = find_spec("pyspark")
     if spec is None or not spec.origin:
         raise SparkMissingError("pyspark is not installed")
@@ -75,7 +77,7 @@ def spark_home() -> Path:
 
 
 def build_master_command(listening: ListenAddress, recovery: Path | None = None) -> LaunchCommand:
-    """A standalone master.
+    """Return the command of a standalone master.
 
     With a folder for `recovery` it knows its workers and applications after a restart; without one
     a restarted master gives a running Connect server no executors any more. Raises
@@ -101,7 +103,7 @@ def build_master_command(listening: ListenAddress, recovery: Path | None = None)
 
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
-    """What a worker offers.
+    """The resources that a worker offers.
 
     `folder`: for what its executors leave on disk, logs and shuffled rows.
     """
@@ -114,7 +116,7 @@ class WorkerResources:
 def build_worker_command(
     listening: ListenAddress, master_url: str, room: WorkerResources
 ) -> LaunchCommand:
-    """A standalone worker of the master at `master_url` (``spark://host:port``).
+    """Return the command of a standalone worker of the master at `master_url` (``spark://host:port``).
 
     Raises SparkMissingError.
     """
@@ -149,8 +151,9 @@ def build_worker_command(
 
 @dataclass(frozen=True, slots=True)
 class ConnectServer:
-    """A Spark Connect server: the driver of one application on `build_master_command`, for all of
-    Sluice's sessions.
+    """A Spark Connect server: the driver of one application for all of Sluice's sessions.
+
+    It runs on the master of `build_master_command`.
     """
 
     listening: ListenAddress
@@ -163,16 +166,16 @@ class ConnectServer:
     ``python3`` elsewhere.
     """
     java_options: str = ""
-    """For its JVM and those of its executors, on top of those that Sluice needs."""
+    """Options for its JVM and those of its executors, on top of those that Sluice needs."""
 
     @property
     def is_local(self) -> bool:
-        """Whether its workers are processes of this machine."""
+        """Return whether its workers are processes of this machine."""
         return self.master.startswith("local")
 
     @property
     def settings(self) -> dict[str, str]:
-        """All settings that it is started with."""
+        """Return all settings that it is started with."""
         java = f"{_FEW_THREADS} {self.java_options}".rstrip()
         found = {
             "spark.master": self.master,
@@ -191,7 +194,7 @@ class ConnectServer:
         return found | dict(self.conf)
 
     def command(self) -> LaunchCommand:
-        """Raises SparkMissingError."""
+        """Return the command that starts it. Raises SparkMissingError."""
         home = spark_home()
         python = self.python or (sys.executable if self.is_local else "python3")
         return LaunchCommand(
@@ -217,12 +220,11 @@ class ConnectServer:
 
 
 def with_authentication(command: LaunchCommand, secret: str) -> LaunchCommand:
-    """Return the command of a master, worker or driver that takes part with `secret` only, and
-    encrypts what it sends.
+    """Return the command of a master, worker or driver that takes part with `secret` only.
 
-    No argument shows the secret: daemons have it in a variable, which Spark itself hands to
-    executors, and the driver, which accepts no variable, in a file without a name. Source: Spark's
-    SecurityManager, "Security" in its documents.
+    It encrypts what it sends. No argument shows the secret: daemons have it in a variable, which
+    Spark itself passes to executors, and the driver, which accepts no variable, in a file without a
+    name. Source: Spark's SecurityManager, "Security" in its documents.
     """
     options = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
     if "spark-submit" not in command.argv[1]:

@@ -1,12 +1,11 @@
-"""A standing worker: one long Spark job whose task serves the process that began it, call after
-call.
+"""A persistent worker: one long Spark job that serves the process that began it, call after call.
 
 A Spark job costs 40 to 90 ms and as much CPU, however little it does: planning, scheduling, handing
-batches from process to process. Small windows come many times a second. So the job is begun once:
-its task, in one of Spark's Python workers, connects back to a socket of this process, and maps what
-it is sent by the very function that jobs of their own map it by. It has one of Spark's cores for as
-long as it stands, so it ends soon (`_MAX_LIFETIME_S`) and another one follows: whoever waits for a
-core gets it between the two.
+batches from process to process. Small windows come many times a second. So the job is begun once.
+Its task, in one of Spark's Python workers, connects back to a socket of this process, and maps the
+batches it receives by the same function as jobs of their own do. It has one of Spark's cores while
+it lives, so it ends soon (`_MAX_LIFETIME_S`) and another one follows: a job that waits for a core
+gets it between the two.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ _HANDSHAKE_TIMEOUT_S = 2.0
 _SHUTDOWN_TIMEOUT_S = 2.0
 _RETRY_INTERVAL_S = 60.0
 _MAX_LIFETIME_S = 60.0
-# a worker says every few seconds that it is at work; one that doesn't stands still
+# a worker sends a heartbeat every few seconds; one that doesn't stands still
 _HEARTBEAT_TIMEOUT_S = 30.0
 _NO_THREAD = "can't start new thread"
 _numbers = itertools.count(1)
 
 
 class PersistentWorker:
-    """At most one at a time. One thread calls; others may release."""
+    """At most one persistent worker at a time. One thread calls; others may release."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class PersistentWorker:
         self._is_released = False
 
     def is_ready(self, stands_s: float | None = None) -> bool:
-        """Whether a worker stands by.
+        """Return whether a worker stands by.
 
         Begins one if none does, or it has stood for `stands_s`, and waits until it has come. False
         if none comes: then it is not tried again for a while. Raises SparkUnavailableError where
@@ -96,10 +95,10 @@ class PersistentWorker:
         return self._line is not None
 
     def call(self, tasks: pa.Table, timeout_s: float) -> Iterator[pa.RecordBatch]:
-        """What the function makes of these rows, as it comes; the worker must be ready.
+        """Yield the function's results for these rows, as they come; the worker must be ready.
 
         Raises SparkError where the worker is gone, SlowWorkerError where it stands still for half a
-        minute or makes nothing for `timeout_s`, and what failed in it as Spark would.
+        minute or gives nothing for `timeout_s`, and what failed in it as Spark would.
         """
         line, over = self._line, False
         try:
@@ -137,7 +136,7 @@ class PersistentWorker:
             line.close()
 
     def _start_worker(self) -> WorkerConnection | None:
-        """A worker's line.
+        """Return the connection to a worker.
 
         Where this machine has no socket, address or thread for it none comes, as if Spark had no
         core.
@@ -198,9 +197,9 @@ class PersistentWorker:
         return None
 
     def _cancel_stalled(self) -> None:
-        """A worker that stands still doesn't see that it was let go.
+        """Cancel the jobs of workers that stand still, and so don't see that they were released.
 
-        Spark kills it, and has its core back.
+        Spark kills such a worker, and has its core back.
         """
         self._jobs = [job for job in self._jobs if not job.is_over]
         for job in self._jobs:
@@ -225,7 +224,7 @@ class _WorkerJob:
         return self.over.is_set()
 
     def cancel(self) -> None:
-        """The worker isn't wanted any longer."""
+        """Interrupt the job, as its worker is no longer needed."""
         if not self.is_over:
             with contextlib.suppress(Exception):
                 self._spark.interruptTag(self._tag)
@@ -238,18 +237,19 @@ class _WorkerJob:
                 self._frame._plan.to_proto(client), self._frame._plan.observations
             ):
                 pass
-        except Exception as error:  # whoever calls finds that nobody is there
-            told = parse_worker_error(str(error))
+        except Exception as error:  # the next caller finds no worker
+            report = parse_worker_error(str(error))
             self.failure = (
-                str(told or error).splitlines()[0][:300] if str(error) else type(error).__name__
+                str(report or error).splitlines()[0][:300] if str(error) else type(error).__name__
             )
         finally:
             self.over.set()
 
 
 def local_address_towards(remote: str) -> str:
-    """The address of this host by which the host of a Spark Connect server (``sc://host:port``)
-    finds it.
+    """Return the address of this host by which a Spark Connect server's host finds it.
+
+    `remote`: ``sc://host:port``.
     """
     at = urlsplit(remote)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
@@ -261,9 +261,9 @@ def local_address_towards(remote: str) -> str:
 
 
 def _next_message(line: WorkerConnection, timeout_s: float) -> tuple[bytes, bytearray]:
-    """The worker's next word but that it is at work.
+    """Return the worker's next message, ignoring heartbeats.
 
-    Raises TimeoutError if that is all for so long.
+    Raises TimeoutError if only heartbeats arrive for `timeout_s`.
     """
     asked = time.monotonic()
     while True:
@@ -275,7 +275,7 @@ def _next_message(line: WorkerConnection, timeout_s: float) -> tuple[bytes, byte
 
 
 def _authenticate(connection: socket.socket, key: bytes) -> WorkerConnection | None:
-    """The line to the worker; None if it was somebody else."""
+    """Return the connection to the worker; None if another process connected."""
     line = WorkerConnection(connection, _HANDSHAKE_TIMEOUT_S)
     try:
         line.prove(key, b"caller", b"worker")

@@ -1,5 +1,6 @@
-"""The worker's side of `sluice.etl.spark.persistent_worker`: a task that serves the process which
-began it, until that hangs up.
+"""The worker's side of `sluice.etl.spark.persistent_worker`.
+
+It is a task that serves the process that began it, until that closes the connection.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sluice.etl.spark.worker_tuning import TEXTS, freeze_gc
 __all__ = ["IDLE_TIMEOUT_S", "ServeCalls"]
 
 IDLE_TIMEOUT_S = 75.0
-"""A worker that isn't asked anything for so long ends, and gives its core back."""
+"""A worker without a call for this time ends, and gives its core back."""
 _CONNECT_TIMEOUT_S = 5.0
 _HEARTBEAT_INTERVAL_S = 5.0
 # by a caller that is busy downstream: an index of a large table takes its time
@@ -29,9 +30,11 @@ _DELIVERY_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ServeCalls:
-    """Runs in one of Spark's Python workers: connects to the process at `host` and `port`, which
-    knows the key, and maps by `function` the batches that come from there. It ends when that
-    process hangs up, is gone, or has been silent for IDLE_S.
+    """Serves calls in one of Spark's Python workers.
+
+    It connects to the process at `host` and `port`, which knows the key, and maps by `function` the
+    batches that come from there. It ends when that process closes the connection, is gone, or has
+    been silent for IDLE_TIMEOUT_S.
     """
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -68,9 +71,9 @@ class ServeCalls:
                     line.send(answer, content)
 
     def _answers(self, data: bytearray) -> Iterator[tuple[bytes, memoryview | bytes]]:
-        """What a call's batch becomes.
+        """Yield the messages that answer a call's batch.
 
-        The function's OSError is told like any other: only the line's own end it.
+        The function's OSError is reported like any other: only the connection's own end it.
         """
         try:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), self.tasks)
@@ -85,8 +88,9 @@ class ServeCalls:
 
 
 class _Heartbeat:
-    """A thread that tells the caller of a long call every few seconds that the worker is at it: one
-    that stands still doesn't.
+    """A thread that sends heartbeats to the caller of a long call, every few seconds.
+
+    A worker that stands still sends none.
     """
 
     def __init__(self, line: WorkerConnection) -> None:

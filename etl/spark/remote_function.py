@@ -1,5 +1,6 @@
-"""A function in Spark's Python workers, called again and again: calls go to standing workers, one
-or several, and are jobs where none comes.
+"""A function in Spark's Python workers, called again and again.
+
+Calls go to persistent workers, one or several, and are jobs where no worker comes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from sluice.etl.spark.worker_pool import NoWorkerAvailable, WorkerPool
 __all__ = ["RemoteFunction"]
 
 _JOB_FALLBACK_S = 60.0
-"""How long calls are jobs after a standing worker was too slow: a job may take its time, a worker
-says each second that it is at work.
+"""How long calls are jobs after a persistent worker was too slow.
+
+A job may take its time, a worker sends a heartbeat each second.
 """
 
 
@@ -52,17 +54,17 @@ class RemoteFunction:
         self._pool = WorkerPool(lambda: PersistentWorker(spark, server, function, schemas))
         self._lock = threading.Lock()
         self._fallback_until = 0.0
-        """By the monotonic clock: until then all calls are jobs."""
+        """Until this time (monotonic clock, s) all calls are jobs."""
 
     def __call__(
         self, tasks: pa.Table, timeout_s: float, *, alone: bool
     ) -> Iterator[pa.RecordBatch]:
-        """What the function makes of these rows, as it comes.
+        """Yield the function's results for these rows, as they come.
 
-        `alone`: one worker sees to all of them, one call at a time; otherwise rows are worked on
-        side by side. After `timeout_s` without a word the call is given up. Raises SparkError,
-        which a WorkerError is too, a SparkUnavailableError: the server was away before anybody had
-        begun, and a SlowWorkerError: the same call is a job next time.
+        `alone`: one worker takes all of them, one call at a time; otherwise rows are mapped side by
+        side. After `timeout_s` without a message the call is given up. Raises SparkError, which a
+        WorkerError is too; SparkUnavailableError: the server was away before any worker had begun;
+        SlowWorkerError: the same call is a job next time.
         """
         with self._errors.translating():
             try:
@@ -87,13 +89,14 @@ class RemoteFunction:
             yield from stream(self._spark, self._frame.of(tasks), timeout_s)
 
     def warm_up(self) -> None:
-        """Have the worker come that sees to calls `alone`, if one does: it starts Python, and loads
-        what it needs.
+        """Start the worker for calls `alone`, if one can start.
+
+        It starts Python, and loads what it needs.
         """
         with self._lock:
             self._standing.is_ready()
 
     def release(self) -> None:
-        """Give the standing workers' cores back, whoever may be calling."""
+        """Give the persistent workers' cores back, also during calls."""
         self._standing.release()
         self._pool.release()

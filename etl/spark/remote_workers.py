@@ -23,28 +23,28 @@ _HERE = "here"
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequirements:
-    """What the workers behind a Spark Connect server need of a client on this machine."""
+    """The requirements of workers behind a Spark Connect server, for a client on this machine."""
 
     server: Spark
     master: str
-    """The server's, as it says itself: ``local[*]``, ``spark://host:7077``, ``yarn``, …"""
+    """The server's master, as it reports it: ``local[*]``, ``spark://host:7077``, ``yarn``, etc."""
 
     @property
     def is_local(self) -> bool:
-        """Whether the workers are processes of this machine, which see what this process sees."""
+        """Return whether the workers are processes of this machine, with this process's files."""
         is_local = self.master == "local" or self.master.startswith("local[")
         return is_local and self.server.is_on_this_machine
 
     @property
     def sends_package(self) -> bool:
-        """Whether Sluice is sent to them."""
+        """Return whether Sluice is sent to them."""
         return self.server.package == "always" or (
             self.server.package == "auto" and not self.is_local
         )
 
     @property
     def mark(self) -> str:
-        """What a session is that was made ready: one with another mark isn't, for this client."""
+        """Return the mark of a session that is ready for this client; others have another mark."""
         if self.is_local and not self.sends_package and not self.server.environment:
             return _HERE
         words = [fingerprint(), "sent" if self.sends_package else "there"]
@@ -54,14 +54,14 @@ class WorkerRequirements:
 
     @property
     def confs(self) -> dict[str, str]:
-        """Settings of Spark's that a session needs."""
+        """Return settings of Spark's that a session needs."""
         python = self.server.python
         if not python and self.server.environment:
             python = f"{_ENVIRONMENT}/bin/python"
         return {"spark.sql.execution.pyspark.python": python} if python else {}
 
     def check_places(self, urls: Sequence[str]) -> None:
-        """Raises SettingsError for a folder that the workers don't see."""
+        """Check that the workers see all folders among `urls`. Raises SettingsError."""
         if self.is_local or self.server.shared_files:
             return
         for url in urls:
@@ -69,13 +69,13 @@ class WorkerRequirements:
                 raise SettingsError(
                     f"{url}: {folder} is a folder of this machine, and Spark's workers run"
                     f" elsewhere (the master of {self.server.remote} is"
-                    f" {self.master or 'unknown'}): nobody would find here what they write. Use an"
+                    f" {self.master or 'unknown'}): what they write would be missing here. Use an"
                     " object store (s3://, gs://, az://), or, if every worker mounts this very"
-                    " folder at the same path, say so: [spark] shared-files = true"
+                    " folder at the same path, set [spark] shared-files = true"
                 )
 
     def send(self, spark: Any) -> None:
-        """What has to be sent, once a session. Raises SettingsError, Spark's errors."""
+        """Send what the workers need, once a session. Raises SettingsError, Spark's errors."""
         if self.server.environment:
             _add(spark, f"{_environment(self.server.environment)}#{_ENVIRONMENT}", archive=True)
         if not self.sends_package:
@@ -91,13 +91,14 @@ class WorkerRequirements:
                     sys.path.remove(str(path))
 
     def note(self, spark: Any) -> None:
-        """For `wrap_for_workers`: how a session's workers are met."""
+        """Record for `wrap_for_workers` how a session's workers get Sluice."""
         spark.sluice_workers_are_here = self.mark == _HERE
 
 
 def wrap_for_workers(spark: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A job's function as it is given to Spark in a session of `sluice.etl.spark.session`: workers
-    that run elsewhere look first whether they fit.
+    """Wrap a job's function for Spark, in a session of `sluice.etl.spark.session`.
+
+    Workers that run elsewhere first check their versions.
     """
     function = with_credentials(function)
     return function if spark.sluice_workers_are_here else VersionChecked.wrap(function)

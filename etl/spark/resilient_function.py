@@ -1,8 +1,8 @@
-"""A function in Spark's workers whose session may be lost: while the server is away, small calls
-are mapped in this process, by the very function.
+"""A function in Spark's workers that survives the loss of its session.
 
-A Spark Connect server that was killed is there again after ten seconds and more, and its first
-Python worker some seconds later. A small window needs neither: it is some milliseconds of work.
+While the server is away, small calls are mapped in this process, by the same function. A Spark
+Connect server that was killed is there again after ten seconds and more, and its first Python
+worker some seconds later. A small window needs neither: it is some milliseconds of work.
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ __all__ = ["LOCAL_FALLBACK_BYTES", "ResilientFunction"]
 log = logging.getLogger("sluice.spark")
 
 LOCAL_FALLBACK_BYTES = 2**20
-"""What a call may have to do, in bytes of payloads or parts, to be mapped in this process: 20 ms of
-work.
-"""
+"""The largest call that is mapped in this process, in bytes of payloads or parts: 20 ms of work."""
 _CONNECT_TIMEOUT_S = 10.0
 _IDLE_TIMEOUT_S = 60.0
-"""Nobody asks for a session that wasn't wanted for so long."""
+"""Stop reconnecting after this long without a caller."""
 _CLOSE_TIMEOUT_S = 1.0
 _POLL_INTERVAL_S = 0.1
 
@@ -49,7 +47,7 @@ def _nothing() -> None:
 
 
 class ResilientFunction:
-    """Threads may call at once. It may be used again after `close`, and connects anew then."""
+    """A function that threads may call at once. After `close` it connects again at its next use."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class ResilientFunction:
         function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
         schemas: tuple[pa.Schema, pa.Schema],
     ) -> None:
-        """`function` maps batches in the first of the schemas to batches in the second.
+        """Prepare calls of `function`, which maps batches in the first schema to the second.
 
         Nothing is connected yet.
         """
@@ -74,13 +72,13 @@ class ResilientFunction:
         self._check: Callable[[], None] = _nothing
 
     def connect(self, timeout_s: float, check: Callable[[], None] = _nothing) -> None:
-        """Have a session.
+        """Connect to a session.
 
-        Where the server takes connections the first one is waited for, up to `timeout_s`; where
-        that fails, and where one was lost, one is asked for behind the caller's back, and its
-        worker stands by before it is used. `check` is called before each attempt, which breaks off
-        what others have under way in the same role; what it raises ends the asking, and the next
-        call raises it, unless that comes with another `check`.
+        Where the server takes connections the first one is waited for, up to `timeout_s`. Where
+        that fails, and where a session was lost, a thread connects in the background, and its
+        worker is ready before it is used. `check` is called before each attempt, which breaks off
+        what others have under way in the same role. An error of `check` ends the connecting, and
+        the next call raises it, unless that comes with another `check`.
 
         Raises SparkUnavailableError, SettingsError, and what `check` raises.
         """
@@ -111,9 +109,9 @@ class ResilientFunction:
     def __call__(
         self, tasks: pa.Table, timeout_s: float, *, alone: bool, is_small: bool
     ) -> Iterator[pa.RecordBatch]:
-        """As a SparkFunction's call; after `connect`.
+        """Call the function as RemoteFunction does, after `connect`.
 
-        `is_small`: what is asked for is at most SMALL_BYTES, and is mapped in this process while
+        `is_small`: the call is at most LOCAL_FALLBACK_BYTES, and is mapped in this process while
         the server is away. Where only its worker has died another one is waited for: the call may
         be what killed it. Raises SparkError, also where a session is missing that is needed.
         """
@@ -164,7 +162,7 @@ class ResilientFunction:
         return self._connected(timeout_s)
 
     def _on_session_lost(self, function: RemoteFunction) -> None:
-        """Of several callers that meet the loss the first one sees to it."""
+        """Reconnect after the loss of a session; only the first caller that meets it does."""
         with self._changed:
             if self._function is not function:
                 return
@@ -176,7 +174,7 @@ class ResilientFunction:
         return _Reconnector(self._connected_at_once, self._take, self._check)
 
     def _take(self, asking: _Reconnector, spark: Any, function: RemoteFunction) -> bool:
-        """Whether what was asked for is still wanted."""
+        """Return whether what was asked for is still wanted."""
         with self._changed:
             if self._asking is not asking:
                 return False
@@ -185,7 +183,7 @@ class ResilientFunction:
             return True
 
     def _wait_for_session(self, timeout_s: float, *, or_away: bool) -> RemoteFunction | None:
-        """The function once there is one. `or_away`: None where the server is found away."""
+        """Return the function once there is one. `or_away`: None where the server is found away."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._changed:
@@ -225,10 +223,12 @@ class ResilientFunction:
                     )
             except Exception as error:
                 if (
-                    told := parse_worker_error(str(error), "in this process, as Spark is away")
+                    worker_error := parse_worker_error(
+                        str(error), "in this process, as Spark is away"
+                    )
                 ) is None:
                     raise
-                raise told from error
+                raise worker_error from error
 
 
 class _Reconnector:
@@ -247,30 +247,30 @@ class _Reconnector:
         self._wanted_at = time.monotonic()
         self._connecting: RemoteFunction | None = None
         self.failure: SluiceError | None = None
-        """Of the last attempt."""
+        """Failure of the last attempt."""
         self._thread = threading.Thread(target=self._run, name="spark-session", daemon=True)
         self._thread.start()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has given up, or nobody wanted a session any longer."""
+        """Return whether it has given up, or timed out without a caller."""
         return not self._thread.is_alive()
 
     def extend(self) -> None:
-        """Somebody could use it now. Raises what ended it, if that doesn't pass."""
+        """Record demand for a session. Re-raises the last error if it is permanent."""
         self._wanted_at = time.monotonic()
         if self.failure is not None and not self.failure.transient:
             raise self.failure
 
     def end(self) -> None:
-        """It isn't wanted any longer. What is under way ends by itself."""
+        """Stop reconnecting and wait. An attempt under way ends by itself."""
         self.leave()
         if (coming := self._connecting) is not None:
             coming.release()
         self._thread.join(_CLOSE_TIMEOUT_S)
 
     def leave(self) -> None:
-        """As `end`, at once."""
+        """Stop reconnecting without waiting."""
         self._stopped.set()
 
     def _run(self) -> None:

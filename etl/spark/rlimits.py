@@ -1,4 +1,4 @@
-"""How many files a process may have open."""
+"""The limit on open files of a process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ __all__ = ["raise_nofile_limit"]
 
 
 def raise_nofile_limit() -> None:
-    """As many as the system bears: shells often allow 1,024, and there is a file a table where many
-    tables are written at a time.
+    """Raise the limit on open files to the hard limit.
+
+    Shells often allow 1,024, and there is a file a table where many tables are written at a time.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

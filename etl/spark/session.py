@@ -1,9 +1,9 @@
 """Sessions on the warm Spark Connect server.
 
-A session id is derived from a name, so that every run of the same role on the same relay log comes
-back to the session of the run before, whose Python workers are warm (a new session costs 3 s, this
-0.5 s). Whatever a killed predecessor left running in it is interrupted first. Sessions are never
-stopped from here: the server drops them when nobody has used them for a while.
+A session id is derived from a name, so every run of the same role on the same relay log comes back
+to the session of the run before, with warm Python workers (a new session costs 3 s, this 0.5 s).
+Whatever a killed predecessor left running in it is interrupted first. Sessions are never stopped
+from here: the server drops those that are idle for a while.
 
 Workers of a cluster get Sluice over the session, once: see `sluice.etl.spark.shipping`. Another
 version of it has another session, as what a Python process has imported stays.
@@ -35,7 +35,7 @@ from sluice.etl.spark.errors import SparkUnavailableError
 from sluice.etl.spark.remote_workers import WorkerRequirements
 from sluice.etl.spark.session_target import SessionTarget
 
-# The error that comes of it says it, too.
+# The error that comes of it has it, too.
 warnings.filterwarnings("ignore", message=r".*RETRIES_EXCEEDED", category=UserWarning)
 
 _NAMESPACE = uuid.UUID("5b0f8c1e-6c6e-4f53-9f0e-3d1f7a1f0c55")
@@ -53,7 +53,7 @@ _CONFS = {
 }
 _MAX_GENERATIONS = 1_000
 _PORT = 15002
-"""Where the URL has none, as pyspark has it."""
+"""The port of a URL without one, as in pyspark."""
 _REACH_TIMEOUT_S = 3.0
 _MARK = "spark.sluice.attached"
 
@@ -63,7 +63,7 @@ class _OtherVersionInstalled(Signal):
 
 
 def session_id(session_name: str, generation: int = 0) -> str:
-    """The session id for a name.
+    """Return the session id for a name.
 
     Later generations are for when the server has closed the earlier ones.
     """
@@ -85,8 +85,8 @@ def attach(
     Its workers read and write at `places`, URLs.
 
     Jobs left in it are interrupted. Waits up to `timeout_s` for a server that is starting. Raises
-    SparkUnavailableError; SettingsError where the server can't be asked as the settings say, was
-    started with others, or its workers don't see a folder among `places`.
+    SparkUnavailableError; SettingsError where the settings can't reach the server, where it was
+    started with others, or where its workers don't see a folder among `places`.
     """
     deadline = time.monotonic() + timeout_s
     wait_s = 0.1
@@ -112,8 +112,9 @@ def attach(
 
 
 def check_reachable(server: Spark) -> None:
-    """Raises SparkUnavailableError where nobody takes connections at the server's address: much
-    sooner than `attach` gives up.
+    """Check that the server takes connections, much sooner than `attach` gives up.
+
+    Raises SparkUnavailableError.
     """
     address = urlsplit(server.remote)
     try:
@@ -122,7 +123,7 @@ def check_reachable(server: Spark) -> None:
         ).close()
     except OSError as error:
         raise SparkUnavailableError(
-            f"nobody takes connections at {server.remote}: {error}; is it running?"
+            f"no server takes connections at {server.remote}: {error}; is it running?"
         ) from error
 
 

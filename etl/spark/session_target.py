@@ -1,4 +1,4 @@
-"""Where a job runs, and what it works on."""
+"""The session of a job, and the relay log or archive that it works on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ class SessionTarget(NamedTuple):
 
     server: Spark
     role: str
-    """Whose session it is: "land", "apply". Two processes of one role would end each other's jobs.
+    """The role of the session: "land", "apply".
+
+    Two processes of a role would end each other's jobs.
     """
     url: str
-    """Of the relay log, or the archive, that it works on: another one has another session."""
+    """URL of the relay log, or the archive, that it works on: another one has another session."""
     also: tuple[str, ...] = ()
     """Other URLs at which its workers read or write."""

@@ -1,7 +1,7 @@
-"""Sluice for Spark's workers: an archive that they import from, so that they need neither an
-installation of it nor a disk that they share with whoever sends it.
+"""Build the archive of Sluice's modules that Spark's workers import from.
 
-It holds the packages that a job's function may import, and nothing that is compiled for a machine:
+With it they need neither an installation of Sluice nor a disk that they share with the client. It
+holds the packages that a job's function may import, and nothing that is compiled for a machine:
 what they need from others (pyarrow, numpy, protobuf, …) is on the workers already, or comes as
 ``[spark] environment``.
 """
@@ -19,16 +19,14 @@ from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 
 PACKAGES = ("errors.py", "etl", "relay", "tidb")
-"""What of the package `sluice` workers get."""
+"""The parts of the package `sluice` that workers get."""
 _DATE = (2020, 1, 1, 0, 0, 0)  # the same content gives the same archive
 _HASH_CHARS = 16
 
 
 @functools.cache
 def fingerprint() -> str:
-    """What tells one version of Sluice's sources from another, as they are imported in this
-    process.
-    """
+    """Return a hash of Sluice's sources, as they are imported in this process."""
     found = hashlib.sha256()
     for name, source in module_sources():
         found.update(f"{name} {len(source)}\n".encode())
@@ -38,7 +36,7 @@ def fingerprint() -> str:
 
 @functools.cache
 def module_sources() -> tuple[tuple[str, bytes], ...]:
-    """The modules by their path below the packages' folder, in order.
+    """Return the modules by their path below the packages' folder, in order.
 
     As they were when this process asked first, so that an upgrade meanwhile doesn't mix two
     versions.
@@ -60,10 +58,10 @@ def _below(path: str, entry: Traversable) -> Iterator[tuple[str, bytes]]:
 
 
 def build_zip() -> bytes:
-    """The modules as a zip archive that Python imports from, about 1 MB.
+    """Return the modules as a zip archive that Python imports from, about 1 MB.
 
-    They are compiled, too: from a zip archive each worker process would compile them anew. A worker
-    with another Python takes the sources.
+    They are compiled, too: from a zip archive each worker process would compile them again. A
+    worker with another Python takes the sources.
     """
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as file:
@@ -76,7 +74,7 @@ def build_zip() -> bytes:
 
 
 def _compiled(name: str, source: bytes) -> bytes:
-    """A .pyc that isn't compared with its source (PEP 552)."""
+    """Return a .pyc that isn't compared with its source (PEP 552)."""
     code = compile(source, f"<sluice>/{name}", "exec", dont_inherit=True)
     unchecked = (1).to_bytes(4, "little")
     return (

@@ -1,8 +1,8 @@
-"""Credentials for object stores that Spark's workers can't have by themselves travel inside of the
-function they run.
+"""Send credentials for object stores to Spark's workers, inside of the function they run.
 
-So they are on the Spark Connect channel, with what TLS that has, and in the workers' memory; no
-setting of Spark's, no plan and no page shows them, nor does the event log.
+It is for those that workers can't have by themselves. So they are on the Spark Connect channel,
+with what TLS that has, and in the workers' memory; no setting of Spark's, no plan and no page shows
+them, nor does the event log.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class _StaticCredentials:
 def with_credentials(
     function: Callable[[Iterator[Any]], Iterator[Any]],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function of record batches as Spark's workers are to run it: with the credentials of this
-    process, if it was given any. Raises what asking for them raises.
+    """Wrap a function of record batches for Spark's workers with this process's credentials.
+
+    Without any, the function stays as it is. Raises what the credentials' provider raises.
     """
     found = known_credentials()
     return _WithCredentials(function, found) if found else function

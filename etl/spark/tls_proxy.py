@@ -1,7 +1,6 @@
-"""TLS before a Spark Connect server, which speaks none: who comes over TLS is handed on to a port
-of this machine.
+"""TLS before a Spark Connect server, which has none: passes connections on to a local port.
 
-The certificate is the files' of the moment: one that is renewed counts from the next connection on.
+The certificate is read from the files: one that is renewed counts from the next connection on.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class Certificates:
     client_ca: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For handshakes, each with what is in the files then.
+        """Return a context for handshakes, each with the files' content at its time.
 
-        While that doesn't fit, with what was before. Raises CertificateError.
+        If that is unusable, with the content before. Raises CertificateError.
         """
         outer = now = self._load()
         seen = self._stamps()
@@ -92,8 +91,10 @@ class Certificates:
 
 
 def serve(command: LaunchCommand, port: int, certificates: Certificates, inner_port: int) -> int:
-    """Run a server that listens at `inner_port` of 127.0.0.1, and speak TLS for it at `port` until
-    it ends, which SIGTERM and SIGINT tell it to: its exit code. Raises CertificateError, OSError.
+    """Run a server that listens at `inner_port` of 127.0.0.1, with TLS before it at `port`.
+
+    It runs until the server ends, which SIGTERM and SIGINT cause; returns the server's exit code.
+    Raises CertificateError, OSError.
     """
     return asyncio.run(_serve(command, port, certificates.context(), inner_port))
 
@@ -123,7 +124,7 @@ async def splice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, por
     """Both ways between a connection and `port` of 127.0.0.1, until either of them ends."""
     try:
         inner_reader, inner_writer = await asyncio.open_connection(_LOOPBACK, port)
-    except OSError:  # it is starting: who asks tries again
+    except OSError:  # it is starting: the client tries again
         writer.close()
         return
     ways = [

@@ -1,8 +1,7 @@
-"""Whether a worker fits: the same Python, pyspark and Sluice as on the client, and what Sluice
-needs beside them.
+"""Check that a worker has the client's Python, pyspark and Sluice, and Sluice's dependencies.
 
-It is looked at in each worker process once, before anything of the job is imported, so that the
-error says what is wrong and where, and isn't an ImportError somewhere.
+The check runs once in each worker process, before anything of the job is imported, so the error
+names the host and the difference, and isn't an ImportError somewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SAME_MAJOR = ("pyarrow", "protobuf", "numpy")
 _REQUIRED_PACKAGES = ("google-crc32c", "grpcio", "obstore", "pymysql", "zstandard")
 
 Versions = Mapping[str, str]
-"""By name; "" for what isn't there."""
+"""Versions by name; "" for what isn't installed."""
 
 
 class WorkerVersionMismatch(RequestError):
@@ -40,7 +39,7 @@ class WorkerVersionMismatch(RequestError):
 
 
 def versions() -> dict[str, str]:
-    """Of this process."""
+    """Return this process's versions."""
     found = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}"}
     for name in (*_SAME_VERSION, *_SAME_MAJOR, *_REQUIRED_PACKAGES):
         try:
@@ -61,7 +60,7 @@ def _pyspark() -> str:
 
 
 def mismatches(here: Versions, wanted: Versions) -> list[str]:
-    """What doesn't fit, each in a few words: `here` is the worker's, `wanted` the client's."""
+    """Describe the differences in a few words: `here` is the worker's, `wanted` the client's."""
     return [
         f"{name} {here[name]} in place of {want}" if here.get(name) else f"no {name}"
         for name, want in wanted.items()
@@ -78,11 +77,11 @@ def _version_fits(name: str, here: str, want: str) -> bool:
 
 
 _checked_versions: set[tuple[tuple[str, str], ...]] = set()
-"""What this worker process was found to fit."""
+"""The clients' versions that this worker process was found to fit."""
 
 
 def check(wanted: Versions) -> None:
-    """Raises UnfitWorkerError."""
+    """Check this worker's versions. Raises WorkerVersionMismatch."""
     key = tuple(wanted.items())
     if key in _checked_versions:
         return
@@ -95,16 +94,14 @@ def check(wanted: Versions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VersionChecked:
-    """A job's function, still pickled: a worker that doesn't fit says so before it imports anything
-    of it.
-    """
+    """A job's function, still pickled: a wrong worker raises before it imports anything of it."""
 
     wanted: dict[str, str]
     function: bytes
 
     @classmethod
     def wrap(cls, function: Callable[..., Any]) -> VersionChecked:
-        """For workers like this process."""
+        """Wrap a function for workers like this process."""
         from pyspark import cloudpickle
 
         return cls(versions(), cloudpickle.dumps(function))

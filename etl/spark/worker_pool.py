@@ -1,10 +1,10 @@
-"""Several standing workers at once: the rows of large calls are shared out among them, so that a
-backlog needs no Spark job for each window.
+"""Several persistent workers that share the rows of large calls.
 
-Each member is a task of one pool of threads and, while there is something to do, a standing worker
-(`sluice.etl.spark.persistent_worker`). It takes a row once its worker is ready, so no row waits for
-a worker that finds no free core. Members let their workers go soon after nothing waits any longer,
-and after `_MAX_LIFETIME_S` at the latest: whoever else wants a core gets it then.
+So a backlog needs no Spark job for each window. Each member is a task of one pool of threads and,
+while there is something to do, a persistent worker (`sluice.etl.spark.persistent_worker`). It takes
+a row once its worker is ready, so no row waits for a worker that finds no free core. Members
+release their workers soon after the last row, and after `_MAX_LIFETIME_S` at the latest: another
+job that waits for a core gets it then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _PendingRow:
         self.result: Future[list[pa.RecordBatch]] = Future()
 
     def run_on(self, worker: PersistentWorker) -> None:
-        """Have a worker that is ready see to it."""
+        """Run the row on a worker that is ready."""
         if not self.result.set_running_or_notify_cancel():
             return
         try:
@@ -55,7 +55,7 @@ class WorkerPool:
     """Threads may call at once."""
 
     def __init__(self, make: Callable[[], PersistentWorker]) -> None:
-        """`make`: a worker that nobody else calls."""
+        """`make`: returns a worker that has no other caller."""
         self._make = make
         self._pool = _thread_pool()
         self._changed = threading.Condition()
@@ -64,20 +64,17 @@ class WorkerPool:
         """All there ever were; each remembers when none came."""
         self._active: set[PersistentWorker] = set()
         self._starting: set[PersistentWorker] = set()
-        """Of those at work the one that isn't ready yet: where there is no core for it there is
-        none for another.
-        """
+        """The active worker that isn't ready: without a core for it there is none for another."""
         self._releases = 0
-        """How often all cores were to be given back: a member that has nothing to do leaves then.
-        """
+        """Number of releases of all cores: a member without a row leaves then."""
         self._row_count = 0
-        """That wait or are worked on: no more members than that."""
+        """Rows queued or running; an upper bound on the pool size."""
 
     def __call__(self, tasks: pa.Table, timeout_s: float) -> list[pa.RecordBatch]:
-        """What the function makes of each of these rows, in their order.
+        """Return the function's results for each of these rows, in their order.
 
-        `timeout_s` as of a StandingWorker's call. Raises SparkError, what failed in a worker as
-        Spark would, and NobodyCameError, which may come in the middle, as a SparkUnavailableError
+        `timeout_s` as of a PersistentWorker's call. Raises SparkError, what failed in a worker as
+        Spark would, and NoWorkerAvailable, which may come in the middle, as a SparkUnavailableError
         of `make`'s workers may.
         """
         rows = [_PendingRow(tasks.slice(n, 1), timeout_s) for n in range(tasks.num_rows)]
@@ -95,7 +92,7 @@ class WorkerPool:
                 self._row_count -= len(rows)
 
     def release(self) -> None:
-        """Give all cores back, whoever may be calling."""
+        """Give all cores back, also during calls."""
         with self._changed:
             workers = list(self._active)
             self._releases += 1
@@ -106,7 +103,7 @@ class WorkerPool:
     def _maybe_grow(self) -> None:
         """Begin another member, if it is of use.
 
-        Where none can begin, and none is at work, nobody comes. `_changed` is held.
+        Where none can begin, and none is at work, the rows fail. `_changed` is held.
         """
         if self._starting or len(self._active) >= min(self._row_count, _MAX_WORKERS):
             return
@@ -118,7 +115,7 @@ class WorkerPool:
             self._pool.submit(self._work, worker)
         except Exception as error:  # no thread, or no memory, is to be had
             log.warning(
-                "no member of the Spark crew can begin (%d are at work): %s",
+                "no member of the worker pool can begin (%d are at work): %s",
                 len(self._active),
                 error,
             )
@@ -140,7 +137,7 @@ class WorkerPool:
                 row = self._next_row(worker)
                 if row is not None:
                     row.run_on(worker)
-        except BaseException as error:  # nobody can come
+        except BaseException as error:  # no worker can come
             came, left = False, error
         finally:
             try:
@@ -149,7 +146,7 @@ class WorkerPool:
                 self._orphaned_rows(worker, came=came, left=left)
 
     def _next_row(self, worker: PersistentWorker) -> _PendingRow | None:
-        """The next row for a worker that is ready."""
+        """Return the next row for a worker that is ready."""
         with self._changed:
             self._starting.discard(worker)
             row = self._waiting.popleft() if self._waiting else None

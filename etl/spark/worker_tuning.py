@@ -10,7 +10,7 @@ import sys
 import pyarrow as pa
 
 TEXTS = pa.schema([("text", pa.string())])
-"""What goes in and out of functions that take JSON and give JSON."""
+"""The input and output of functions that take JSON and give JSON."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MMAP_THRESHOLD_BYTES = 32 << 20  # bytes; the C library allows no more
@@ -21,12 +21,12 @@ _malloc_tuned = False
 
 
 def freeze_gc() -> None:
-    """Call it when a task is done.
+    """Freeze the garbage collector's objects; call it when a task is done.
 
-    Where modules were loaded since the last time, everything that is there by now goes out of the
-    garbage collector's sight: Spark collects after every task, and going through all of pyarrow,
-    pandas and grpc costs 60 to 100 ms of CPU, more than a small window's work. The first task
-    doesn't load all that later ones need.
+    Where modules were loaded since the last time, all present objects leave the garbage collector's
+    sight: Spark collects after every task, and going through all of pyarrow, pandas and grpc costs
+    60 to 100 ms of CPU, more than a small window's work. The first task doesn't load all that later
+    ones need.
     """
     global _frozen_modules
     if _frozen_modules != len(sys.modules):
@@ -36,10 +36,10 @@ def freeze_gc() -> None:
 
 
 def tune_malloc() -> None:
-    """Call it where buffers of MiBs come and go: from then on at most 64 MiB of what is freed stays
-    with the process, for the next one. Else the C library gives it back to the system each time,
-    and to take it anew, page by page, costs a fifth of landing a backlog. With another C library
-    nothing happens.
+    """Keep up to 64 MiB of freed memory; call it where buffers of MiBs come and go.
+
+    Else the C library gives it back to the system each time, and taking it again, page by page,
+    costs a fifth of landing a backlog. With another C library nothing happens.
     """
     global _malloc_tuned
     if not _malloc_tuned:

@@ -1,4 +1,4 @@
-"""What an Airflow run tells: who asked for it by its id, and until when its tasks work."""
+"""An Airflow run: whether its schedule began it, and until when its tasks work."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 _SCHEDULED = "scheduled__"
-"""So Airflow names the runs of a schedule; those that somebody triggers, and backfills, are named
-otherwise.
-"""
+"""Airflow's prefix for the ids of a schedule's runs; triggered runs and backfills have others."""
 
 
 def is_scheduled(run_id: str) -> bool:
-    """Whether nobody asked for the run: its DAG's schedule began it."""
+    """Return whether the DAG's schedule began the run."""
     return run_id.startswith(_SCHEDULED)
 
 
 MIN_TASK_S = 10.0
-"""What a task works that was started when its run's time was nearly or long over: cleared, or
-killed at the end.
+"""The least time that a task works in s, even if its run's time is over.
+
+That happens to a task that was cleared, or killed at the end.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RunDeadline:
-    """Until when the tasks of a run work: `seconds` after the run began, all of them, whenever each
-    one began. So one that was killed and started again doesn't let the others wait for the rest of
-    a time of its own.
+    """The end of a run's tasks: `seconds` after the run began, whenever each one began.
+
+    So a task that was killed and started again doesn't let the others wait for the rest of a time
+    of its own.
     """
 
     seconds: float
@@ -36,14 +36,15 @@ class RunDeadline:
 
     @classmethod
     def from_dag_run(cls, seconds: float, dag_run: Any) -> RunDeadline:
-        """`dag_run`: as in a task's context, None where there is no Airflow: then the run begins
-        now.
+        """Return the deadline of a run.
+
+        `dag_run`: as in a task's context, None where there is no Airflow: then the run begins now.
         """
         began = getattr(dag_run, "start_date", None)
         return cls(seconds, began.timestamp() if began is not None else time.time())
 
     def left_s(self) -> float:
-        """Seconds from now.
+        """Return the seconds from now to it.
 
         Never more than the run's, though this machine's clock be behind the scheduler's, and never
         less than `MIN_TASK_S`, or the run's if those are fewer.

@@ -28,15 +28,18 @@ log = logging.getLogger("sluice")
 
 T = TypeVar("T")
 Work = Callable[[Settings, Callable[[object], None]], dict[str, Any]]
-"""What a task does with the settings; the second is to be called, with anything, whenever it has
-got on.
+"""The work of a task with the settings.
+
+It calls the second parameter, with anything, whenever it makes progress.
 """
 PairedWork = Callable[[Settings, Callable[[object], None], threading.Event], dict[str, Any]]
 """The same; it ends early, and in good order, when the third is set."""
 _PEER_CHECK_INTERVAL_S = 10.0
 _RESUME_WAIT_S = 20.0
-"""How long a task that has stopped waits for operators to resume it. Then it fails, and its DAG
-pauses: what they order between the two would be lost, as nothing of Airflow's keeps it.
+"""How long a task that has stopped waits for operators to resume it.
+
+Then it fails, and its DAG pauses: what they order between the two would be lost, as nothing of
+Airflow's keeps it.
 """
 _POLL_INTERVAL_S = 0.5
 
@@ -50,7 +53,7 @@ class TaskFailedPermanently(SluiceError, AirflowFailException):  # type: ignore[
 def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
     """Do the work of the task `what` (``land``, ``apply``) of a pipeline.
 
-    Raises TaskStopped if operators have to act, and don't at once.
+    Raises TaskFailedPermanently if operators have to act, and don't at once.
     """
     waiting = RetryBackoff(log, f"the task {what}")
     note = _FailureRecord(what)
@@ -80,9 +83,10 @@ def run_task(pipeline: NamedPipeline, what: str, work: Work) -> dict[str, Any]:
 
 
 def run_paired(pipeline: NamedPipeline, what: str, other: str, work: PairedWork) -> dict[str, Any]:
-    """As `run_task`, for one of two tasks of a run: when the `other` one has stopped for good, this
-    one ends, too. Then the run is over and its DAG pauses at once, not when somebody has already
-    put right what was wrong and unpaused it.
+    """Run one of two tasks of a run as `run_task` does, and end it when the `other` has stopped.
+
+    Then the run is over and its DAG pauses at once, before an operator has repaired the cause and
+    unpaused it.
     """
     stop, over = threading.Event(), threading.Event()
     begun_ms = time.time_ns() // 1_000_000
@@ -123,8 +127,9 @@ def run_paired(pipeline: NamedPipeline, what: str, other: str, work: PairedWork)
 
 
 def run_job_task(pipeline: NamedPipeline, what: str, work: Callable[[Settings], T]) -> T:
-    """Do the work of a task of a job (`sluice.relay.jobs`), which says itself what has become of
-    it. Raises TaskStopped if somebody has to act.
+    """Do the work of a task of a job (`sluice.relay.jobs`), which records its outcome itself.
+
+    Raises TaskFailedPermanently if an operator has to act.
     """
     waiting = RetryBackoff(log, f"the task {what}")
     while True:
@@ -152,7 +157,7 @@ def _permanent_failure(what: str, reason: SluiceError) -> TaskFailedPermanently:
 
 
 class _FailureRecord:
-    """What `sluice status` reads of why the task has stopped."""
+    """The record of why the task has stopped, which `sluice status` reads."""
 
     def __init__(self, what: str) -> None:
         self._task = what
@@ -161,7 +166,7 @@ class _FailureRecord:
         self.relay: RelayLog | None = None
 
     def on_progress(self, _: object) -> None:
-        """The task has stopped no longer."""
+        """Clear the failure at the first progress."""
         if not self._has_progressed and self.relay is not None:
             self._has_progressed = True
             with contextlib.suppress(RelayError, OSError):

@@ -14,11 +14,11 @@ from sluice.etl.settings import Settings
 __all__ = ["archive", "compact"]
 
 OnProgress = Callable[[object], None]
-"""To be called, with anything, whenever the task has got on."""
+"""Called, with anything, whenever the task makes progress."""
 
 
-def archive(settings: Settings, run_seconds: float, got_on: OnProgress) -> dict[str, Any]:
-    """Make a pass every `[archive] every` for so long, at least one: what was done.
+def archive(settings: Settings, run_seconds: float, on_progress: OnProgress) -> dict[str, Any]:
+    """Make a pass every `[archive] every` for `run_seconds`, at least one, and return the result.
 
     Raises as `archive_through`.
     """
@@ -29,20 +29,20 @@ def archive(settings: Settings, run_seconds: float, got_on: OnProgress) -> dict[
     def is_over() -> bool:
         return passes > 0 and time.monotonic() >= end
 
-    with contextlib.closing(Archiver(settings, stop=is_over, on_volume=got_on)) as archiver:
+    with contextlib.closing(Archiver(settings, stop=is_over, on_volume=on_progress)) as archiver:
         due = time.monotonic() + max(0.0, every_s - archiver.age_s())
         while not is_over():
             _sleep_until(min(end, due))
             due = time.monotonic() + every_s
             archiver.through(quiet_ms=QUIET_MS)
-            got_on(None)
+            on_progress(None)
             passes += 1
         return archiver.summary.as_dict()
 
 
-def compact(settings: Settings, got_on: OnProgress) -> dict[str, Any]:
+def compact(settings: Settings, on_progress: OnProgress) -> dict[str, Any]:
     """Compact what is worth it: what was done. Raises as `sluice.etl.history.archive.compact`."""
-    return compact_files(settings, on_volume=got_on).as_dict()
+    return compact_files(settings, on_volume=on_progress).as_dict()
 
 
 def _sleep_until(monotonic_s: float) -> None:

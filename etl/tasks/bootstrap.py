@@ -1,6 +1,7 @@
-"""Jobs of the kind `bootstrap`. As Airflow's tasks one plans, one makes tables, several copy side by side, one
-finishes. The tasks of a DAG run are a group that runs the job together; each goes on where it was
-killed.
+"""Jobs of the kind `bootstrap`, and their Airflow tasks.
+
+One task plans, one makes tables, several copy side by side, one finishes. The tasks of a DAG run
+are a group that runs the job together; each goes on where it was killed.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def copy_share(settings: Settings, share: Mapping[str, Any], run_id: str) -> dic
 
 
 def finish(settings: Settings, name: str, run_id: str) -> dict[str, Any]:
-    """What comes after rows, and the checkpoint: the job's result.
+    """Do the work after the rows, write the checkpoint, and return the job's result.
 
     Raises NotDoneError if the job is paused or given up instead, LeaseLostError, and as
     `sluice.etl.copy.run_bootstrap`.

@@ -83,8 +83,9 @@ def job_tasks(pipeline: NamedPipeline, kind: str, *, task_id: str = "work") -> N
 
 
 def check_task(pipeline: NamedPipeline, room: str, what: str, *, task_id: str) -> Any:
-    """The only task of a DAG that looks whether something is due, and does it: the function
-    `task_id` of the module `room`, with the run's id and the form's fields.
+    """Make the only task of a DAG that does something if it is due.
+
+    It calls the function `task_id` of the module `room`, with the run's id and the form's fields.
     """
 
     @task(task_id=task_id)

@@ -184,7 +184,8 @@ def begin(settings: Settings, name: str, said: Mapping[str, Any], run_id: str) -
 def work(settings: Settings, name: str, job_id: str | None, run_id: str) -> dict[str, Any]:
     """Run a job, or resume it, and return its result; {} without a job.
 
-    Raises NotDoneError if it was paused or cancelled meanwhile, and as the kind's `run` and `check`.
+    Raises NotDoneError if it was paused or cancelled meanwhile, and as the kind's `run` and
+    `check`.
     """
     from sluice.relay.jobs import DONE, NotDoneError, Runner, log_progress
 

@@ -1,6 +1,6 @@
-"""Retention as a task of Airflow's, the last of the DAG `archive`.
+"""Retention as an Airflow task, the last of the DAG `archive`.
 
-What it can't judge stays, and that is no reason not to archive: so it says what is wrong where
+What it can't judge stays, and that is no reason not to archive: so it records the error where
 `sluice status` and `sluice archive status` find it, and the DAG goes on. The next run tries again.
 """
 

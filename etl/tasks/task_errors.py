@@ -1,4 +1,4 @@
-"""What Airflow does about errors of our tasks: the DAG files' common default arguments.
+"""Airflow's handling of errors of our tasks: the DAG files' common default arguments.
 
 Imports neither Airflow nor us, since DAG files are parsed all the time.
 """

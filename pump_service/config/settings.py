@@ -39,12 +39,12 @@ class Security:
 
     @property
     def on(self) -> bool:
-        """True if the port speaks TLS."""
+        """Return whether the port speaks TLS."""
         return bool(self.ssl_cert)
 
     @property
     def names_clients(self) -> bool:
-        """True if not every certificate of the CA may do everything."""
+        """Return whether not every certificate of the CA may do everything."""
         return bool(self.cert_allowed_cn or self._own_names())
 
     def roles_of(self, names: Iterable[str]) -> frozenset[str]:

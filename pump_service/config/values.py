@@ -14,7 +14,7 @@ _LEVELS = ("debug", "info", "warn", "error", "fatal")
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from "10 gib", "42 MB" (42e6), "42 mib" (42 * 2^20) or a number.
+    """Return bytes from "10 gib", "42 MB" (42e6), "42 mib" (42 * 2^20) or a number.
 
     ValueError otherwise.
     """
@@ -28,7 +28,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_gc(text: str | int) -> float:
-    """Seconds from days ("7") or a Go duration ("8h", "1h30m").
+    """Return seconds from days ("7") or a Go duration ("8h", "1h30m").
 
     ValueError if it is neither, or not above 0.
     """
@@ -50,7 +50,7 @@ def parse_gc(text: str | int) -> float:
 
 
 def split_addr(addr: str) -> tuple[str, int]:
-    """Host and port of `host:port`, also with a scheme. ValueError if there is no port."""
+    """Return host and port of `host:port`, also with a scheme. ValueError if there is no port."""
     parts = urlsplit(addr if "://" in addr else f"//{addr}")
     if parts.port is None:
         raise ValueError(f"{addr!r} is no host:port")

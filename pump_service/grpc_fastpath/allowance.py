@@ -52,7 +52,7 @@ class FrameRateLimit:
         """since when more has come than is allowed; 0 while it is within it"""
 
     def is_used_up(self) -> bool:
-        """Whether no frame may be handled now."""
+        """Return whether no frame may be handled now."""
         if self.left >= 0:
             return False
         now = time.monotonic()

@@ -285,12 +285,12 @@ class FastPathConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """The client's address, for logs."""
+        """Return the client's address, for logs."""
         return self._wire.peer
 
     @property
     def host(self) -> str:
-        """The client's address without its port."""
+        """Return the client's address without its port."""
         return self.peer.rpartition(":")[0]
 
     @property
@@ -413,7 +413,10 @@ class FastPathConnection(asyncio.Protocol):
         return pos
 
     def _opens(self, block: bytes) -> bool:
-        """Whether a header block is that of a WriteBinlog call. If not, `_headers` comes next."""
+        """Return whether a header block is that of a WriteBinlog call.
+
+        If not, `_headers` comes next.
+        """
         try:
             headers = self._decode(block)
         except HpackError as error:

@@ -138,7 +138,7 @@ class FastPathServer:
                 other.set_read_paused(on=True)
 
     def _is_calm(self, calls: int, size: int, now: float) -> bool:
-        """Whether so little comes that nobody else would wait while this thread writes."""
+        """Return whether so little comes that nobody else would wait while this thread writes."""
         self._last_batch_s *= 0.95
         apart_s = max(_CALM_READ_GAP_S, _AT_DISK * self._last_batch_s)
         is_calm = now - self._read_times[0] >= _CALM_READS * apart_s
@@ -166,7 +166,7 @@ class FastPathServer:
     def _pattern(
         self, lane: ClientCalls, records: list[Record], now: float
     ) -> _ClientPattern | None:
-        """The client's, if these calls' answers may come later."""
+        """Return the client's pattern, if these calls' answers may come later."""
         habit = self._patterns.get(lane)
         if habit is None:
             habit = self._patterns[lane] = _ClientPattern()

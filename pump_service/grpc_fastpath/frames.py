@@ -75,7 +75,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"")
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A SETTINGS frame."""
+    """Return a SETTINGS frame."""
     return frame(
         SETTINGS,
         0,
@@ -85,17 +85,17 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def window_update(stream: int, increment: int) -> bytes:
-    """A WINDOW_UPDATE frame; stream 0 is the connection."""
+    """Return a WINDOW_UPDATE frame; stream 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream, increment.to_bytes(4, "big"))
 
 
 def reset(stream: int, code: int) -> bytes:
-    """An RST_STREAM frame."""
+    """Return an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream: int, code: int, text: str = "") -> bytes:
-    """A GOAWAY frame with `text` as debug data."""
+    """Return a GOAWAY frame with `text` as debug data."""
     return frame(
         GOAWAY, 0, 0, last_stream.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode()[:512]
     )
@@ -136,7 +136,7 @@ REPLY_WINDOW: Final = len(EMPTY_MESSAGE)  # flow-controlled bytes of one answer
 
 
 def percent(text: str) -> bytes:
-    """The encoding of grpc-message: UTF-8, and %XX for all but printable ASCII."""
+    """Return the encoding of grpc-message: UTF-8, and %XX for all but printable ASCII."""
     return b"".join(
         bytes([b]) if 0x20 <= b <= 0x7E and b != 0x25 else b"%%%02X" % b
         for b in text.encode("utf-8", "replace")[:4096]
@@ -149,7 +149,7 @@ def status_trailers(status: int, text: str) -> Headers:
 
 
 def error_reply(stream: int, status: int, text: str) -> bytes:
-    """A trailers-only answer: no flow-controlled bytes."""
+    """Return a trailers-only answer: no flow-controlled bytes."""
     trailers = status_trailers(status, text)
     if status == GRPC_UNIMPLEMENTED:
         trailers += ((b"grpc-accept-encoding", b"identity"),)

@@ -28,7 +28,7 @@ class HeaderBlocks:
         """whose block is open, 0 if none is"""
 
     def begin(self, stream: int, flags: int, payload: bytes) -> bytes | None:
-        """The block of a HEADERS frame; None if it goes on in CONTINUATIONs."""
+        """Return the block of a HEADERS frame; None if it goes on in CONTINUATIONs."""
         payload = unpad(payload, flags)
         if flags & f.PRIORITY_FLAG:
             if len(payload) < 5:
@@ -63,7 +63,7 @@ class HeaderBlocks:
 
 
 def unpad(payload: bytes, flags: int) -> bytes:
-    """The payload without its padding, if the frame's flags say that it has some."""
+    """Return the payload without its padding, if the frame's flags say that it has some."""
     if not flags & f.PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

@@ -115,7 +115,7 @@ class _Huffman:
         return state, bytes(out)
 
     def decode(self, raw: bytes) -> bytes:
-        """The string that `raw` codes; HpackError if it is badly padded or holds EOS."""
+        """Return the string that `raw` codes; HpackError if it is badly padded or holds EOS."""
         state = 0
         steps = self._steps
         parts = []
@@ -157,7 +157,7 @@ class HpackDecoder:
         self._memo_bytes = 0
 
     def decode(self, block: bytes) -> Headers:
-        """Headers of one complete block.
+        """Return headers of one complete block.
 
         Raises HpackError; the connection can't go on after that.
         """
@@ -179,7 +179,7 @@ class HpackDecoder:
         return headers
 
     def recall(self, block: bytes) -> Headers | None:
-        """Headers of a block that came before, if it still means the same."""
+        """Return headers of a block that came before, if it still means the same."""
         return self._memo.get(block)
 
     def _decode(self, block: bytes) -> tuple[Headers, bool]:

@@ -140,7 +140,7 @@ class ConnectionSlots:
         self._settled.pop(place, None)
 
     def has_written(self, place: ConnectionSlot) -> bool:
-        """Whether the store took binlogs of its address."""
+        """Return whether the store took binlogs of its address."""
         return place.group in self.writers
 
     def note_writer(self, group: str) -> None:
@@ -150,7 +150,7 @@ class ConnectionSlots:
         self.writers[group] = None
 
     def has_room(self) -> bool:
-        """Whether more may be kept without ending others."""
+        """Return whether more may be kept without ending others."""
         return self.size * 4 <= self.limit * 3
 
     def make_room(self, wanted: ConnectionSlot) -> bool:

@@ -9,12 +9,12 @@ _GRPC = (b"content-type", b"application/grpc")
 
 
 def is_write(headers: Headers) -> bool:
-    """Whether it is a WriteBinlog call."""
+    """Return whether it is a WriteBinlog call."""
     return _WRITE_PATH in headers and is_grpc(headers)
 
 
 def is_grpc(headers: Headers) -> bool:
-    """Whether it is gRPC."""
+    """Return whether it is gRPC."""
     return _GRPC in headers or any(
         name == b"content-type" and value.startswith((b"application/grpc+", b"application/grpc;"))
         for name, value in headers

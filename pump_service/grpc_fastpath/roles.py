@@ -18,7 +18,7 @@ class RecordIngest(Protocol):
     """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
 
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
-        """The record in data[begin:end]; None for a probe, which succeeds without writing.
+        """Return the record in data[begin:end]; None for a probe, which succeeds without writing.
 
         Raises Refused.
         """
@@ -29,7 +29,7 @@ class RecordIngest(Protocol):
         """
 
     def connect(self, ip: str) -> ClientConnection:
-        """A connection from that address; to be closed when it is lost."""
+        """Return a connection from that address; to be closed when it is lost."""
 
     def submit(
         self,
@@ -64,11 +64,11 @@ class ClientCalls(Protocol):
 
     @property
     def peer(self) -> str:
-        """The client's address, for logs."""
+        """Return the client's address, for logs."""
 
     @property
     def host(self) -> str:
-        """The client's address without its port."""
+        """Return the client's address without its port."""
 
     @property
     def sender(self) -> FlowControlledSender:

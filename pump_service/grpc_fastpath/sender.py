@@ -66,7 +66,7 @@ class FlowControlledSender:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that are kept for the peer's windows, about."""
+        """Return bytes that are kept for the peer's windows, about."""
         return _CREDIT_BYTES * len(self._credit) + _QUEUE_BYTES * len(self._queues)
 
     def pop_earned_updates(self) -> int:
@@ -78,7 +78,7 @@ class FlowControlledSender:
 
     @property
     def blocked(self) -> int:
-        """Streams that have something to send and may not."""
+        """Return the streams that have something to send and may not."""
         return len(self._queues)
 
     def replies(self, streams: list[int]) -> None:

@@ -51,11 +51,11 @@ class PartialRequest:
         self.seen = time.monotonic()
 
     def announced(self) -> int:
-        """The size of the message by its gRPC prefix, which must be there."""
+        """Return the size of the message by its gRPC prefix, which must be there."""
         return int.from_bytes(self._body.getbuffer()[1:5], "big")
 
     def body(self) -> bytes:
-        """All that came."""
+        """Return the whole body."""
         return self._body.getvalue()
 
 
@@ -80,7 +80,7 @@ class PartialRequestBudget:
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Return the bytes of all uploads."""
         return self._size
 
     def add(self, upload: PartialRequest, size: int) -> None:
@@ -108,7 +108,7 @@ class PartialRequestBudget:
         return upload is not oldest and (self._size - oldest.size) * parts > self._limit
 
     def is_oldest(self, owner: PartialRequests) -> bool:
-        """Whether the upload that gets room in any case is one of `owner`."""
+        """Return whether the upload that gets room in any case is one of `owner`."""
         oldest = next(iter(self._begun), None)
         return oldest is not None and oldest.owner is owner
 
@@ -155,7 +155,7 @@ class PartialRequests:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that it takes; of bodies those that a connection may have in any case."""
+        """Return bytes that it takes; of bodies those that a connection may have in any case."""
         return min(self._size, self._budget.share) + self._costs
 
     def begin(self, stream: int, headers: Headers | None) -> None:
@@ -170,7 +170,7 @@ class PartialRequests:
         self._costs += upload.cost
 
     def add(self, stream: int, payload: bytes, length: int, *, end: bool) -> PartialRequest | None:
-        """A DATA frame of `length` flow-controlled bytes came on an open stream.
+        """Add a DATA frame of `length` flow-controlled bytes on an open stream.
 
         The upload if that was its end.
         """
@@ -245,7 +245,7 @@ class PartialRequests:
 
 
 def message_too_large(stream: int, size: int, limit: int) -> bytes:
-    """The answer to a message above the limit.
+    """Return the answer to a message above the limit.
 
     TiDB knows the words "larger than max" and fails that transaction only.
     """

@@ -54,7 +54,7 @@ class FrameTransport:
                 self.transport.resume_reading()
 
     def is_held(self, why: str) -> bool:
-        """Whether it isn't read for this reason."""
+        """Return whether it isn't read for this reason."""
         return why in self._held
 
     def pause_writing(self) -> None:
@@ -73,7 +73,7 @@ class FrameTransport:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the client doesn't take."""
+        """Return bytes that the client doesn't take."""
         return 0 if self._writable is None else self.transport.get_write_buffer_size()
 
     def stuck_s(self, now: float) -> float:

@@ -38,23 +38,23 @@ class PumpControl(Protocol):
 
     @property
     def node_id(self) -> str:
-        """The id in the registry."""
+        """Return the id in the registry."""
 
     @property
     def state(self) -> str:
         """One of online, pausing, paused, closing, offline."""
 
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """The registry's pumps by node id, this one up to date."""
+        """Return the registry's pumps by node id, this one up to date."""
 
     def drainers(self) -> list[dict[str, Any]]:
-        """The registry's drainers."""
+        """Return the registry's drainers."""
 
     def capture_status(self) -> dict[str, Any] | None:
         """Figures of the capture from TiKV, None without one."""
 
     def fresh_ts(self) -> int:
-        """A TSO from PD."""
+        """Return a TSO from PD."""
 
     def leave(self, action: str) -> None:
         """Begin to `pause` or `close`."""
@@ -69,7 +69,7 @@ class PumpControl(Protocol):
         """
 
     def describe_binlog(self, ts: int) -> str:
-        """The binlog stored at a timestamp and what TiKV has of its primary key, as text."""
+        """Return the binlog stored at a timestamp and what TiKV has of its primary key, as text."""
 
 
 class HttpApi:

@@ -38,7 +38,7 @@ _KINDS: dict[int, str] = {
 
 
 def stacks() -> str:
-    """The stack of every Python thread."""
+    """Return the stack of every Python thread."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "".join(
         f"thread {names.get(ident, '?')} ({ident})\n{''.join(traceback.format_stack(stack))}\n"
@@ -63,7 +63,7 @@ def _frames() -> dict[int, FrameType]:
 
 
 def memory() -> str:
-    """Bytes of the process, and the 30 most frequent types among its objects."""
+    """Return bytes of the process, and the 30 most frequent types among its objects."""
     info = psutil.Process().memory_info()
     counts = Counter(type(item).__qualname__ for item in gc.get_objects())
     lines = [
@@ -106,7 +106,7 @@ def profile(seconds: float, stop: threading.Event) -> str:
 
 
 def binlog_text(binlog: pb.binlog.Binlog) -> str:
-    """A binlog and, if it has one, its decoded prewrite value."""
+    """Return a binlog and, if it has one, its decoded prewrite value."""
     text = f"Binlog: {binlog}\n"
     if binlog.prewrite_value:
         text += f"\n PrewriteValue: {pb.binlog.PrewriteValue.FromString(binlog.prewrite_value)}\n"

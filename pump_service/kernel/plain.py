@@ -58,7 +58,7 @@ def calls(
 
 
 def replies(streams: list[int], parts: tuple[bytes, bytes, bytes, bytes], /) -> bytes:
-    """An answer for each stream; its number stands between the parts."""
+    """Return an answer for each stream; its number stands between the parts."""
     return b"".join([stream.to_bytes(4, "big").join(parts) for stream in streams])
 
 
@@ -139,7 +139,7 @@ def merged(commit: bytes, prewrite: bytes, /) -> bytes | None:
 
 
 def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes:
-    """A PullBinlogResp as Go writes it, the empty position present, behind its gRPC prefix:
+    """Return a PullBinlogResp as Go writes it, the empty position present, behind its gRPC prefix:
 
     0a len {0a 00 (pos)  12 len payload  22 len {08 startTs  10 commitTs}}
     """

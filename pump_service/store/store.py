@@ -316,7 +316,7 @@ class Store:
         self._late.add([LateCommit(commit, start, passed_ts) for start, commit in found])
 
     def is_open(self, start_ts: int) -> bool:
-        """Whether this Prewrite waits for its verdict."""
+        """Return whether this Prewrite waits for its verdict."""
         return self._sorter.is_open(start_ts)
 
     def holds(self, start_ts: int, commit_ts: int) -> bool:

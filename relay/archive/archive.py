@@ -35,7 +35,7 @@ class Archive(Chain):
 
     @property
     def log(self) -> ArchiveLog:
-        """The windows of all volumes, for reading."""
+        """Return the windows of all segments, for reading."""
         return ArchiveLog(self.storage)
 
     @property

@@ -141,7 +141,7 @@ class Chain:
             f" ends, but in {path_of(volume.day)} one begins at {volume.lo}",
             hint=(
                 f"restore the documents of the days from {before.day} through {volume.day} from a"
-                " copy; moments before the hole, or behind a snapshot that lies after it, can be had"
-                " without them"
+                " copy; moments before the hole, or behind a snapshot that lies after it, can be"
+                " restored without them"
             ),
         )

@@ -80,12 +80,12 @@ class ArchiveSegment:
 
     @property
     def day(self) -> str:
-        """The UTC day that it begins on."""
+        """Return the UTC day that it begins on."""
         return day_of(self.lo)
 
     @property
     def files(self) -> tuple[ArchiveFile | LakeFile, ...]:
-        """All of them."""
+        """Return all of them."""
         return (*((self.log,) if self.log else ()), self.index, *self.lake)
 
     @property

@@ -50,7 +50,10 @@ _LAG_MS = 600_000
 After that they have every snapshot that was begun before another one was forgotten.
 """
 _ID = re.compile(r"(\d{1,20})-([0-9a-z]{1,40})\Z")
-_HINT = "restore the file from a copy, or forget the snapshot (`sluice snapshot forget`) and make another one"
+_HINT = (
+    "restore the file from a copy, or forget the snapshot (`sluice snapshot forget`) and make"
+    " another one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +436,8 @@ class SnapshotStore:
 
     def _forgotten_error(self, name: str) -> RelayError:
         return RelayError(
-            f"{self._storage.url}/{_FOLDER}/{name}: the snapshot was forgotten while it was being made",
+            f"{self._storage.url}/{_FOLDER}/{name}: the snapshot was forgotten while it was"
+            " being made",
             hint="make another one: `sluice snapshot make`",
         )
 

@@ -220,7 +220,7 @@ class Jobs:
         ]
 
     def list(self) -> list[Job]:
-        """All of them, oldest first."""
+        """Return all entries, oldest first."""
         found = [
             job
             for name in self.names()
@@ -294,7 +294,7 @@ class Job:
 
     @property
     def spec(self) -> JobSpec:
-        """The request."""
+        """Return the request."""
         return self.files.spec
 
     def plan(self) -> dict[str, Any] | None:

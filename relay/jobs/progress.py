@@ -169,7 +169,7 @@ class JobProgress:
 
     @property
     def in_all(self) -> TableProgress:
-        """The tables' sums."""
+        """Return the tables' sums."""
         parts = list(self.tables.values())
         rows = [part.rows_in_all for part in parts]
         return TableProgress(

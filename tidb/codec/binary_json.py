@@ -53,7 +53,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def json_size(data: bytes | memoryview, pos: int) -> int:
-    """Bytes of the JSON value (type byte included) at `pos`.
+    """Return bytes of the JSON value (type byte included) at `pos`.
 
     Raises CodecError when it doesn't fit into `data`.
     """

@@ -17,7 +17,7 @@ MAX_FRACTION = 30
 
 
 def body_size(precision: int, fraction: int) -> int:
-    """Bytes of the body for P and F."""
+    """Return bytes of the body for P and F."""
     whole = precision - fraction
     return (
         whole // 9 * 4

@@ -39,7 +39,7 @@ def recode(text: bytes, source: Column, target: Column) -> bytes:
 
 
 def _decoded(text: bytes, target: Column, codec: str) -> bytes:
-    """Bytes read as text; from the first that isn't, all are lost."""
+    """Return bytes read as text; from the first that isn't, all are lost."""
     try:
         decoded = text.decode(codec)
     except UnicodeDecodeError as error:

@@ -114,7 +114,7 @@ class EtcdClient:
         return _item(response.kvs[0]) if response.kvs else None
 
     def range_prefix(self, prefix: str) -> KeyListing:
-        """All keys that begin with `prefix`."""
+        """Return all keys that begin with `prefix`."""
         request = pb.etcd.RangeRequest(key=prefix.encode(), range_end=_prefix_end(prefix.encode()))
         response = self._call_unary("KV/Range", request, pb.etcd.RangeResponse)
         if response is None:

@@ -51,7 +51,7 @@ class NodeStatus:
 
     @property
     def drained_ts(self) -> int | None:
-        """The TSO of DRAINED_LABEL; None without that label."""
+        """Return the TSO of DRAINED_LABEL; None without that label."""
         text = (self.label or {}).get(DRAINED_LABEL, "")
         return int(text) if text.isdecimal() else None
 
@@ -118,11 +118,11 @@ class Registry:
         """The last listing of each kind, which is mostly the same again."""
 
     def pumps(self) -> list[NodeStatus]:
-        """All pumps, in every state, by node id."""
+        """Return all pumps, in every state, by node id."""
         return self._list("pumps")
 
     def drainers(self) -> list[NodeStatus]:
-        """All drainers, in every state, by node id."""
+        """Return all drainers, in every state, by node id."""
         return self._list("drainers")
 
     def get_pump(self, node_id: str) -> NodeStatus | None:

@@ -34,7 +34,7 @@ class TiDBServer(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The address without its port and brackets."""
+        """Return the address without its port and brackets."""
         return self.address.rpartition(":")[0].strip("[]")
 
 

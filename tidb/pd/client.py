@@ -52,13 +52,13 @@ class PDClient:
 
     @property
     def urls(self) -> list[str]:
-        """The client URLs known: those given and those of the members found."""
+        """Return the client URLs known: those given and those of the members found."""
         with self._lock:
             return list(dict.fromkeys([*self._seeds, *self._members]))
 
     @property
     def cluster_id(self) -> int:
-        """The id of the TiDB cluster, which every binlog call carries."""
+        """Return the id of the TiDB cluster, which every binlog call carries."""
         if not self._cluster_id:
             self._find_leader(Backoff(Deadline(self._timeout_s), self._closed.wait))
         return self._cluster_id

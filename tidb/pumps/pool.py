@@ -159,7 +159,7 @@ class PumpPool:
             )
 
     def online(self) -> list[PumpNode]:
-        """All that the registry calls online, the unavailable among them."""
+        """Return all pumps that are online in the registry, the unavailable among them."""
         with self._lock:
             return [node for node in self._nodes.values() if node.online]
 

@@ -91,7 +91,7 @@ def read_ddl_job(tikv: TiKVClient, job_id: int, ts: int) -> dict[str, Any] | Non
 
 
 def read_ddl_jobs(tikv: TiKVClient, ts: int) -> Iterator[dict[str, Any]]:
-    """All finished DDL jobs as of a TSO, by ascending job id."""
+    """Yield all finished DDL jobs as of a TSO, by ascending job id."""
     for job_id, value in read_raw_ddl_jobs(tikv, ts):
         yield _job(value, job_id)
 

@@ -1,5 +1,6 @@
-"""The process that lands, or applies, and outlasts the task that began it: the next run's task
-takes it up.
+"""The worker process that lands, or applies, and outlives the task that began it.
+
+The next run's task attaches to it.
 """
 
 from sluice.etl.tasks.worker.client import WorkerLostError, run_in_worker

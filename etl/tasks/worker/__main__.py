@@ -1,5 +1,6 @@
-"""``python -m sluice.etl.tasks.worker DESCRIPTOR``: begun by a task, which holds the other end of
-the socket.
+"""Start a worker process: ``python -m sluice.etl.tasks.worker DESCRIPTOR``.
+
+A task does, and holds the other end of the socket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between a task and its resident: tuples, pickled, over a socket of this user's."""
+"""Messages between a task and its worker process: tuples, pickled, over a socket of this user's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import threading
 from typing import Any
 
 # from the task
-# of whom: what tells installations apart, the pickled Wish, Airflow's connections that it needs
+# the installation's fingerprint, the pickled WorkerSpec, Airflow's connections that it needs
 SPEC = "wish"
 BEGIN = "begin"
 DETACH = "leave"  # the run is over: go on until the next one's task is there
 END = "end"  # in good order
-# from the resident
+# from the worker
 READY = "ready"  # everything is imported
 SPEC_MATCHES = "same"  # whether it does what is wished
 LOG = "log"
@@ -33,20 +33,20 @@ class MessageChannel:
         self.socket = end
         self._lock = threading.Lock()
 
-    def send(self, kind: str, *said: Any) -> None:
-        """From any thread; waits while the other end doesn't read."""
-        data = pickle.dumps((kind, *said))
+    def send(self, kind: str, *fields: Any) -> None:
+        """Send a message from any thread; waits while the other end doesn't read."""
+        data = pickle.dumps((kind, *fields))
         with self._lock:
             self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> tuple[Any, ...]:
-        """The next message; waits for it. Raises ConnectionResetError at the end."""
+        """Return the next message; waits for it. Raises ConnectionResetError at the end."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         message: tuple[Any, ...] = pickle.loads(self._read(length))  # noqa: S301 see `process_at`
         return message
 
     def close(self) -> None:
-        """The other end sees that nobody is here any longer."""
+        """Close the connection, which the other end notices."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()

@@ -1,5 +1,6 @@
-"""A task's side: it takes the resident up that the run before has left, or begins one, hands on
-what it says, and leaves it to the next run, or ends it.
+"""A task's side of a worker process: attach to a running one or start one, and follow it.
+
+It passes the worker's messages on, and leaves the worker to the next run, or ends it.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ _MAX_OUTPUT_CHARS = 2_000
 
 
 class WorkerLostError(SluiceError):
-    """The process that did the work is gone, and said nothing."""
+    """The worker process is gone without a result."""
 
     transient = True
     hint = "see the machine's log; memory that was short is the usual reason"
 
 
 class _RemoteError(SluiceError):
-    """An error of the resident's.
+    """An error of the worker's.
 
     Each has a class of its own by the name of the original's, which can't be had without what it
     was made of.
@@ -70,50 +71,52 @@ class _RemoteError(SluiceError):
 
 
 def run_in_worker(
-    wish: WorkerSpec,
+    spec: WorkerSpec,
     left_s: Callable[[], float],
     stop: threading.Event,
-    got_on: Callable[[object], None],
+    on_progress: Callable[[object], None],
 ) -> dict[str, Any]:
-    """Have a resident do what is wished until no time is left, and leave it to the next run's task.
+    """Run the work in a worker process for the task's time, and leave that to the next run's task.
 
-    What it did meanwhile is returned. It ends when it is through, and in good order when `stop` is
-    set, as SIGTERM does. A task whose parent is gone is none of Airflow's any longer: it leaves the
-    resident as if it had been killed itself.
+    Returns what it did meanwhile. The worker ends when it is done, and in good order when `stop` is
+    set, as SIGTERM does. A task with a dead parent no longer belongs to Airflow: it leaves the
+    worker as if it had been killed itself.
 
-    Raises ResidentLostError if it dies, else what it raised, by name, message and `hint`.
+    Raises WorkerLostError if the worker dies, else what it raised, by name, message and `hint`.
     """
     with _stop_on_sigterm(stop):
-        return _run(wish, left_s, stop, got_on)
+        return _run(spec, left_s, stop, on_progress)
 
 
 def _run(
-    wish: WorkerSpec,
+    spec: WorkerSpec,
     left_s: Callable[[], float],
     stop: threading.Event,
-    got_on: Callable[[object], None],
+    on_progress: Callable[[object], None],
 ) -> dict[str, Any]:
-    at_hand = _WorkerHandle.attach(wish)
+    at_hand = _WorkerHandle.attach(spec)
     if at_hand is None or not at_hand.is_same:
-        following = _WorkerHandle.spawn(wish)
+        following = _WorkerHandle.spawn(spec)
         following.wait_ready()
         if at_hand is not None:  # it went on until now
             at_hand.end()
         following.begin()
         at_hand = following
     try:
-        return at_hand.follow(left_s, stop, got_on)
+        return at_hand.follow(left_s, stop, on_progress)
     finally:
         at_hand.close()
 
 
 @contextlib.contextmanager
 def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Who clears a task, or marks it or its run, has Airflow send SIGTERM, and SIGKILL seconds
+    """Set `stop` on SIGTERM.
+
+    Airflow sends it when an operator clears a task, or marks it or its run, and SIGKILL seconds
     later.
     """
 
-    def told(number: int, frame: Any) -> None:
+    def stopped(number: int, frame: Any) -> None:
         stop.set()
         if callable(before):
             before(number, frame)
@@ -121,7 +124,7 @@ def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, told)
+    before = signal.signal(signal.SIGTERM, stopped)
     try:
         yield
     finally:
@@ -129,30 +132,30 @@ def _stop_on_sigterm(stop: threading.Event) -> Iterator[None]:
 
 
 class _WorkerHandle:
-    """As its task sees it."""
+    """A worker process as its task sees it."""
 
     def __init__(
-        self, line: MessageChannel, wish: WorkerSpec, errors: IO[bytes] | None = None
+        self, line: MessageChannel, spec: WorkerSpec, errors: IO[bytes] | None = None
     ) -> None:
         self.line = line
         self.is_same = True
-        self._spec = wish
+        self._spec = spec
         self._errors = errors
         self._process: subprocess.Popen[bytes] | None = None
         self._pid: int | None = None
         self._parent = os.getppid()  # before anything is waited for
 
     @classmethod
-    def attach(cls, wish: WorkerSpec) -> _WorkerHandle | None:
-        """The one that the run before has left; None if there is none, or somebody else has it."""
+    def attach(cls, spec: WorkerSpec) -> _WorkerHandle | None:
+        """Attach to the worker that the last run has left, None if it is missing or taken."""
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         line = MessageChannel(end)
         try:
             end.settimeout(_ANSWER_TIMEOUT_S)
-            end.connect(socket_address(wish))
+            end.connect(socket_address(spec))
             if (pid := peer_pid(end)) is None:
                 raise ConnectionRefusedError
-            found = cls(line, wish)
+            found = cls(line, spec)
             found._pid = pid
             found._send_spec()
             kind, same = line.receive()
@@ -165,18 +168,21 @@ class _WorkerHandle:
         found.is_same = same
         log.info(
             "%s goes on in the process of the run before%s",
-            wish.what,
+            spec.what,
             "" if same else ", until another one follows",
         )
         return found
 
     @classmethod
-    def spawn(cls, wish: WorkerSpec) -> _WorkerHandle:
-        """A new one, which imports what it needs and waits to begin. Raises ResidentLostError."""
+    def spawn(cls, spec: WorkerSpec) -> _WorkerHandle:
+        """Start a worker, which imports what it needs and waits to begin.
+
+        Raises WorkerLostError.
+        """
         own, other = socket.socketpair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115 it is read when the process has died
         with other:
-            found = cls(MessageChannel(own), wish, errors)
+            found = cls(MessageChannel(own), spec, errors)
             found._process = subprocess.Popen(
                 [sys.executable, "-m", "sluice.etl.tasks.worker", str(other.fileno())],
                 pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
@@ -192,7 +198,7 @@ class _WorkerHandle:
         return found
 
     def wait_ready(self) -> None:
-        """Until everything is imported. Raises ResidentLostError."""
+        """Wait until the worker has imported everything. Raises WorkerLostError."""
         try:
             while self.line.receive()[0] != READY:
                 pass
@@ -200,53 +206,59 @@ class _WorkerHandle:
             raise self._worker_lost(works=False) from None
 
     def begin(self) -> None:
-        """Once it is ready. Raises ResidentLostError."""
+        """Have the worker begin, once it is ready. Raises WorkerLostError."""
         try:
             self.line.send(BEGIN)
         except OSError:
             raise self._worker_lost() from None
 
     def end(self) -> None:
-        """In good order, or not at all: then who follows takes over from it."""
+        """End the worker in good order, else kill it: its successor takes over then."""
         try:
             self.line.socket.settimeout(SHUTDOWN_GRACE_S + _SHUTDOWN_MARGIN_S)
             self.line.send(END)
             while self._read_result(self.line.receive(), lambda _: None) is None:
                 pass
         except (OSError, SluiceError) as error:
-            log.warning("the process that went on so far didn't end in good order: %s", error)
+            log.warning("the previous worker process didn't end in good order: %s", error)
             self._kill()
         self.close()
 
     def follow(
-        self, left_s: Callable[[], float], stop: threading.Event, got_on: Callable[[object], None]
+        self,
+        left_s: Callable[[], float],
+        stop: threading.Event,
+        on_progress: Callable[[object], None],
     ) -> dict[str, Any]:
-        """Hand on what it says, until it is over or left. Raises as `run_in_worker`."""
+        """Pass the worker's messages on, until it is over or left. Raises as `run_in_worker`."""
         looking = select.poll()
         looking.register(self.line.socket, select.POLLIN)
-        deadline, said = time.monotonic() + left_s(), False
+        deadline, is_asked = time.monotonic() + left_s(), False
         answers = float("inf")
         try:
             while True:
-                # Airflow begins another one then, which would find the resident taken
+                # Airflow begins another one then, which would find the worker taken
                 if os.getppid() != self._parent:
                     log.warning(
-                        "who began this task is gone: %s is left to the next one", self._spec.what
+                        "parent process exited; leaving worker %s to the next task", self._spec.what
                     )
                     return {}
                 left = deadline - time.monotonic()
-                if not said and (stop.is_set() or left <= 0):
-                    said, answers = True, time.monotonic() + SHUTDOWN_GRACE_S + _SHUTDOWN_MARGIN_S
+                if not is_asked and (stop.is_set() or left <= 0):
+                    is_asked, answers = (
+                        True,
+                        time.monotonic() + SHUTDOWN_GRACE_S + _SHUTDOWN_MARGIN_S,
+                    )
                     stays = (
                         not stop.is_set()
                         and self._spec.until_ts is None
                         and _IS_ALONE not in os.environ
                     )
                     self.line.send(DETACH if stays else END)
-                wait_s = _POLL_INTERVAL_S if said else max(0.0, min(left, _POLL_INTERVAL_S))
+                wait_s = _POLL_INTERVAL_S if is_asked else max(0.0, min(left, _POLL_INTERVAL_S))
                 if (
                     looking.poll(wait_s * 1000)
-                    and (done := self._read_result(self.line.receive(), got_on)) is not None
+                    and (done := self._read_result(self.line.receive(), on_progress)) is not None
                 ):
                     return done
                 if time.monotonic() > answers:  # it stands still
@@ -255,8 +267,9 @@ class _WorkerHandle:
             raise self._worker_lost() from None
 
     def close(self) -> None:
-        """Of a resident that wasn't left, nor ended, as when this process dies: another task may
-        come.
+        """Close the connection to a worker that was neither left nor ended.
+
+        As when this process dies: another task may come.
         """
         self.line.close()
         if self._errors is not None:
@@ -272,19 +285,19 @@ class _WorkerHandle:
 
     @staticmethod
     def _read_result(
-        message: tuple[Any, ...], got_on: Callable[[object], None]
+        message: tuple[Any, ...], on_progress: Callable[[object], None]
     ) -> dict[str, Any] | None:
-        """What was done, with the last message."""
+        """Handle a message, and return the result that the last one brings."""
         match message:
             case (str(kind), fields) if kind == LOG:
                 record = logging.makeLogRecord(fields)
                 logging.getLogger(record.name).handle(record)
             case (str(kind),) if kind == PROGRESS:
-                got_on(None)
+                on_progress(None)
             case (str(kind), dict() as done) if kind == FINISHED:
                 return done
-            case (str(kind), name, said, hint) if kind == FAILED:
-                raise type(name, (_RemoteError,), {"hint": hint})(said)
+            case (str(kind), name, message, hint) if kind == FAILED:
+                raise type(name, (_RemoteError,), {"hint": hint})(message)
         return None
 
     def _kill(self) -> None:
@@ -293,21 +306,22 @@ class _WorkerHandle:
                 os.kill(self._pid, signal.SIGKILL)
 
     def _worker_lost(self, *, works: bool = True) -> WorkerLostError:
-        """`works`: its installation does.
+        """Return the error for a lost worker.
 
-        If it doesn't, and nobody killed it, trying again is for nothing.
+        `works`: its installation does. If it doesn't, and the worker wasn't killed, trying again is
+        useless.
         """
         code: int | None = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(1)
-        said = b""
+        output = b""
         if self._errors is not None:
             self._errors.seek(0)
-            said = self._errors.read()[-_MAX_OUTPUT_CHARS:]
+            output = self._errors.read()[-_MAX_OUTPUT_CHARS:]
         ended = "" if code is None else f" (exit code {code})"
-        told = f": {text}" if (text := said.decode(errors="replace").strip()) else ""
+        detail = f": {text}" if (text := output.decode(errors="replace").strip()) else ""
         transient = works or code is None or code < 0
         return WorkerLostError(
-            f"the process of {self._spec.what} is gone{ended}{told}", transient=transient
+            f"the process of {self._spec.what} is gone{ended}{detail}", transient=transient
         )

@@ -1,9 +1,9 @@
-"""The resident itself: it lands, or applies, for one task after another.
+"""The worker process: it lands, or applies, for one task after another.
 
 Without a task it goes on for as long as the next one may take to come: that of the next run, or the
-one that Airflow starts again when a task was killed. A task that is told to end ends it, too. Two
-residents at a time are kept apart as any two processes are: by the relay log's claim, and by the
-downstream's lock and checkpoint row.
+one that Airflow starts again when a task was killed. A task that has to end ends it, too. Two
+worker processes at a time are kept apart as any two processes are: by the relay log's claim, and by
+the downstream's lock and checkpoint row.
 """
 
 from __future__ import annotations
@@ -51,27 +51,30 @@ from sluice.etl.tasks.worker.task_spec import (
 log = logging.getLogger("sluice")
 
 HANDOFF_TIMEOUT_S = 60.0
-"""The next task may take so long to come. It takes one to four seconds where there is enough of
-everything, and took 26 on two cores that were wanted five times over; where Airflow's worker was
-killed, up to 40: Airflow misses the task's heartbeats for `task_instance_heartbeat_timeout` first.
+"""The longest time without a task.
+
+The next task takes one to four seconds where there is enough of everything, and took 26 on two
+cores with five times the load. Where Airflow's worker was killed it takes up to 40: Airflow misses
+the task's heartbeats for `task_instance_heartbeat_timeout` first.
 """
 MAX_AGE_S = 3600.0
-"""After so long the next task begins another one: with certificates that were renewed, and the
-memory of a new one. Not in the middle of a batch: one that takes longer than this would be begun
-anew for ever.
+"""The age at which the next task begins another worker process.
+
+That has renewed certificates, and fresh memory. It is not in the middle of a batch: one that takes
+longer than this would be begun again for ever.
 """
 _BIND_RETRY_S = 1.0
 _SOCKET_TIMEOUT_S = 10.0
-"""A task that takes nothing for so long is left: no other task could come while it stands still."""
+"""A task that reads nothing for this time is left: no other could come while it stands still."""
 _MAX_BUFFERED_LINES = 1_000
 
 
 class _LogBuffer(logging.Handler):
-    """Keeps what is said until somebody hears it; the oldest goes first."""
+    """Keeps log records until a task reads them; the oldest goes first."""
 
-    def __init__(self, said: Callable[[], None]) -> None:
+    def __init__(self, on_record: Callable[[], None]) -> None:
         super().__init__()
-        self._condition = said
+        self._condition = on_record
         self._buffered: collections.deque[dict[str, Any]] = collections.deque(
             maxlen=_MAX_BUFFERED_LINES
         )
@@ -98,8 +101,8 @@ class _LogBuffer(logging.Handler):
 class WorkerServer:
     """The work has the main thread, the tasks have one of their own."""
 
-    def __init__(self, wish: WorkerSpec, line: MessageChannel) -> None:
-        self._spec = wish
+    def __init__(self, spec: WorkerSpec, line: MessageChannel) -> None:
+        self._spec = spec
         self._line: MessageChannel | None = line
         line.socket.settimeout(_SOCKET_TIMEOUT_S)
         self._began = time.monotonic()
@@ -114,43 +117,43 @@ class WorkerServer:
         self._wake.settimeout(0)
         self._says_got_on = True
         self._log = _LogBuffer(self._wake_up)
-        self._work = WorkerRole(wish)
+        self._work = WorkerRole(spec)
 
     def run(self) -> None:
-        """Work until somebody says stop, or nobody comes any longer."""
+        """Work until a task asks for the end, or no task comes any longer."""
         root = logging.getLogger()
         root.addHandler(self._log)
         root.setLevel(logging.INFO)
         threading.Thread(target=self._serve, name="attended", daemon=True).start()
         waiting = RetryBackoff(log, f"the task {self._spec.what}")
 
-        def got_on(progress: object) -> None:
+        def on_progress(progress: object) -> None:
             waiting.over()
             self._on_progress(progress)
 
         try:
-            self._send_logs(*self._result_message(waiting, got_on))
+            self._send_logs(*self._result_message(waiting, on_progress))
         finally:
             with self._lock:
                 if self._patience is not None:
                     self._patience.cancel()
 
     def _result_message(
-        self, waiting: RetryBackoff, got_on: Callable[[object], None]
+        self, waiting: RetryBackoff, on_progress: Callable[[object], None]
     ) -> tuple[Any, ...]:
-        """The last message, once there is nothing more to do."""
+        """Return the last message, once there is nothing more to do."""
         while not self._stop.is_set():
             try:
-                self._work.run(self._stop, got_on)
+                self._work.run(self._stop, on_progress)
                 break
             except Exception as error:
-                told = ours(error)
-                if told.transient:
-                    self._stop.wait(waiting.after(told))
+                reason = ours(error)
+                if reason.transient:
+                    self._stop.wait(waiting.after(reason))
                     continue
-                if isinstance(told, DefectError):
+                if isinstance(reason, DefectError):
                     log.exception("%s met a defect", self._spec.what)
-                return FAILED, type(told).__name__, str(told), told.hint
+                return FAILED, type(reason).__name__, str(reason), reason.hint
         return FINISHED, self._work.taken()
 
     # In the thread of the work
@@ -163,9 +166,9 @@ class WorkerServer:
                     self._says_got_on = False
 
     def _send_logs(self, *last: Any) -> None:
-        """To whoever is there, after all that was said before.
+        """Send the last message to the attached task, after all earlier records.
 
-        Without anybody the next task meets it itself.
+        Without one, the next task meets the outcome itself.
         """
         with self._lock:
             self._is_over = True
@@ -188,7 +191,7 @@ class WorkerServer:
             while not self._is_over:
                 self._listen()
                 self._poll_once()
-        except BaseException:  # nobody could come any longer
+        except BaseException:  # no task could come any longer
             log.exception("the process of %s ends", self._spec.what)
             os._exit(1)
 
@@ -221,7 +224,7 @@ class WorkerServer:
             if self._woken.fileno() in happened:
                 self._woken.recv(4096)
             if self._line is not None and self._line.socket.fileno() in happened:
-                # first: who comes after a task that was killed isn't to find it there
+                # first: a task that follows a killed one isn't to find it there
                 self._read_message(self._line)
             if self._listener is not None and self._listener.fileno() in happened:
                 self._accept()
@@ -232,7 +235,7 @@ class WorkerServer:
                 self._end()
 
     def _listen(self) -> None:
-        """By the name, once whoever had it is gone."""
+        """Listen under the name, once its last owner is gone."""
         if self._listener is not None:
             return
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -245,7 +248,7 @@ class WorkerServer:
         self._listener = listener
 
     def _accept(self) -> None:
-        """The next run's task, or somebody who is turned away."""
+        """Accept the next run's task, or turn a stranger away."""
         assert self._listener is not None
         end, _ = self._listener.accept()
         line = MessageChannel(end)
@@ -254,8 +257,8 @@ class WorkerServer:
             return
         try:
             end.settimeout(_SOCKET_TIMEOUT_S)
-            kind, its_code, wish, lent = line.receive()
-            is_same = kind == SPEC and self._matches(its_code, wish)
+            kind, its_code, spec, lent = line.receive()
+            is_same = kind == SPEC and self._matches(its_code, spec)
             if is_same:
                 use_connections(lent)
             line.send(SPEC_MATCHES, is_same)
@@ -264,18 +267,18 @@ class WorkerServer:
             return
         self._line, self._deadline, self._says_got_on = line, float("inf"), True
 
-    def _matches(self, its_code: str, wish: bytes) -> bool:
-        """What is wished."""
+    def _matches(self, its_code: str, spec: bytes) -> bool:
+        """Return whether a task's spec and code equal this worker's."""
         if its_code != code_fingerprint() or (
             time.monotonic() - self._began > MAX_AGE_S and not self._work.is_writing
         ):
             return False
-        return bool(pickle.loads(wish) == self._spec)  # noqa: S301 see `peer_pid`
+        return bool(pickle.loads(spec) == self._spec)  # noqa: S301 see `peer_pid`
 
     def _read_message(self, line: MessageChannel) -> None:
         try:
             (kind, *_) = line.receive()
-            if kind == END or self._listener is None:  # nobody could come
+            if kind == END or self._listener is None:  # no task could come
                 self._end()
             elif kind == DETACH:
                 self._log.send(line)
@@ -292,7 +295,7 @@ class WorkerServer:
                 self._detach()
 
     def _detach(self) -> None:
-        """Until another task comes, which may be never."""
+        """Wait for another task, which may never come."""
         if self._line is not None:
             self._line.close()
         self._line, self._deadline = None, time.monotonic() + HANDOFF_TIMEOUT_S
@@ -300,7 +303,7 @@ class WorkerServer:
             self._end()
 
     def _end(self) -> None:
-        """In good order, if it can."""
+        """End in good order, or at the end of the grace period."""
         if not self._stop.is_set():
             self._patience = threading.Timer(SHUTDOWN_GRACE_S, os._exit, (1,))
             self._patience.daemon = True
@@ -311,51 +314,51 @@ class WorkerServer:
 class WorkerRole:
     """Landing or applying, and what was done since that was asked last."""
 
-    def __init__(self, wish: WorkerSpec) -> None:
-        self._spec = wish
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
         self._summary: LandSummary | ApplySummary = (
-            LandSummary() if wish.what == LAND else ApplySummary()
+            LandSummary() if spec.what == LAND else ApplySummary()
         )
         self._writing = threading.Lock()
         """Held while a batch is written."""
 
     @property
     def is_writing(self) -> bool:
-        """Whether a batch is being written."""
+        """Return whether a batch is being written."""
         return self._writing.locked()
 
-    def run(self, stop: threading.Event, got_on: Callable[[object], None]) -> None:
-        """Until `stop` is set, or the wish's timestamp is reached.
+    def run(self, stop: threading.Event, on_progress: Callable[[object], None]) -> None:
+        """Work until `stop` is set, or the spec's timestamp is reached.
 
         Raises as `run_land` and `run_apply`.
         """
-        wish, summary = self._spec, self._summary
+        spec, summary = self._spec, self._summary
         if isinstance(summary, LandSummary):
-            run_land(wish.settings, stop=stop, on_window=got_on, summary=summary)
+            run_land(spec.settings, stop=stop, on_window=on_progress, summary=summary)
         else:
             run_apply(
-                wish.settings, stop=stop, until_ts=wish.until_ts, on_batch=got_on, summary=summary,
-                writing=self._writing,
+                spec.settings, stop=stop, until_ts=spec.until_ts, on_batch=on_progress,
+                summary=summary, writing=self._writing,
             )  # fmt: skip
 
     def taken(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return self._summary.taken().as_dict()
 
 
 def main(descriptor: int) -> None:
-    """The process, with the socket to its task."""
+    """Run a worker process, with the socket to its task."""
     code_fingerprint()  # of what is imported, not of what may lie there later
     line = MessageChannel(socket.socket(fileno=descriptor))
     try:
-        _, _, wish, lent = line.receive()
+        _, _, spec, lent = line.receive()
         line.send(READY)
         if line.receive()[0] != BEGIN:
             return
     except OSError:
         return
     use_connections(lent)
-    wanted: WorkerSpec = pickle.loads(wish)  # noqa: S301 from its task
+    wanted: WorkerSpec = pickle.loads(spec)  # noqa: S301 from its task
     provide_credentials(wanted.settings)
     WorkerServer(wanted, line).run()
     os._exit(0)  # what is left are other people's threads

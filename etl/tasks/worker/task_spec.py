@@ -1,4 +1,4 @@
-"""What a resident is to do."""
+"""The spec of a worker process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sluice.etl.spark.shipping import fingerprint
 
 LAND = "land"
 SHUTDOWN_GRACE_S = 300.0
-"""What is under way may take so long to end."""
+"""Time allowed for in-flight work to finish after a stop request."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """To land, or to apply, as these settings say: with the mode of the run.
+    """The work of a worker process: landing or applying, with these settings and the run's mode.
 
-    A task takes a resident up that has the same.
+    A task reattaches to a running worker only if its spec is equal.
     """
 
     what: str
@@ -31,21 +31,23 @@ class WorkerSpec:
     """Applying is over when the checkpoint is exactly here."""
 
 
-def socket_address(wish: WorkerSpec) -> bytes:
-    """Where the resident of this pipeline listens, on this host and for this user: a name of
-    Linux's, no file.
+def socket_address(spec: WorkerSpec) -> bytes:
+    """Return the socket address of this pipeline's worker, on this host and for this user.
+
+    It is a name of Linux's, no file.
     """
-    relay = wish.settings.relay
-    told = "\n".join((wish.what, relay.url, relay.pipeline, wish.settings.name))
+    relay = spec.settings.relay
+    name = "\n".join((spec.what, relay.url, relay.pipeline, spec.settings.name))
     return b"\0sluice-%d-%s" % (
         os.getuid(),
-        hashlib.sha256(told.encode()).hexdigest()[:32].encode(),
+        hashlib.sha256(name.encode()).hexdigest()[:32].encode(),
     )
 
 
 def peer_pid(end: socket.socket) -> int | None:
-    """The process at the other end, None if it is another user's, or in another container: anybody
-    who shares the network may take a name.
+    """Return the process at the other end, None if it is another user's, or in another container.
+
+    Any process in the network namespace may take a name.
     """
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
@@ -53,5 +55,5 @@ def peer_pid(end: socket.socket) -> int | None:
 
 
 def code_fingerprint() -> str:
-    """What tells one installation from another."""
+    """Return a fingerprint of this installation."""
     return f"{sys.executable} {fingerprint()}"

@@ -60,7 +60,7 @@ def test_every_master_of_spark_s_is_possible(master: str) -> None:
         ({"conf": {"executor.memory": "1g"}}, r"begin with spark\."),
         (
             {"conf": {"spark.master": "yarn"}},
-            r"\[spark\.conf\] spark\.master: \[spark\] master says it",
+            r"\[spark\.conf\] spark\.master: \[spark\] master sets it",
         ),
         (
             {"conf": {"spark.hadoop.fs.s3a.secret.key": "hush"}},

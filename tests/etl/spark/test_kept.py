@@ -150,7 +150,7 @@ def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(
     unreached: ResilientFunction,
 ) -> None:
     # so it isn't waited for
-    with pytest.raises(SparkUnavailableError, match="nobody takes connections"):
+    with pytest.raises(SparkUnavailableError, match="no server takes connections"):
         unreached.connect(200)
     unreached.connect(200)
     assert ask(unreached, "a") == ("a", os.getpid())
