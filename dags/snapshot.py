@@ -21,7 +21,7 @@ PARAMS = {
         examples=["downstream", "tidb", "archive"],
         description=(
             "downstream (at its checkpoint), tidb, archive (the youngest snapshot rolled forward),"
-            " or the URL of a folder that Dumpling wrote. Empty: the setting [archive] snapshots-from."
+            " or the URL of a folder that Dumpling wrote. Empty: [archive] snapshots-from."
         ),
     ),
     "full": Param(
