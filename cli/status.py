@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import click
@@ -49,12 +50,16 @@ _PASSES = 3
 def _exit_code(status: dict[str, Any]) -> int:
     """Return 4 if replication needs an operator, 3 if it waits for a server or a pump.
 
-    Landing waits for a pump that is away, so a paused pump counts.
+    Landing waits for a pump that is away, so a paused pump counts. It waits for ever behind a
+    capture that an error has ended.
     """
     failed = [
         failure for failure in status.get("failures") or () if failure["what"] not in _AFTERWARDS
     ]
-    if status.get("stopped") or failed or status.get("blocked"):
+    ended = [
+        pump for pump in status.get("pumps") or () if (pump.get("capture") or {}).get("failure")
+    ]
+    if status.get("stopped") or failed or status.get("blocked") or ended:
         return SluiceError.exit_code
     away = [pump for pump in status.get("pumps") or () if pump["state"] == "paused"]
     return _PASSES if status.get("errors") or away else 0
@@ -86,6 +91,7 @@ def collect(stack: Stack) -> dict[str, Any]:
         "airflow": None,
         "upstream": None,
         "pumps": [],
+        "captures": {},
         "spark": None,
         "replication": None,
         "operators": None,
@@ -93,6 +99,7 @@ def collect(stack: Stack) -> dict[str, Any]:
     if not ports:
         return result
     from sluice.etl import load_settings, operate
+    from sluice.etl.operate.node_http import captures
 
     site = stack.site()
     result["downstream"] = {"host": LOOPBACK, "port": ports["mariadb"], "user": "root"} | {
@@ -112,6 +119,11 @@ def collect(stack: Stack) -> dict[str, Any]:
         "recording": str(site.recording),
     }
     result["pumps"] = [f"{LOOPBACK}:{ports[name]}" for name in PUMP_NAMES]
+    running = [name for name in PUMP_NAMES if parts.get(name, {}).get("state") == "running"]
+    asked = captures([f"{LOOPBACK}:{ports[name]}" for name in running], None)
+    result["captures"] = {
+        name: found for name, found in zip(running, asked, strict=True) if found is not None
+    }
     result["spark"] = {"remote": f"sc://{LOOPBACK}:{ports['spark']}"}
     view = ProgressView(site)
     try:
@@ -156,6 +168,9 @@ def _text(status: dict[str, Any]) -> str:
         f" {airflow['password_file']}"
     )
     lines.append(f"downstream  mariadb --defaults-file={downstream['option_file']}")
+    for name, capture in status["captures"].items():
+        first, *more = _capture_lines(capture)
+        lines += [f"capture     {name} {first}", *(f"            {line}" for line in more)]
     replication = status["replication"]
     transactions, window = replication["transactions"], replication["window"]
     checkpoint = replication["checkpoint"]
@@ -242,9 +257,16 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
     lines += _order_lines(status)
     if "upstream" in status["errors"]:
         lines.append(f"pumps       unknown: {status['errors']['upstream']}")
-    lines += [
-        f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through"
-        f" {pump['max_commit_ts']}"
-        for pump in status["pumps"]
-    ]
+    for pump in status["pumps"]:
+        lines.append(
+            f"pump        {pump['node_id']:<24} {pump['host']:<22} {pump['state']:<8} through"
+            f" {pump['max_commit_ts']}"
+        )
+        lines += [f"            {line}" for line in _capture_lines(pump.get("capture"))]
     return lines
+
+
+def _capture_lines(capture: dict[str, Any] | None) -> list[str]:
+    from sluice.etl.operate.node_http import capture_lines
+
+    return capture_lines(capture, time.time_ns() // 1_000_000) if capture else []

@@ -7,8 +7,6 @@ answers nor moves its heartbeat.
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from urllib.parse import quote
 
 from sluice.etl.downstream.ownership import OWNER_LABEL
 from sluice.etl.operate.commands import OperateError
+from sluice.etl.operate.node_http import ask_node
 from sluice.etl.settings import Settings
 from sluice.relay.audit import AuditLog
 from sluice.tidb import TLS, EtcdClient, NodeStatus, Registry, tso
@@ -148,17 +147,17 @@ def _kind_text(kind: str) -> str:
 def _send_request(node: NodeStatus, kind: str, verb: str, tls: TLS | None) -> None:
     """Ask the process for a state. Raises OperateError if it doesn't answer, or refuses."""
     try:
-        answer = _http(node, "PUT", f"/state/{quote(node.node_id, safe='')}/{verb}", tls)
+        path = f"/state/{quote(node.node_id, safe='')}/{verb}"
+        answer = ask_node(node.host, "PUT", path, tls, _ANSWER_TIMEOUT_S)
     except (OSError, ValueError) as error:
         raise OperateError(
             f"{_kind_text(kind)} {node.node_id!r} doesn't answer at {node.host} ({error}); if its"
             f" process is gone: `sluice {kind} {'pause' if verb == 'pause' else 'offline'}"
             f" {node.node_id} --gone`"
         ) from None
-    if answer.get("code") != 200:
-        raise OperateError(
-            f"{_kind_text(kind)} {node.node_id!r} at {node.host} refuses: {answer.get('message')}"
-        )
+    if answer is None or answer.get("code") != 200:
+        message = answer.get("message") if answer else "it has no such page"
+        raise OperateError(f"{_kind_text(kind)} {node.node_id!r} at {node.host} refuses: {message}")
 
 
 def _check_process_gone(
@@ -187,27 +186,8 @@ def _check_process_gone(
 def answers(node: NodeStatus, tls: TLS | None) -> bool:
     """Return whether the process of a registry entry answers at its address, for itself."""
     try:
-        status = _http(node, "GET", "/status", tls)
+        status = ask_node(node.host, "GET", "/status", tls, _ANSWER_TIMEOUT_S)
     except (OSError, ValueError):
         return False
-    pumps = status.get("status")
+    pumps = status.get("status") if status else None
     return not isinstance(pumps, dict) or node.node_id in pumps
-
-
-def _http(node: NodeStatus, method: str, path: str, tls: TLS | None) -> dict[str, object]:
-    """Send an HTTP request to a node and return its document. Raises OSError, ValueError."""
-    connection = (
-        http.client.HTTPSConnection(node.host, timeout=_ANSWER_TIMEOUT_S, context=tls.context())
-        if tls
-        else http.client.HTTPConnection(node.host, timeout=_ANSWER_TIMEOUT_S)
-    )
-    try:
-        connection.request(method, path)
-        found = json.loads(connection.getresponse().read())
-    except http.client.HTTPException as error:
-        raise OSError(f"{node.host}{path}: {error!r}") from None
-    finally:
-        connection.close()
-    if not isinstance(found, dict):
-        raise ValueError(f"{node.host}{path} is no JSON object")
-    return found

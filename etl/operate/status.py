@@ -12,6 +12,7 @@ from sluice.errors import SluiceError
 from sluice.etl.cached_value import SourcePoller
 from sluice.etl.downstream import Checkpoint, CheckpointError, DownstreamError
 from sluice.etl.downstream.sinks import hold_checkpoint, read_checkpoint
+from sluice.etl.operate.node_http import captures
 from sluice.etl.settings import Downstream, Settings, Target, Upstream
 from sluice.relay import Failure, RelayLog
 from sluice.relay.jobs import Jobs
@@ -44,7 +45,7 @@ def status(settings: Settings) -> dict[str, Any]:
     first, last = relay.first(), relay.last()
     questions: dict[str, Callable[[], Any]] = {
         "downstream": lambda: _checkpoint_of(settings, last.cluster_id if last is not None else 0),
-        "upstream": lambda: registered_pumps(settings.upstream),
+        "upstream": lambda: _pumps_with_captures(settings.upstream),
     }
     asked = SourcePoller().poll(questions, _CHECKPOINT_TIMEOUT_S)
     checkpoint: Checkpoint | None = asked.values.get("downstream")
@@ -137,6 +138,15 @@ def list_overrides(settings: Settings) -> list[dict[str, Any]]:
     return [
         override.to_dict() | {"used_ms": used.get(override.named)} for override in overrides.list()
     ]
+
+
+def _pumps_with_captures(upstream: Upstream) -> list[dict[str, Any]]:
+    """Return `registered_pumps`, each with its `capture`: None without one or without an answer."""
+    pumps = registered_pumps(upstream)
+    running = [pump for pump in pumps if pump["state"] not in ("paused", "offline")]
+    asked = captures([pump["host"] for pump in running], upstream.tls())
+    found = dict(zip([pump["node_id"] for pump in running], asked, strict=True))
+    return [pump | {"capture": found.get(pump["node_id"])} for pump in pumps]
 
 
 def registered_pumps(upstream: Upstream) -> list[dict[str, Any]]:
