@@ -1,13 +1,14 @@
-"""How fast a backlog is landed, and how fast a landed backlog is applied, through Airflow and Spark
-into MariaDB at its default durability.
+"""Measure how fast a backlog is landed, and how fast a landed backlog is applied.
+
+Both go through Airflow and Spark into MariaDB at its default durability.
 
 The whole recording is sent to the pumps while the pipeline is paused, and its traffic some times
-more if it is sysbench's (`sluice.bench.backlog.again`); then all of it is landed, in windows of at
-most 1,000 transactions, while applying is still paused; then it is applied with the default limits,
-and the checkpoint is watched. Each rate is that of the row changes between the first window
-(checkpoint) and the last: the first, which pays for warming up, is left out. CPU time is that of
-every process meanwhile, which is what to compare on a busy machine. At the end the downstream is
-compared with the recording's last snapshot.
+more if it is sysbench's (`sluice.bench.backlog.again`). Then all of it is landed, in windows of at
+most 1,000 transactions, while applying is still paused. Then it is applied with the default
+limits, and the checkpoint is watched. Each rate is that of the row changes between the first
+window (checkpoint) and the last: the first, which pays for warming up, is left out. CPU time is
+that of every process meanwhile, which is what to compare on a busy machine. At the end the
+downstream is compared with the recording's last snapshot.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ApplyResult:
     net_rows: int = 0
     stages_ms: dict[str, float] = field(default_factory=dict)
     land_rows_per_s: float = 0.0
-    """From the first landed window to the last."""
+    """Rate of landed rows from the first landed window to the last."""
     land_changes: int = 0
     land_stages_ms: dict[str, float] = field(default_factory=dict)
     rss_mib: dict[str, int] = field(default_factory=dict)
@@ -138,8 +139,9 @@ def _landed(view: ProgressView, target: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A checkpoint (TSO), and the CPU time (s) that each kind of process had taken when it was
-    seen.
+    """A checkpoint (TSO) and the CPU time of each kind of process.
+
+    The CPU time (s) is what they had taken when the checkpoint was seen.
     """
 
     checkpoint: int
@@ -178,7 +180,7 @@ def _wait(reached: Callable[[], bool], stack: Stack, what: str) -> None:
 
 
 def _rate(result: ApplyResult, relay: RelayLog, moves: list[tuple[int, int]], target: int) -> None:
-    """From the first checkpoint that came with row changes to the one that reached the target."""
+    """Compute the rates from the first checkpoint that came with row changes to the target's."""
     windows = list(relay.windows(0, moves[-1][0]))
     landed = [window for window in windows if window.changes]
     for window in landed[1:]:
@@ -218,7 +220,7 @@ def _cpu(result: ApplyResult, relay: RelayLog, seen: list[_Seen]) -> None:
 
 
 def _stages(result: ApplyResult, stack: Stack) -> None:
-    """Sums the stages that the apply task logged for its batches behind those of the first line."""
+    """Sum the stages that the apply task logged for its batches behind those of the first line."""
     reports: dict[int, dict[str, Any]] = {}
     for log in (stack.home / "airflow" / "logs").glob("dag_id=replicate/*/task_id=apply/*.log"):
         for line in log.read_text(encoding="utf-8").splitlines():

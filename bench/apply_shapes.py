@@ -1,10 +1,10 @@
-"""How fast traffic of other shapes than sysbench's is applied (`sluice.bench.shapes`), from a relay
-log into MariaDB at its default durability.
+"""Measure how fast traffic of other shapes than sysbench's is applied (`sluice.bench.shapes`).
 
-Nothing else runs: windows are prepared in this process, one batch ahead of the one that is written,
-as without Spark. So a rate is what two processes reach, this one and the server, and CPU time a row
-change is that of each of them. The batches that only fill the tables are left out. In the end every
-table must hold as many rows as the traffic leaves.
+It is applied from a relay log into MariaDB at its default durability. Nothing else runs: windows
+are prepared in this process, one batch ahead of the one that is written, as without Spark. So a
+rate is what two processes reach, this one and the server, and CPU time a row change is that of
+each of them. The batches that only fill the tables are left out. In the end every table must hold
+as many rows as the traffic leaves.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ShapeResult:
 def measure(
     stack: Stack, names: Sequence[str], report: Callable[[str], None], round_trip_ms: float = 0.0
 ) -> list[ShapeResult]:
-    """A result for each of `names`, which are in NAMES.
+    """Return a result for each of `names`, which are in NAMES.
 
     `round_trip_ms`: how far away the downstream is. Raises StackError.
     """
@@ -117,8 +117,9 @@ def _landed_recording(url: str) -> RelayLog:
 
 
 def landed(made: History, url: str, window: int) -> tuple[RelayLog, int]:
-    """A relay log of windows of so many transactions, and where the windows that fill the tables
-    end.
+    """Return a relay log of windows of `window` transactions each, and where the filling ends.
+
+    The second value is the end (TSO) of the last window that fills the tables.
     """
     relay = RelayLog.open(url)
     lo = filled_ts = _FIRST_TS

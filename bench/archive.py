@@ -1,10 +1,10 @@
-"""How fast a backlog is archived, what it becomes in bytes, and in how much memory.
+"""Measure how fast a backlog is archived, what it becomes in bytes, and in how much memory.
 
 etcd, the stand-in cluster, two pumps and Spark run; nothing else. The recording is landed and
-archived first, which says how large it becomes, and warms Spark up. Then its traffic is landed
+archived first, which shows how large it becomes, and warms Spark up. Then its traffic is landed
 again and again, each time with other digits in its texts, until the backlog is as large as asked
-for, and archived by `sluice.etl.history.archive` in this process. CPU time is that of every process
-meanwhile, memory the largest resident set seen.
+for, and archived by `sluice.etl.history.archive` in this process. CPU time is that of every
+process meanwhile, memory the largest resident set seen.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A backlog of any size in the pumps: a recording's transactions again and again, at fresh
-timestamps.
+"""Write a backlog of any size into the pumps: a recording's transactions at fresh timestamps.
 
-Only for benchmarks: the changes are real, but the same ones each time, so their old images are not
-what is downstream. `again` makes some of sysbench's that can be applied all the same. Written over
-the lane's own client side, Prewrites first, then their Commits with timestamps that PD gave after
-the pump had acknowledged the Prewrites.
+The transactions are written again and again. Only for benchmarks: the changes are real, but the
+same ones each time, so their old images are not what is downstream. `again` makes some of
+sysbench's that can be applied all the same. Written over the fast path's own client side,
+Prewrites first, then their Commits with timestamps that PD gave after the pump had acknowledged
+the Prewrites.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Timestamps:
 
 
 def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
-    """(prewrite_value, row changes) of the recording's transactions that committed after
-    `after_ts`, in the order of their commits.
+    """Return (prewrite_value, row changes) of the recording's transactions after `after_ts`.
+
+    They are in the order of their commits.
     """
     commits = {
         start: found.commit_ts
@@ -87,8 +88,9 @@ def values(recording: Recording, after_ts: int) -> list[tuple[bytes, int]]:
 
 
 def again(wanted: Sequence[tuple[bytes, int]], times: int) -> list[tuple[bytes, int]]:
-    """Sysbench's transactions so many times more, so that they can be applied behind themselves: as
-    many rows come as go, which are the same rows, and each time the digits in their texts are
+    """Return sysbench's transactions `times` times more, to be applied behind themselves.
+
+    As many rows come as go, which are the same rows, and each time the digits in their texts are
     others, but in the end as they are in `wanted`. [] if this isn't such traffic.
     """
     if not all(_TEXT.search(value) and _comes_to_the_same(value) for value, _ in wanted):
@@ -109,8 +111,9 @@ def _turned(wanted: Sequence[tuple[bytes, int]], turn: int) -> Iterator[tuple[by
 
 
 class Written(NamedTuple):
-    """What was written to the pumps: `last` is the last commit_ts (TSO), `bytes` those of the
-    binlogs.
+    """Result of writing to the pumps.
+
+    `last` is the last commit_ts (TSO), `bytes` those of the binlogs.
     """
 
     transactions: int
@@ -170,7 +173,7 @@ def _commit(start: int, commit: int) -> bytes:
 
 
 def _send(lane: FastPathClient, head: bytes, payloads: Iterator[bytes]) -> int:
-    """The bytes of the payloads, which the pump has synced."""
+    """Send the payloads, and return their bytes, which the pump has synced."""
     calls = list(payloads)
     waiting = set(lane.send([head + encode_uvarint(len(payload)) + payload for payload in calls]))
     while waiting:
@@ -182,8 +185,9 @@ def _send(lane: FastPathClient, head: bytes, payloads: Iterator[bytes]) -> int:
 
 
 def load(directory: Path) -> tuple[Recording, list[tuple[bytes, int]]]:
-    """A recording and the values of its traffic after its first snapshot (or of all, if it has
-    none).
+    """Return a recording and the values of its traffic after its first snapshot.
+
+    Of all its traffic if it has no snapshot.
     """
     recording = Recording(directory)
     first = min((label.ts for label in recording.labels), default=0)

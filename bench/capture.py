@@ -1,8 +1,8 @@
-"""A capture's work in one process: TiKV's messages as bytes in, synced records in a pump's store out.
+"""Measure a capture's work in one process: TiKV's messages in, synced records in a store out.
 
 The messages are made before, of sysbench's rows: each transaction inserts a row, deletes one and
-updates two, or has other numbers of changes. `sluice.bench.capture_stream` measures the connection,
-too.
+updates two, or has other numbers of changes. `sluice.bench.capture_stream` measures the
+connection, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _NOT_NULL, _PRIMARY = 1, 2
 
 @dataclass(slots=True)
 class CaptureResult:
-    """What was measured; CPU in µs a row change, `store` what the pump's threads did beside."""
+    """A measurement's figures.
+
+    CPU is in µs a row change; `store` is what the pump's threads did beside.
+    """
 
     rows: int
     transactions: int

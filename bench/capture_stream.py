@@ -1,9 +1,8 @@
-"""A whole capture: another process sends a TiKV store's messages over gRPC, and this one stores
-them.
+"""Measure a whole capture: another process sends a TiKV store's messages over gRPC.
 
-`python -m sluice.bench.capture_stream ROWS CHANGES FIRST_TS` is that process. It says its port,
-waits for the subscriptions of two regions, and sends what `sluice.bench.capture` makes, as fast as
-they are taken.
+This process stores them. `python -m sluice.bench.capture_stream ROWS CHANGES FIRST_TS` is the
+other one. It prints its port, waits for the subscriptions of two regions, and sends what
+`sluice.bench.capture` makes, as fast as they are taken.
 """
 
 from __future__ import annotations

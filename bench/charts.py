@@ -1,5 +1,6 @@
-"""Draw what `sluice.bench.endurance` found: one panel a figure over the same hours, with kills as
-marks below.
+"""Draw what `sluice.bench.endurance` found: one panel a figure over the same hours.
+
+Kills are marks below.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class _Panel:
 
 
 def endurance(found: dict[str, Any]) -> str:
-    """An SVG of the samples of an `Endured` as a dict."""
+    """Return an SVG of the samples of an `Endured` as a dict."""
     samples, course = found["samples"], found["course"]
 
     def line(value: Callable[[dict[str, Any]], float | None]) -> list[tuple[float, float | None]]:
@@ -122,7 +123,7 @@ def _panel(panel: _Panel, top: int, end_s: float, marks: list[float]) -> list[st
 
 
 class _Linear:
-    """From 0 to what all but the highest few values fit in."""
+    """A scale from 0 to what all but the highest few values fit in."""
 
     def __init__(self, values: list[float]) -> None:
         """`values`: ascending."""
@@ -132,12 +133,12 @@ class _Linear:
         self.marks = [0, self._most / 2, self._most]
 
     def part(self, value: float) -> float:
-        """How high: 0 to 1, or above where it doesn't fit in."""
+        """Return the height of a value: 0 to 1, or above where it doesn't fit in."""
         return value / self._most
 
 
 class _Tenfold:
-    """As `_Linear`, of all values, each tenfold one as much higher."""
+    """A scale as `_Linear`, of all values, on which each tenfold value is as much higher."""
 
     def __init__(self, values: list[float]) -> None:
         low, high = (
@@ -155,7 +156,7 @@ def _short(value: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """Return the next of 1, 2, 5 times a power of ten."""
     power = 1.0
     while power * 10 <= value:
         power *= 10

@@ -1,11 +1,11 @@
-"""Two versions side by side: what `sluice bench` wrote of each, in as many runs as there are.
+"""Compare two versions by what `sluice bench` wrote of each, in as many runs as there are.
 
-    python -m sluice.bench.compare BEFORE AFTER [--only REGEX]
+python -m sluice.bench.compare BEFORE AFTER [--only REGEX]
 
-BEFORE and AFTER are each a file of results or a folder with those of several runs. For each figure:
-its median and range before and after, the ratio of the medians, and whether that is more than the
-runs of one version differ among themselves. With one run of each nothing is known of noise, and it
-says so.
+BEFORE and AFTER are each a file of results or a folder with those of several runs. For each
+figure: its median and range before and after, the ratio of the medians, and whether that is more
+than the runs of one version differ among themselves. With one run of each nothing is known of
+noise, and the report states that.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def figures(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The results in a file, or in all files of a folder.
+    """Return the results in a file, or in all files of a folder.
 
     ValueError if there is none, or one is of something else.
     """
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     runs = [json.loads(file.read_text()) for file in files]
     if not runs:
-        raise ValueError(f"{path}: no results; `sluice bench` says where it wrote them")
+        raise ValueError(f"{path}: no results; `sluice bench` prints where it wrote them")
     for file, run in zip(files, runs, strict=True):
         if "benchmark" not in run or "found" not in run:
             raise ValueError(f"{file}: this is no result of `sluice bench`")
@@ -85,7 +85,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[Figure]:
-    """The figures that every run of both has."""
+    """Return the figures that every run of both has."""
     tables = [[dict(figures(run["found"])) for run in runs] for runs in (before, after)]
     shared = set.intersection(*(set(table) for runs in tables for table in runs))
     return [
@@ -96,7 +96,10 @@ def compare(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
 
 
 def differences(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
-    """What makes the comparison doubtful: other machines, other benchmarks, cores that others used."""
+    """Return what makes the comparison doubtful.
+
+    That is other machines, other benchmarks, and cores that others used.
+    """
     found = []
     for what in ("benchmark", "environment"):
         values = [json.dumps(run[what], sort_keys=True) for run in (*before, *after)]
@@ -111,7 +114,7 @@ def differences(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; exit code 2 for results that can't be compared."""
+    """Run the command; exit code 2 for results that can't be compared."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)

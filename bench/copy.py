@@ -1,12 +1,12 @@
-"""How fast a Dumpling folder becomes a replica, and what limits it.
+"""Measure how fast a Dumpling folder becomes a replica, and what limits it.
 
 MariaDB at its default durability and Spark run, nothing else. A dump of one table of sysbench's
 shape is written (190 bytes a row, random text, one secondary index), and copied by
 `sluice.etl.copy` in this process with the default settings, into an empty database; a small one
-before it, which warms Spark up. Rates are of the whole, from the first table to the checkpoint, and
-of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is what to
-compare. What limits follows from how long sessions waited for rows that Spark was reading, and how
-long they wrote.
+before it, which warms Spark up. Rates are of the whole, from the first table to the checkpoint,
+and of the rows alone. CPU time is that of every process meanwhile: on a busy machine that is what
+to compare. What limits follows from how long sessions waited for rows that Spark was reading, and
+how long they wrote.
 
 `measure_making` leaves the database out: Spark makes the same loads as files, which are removed
 unread, with one worker at a time and with two.
@@ -75,7 +75,7 @@ class CopyResult:
     bytes: int = 0
     seconds: float = 0.0
     rows_seconds: float = 0.0
-    """Until the last chunk was downstream."""
+    """Seconds until the last chunk was downstream."""
     waited_s: float = 0.0
     """Summed over the sessions, as is `written_s`."""
     written_s: float = 0.0
@@ -84,16 +84,16 @@ class CopyResult:
 
     @property
     def limit(self) -> str:
-        """What the sessions waited for most."""
+        """Return what the sessions waited for most."""
         return "the downstream (writing)" if self.written_s > self.waited_s else "reading (Spark)"
 
 
 def measure(
     stack: Stack, rows: int, ways: list[tuple[str, str]], report: Callable[[str], None]
 ) -> list[CopyResult]:  # fmt: skip
-    """A result for each of `ways`: ("sql" or "csv", indexes "before" or "after" the rows).
+    """Return a result for each of `ways`.
 
-    Raises StackError.
+    A way is "sql" or "csv", with indexes "before" or "after" the rows. Raises StackError.
     """
     stack.down()
     stack.wipe("mariadb", "spark", "relay", "logs")
@@ -130,14 +130,17 @@ class MakingResult:
 
     @property
     def cores(self) -> float:
-        """How many cores were busy with it, on the average."""
+        """Return how many cores were busy with it, on the average."""
         return sum(self.cpu_s.values()) / self.seconds
 
 
 def measure_making(
     stack: Stack, rows: int, form: str, workers: Sequence[int], report: Callable[[str], None]
 ) -> list[MakingResult]:
-    """A result for each number of workers. Raises StackError."""
+    """Return a result for each number of workers.
+
+    Raises StackError.
+    """
     stack.down()
     stack.wipe("spark", "relay", "logs")
     folder = stack.home / "dumps"
@@ -185,7 +188,7 @@ def _make(stack: Stack, source: DumplingFolder, make: SparkLoadMaker, workers: i
 
 
 def write_dump(folder: Path, form: str, rows: int) -> None:
-    """A Dumpling folder with `rows` rows of TABLE, in two files."""
+    """Write a Dumpling folder with `rows` rows of TABLE, in two files."""
     folder.mkdir(parents=True)
     (folder / "metadata").write_text(
         "Started dump at: 2026-11-22 01:03:38\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos:"
@@ -251,7 +254,7 @@ def _copy(stack: Stack, settings: Settings, dump: Path, way: tuple[str, str, int
 
 
 class _Processes(SparkProcesses):
-    """With the database that rows are copied to."""
+    """The processes, with the database that rows are copied to."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)

@@ -52,7 +52,7 @@ def main(sizes: tuple[int, ...], tables: int) -> None:
 
 
 def measure(size: int, tables: int) -> dict[str, float]:
-    """What both starts take with `size` jobs, by name and unit."""
+    """Return what both starts take with `size` jobs, by name and unit."""
     with tempfile.TemporaryDirectory(prefix="sluice-history-") as home:
         recording = Path(home, "recording")
         version = _write(recording, size, tables)
@@ -72,7 +72,7 @@ def measure(size: int, tables: int) -> dict[str, float]:
 
 
 def _in_process(url: str, version: int, relay: str) -> list[tuple[str, float]]:
-    """In a process of its own, so that the memory is that start's."""
+    """Measure in a process of its own, so that the memory is that start's."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_begin, args=(url, version, relay, theirs))
@@ -95,7 +95,7 @@ def _begin(url: str, version: int, relay: str, into: Any) -> None:
 
 
 def _write(folder: Path, size: int, tables: int) -> int:
-    """A recording without transactions; the schema version that it ends with."""
+    """Write a recording without transactions; return the schema version that it ends with."""
     folder.mkdir()
     about = {
         "name": "history",
@@ -152,7 +152,7 @@ def _jobs(size: int, tables: int) -> Iterator[dict[str, Any]]:
 
 
 def _recorded_job() -> dict[str, Any]:
-    """A CREATE TABLE of middling size."""
+    """Return a recorded CREATE TABLE of middling size."""
     prefix = hash_prefix("DDLJobHistory")
     jobs = [
         json.loads(value)

@@ -1,12 +1,13 @@
-"""Rows decoded per second of one core: of a recording's tables, and of a made-up table with a
-column of every type.
+"""Measure the rows decoded per second of one core.
+
+The rows are of a recording's tables, and of a made-up table with a column of every type.
 
 usage: python -m sluice.bench.decode_rows [RECORDING] [--rows N] [--batch N] [--kinds]
 
 Every table's rows are repeated to N of each kind, then decoded in batches on one core, best of
 three, in CPU time. The recording is a folder with `binlogs.bin.gz` and `tikv-meta.jsonl.gz`;
 without one, the table of every type is decoded, its rows random and all different. `--kinds` also
-decodes tables that have a key and one column of each type, to tell which types cost most.
+decodes tables that have a key and one column of each type, to show which types cost most.
 """
 
 import argparse
@@ -66,7 +67,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 
 
 def _value(name: str, rng: random.Random) -> Any:
-    """A short value of a type."""
+    """Return a short value of a type."""
     day = f"20{rng.randint(0, 37):02}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
     clock = f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}:{rng.randint(0, 59):02}"
     match name:
@@ -104,7 +105,7 @@ def _value(name: str, rng: random.Random) -> Any:
 
 
 def table_of(*names: str) -> Table:
-    """A table with an integer key and a column of each of these types."""
+    """Return a table with an integer key and a column of each of these types."""
     columns = [Column(n, f"c_{name}", n - 1, **_TYPES[name]) for n, name in enumerate(names, 2)]
     return Table(
         1,
@@ -144,7 +145,7 @@ def of_every_type(count: int, *, apart: bool) -> Iterator[tuple[Table, str, list
 
 
 def of_recording(folder: pathlib.Path) -> Iterator[tuple[Table, str, list[bytes]]]:
-    """The same of a recording."""
+    """Return the same of a recording."""
     from tests.tidb import recorded
 
     history = SchemaHistory.from_jobs(

@@ -1,7 +1,7 @@
-"""Hours of steady traffic with DDL and kills: do rate, lag, memory and files stay what they are?
+"""Check in hours of steady traffic with DDL and kills that rate, lag, memory and files hold.
 
-    python -m sluice.bench.endurance [--hours 2] [--rate 500] [--kill-every 60] [--ddl-every 60] [--mode atomic]
-                              [--seed 1] [--home FOLDER] [--picture FILE.svg]
+    python -m sluice.bench.endurance [--hours 2] [--rate 500] [--kill-every 60]
+        [--ddl-every 60] [--mode atomic] [--seed 1] [--home FOLDER] [--picture FILE.svg]
 
 The whole stack with Airflow and live traffic: every so often a column is added to one of many
 tables, and something is killed with -9 (`sluice.bench.soak.VICTIMS`) and started again as a
@@ -57,11 +57,12 @@ TRAFFIC = {
 _SETTINGS = 'keep = "1h"\n\n[archive]\nkeep = "1h"\n\n[apply]\nmode = "{mode}"\n'
 _PUMPS_KEEP = "20m"
 _COLLECT_EVERY_S = 300.0
-"""Pumps collect hourly, counted from their start; killed ones might never. TiDB does every ten
-minutes.
+"""Pumps collect hourly, counted from their start; killed ones might never.
+
+TiDB does every ten minutes.
 """
 _GC_LIFE_S = 600.0
-"""As TiDB's tidb_gc_life_time."""
+"""TiDB's tidb_gc_life_time."""
 _EVERY_S = 10.0
 _PROBE_S = 0.05
 _COMES_S = 300.0
@@ -71,7 +72,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is done for how long; `*_every_s` 0 is never."""
+    """The run's actions and their times; `*_every_s` 0 is never."""
 
     hours: float
     rate: float
@@ -103,10 +104,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Endured:
-    """What came of it.
+    """The run's result.
 
-    `killed`: [s since the beginning, what]. `refused_ddls`: those that the stand-in could not do in
-    its time.
+    `killed`: [s since the beginning, what]. `refused_ddls`: those that the stand-in could not do
+    in its time.
     """
 
     course: Course
@@ -121,8 +122,9 @@ class Endured:
 
 
 class _Arrivals(threading.Thread):
-    """Notes when each transaction's row was visible downstream, over a connection that comes back
-    when MariaDB does.
+    """Notes when each transaction's row was visible downstream.
+
+    Reads over a connection that comes back when MariaDB does.
     """
 
     def __init__(self, site: StackPaths) -> None:
@@ -133,8 +135,9 @@ class _Arrivals(threading.Thread):
         self._new: list[tuple[int, float]] = []
         self._last = 0
         self._late: set[int] = set()
-        """Numbers below `_last` that haven't arrived: a later transaction may commit before an
-        earlier one.
+        """Numbers below `_last` that haven't arrived.
+
+        A later transaction may commit before an earlier one.
         """
 
     def run(self) -> None:
@@ -175,7 +178,7 @@ class _Arrivals(threading.Thread):
 
 
 class _Commits:
-    """When transactions committed upstream, read as they come, forgotten when they have arrived."""
+    """Times of commits upstream, read as they come, forgotten when they have arrived."""
 
     def __init__(self, control: ClusterControl) -> None:
         self._control = control
@@ -196,7 +199,10 @@ class _Commits:
                 self.count += 1
 
     def lags(self, arrivals: list[tuple[int, float]]) -> list[float]:
-        """How late these came, in ms, ascending; of the youngest it is said with the next ones."""
+        """Return how late these came, in ms, ascending.
+
+        The youngest, whose commit isn't known yet, are reported with the next ones.
+        """
         with contextlib.suppress(Unreachable):
             self.read()
         arrivals, self._waiting = self._waiting + arrivals, []
@@ -436,7 +442,7 @@ def _say(report: Callable[[str], None], done: Endured, sample: Sample) -> None:
 
 
 def _wait_applied(stack: Stack, control: ClusterControl) -> None:
-    """Raises StackError if what was committed isn't downstream in time."""
+    """Wait until what was committed is downstream; raise StackError if that isn't in time."""
     newest = control.status()["newest_commit_ts"]
     view = ProgressView(stack.site())
     deadline = time.monotonic() + _COMES_S
@@ -488,7 +494,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     given = _parsed()
     course = Course(
         given.hours, given.rate, given.kill_every, given.ddl_every, given.mode, given.seed

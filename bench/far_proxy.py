@@ -1,5 +1,6 @@
-"""A TCP proxy in front of a server: it makes the way long, counts how often a client waits for an
-answer, and breaks connections.
+"""A TCP proxy in front of a server that delays, counts waits and breaks connections.
+
+It makes the way long, and counts how often a client waits for an answer.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Self
 class FarProxy:
     """Listens on `port` of loopback as long as the context lasts, for a server on the port `to`.
 
-    `delay_s`: so long every byte is on its way, in each direction. `turns`: by connection, in the
-    order in which they came, how often the client sent something behind what the server had sent:
-    each such time it had waited for a round trip. `cut`, given the number of such turns over all
-    connections, says whether the connection breaks there: nothing of what the client sends reaches
-    the server any more.
+    `delay_s`: the time that every byte is on its way, in each direction. `turns`: by connection,
+    in the order in which they were opened, how often the client sent something behind what the
+    server had sent: each such time it had waited for a round trip. `cut`, given the number of such
+    turns over all connections, returns whether the connection breaks there: nothing of what the
+    client sends reaches the server any more.
     """
 
     def __init__(

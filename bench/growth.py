@@ -1,13 +1,14 @@
-"""Whether a change costs more where there is ten times as much: windows, tables, columns, bytes a
-row, DDL jobs.
+"""Check whether a change costs more where there is ten times as much.
 
-    python -m sluice.bench.growth [windows] [tables] [columns] [rows] [ddl]
+There is more of windows, tables, columns, bytes a row, DDL jobs.
+
+python -m sluice.bench.growth [windows] [tables] [columns] [rows] [ddl]
 
 Each figure is taken in a process of its own, at one size and at ten times that, in turns. CPU time
-(user and system) of the best of some runs, so that other work on the machine counts little; seconds
-by the clock where a start is measured; MiB that the process grew by. Nothing runs beside it but
-what `ddl` needs (the stand-in cluster). Windows are written without syncing, in a folder that
-TMPDIR says: 600,000 of them take some 2.5 GiB there.
+(user and system) of the best of some runs, so that other work on the machine counts little;
+seconds by the clock where a start is measured; MiB that the process grew by. Nothing runs beside
+it but what `ddl` needs (the stand-in cluster). Windows are written without syncing, in the folder
+that TMPDIR names: 600,000 of them take some 2.5 GiB there.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ Figures = dict[str, float]
 
 
 def windows(count: int) -> Figures:
-    """A relay log with a week of windows, and what begins at its end: landing, applying, removing
-    what is old.
+    """Measure a relay log with a week of windows, and what begins at its end.
+
+    That is landing, applying, removing what is old.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-growth-") as folder:
         relay = RelayLog.open(Path(folder).as_uri())
@@ -73,12 +75,12 @@ def windows(count: int) -> Figures:
 
 
 def _write_windows(folder: Path, count: int) -> list[int]:
-    """As landing writes them, but without syncing; where each ends (TSO)."""
+    """Write windows as landing does, but without syncing; return where each ends (TSO)."""
     step = tso.span(7 * 86_400_000) // count
     ends, lo = [], _FIRST_TS
     table = _table(1, 8).to_json()
     made: set[str] = set()
-    # the last two hours: who begins looks at what lies there
+    # the last two hours: a process that begins reads what lies there
     with_parts = count - tso.span(7_200_000) // step
     for number in range(count):
         if (hour := hour_of(lo)) not in made:
@@ -99,7 +101,7 @@ def _write_windows(folder: Path, count: int) -> list[int]:
 
 
 def _land_begins(relay: RelayLog) -> None:
-    """As `sluice.etl.landing.start_position.resume_from_log` does."""
+    """Begin as `sluice.etl.landing.start_position.resume_from_log` does."""
     last = relay.last()
     assert last is not None
     relay.clean_unreferenced(since_ts=last.lo - tso.span(600_000))
@@ -111,7 +113,7 @@ def _apply_begins(relay: RelayLog, checkpoint_ts: int) -> None:
 
 
 def _follow(relay: RelayLog, at: int, count: int) -> None:
-    """So many windows, each looked for in vain by its name, landed, and found."""
+    """Look for `count` windows in vain by name, land each, and find it."""
     step = tso.span(1000)
     for number in range(count):
         assert relay.next(at) is None
@@ -121,8 +123,9 @@ def _follow(relay: RelayLog, at: int, count: int) -> None:
 
 
 def tables(count: int) -> Figures:
-    """So many tables: a window that has rows of ten of them, and changes that are spread over all
-    of them.
+    """Measure `count` tables.
+
+    A window has rows of ten of them, and changes are spread over all of them.
     """
     history = SchemaHistory(tables=[_table(1000 + n, 8) for n in range(count)], schema_version=5)
     schema = LandingSchema(history, _Nobody(), _Nobody())  # type: ignore[arg-type]
@@ -153,7 +156,7 @@ def tables(count: int) -> Figures:
 
 
 def _recorded(schema: LandingSchema, spans: dict[int, Any]) -> None:
-    """The record of a window with rows of all these tables, written and read."""
+    """Write and read the record of a window with rows of all these tables."""
     resolved = schema.resolve((), spans, lambda seconds: False)
     window = resolved.write_to(WindowRecord(_FIRST_TS, _FIRST_TS + 9, 7, "bench", 0, 3, 9, 5))
     WindowRecord.from_json(window.to_json())
@@ -184,7 +187,7 @@ def rows(size: int) -> Figures:
 
 
 def ddl(count: int) -> Figures:
-    """So many DDL jobs in TiKV about 1,000 tables, and landing that begins with them.
+    """Measure `count` DDL jobs in TiKV about 1,000 tables, and landing that begins with them.
 
     See sluice.bench.ddl_history.
     """
@@ -208,7 +211,7 @@ Change = tuple[Table, int, bytes]
 
 
 def _table(number: int, count: int) -> Table:
-    """A key, and columns of the kinds in turn."""
+    """Return a table with a key, and columns of the kinds in turn."""
     kinds: tuple[dict[str, Any], ...] = (
         {"tp": types.VARCHAR, "flen": 20_480, **_TEXT},
         {"tp": types.INT, "flen": 11},
@@ -231,7 +234,7 @@ def _table(number: int, count: int) -> Table:
 
 
 def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) -> list[Change]:
-    """Inserts, and updates and deletes of what is there.
+    """Return inserts, and updates and deletes of what is there.
 
     A fourth of the columns is text, together `size` bytes.
     """
@@ -277,7 +280,10 @@ def _changes(rng: random.Random, among: Sequence[Table], count: int, size: int) 
 
 
 def _of_changes(what: str, changes: Sequence[Change], per: int = 1) -> Figures:
-    """What landing's worker and preparing take for each change, or for each of its `per` values."""
+    """Measure what landing's worker and preparing take for each change.
+
+    For each of its `per` values if that is given.
+    """
     payloads = list(_payloads(changes))
     batch = pa.record_batch(
         [
@@ -377,7 +383,7 @@ def _in_process(name: str, size: int) -> Figures:
 
 
 def main(wanted: Sequence[str]) -> None:
-    """Prints a table for each of `wanted`, and keeps all of it as JSON."""
+    """Print a table for each of `wanted`, and keep all of it as JSON."""
     found: dict[str, dict[str, Figures]] = {}
     for name in wanted or list(_SIZES):
         sizes = _SIZES[name][1]

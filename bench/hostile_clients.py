@@ -1,5 +1,6 @@
-"""Clients that take what they can of a pump: each plays its part until it is told to stop, and
-begins anew when it is thrown out.
+"""Clients that take what they can of a pump.
+
+Each plays its part until its `stop` is set, and begins again when the pump drops its connection.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def answers_not_taken(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def settings_flood(address: str, cluster_id: int, stop: Stop) -> None:
-    """Calls whose answers wait, and SETTINGS that move the window of all of them."""
+    """Make calls whose answers wait, and send SETTINGS that move the window of all of them."""
     connection = Connection(address, {f.SETTING_INITIAL_WINDOW_SIZE: 0})
     connection.send(*(call(stream, _WRITE, _probe(cluster_id)) for stream in range(1, 8001, 2)))
     while not stop.is_set():
@@ -131,7 +132,7 @@ def _unread(address: str, cluster_id: int, stop: Stop, window: int) -> None:
 
 
 def readers_whose_socket_is_full(address: str, cluster_id: int, stop: Stop) -> None:
-    """800 streams with all the window there is, of which nobody reads a byte."""
+    """Open 800 streams with all the window there is, and read no byte of them."""
     _unread(address, cluster_id, stop, f.MAX_WINDOW)
 
 
@@ -158,7 +159,7 @@ def uploads_that_never_end(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def tiny_frames(address: str, cluster_id: int, stop: Stop) -> None:
-    """An upload in frames of one byte and of none."""
+    """Upload in frames of one byte and of none."""
     connection = Connection(address)
     connection.send(call(1, _WRITE, _probe(cluster_id)))
     connection.send(headers(3, _WRITE), f.frame(f.DATA, 0, 3, b"\0" + (1 << 30).to_bytes(4, "big")))
@@ -189,8 +190,9 @@ def profiles(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def a_frame_in_pieces(address: str, cluster_id: int, stop: Stop) -> None:
-    """On a connection that goes to grpcio: a frame of 16 MiB, in packets of 100 bytes, and no
-    acknowledgement of SETTINGS.
+    """Send a frame of 16 MiB, in packets of 100 bytes, and no acknowledgement of SETTINGS.
+
+    On a connection that goes to grpcio.
     """
     connection = Connection(address)
     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -243,7 +245,7 @@ def _many_calls(address: str, path: bytes, message: bytes, count: int, stop: Sto
 
 
 def idle_connections(address: str, cluster_id: int, stop: Stop) -> None:
-    """As many connections as are given."""
+    """Open as many connections as are given."""
     host, port = address.rsplit(":", 1)
     socks: list[socket.socket] = []
     with contextlib.suppress(OSError):
@@ -276,8 +278,9 @@ def frames_on_closed_streams(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def messages_that_expand(address: str, cluster_id: int, stop: Stop) -> None:
-    """On a connection that began with another call: a WriteBinlog of 256 KiB that expands to 256
-    MiB.
+    """Send a WriteBinlog of 256 KiB that expands to 256 MiB.
+
+    On a connection that began with another call.
     """
     bomb = zlib.compress(bytes(256 << 20), 9, wbits=31)
     body = b"\1" + len(bomb).to_bytes(4, "big") + bomb
@@ -351,12 +354,12 @@ def crowd_of_200(address: str, cluster_id: int, stop: Stop) -> None:
 
 
 def crowd_of_2000(address: str, cluster_id: int, stop: Stop) -> None:
-    """The same by 2,000."""
+    """Do the same by 2,000."""
     _crowd(address, 2000, stop)
 
 
 def crowd_of_8000(address: str, cluster_id: int, stop: Stop) -> None:
-    """The same by 8,000."""
+    """Do the same by 8,000."""
     _crowd(address, 8000, stop)
 
 
@@ -388,7 +391,7 @@ CLIENTS: dict[str, Client] = {
 LARGE: dict[str, Client] = {
     client.__name__.replace("_", "-"): client for client in (crowd_of_2000, crowd_of_8000)
 }
-"""Those that take thousands of descriptors."""
+"""Clients that take thousands of descriptors."""
 
 
 def attack(address: str, cluster_id: int, names: list[str], seconds: float) -> None:

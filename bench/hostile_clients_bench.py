@@ -38,7 +38,7 @@ _BACKLOG_BYTES = 15_000  # of a Prewrite
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one phase; milliseconds and MiB."""
+    """Figures of one phase; milliseconds and MiB."""
 
     calls: int
     failed: int
@@ -163,7 +163,7 @@ def _write(address: str, cluster_id: int, seconds: float, rate: float) -> tuple[
     return waits, failures + len(due)
 
 
-def beside(  # noqa: PLR0913 whom, who, and for how long: the last has a default
+def beside(  # noqa: PLR0913 the pump, the clients, the time: the last has a default
     address: str,
     cluster_id: int,
     pump: psutil.Process,
@@ -171,8 +171,9 @@ def beside(  # noqa: PLR0913 whom, who, and for how long: the last has a default
     seconds: float,
     rate: float = _RATE,
 ) -> Outcome:
-    """As `observe`, while the hostile clients of these names do what they do, in processes of their
-    own.
+    """Observe as `observe` does, while the hostile clients of these names run.
+
+    They run in processes of their own.
     """
     context = multiprocessing.get_context("spawn")
     processes = [
@@ -192,7 +193,7 @@ def beside(  # noqa: PLR0913 whom, who, and for how long: the last has a default
 
 
 def main() -> int:
-    """The script."""
+    """Run the script."""
     from sluice.devstack import LOOPBACK, Stack
     from sluice.tidb import PDClient
 

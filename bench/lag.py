@@ -46,16 +46,18 @@ _QUERY = "SELECT id FROM sluice_load.txn WHERE id > %s ORDER BY id"
 
 
 class _Probe:
-    """Reads the downstream table again and again and notes when each transaction's row was there
-    (Unix ms).
+    """Reads the downstream table again and again, and notes when each transaction's row was there.
+
+    The times are in Unix ms.
     """
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._moved = time.monotonic()
         self.last = 0
-        """Every transaction through this number has arrived; a later one may commit, and arrive,
-        before an earlier one.
+        """Every transaction through this number has arrived.
+
+        A later one may commit, and arrive, before an earlier one.
         """
         self.seen: dict[int, float] = {}
 
@@ -89,7 +91,7 @@ def _committed(control: ClusterControl) -> dict[int, float]:
 
 
 def _wait_warm(probe: _Probe, control: ClusterControl) -> int:
-    """The number of the transaction after which the pipeline counts as warm."""
+    """Return the number of the transaction after which the pipeline counts as warm."""
     began = late = time.monotonic()
     while time.monotonic() - late < _WARM_FOR_S and time.monotonic() - began < _WARM_UP_AT_MOST_S:
         before = probe.last
@@ -117,18 +119,21 @@ class LagResult:
     max_ms: float = 0.0
     histogram: dict[str, int] = field(default_factory=dict)
     runs: int = 0
-    """DAG runs that took part: above 1 means that the change from one run to the next is in the
-    figures.
+    """DAG runs that took part.
+
+    Above 1 means that the change from one run to the next is in the figures.
     """
     ddls: int = 0
     """Columns that were added meanwhile."""
     late: list[list[float]] = field(default_factory=list)
-    """Where lag went above a second: how many s after sampling began, and the largest lag, of each
-    such time.
+    """Times at which lag went above a second.
+
+    Each has how many s after sampling began it was, and the largest lag.
     """
     cpu: dict[str, float] = field(default_factory=dict)
-    """Per cent of a core, while samples were taken, of each kind of processes; negative where one
-    began anew.
+    """Per cent of a core, while samples were taken, of each kind of processes.
+
+    Negative where a process was started again.
     """
     idle_cpu: dict[str, float] = field(default_factory=dict)
     """The same without traffic."""
@@ -152,7 +157,7 @@ class BesideResult:
 
     @property
     def added_p95_ms(self) -> float:
-        """How much later changes come while a backfill runs."""
+        """Return how much later changes come while a backfill runs."""
         return self.beside.p95_ms - self.alone.p95_ms
 
 
@@ -189,21 +194,21 @@ class _Backfills:
                 text=True,
             )
             assert process.stderr is not None
-            said = ""
+            printed = ""
             for line in process.stderr:
-                said = line
+                printed = line
                 if line.startswith("job "):  # it is at work
                     break
             self.began.set()
             began = time.monotonic()
             more = process.communicate()[1]
             if process.returncode and not self._stop.is_set():
-                self.failure = said + more
-            elif said.startswith("job "):
-                self._note(load_settings(config), said.split()[1], time.monotonic() - began)
+                self.failure = printed + more
+            elif printed.startswith("job "):
+                self._note(load_settings(config), printed.split()[1], time.monotonic() - began)
 
     def _note(self, settings: Settings, name: str, seconds: float) -> None:
-        """What a job did until it was over, or the turn was."""
+        """Add what a job did until it was over, or the turn was."""
         job = Jobs.for_pipeline(settings.open_relay()).get(name)
         status = job.status()
         done = status.progress.in_all.done
@@ -217,8 +222,10 @@ class _Backfills:
 def measure_beside_backfill(
     stack: Stack, rate: float, samples: int, table_rows: int, report: Callable[[str], None]
 ) -> BesideResult:
-    """Run the benchmark in a stack of its own, in turns without and with a backfill of a table with
-    so many rows, half of the samples each. Raises StackError.
+    """Run the benchmark in a stack of its own, in turns without and with a backfill.
+
+    The backfill is of a table with `table_rows` rows; half of the samples are taken each way.
+    Raises StackError.
     """
     result = BesideResult(LagResult(rate, 1), LagResult(rate, 1))
     with fresh_stack(stack, None, report):
@@ -245,7 +252,7 @@ def measure_beside_backfill(
 def measure_beside_archive(
     stack: Stack, rate: float, samples: int, every_s: float, report: Callable[[str], None]
 ) -> BesideResult:
-    """The same in turns without and with archiving, a pass every `every_s`.
+    """Run the same in turns without and with archiving, a pass every `every_s`.
 
     The stack's own DAG `archive` must make none: [archive] every. `rows` are the changes archived,
     `chunks` the volumes. Raises StackError.
@@ -361,7 +368,7 @@ class _Archiving:
 
 
 class _Cpu:
-    """What the processes use from now on."""
+    """CPU time of the processes from now on."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -377,7 +384,7 @@ class _Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How lag is measured: over so many `samples`, with a DDL every `ddl_s` (0: none).
+    """The course of a measurement: over `samples`, with a DDL every `ddl_s` (0: none).
 
     Then, for `idle_s`, without traffic.
     """
@@ -419,7 +426,7 @@ class _Ddl:
 
 
 def dags_with_runs_of(seconds: int, folder: Path) -> Path:
-    """A folder with the DAG `replicate`, whose runs are that long."""
+    """Make a folder with the DAG `replicate`, whose runs are `seconds` long, and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     text = (DAGS / "replicate.py").read_text(encoding="utf-8")
@@ -431,8 +438,9 @@ def dags_with_runs_of(seconds: int, folder: Path) -> Path:
 def measure(
     stack: Stack, traffic: LagResult, course: Course, report: Callable[[str], None]
 ) -> LagResult:
-    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`, which is
-    filled. Raises StackError.
+    """Run the benchmark in a stack of its own, at the rate and with the rows of `traffic`.
+
+    `traffic` is filled. Raises StackError.
     """
     result, rate, rows, samples, idle_s = (
         traffic,
@@ -482,14 +490,15 @@ def measure(
 
 
 def _windows(stack: Stack, from_ts: int, to_ts: int) -> int:
-    """How many landed windows with changes there are between two commits (TSO)."""
+    """Count the landed windows with changes between two commits (TSO)."""
     relay = load_settings(stack.home / "sluice.toml").open_relay()
     return sum(1 for window in relay.windows(from_ts, to_ts) if window.changes)
 
 
 def _late(times: list[tuple[float, float]]) -> list[list[float]]:
-    """Of commit and arrival (ms), where arrivals were above `_LATE_MS` late: [s since the first
-    commit, ms].
+    """Return the times at which arrivals were above `_LATE_MS` late.
+
+    Each is [s since the first commit, ms]; `times` are of commit and arrival (ms).
     """
     found: list[list[float]] = []
     began, last = times[0][0], -1e9

@@ -1,13 +1,13 @@
-"""How fast a backlog is landed, how that grows with the backlog, and in how much memory.
+"""Measure how fast a backlog is landed, how that grows with the backlog, and in how much memory.
 
-etcd, the stand-in cluster, the pumps (two, unless SLUICE_PUMPS says otherwise) and Spark run;
-nothing else. The recording is sent and landed first in small windows, which warms all of it up: a
-JVM that has run a dozen jobs needs three times the CPU time of one that has run a hundred. Then a
-backlog is written into the pumps (bench/backlog.py), and landed by `sluice.etl.landing` in this
-process with the default limits, once for each size. Measured is from when the first window was
-committed until the last but one was: at both times the job of the one after it is under way. CPU
-time is that of every process in between, memory the largest resident set seen while the backlog was
-landed.
+etcd, the stand-in cluster, the pumps (two, unless SLUICE_PUMPS gives another number) and Spark
+run; nothing else. The recording is sent and landed first in small windows, which warms all of it
+up: a JVM that has run a dozen jobs needs three times the CPU time of one that has run a hundred.
+Then a backlog is written into the pumps (bench/backlog.py), and landed by `sluice.etl.landing` in
+this process with the default limits, once for each size. Measured is from when the first window
+was committed until the last but one was: at both times the job of the one after it is under way.
+CPU time is that of every process in between, memory the largest resident set seen while the
+backlog was landed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LandResult:
     rows_per_s: float = 0.0
     windows: int = 0
     bytes: int = 0
-    """Of the parts."""
+    """Size of the parts."""
     stages_ms: dict[str, float] = field(default_factory=dict)
     """Summed over the windows; jobs overlap."""
     cpu_us: dict[str, float] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def measure(
 
 
 def _places(stack: Stack) -> dict[str, list[Path]]:
-    """What is written where."""
+    """Return the folders of each kind of data."""
     data = [stack.home / name / "data" for name in PUMP_NAMES]
     return {
         "value log": [each / "value" for each in data],
@@ -112,7 +112,7 @@ def _places(stack: Stack) -> dict[str, list[Path]]:
 
 
 def _bytes(places: dict[str, list[Path]]) -> dict[str, int]:
-    """As they lie there now."""
+    """Return the bytes of each kind of data, as they lie there now."""
     return {
         name: sum(
             path.stat().st_size for root in roots for path in root.rglob("*") if path.is_file()
@@ -133,8 +133,10 @@ def _settle(processes: _Processes) -> None:
 def landed_recording(
     stack: Stack, directory: Path, report: Callable[[str], None]
 ) -> Iterator[Landed]:
-    """A stack of its own without Airflow and a downstream, in which the recording in `directory`
-    has been sent and landed; it is down afterwards. Raises StackError, RecordingError.
+    """Have a stack without Airflow and a downstream, with the recording in `directory` landed.
+
+    The recording has been sent and landed in a stack of its own; it is down afterwards. Raises
+    StackError, RecordingError.
     """
     stack.down()
     stack.wipe(*_PARTS, "relay", "logs")
@@ -204,7 +206,7 @@ def _land(settings: Settings, until_ts: int, processes: _Processes) -> LandResul
 
 
 class _Processes(SparkProcesses):
-    """With the pumps that windows are read from."""
+    """The processes, with the pumps that windows are read from."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)

@@ -1,4 +1,4 @@
-"""What a benchmark ran on: figures without it can't be compared."""
+"""Describe the machine that a benchmark ran on: figures without it can't be compared."""
 
 from __future__ import annotations
 

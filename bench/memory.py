@@ -10,15 +10,16 @@ import psutil
 
 
 class Peak:
-    """A context in which the largest of every size (bytes, by name) is kept that `rss` gives, ten
-    times a second.
+    """A context that keeps the largest of every size that `rss` gives, ten times a second.
+
+    The sizes are bytes, by name.
     """
 
     def __init__(self, rss: Callable[[], dict[str, int]]) -> None:
         self._rss = rss
         self._most: dict[str, int] = {}
         self.own_cpu_s = 0.0
-        """What looking has cost this process, once it is over."""
+        """CPU time that looking has cost this process, once it is over."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory-watch", daemon=True)
 

@@ -1,13 +1,14 @@
-"""What the pages ask, on a pipeline of the size that they must bear: 250,000 windows in the relay
-log, 10,000 tables, a month of archive with a DDL and 500 changed tables an hour and a snapshot every
-few days, 200 jobs.
+"""Measure the pages' answers on a pipeline of the size that they must bear.
 
-    python -m sluice.bench.pages [FOLDER]
+It has 250,000 windows in the relay log, 10,000 tables, a month of archive with a DDL and 500
+changed tables an hour and a snapshot every few days, 200 jobs.
 
-Makes the pipeline there, unless it is there, and says how long each answer takes the first time and
-then, with the summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`); and
-what the archive's status takes without them. A page never waits for an answer longer than a second:
-see `sluice.plugins.response_cache`.
+python -m sluice.bench.pages [FOLDER]
+
+Makes the pipeline there, unless it is there, and prints how long each answer takes the first time
+and then, with the summaries that the DAG `archive` keeps (`sluice.etl.history.retain.summaries`);
+and what the archive's status takes without them. A page never waits for an answer longer than a
+second: see `sluice.plugins.response_cache`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ END = tso.compose(1_790_000_000_000)
 
 
 def large_pipeline(folder: Path) -> Path:
-    """Its settings' file."""
+    """Make the large pipeline, and return its settings' file."""
     config = folder / "sluice.toml"
     config.write_text(
         '[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl ='
@@ -72,7 +73,7 @@ def _window(lo: int, hi: int) -> WindowRecord:
 
 
 def _windows(relay: Path) -> None:
-    """As landing leaves them, but written without waiting for the disk."""
+    """Write windows as landing leaves them, but without waiting for the disk."""
     step = tso.span(1000)
     made: set[str] = set()
     for number in range(WINDOWS):
@@ -112,7 +113,7 @@ def _archive(archive: Archive) -> None:
 
 
 def _volume(archive: Archive, number: int, lo: int, hi: int) -> ArchiveSegment:
-    """An hour, with a DDL, in which a part of the tables were changed."""
+    """Return an hour, with a DDL, in which a part of the tables were changed."""
     step = (hi - lo) // MINUTES
     windows = [
         _window(lo + n * step, lo + (n + 1) * step if n < MINUTES - 1 else hi)
@@ -141,7 +142,7 @@ def _instead(document: CatalogueDay, _: CatalogueDay) -> CatalogueDay:
 
 def _jobs(jobs: Jobs) -> None:
     for number in range(JOBS):
-        job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "somebody")
+        job = jobs.create("backfill", {}, WriteScope("there", (f"shop.t{number}",)), "an operator")
         with job.run(Runner("a test")) as run:
             tables = TABLES if number == JOBS - 1 else 10
             run.set_totals(

@@ -1,9 +1,11 @@
-"""What preparing alone costs (read, decoded, reduced, as SQL) for traffic of several shapes: CPU
-time a row change, without a database and without Spark.
+"""Measure what preparing alone costs for traffic of several shapes: CPU time a row change.
 
-    python -m sluice.bench.prepare_shapes many live wide        # names of `sluice.bench.shapes`; all without any
+Rows are read, decoded, reduced and written as SQL, without a database and without Spark.
 
-Each figure is the least of some rounds over the same relay log, in one process.
+    python -m sluice.bench.prepare_shapes many live wide
+
+The names are of `sluice.bench.shapes`; all without any. Each figure is the least of some rounds
+over the same relay log, in one process.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""CPU time and memory of the processes that replicate, or run Spark jobs, in a benchmark, by what
-they are.
+"""CPU time and memory of the processes of a benchmark, by what they are.
+
+They replicate, or run Spark jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sluice.devstack.tasks import task_processes, worker_processes
 
 
 def replicating(stack: Stack) -> dict[str, list[psutil.Process]]:
-    """The processes of a stack that replicates under Airflow.
+    """Return the processes of a stack that replicates under Airflow.
 
     `task` are those of landing and applying, `Airflow` its own, which would run without any
     pipeline.
@@ -62,7 +63,7 @@ def _used_s(process: psutil.Process, *, ended: bool) -> float:
 
 
 class SparkProcesses:
-    """This process, Spark, and its Python workers; a benchmark adds what else it needs."""
+    """The measuring process, Spark, and its Python workers; a benchmark adds what else it needs."""
 
     def __init__(self, stack: Stack) -> None:
         self._spark = psutil.Process(stack.state().parts["spark"].process.pid)
@@ -85,7 +86,7 @@ class SparkProcesses:
         }
 
     def peak(self) -> Peak:
-        """A context that gives the largest `rss` inside of it."""
+        """Return a context that gives the largest `rss` inside of it."""
         return Peak(self.rss)
 
     def _workers(self) -> list[psutil.Process]:

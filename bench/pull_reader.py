@@ -1,8 +1,8 @@
-"""A reader of PullBinlogs that takes next to nothing of the machine: it counts messages, and
-decodes none.
+"""A reader of PullBinlogs that takes next to nothing of the machine.
 
-It stands for a Drainer in the pump's benchmark: the pump does all that a Drainer makes it do, and
-the reader's own time is a few percent of a core. Runs in a process of its own.
+It counts messages, and decodes none. It stands for a Drainer in the pump's benchmark: the pump
+does all that a Drainer makes it do, and the reader's own time is a few percent of a core. Runs in
+a process of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PullReader:
 
     @property
     def alive(self) -> bool:
-        """Whether it still follows."""
+        """Return whether it still follows."""
         return self._process.is_alive()
 
     def __enter__(self) -> PullReader:
@@ -101,7 +101,7 @@ def _follow(host: str, port: int, cluster_id: int, after_ts: int, count: Synchro
 
 
 def _messages(body: bytearray) -> tuple[int, int]:
-    """How many whole messages there are, and how many bytes they take."""
+    """Count the whole messages, and the bytes that they take."""
     found = at = 0
     while len(body) - at >= _PREFIX:
         stop = at + _PREFIX + int.from_bytes(body[at + 1 : at + _PREFIX], "big")

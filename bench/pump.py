@@ -1,6 +1,7 @@
-"""A pump's WriteBinlog under load: etcd, the stand-in cluster and one pump, with the sorter, the
-index and durable writes, and one live reader that follows all the while: a Drainer that pulls, or a
-landing pipeline that reads windows.
+"""Measure a pump's WriteBinlog under load, with one live reader.
+
+etcd, the stand-in cluster and one pump run, with the sorter, the index and durable writes. The
+reader follows all the while: a Drainer that pulls, or a landing pipeline that reads windows.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _PARTS = ("etcd", "cluster", "pump-1")
 def measure(
     stack: Stack, cases: Sequence[str], seconds: float, reads: str, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run `cases` (callers x payload bytes) over 4 connections, with a reader that `reads` "pull"
-    or "window"; one dict a case. Raises StackError, RuntimeError.
+    """Run `cases` (callers x payload bytes) over 4 connections, with a reader; one dict a case.
+
+    The reader `reads` "pull" or "window". Raises StackError, RuntimeError.
     """
     stack.down()
     stack.wipe("etcd", "cluster", "pump-1")
@@ -71,9 +73,9 @@ def measure(
 def measure_another(
     address: str, cluster_id: int, cases: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """The same load on a pump that runs already, wherever it is and whoever's.
+    """Put the same load on a pump that runs already, on any host and in any stack.
 
-    Nobody reads it meanwhile.
+    Nothing reads it meanwhile.
     """
     results = []
     for case in cases:

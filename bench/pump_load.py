@@ -1,10 +1,11 @@
-"""Load on a pump: P and C records by unary WriteBinlog, from several processes, over the lane's own
-client side.
+"""Put load on a pump: P and C records by unary WriteBinlog, from several processes.
+
+It goes over the fast path's own client side.
 
 A case is callers x payload bytes. Each caller has one call in flight: a Prewrite, then its Commit,
 then the next transaction. Reports records/s and the latency of a call (p50, p99) as a client sees
-it, and how busy the load processes were: if they were near 100 %, the load generator was the limit,
-not the pump.
+it, and how busy the load processes were: if they were near 100 %, the load generator was the
+limit, not the pump.
 """
 
 from __future__ import annotations
@@ -41,11 +42,10 @@ class Result:
 
 
 class Clock:
-    """Timestamps that ascend over all processes like PD's, from the clock they share: 2^18 ticks a
-    millisecond.
+    """Timestamps that ascend over all processes like PD's: 2^18 ticks a millisecond.
 
-    A pump relies on that order, so a counter in each process would not do. The last ticks tell the
-    processes apart.
+    They are from the clock that the processes share. A pump relies on that order, so a counter in
+    each process would not do. The last ticks keep the processes apart.
     """
 
     def __init__(self, number: int, of: int) -> None:
@@ -53,15 +53,16 @@ class Clock:
         self._last = 0
 
     def next(self) -> int:
-        """A new timestamp."""
+        """Return a new timestamp."""
         now = tso.span(time.time_ns()) // 1_000_000
         self._last = max(now - now % self._of + self._number, self._last + self._of)
         return self._last
 
 
 class Messages:
-    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends: a
-    Prewrite has prewrite_key and prewrite_value, its Commit the key only. To be as large as its
+    """Builds WriteBinlogReq messages of a fixed payload size, with the fields that TiDB sends.
+
+    A Prewrite has prewrite_key and prewrite_value, its Commit the key only. To be as large as its
     Prewrite, the Commit takes a long key.
     """
 
@@ -99,7 +100,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a case's callers are spread."""
+    """The spread of a case's callers."""
 
     connections: int = 4
     processes: int = 2
@@ -107,8 +108,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one process of `of` does: so many callers on each connection, with payloads of `size`
-    bytes.
+    """The load of one process of `of`.
+
+    It has a number of callers on each connection, with payloads of `size` bytes.
     """
 
     callers: list[int]

@@ -1,14 +1,14 @@
-"""How fast tables are restored: the rows of a snapshot, and the changes behind one.
+"""Measure how fast tables are restored: the rows of a snapshot, and the changes behind one.
 
 All tables, and one of ten.
 
 etcd, the stand-in cluster, two pumps, MariaDB at its default durability and Spark run; nothing
 else. The recording's traffic is landed again and again, each time with other digits in its texts,
-and archived; a snapshot with ten tables of random rows (sysbench's shape, a secondary index) is put
-behind it. `sluice.etl.restore` restores in this process, to other names on the same server: the
-recording's tables from the archive alone, the snapshot's ten tables, one of them. The recording alone
-is restored before, which warms Spark up. CPU time is that of every process meanwhile; on a busy
-machine that is what to compare.
+and archived; a snapshot with ten tables of random rows (sysbench's shape, a secondary index) is
+put behind it. `sluice.etl.restore` restores in this process, to other names on the same server:
+the recording's tables from the archive alone, the snapshot's ten tables, one of them. The
+recording alone is restored before, which warms Spark up. CPU time is that of every process
+meanwhile; on a busy machine that is what to compare.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TEXTS = 1_000
 
 @dataclass(slots=True)
 class RestoreResult:
-    """One restore. `planned_s`: what the plan said; `plan_s`: how long planning took."""
+    """One restore. `planned_s`: the plan's estimate; `plan_s`: how long planning took."""
 
     what: str
     rows: int = 0
@@ -68,7 +68,10 @@ class RestoreResult:
 def measure(
     stack: Stack, directory: Path, rows: int, changes: int, report: Callable[[str], None]
 ) -> list[RestoreResult]:
-    """A result for each restore. Raises StackError, RecordingError."""
+    """Return a result for each restore.
+
+    Raises StackError, RecordingError.
+    """
     stack.wipe("mariadb")
     with landed_recording(stack, directory, report) as there:
         per_turn = sum(inside for _, inside in there.values)
@@ -178,7 +181,7 @@ def _batches(table: Table, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
 
 
 class _Processes(SparkProcesses):
-    """With the database."""
+    """The processes, with the database."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)

@@ -1,4 +1,4 @@
-"""What a benchmark found, kept as JSON beside what it ran on: figures without it can't be compared."""
+"""Keep a benchmark's results as JSON beside what it ran on: figures need it to be compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def document(benchmark: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep(folder: Path, whole: dict[str, Any]) -> Path:
-    """Writes a document into `folder` under the benchmark's name and the time; the file."""
+    """Write a document into `folder` under the benchmark's name and the time; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = whole["at"].replace(":", "").replace("+0000", "Z")
     path = folder / f"{whole['benchmark']}-{stamp}.json"
@@ -36,12 +36,12 @@ def keep(folder: Path, whole: dict[str, Any]) -> Path:
 
 
 def shown(value: float) -> str:
-    """A figure as people read it: whole from a thousand on, four digits below."""
+    """Format a figure as people read it: whole from a thousand on, four digits below."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _commit() -> str:
-    """The commit that is checked out, with a plus if something was changed.
+    """Return the commit that is checked out, with a plus if something was changed.
 
     The version where there is no clone.
     """

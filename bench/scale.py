@@ -1,12 +1,14 @@
-"""What grows with pumps and Spark workers: landing a backlog from 1, 2 and 4 pumps with 1, 2 and 4
-workers of a standalone cluster, and archiving it.
+"""Measure what grows with pumps and Spark workers: landing a backlog, and archiving it.
+
+It is landed from 1, 2 and 4 pumps with 1, 2 and 4 workers of a standalone cluster.
 
 A machine with two cores is no faster with more than two workers. So what counts is CPU time, by
 process, and which of it belongs to processes that there is one of: from both follows how far it
 grows (docs/explanation/scale.md). Each figure is printed for every run; repeat it on a busy
 machine.
 
-    python -m sluice.bench.scale --pumps 1 --pumps 2 --pumps 4 --workers 1 --workers 2 --workers 4 --changes 400000
+    python -m sluice.bench.scale --pumps 1 --pumps 2 --pumps 4
+        --workers 1 --workers 2 --workers 4 --changes 400000
 """
 
 from __future__ import annotations
@@ -38,8 +40,7 @@ from sluice.etl.settings import Archive, Settings, Spark
 from sluice.tidb import PDClient
 
 _BEFORE_CHANGES = 100_000
-"""So many are landed by a new cluster before the clock runs: a JVM that has run few jobs is slower.
-"""
+"""Changes that a new cluster lands before the clock runs: a JVM that has run few jobs is slower."""
 
 
 @click.command()
@@ -66,13 +67,13 @@ class _Pipeline:
 
     settings: Settings
     pumps: tuple[int, ...]
-    """Their pids."""
+    """Pids of the pumps."""
     write: Callable[[int, int], int]
 
     @classmethod
     @contextlib.contextmanager
     def of(cls, stack: Stack, there: Landed, pumps: int) -> Iterator[_Pipeline]:
-        """With pumps beside the stack's two where there are to be more."""
+        """Have the pipeline, with pumps beside the stack's two where there are to be more."""
         site, parts = stack.site(), stack.state().parts
         pids = [parts[name].process.pid for name in NAMES]
         addresses = [f"{LOOPBACK}:{site.ports[name]}" for name in NAMES]

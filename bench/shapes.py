@@ -1,8 +1,8 @@
-"""Traffic of other shapes than sysbench's: made-up tables, and random transactions over them as
-TiDB would write them.
+"""Traffic of other shapes than sysbench's.
 
-A shape says what its tables are like and what a row of each holds. `history` makes transactions of
-inserts, updates and deletes that follow one another, with the rows that are there in the end.
+It is made-up tables, and random transactions over them as TiDB would write them. A shape has the
+tables' definitions and a function for a row of each. `history` makes transactions of inserts,
+updates and deletes that follow one another, with the rows that are there in the end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Kind:
     changed: tuple[str, ...]
     """The columns that an update gives new values, as `make` does."""
     weight: int = 1
-    """How much of the traffic goes there."""
+    """Share of the traffic that goes there."""
     only_inserts: bool = False
 
 
@@ -73,13 +73,14 @@ class Shape:
 
 @dataclass(slots=True)
 class History:
-    """Transactions as (table, kind of change, encoded row), and how many rows each of their tables
-    holds in the end.
+    """Transactions as (table, kind of change, encoded row), and the rows of each table.
+
+    The rows are how many each of their tables holds in the end.
     """
 
     transactions: list[list[tuple[Table, int, bytes]]] = field(default_factory=list)
     first: int = 0
-    """How many of the transactions only fill the tables."""
+    """Number of the transactions that only fill the tables."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -133,7 +134,7 @@ class _Place:
 def _table(
     number: int, name: str, *columns: tuple[str, dict[str, Any]], keys: int = 1, index: str = ""
 ) -> Table:
-    """The first `keys` columns are the primary key.
+    """Return a table whose first `keys` columns are the primary key.
 
     One integer is the handle, others are clustered.
     """
@@ -280,7 +281,7 @@ def _blobs() -> Shape:
 
 
 def _many(count: int = 300) -> Shape:
-    """Their number is all that differs between two of these."""
+    """Return many small tables; their number is all that differs between two of these."""
     columns = (("id", _int()), ("v", _int()), ("t", _varchar()))
     tables = tuple(_table(1000 + n, f"small{n}", *columns) for n in range(count))
     kind = Kind(
@@ -292,8 +293,9 @@ def _many(count: int = 300) -> Shape:
 
 
 def _live() -> Shape:
-    """What comes in a window of some hundredths of a second: eight changes of each of twenty
-    tables.
+    """Return what comes in a window of some hundredths of a second.
+
+    That is eight changes of each of twenty tables.
     """
     tables = tuple(
         _table(
@@ -583,6 +585,6 @@ SHAPES: Mapping[str, Callable[[], Shape]] = {
 def groups(
     transactions: list[list[tuple[Table, int, bytes]]], size: int
 ) -> Iterator[list[list[tuple[Table, int, bytes]]]]:
-    """So many transactions at a time."""
+    """Group the transactions, `size` at a time."""
     for first in range(0, len(transactions), size):
         yield transactions[first : first + size]

@@ -1,8 +1,10 @@
-"""How fast a snapshot is made from a dump and from the downstream, and loaded into a database.
+"""Measure how fast a snapshot is made, and loaded into a database.
+
+It is made from a dump and from the downstream.
 
 MariaDB at its default durability and Spark run, nothing else. The dump of `sluice.bench.copy`
-becomes a snapshot by Spark's workers, the snapshot is loaded into an empty MariaDB, and that, with the
-checkpoint which it has then, is read back by sessions with snapshots. Rates are of the rows in
+becomes a snapshot by Spark's workers, the snapshot is loaded into an empty MariaDB, and that, with
+the checkpoint which it has then, is read back by sessions with snapshots. Rates are of the rows in
 memory (`SnapshotFile.row_bytes`), about the bytes of their text. CPU time is that of every process
 meanwhile: on a busy machine that is what to compare.
 """
@@ -69,7 +71,7 @@ class BaseRate:
     cpu_s: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the lines for people."""
         rate = (
             f"{self.row_bytes / 1e6 / self.seconds:,.1f} MB/s, {self.rows / self.seconds:,.0f}"
             " rows/s"
@@ -84,7 +86,10 @@ class BaseRate:
 
 
 def measure(stack: Stack, rows: int, report: Callable[[str], None]) -> list[BaseRate]:
-    """A result for each way. Raises StackError."""
+    """Return a result for each way.
+
+    Raises StackError.
+    """
     stack.down()
     stack.wipe("mariadb", "spark", "relay", "logs")
     folder = stack.home / "dumps"
@@ -193,7 +198,7 @@ def _count(result: BaseRate, files: list[SnapshotFile]) -> None:
 
 
 class _Processes(SparkProcesses):
-    """With the database."""
+    """The processes, with the database."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__(stack)

@@ -1,10 +1,12 @@
-"""A long replay in which something is killed every few seconds: kill -9 of tasks, of the processes
-that work for them, Spark's workers, Spark, Airflow, pumps, downstream.
+"""Replay for long while something is killed every few seconds.
 
-The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic. Whatever
-died of the stack is started again, as an operator's supervisor would; tasks are Airflow's business.
-Meanwhile a reader sums the accounts of the bank downstream: transfers keep the sum, so in mode
-`atomic` every read must find the same one. In the end the downstream is compared with the
+kill -9 of tasks, of the processes that work for them, Spark's workers, Spark, Airflow, pumps,
+downstream.
+
+The recording `shop` is replayed slowly, so that every kill lands in the middle of traffic.
+Whatever died of the stack is started again, as an operator's supervisor would; tasks are Airflow's
+business. Meanwhile a reader sums the accounts of the bank downstream: transfers keep the sum, so
+in mode `atomic` every read must find the same one. In the end the downstream is compared with the
 recording's last snapshot.
 """
 
@@ -46,8 +48,9 @@ VICTIMS = {
     "etcd": 1,
     "upstream": 2,
 }
-"""What is killed, and how often in proportion. `upstream`: etcd is killed while PD and TiKV don't
-answer.
+"""Kinds of processes that are killed, each with its share.
+
+`upstream`: etcd is killed while PD and TiKV don't answer.
 """
 _GONE_S = 10.0
 _SUM = "SELECT SUM(balance) FROM bank.account"
@@ -107,7 +110,7 @@ class _Reader(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """`count` kills, about `interval_s` apart; `seed` says of what and when."""
+    """`count` kills, about `interval_s` apart; `seed` decides of what and when."""
 
     count: int
     interval_s: float
@@ -178,9 +181,9 @@ def revive(stack: Stack) -> None:
 
 
 def kill(stack: Stack, rng: random.Random) -> str:
-    """kill -9 one process of a kind chosen by chance, see VICTIMS.
+    """Kill one process of a kind chosen by chance (see VICTIMS) with -9.
 
-    The kind, "" if there is none just now.
+    Returns the kind, "" if there is none just now.
     """
     victim = rng.choices(list(VICTIMS), list(VICTIMS.values()))[0]
     started = stack.state().parts
@@ -212,7 +215,7 @@ def kill(stack: Stack, rng: random.Random) -> str:
 
 
 def _upstream_gone(cluster: psutil.Process, etcd: psutil.Process) -> None:
-    """Have nobody of the upstream answer for a while.
+    """Have no server of the upstream answer for a while.
 
     The stand-in cluster keeps what it plays in memory, so it stands still and isn't killed.
     """
@@ -231,7 +234,7 @@ def _children(pid: int) -> list[psutil.Process]:
 
 
 def check(result: SoakResult) -> list[str]:
-    """What went wrong, in words; [] if nothing did."""
+    """Return what went wrong, in words; [] if nothing did."""
     wrong = (
         [f"{len(result.differences)} differences, the first: {result.differences[0]}"]
         if result.differences

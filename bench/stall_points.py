@@ -1,10 +1,12 @@
-"""Every point at which a process that applies can be stopped, taken over from, and woken.
+"""Stop a process that applies at every point, take over from it, and wake it.
 
-python -m sluice.bench.stall_points                           all of them, an hour or two
-python -m sluice.bench.stall_points atomic parallel 1 10      one pair of modes, each tenth step from the first on
-python -m sluice.bench.stall_points atomic atomic 1 10 crash  the first of the two goes on from where another one
-crashed python -m sluice.bench.stall_points atomic atomic 1 1 drainer both go on from where a
-Drainer broke off
+python -m sluice.bench.stall_points                       all of them, an hour or two
+python -m sluice.bench.stall_points atomic parallel 1 10  one pair of modes, each tenth step
+                                                          from the first on
+python -m sluice.bench.stall_points atomic atomic 1 10 crash
+    the first of the two goes on from where another one crashed
+python -m sluice.bench.stall_points atomic atomic 1 1 drainer
+    both go on from where a Drainer broke off
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tests.etl.freezing import Outcome, Point, left_open, run_point, steps_of, t
 from tests.etl.mariadb_fixture import MariaDBServer
 
 _AFTER_CRASH = 60
-"""So many steps of a process that goes on from a crash are tried."""
+"""Number of steps that are tried of a process that goes on from a crash."""
 
 
 def _points(first: str, second: str, steps: list[str], start: int, step: int) -> Iterator[Point]:
@@ -57,9 +59,9 @@ _KINDS = {"": _points, "crash": _crashed, "drainer": _taken_over}
 
 
 def main(pairs: list[tuple[str, str]], start: int = 1, step: int = 1, *, kind: str = "") -> int:
-    """Prints a line for each point at which something differs or blocks, and the sums.
+    """Print a line for each point at which something differs or blocks, and the sums.
 
-    How many differ.
+    Returns how many differ.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-freeze-") as name, Freezer() as freezer:
         folder = Path(name)

@@ -1,11 +1,12 @@
-"""A recording of a shop that never stands still: rows of all types, and every few seconds a DDL of
-another kind.
+"""Invent a recording of a shop that never stands still.
+
+It has rows of all types, and every few seconds a DDL of another kind.
 
 It is the history that `tests.judge` invents to judge applying by: columns come and go, keys come
 and go, tables are made, renamed, exchange their names, are truncated and dropped, partitions are
 dropped and truncated. Left out is what the stand-in TiDB can't read back: types that change with
 their values, partitions that are exchanged, values that aren't strict, and rows that late sessions
-write into partitions that are gone; what settings would have to say; and what makes a recording
+write into partitions that are gone; what settings would have to name; and what makes a recording
 large.
 """
 
@@ -31,7 +32,7 @@ _UNREADABLE = {
 }
 _OTHERS = {"routes", "merged", "large values", "alike tables"}
 _MOST_ROWS = 3_000
-"""Of a table: the model looks at all of them with each change."""
+"""Limit of a table's rows: the model looks at all of them with each change."""
 
 
 class Shop(History):
@@ -40,7 +41,7 @@ class Shop(History):
     late = False
 
     def trade(self, transactions: int, each: int) -> Upstream:
-        """So many transactions, and a DDL before every `each` of them."""
+        """Run `transactions` transactions, and a DDL before every `each` of them."""
         for _ in range(3):
             self._create()
         for number in range(transactions):
@@ -54,7 +55,10 @@ class Shop(History):
         return self.upstream
 
     def _steady(self) -> None:
-        """A table with a number for its key: in one of these a value is changed in the end."""
+        """Create a table with a number for its key.
+
+        In one of these a value is changed in the end.
+        """
         columns = [
             Column(1, "id", kinds.INT, nullable=False),
             Column(2, "v", kinds.INT, nullable=True),
@@ -83,7 +87,7 @@ class Shop(History):
 
 
 def invent(folder: Path, transactions: int, each: int, seed: int = 1) -> None:
-    """Writes the recording into `folder`, with a label at its beginning and one at its end."""
+    """Write the recording into `folder`, with a label at its beginning and one at its end."""
     shop = Shop(
         random.Random(seed), [each for each in FEATURES if each not in _UNREADABLE | _OTHERS]
     )

@@ -1,13 +1,14 @@
-"""How fast two equal tables are compared by checksums that servers compute, and where that is
-limited.
+"""Measure how fast two equal tables are compared by checksums, and where that is limited.
 
-    python -m sluice.bench.verify [ROWS [SESSIONS]]
+The servers compute the checksums.
+
+python -m sluice.bench.verify [ROWS [SESSIONS]]
 
 MariaDB at its default durability runs, nothing else, with a table of sysbench's shape (190 bytes a
-row) in two schemas: one is the downstream's, at a checkpoint, the other stands for the upstream, so
-both sides share this machine's cores. A real TiDB computes its half on machines of its own. What
-the job compares with is `sluice.etl.verify.table_compare`, range after range over so many sessions;
-CPU time is the server's and this process's.
+row) in two schemas: one is the downstream's, at a checkpoint, the other stands for the upstream,
+so both sides share this machine's cores. A real TiDB computes its half on machines of its own.
+What the job compares with is `sluice.etl.verify.table_compare`, range after range over SESSIONS
+sessions; CPU time is the server's and this process's.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ def _other(table: ComparedTable) -> ComparedTable:
 def measure(
     stack: Stack, rows: int, ways: list[int], report: Callable[[str], None]
 ) -> list[VerifyResult]:
-    """A result for each number of sessions. Raises StackError."""
+    """Return a result for each number of sessions.
+
+    Raises StackError.
+    """
     stack.down()
     stack.wipe("mariadb", "relay", "logs")
     try:
@@ -138,14 +142,14 @@ def _compare(settings: Settings, server: psutil.Process, sessions: int) -> Verif
         ConsistentReader.open(settings.downstream, _CLUSTER, sessions) as up,
     ):
         sides = _Upstream(up, "the other schema"), DownstreamEndpoint(down, "the downstream")
-        said = [
+        summaries = [
             one
             # it asks the other side for ranges and sums alone
             for one in TableComparer(*sides).run(tables, lambda: True)  # type: ignore[arg-type]
             if isinstance(one, TableComparison)
         ]
     seconds, after = time.monotonic() - began, _cpu(server)
-    found = said[0].found
+    found = summaries[0].found
     wrong = 0 if found.apart is None else found.apart.count
     used = {name: round(after[name] - before[name], 2) for name in after}
     return VerifyResult(

@@ -1,7 +1,9 @@
-"""An hour of traffic with DDL under continuous verification: is there one false alarm, and is a
-corruption found?
+"""Check an hour of traffic with DDL under continuous verification for false alarms.
 
-    python -m sluice.bench.watch [--minutes 60] [--live | --recording FOLDER] [--seed 1] [--home FOLDER]
+It also checks that a corruption is found.
+
+    python -m sluice.bench.watch [--minutes 60] [--live | --recording FOLDER] [--seed 1]
+        [--home FOLDER]
 
 An invented shop's traffic with a DDL of another kind every few seconds
 (`sluice.bench.synthetic_rows`), live traffic with a column more every few seconds, or a recording,
@@ -63,7 +65,7 @@ _SETTINGS = "[verify]\ndelay-ms = 2000\ndays = 1\n"
 
 @dataclass
 class Watched:
-    """What came of it.
+    """The run's result.
 
     `rows`, `keys`: compared, of changed rows; `looked_at_again`: rows that seemed to differ at one
     checkpoint; `false_alarms`: those reported. `found_s`: how long after the change it was found,
@@ -147,7 +149,7 @@ class Watcher:
             self.error = error
 
     def told(self) -> ContinuousSummary:
-        """What it has done until now."""
+        """Return the summary of what it has done until now."""
         if self.error is not None:
             raise self.error
         return self._work.told()
@@ -160,17 +162,17 @@ class Watcher:
         self._open.close()
 
 
-def say(what: str) -> None:
-    """On standard error."""
+def report(what: str) -> None:
+    """Print a line with the time on standard error."""
     print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def pipeline(home: Path, recording: Path | None) -> Iterator[tuple[Stack, Settings]]:
-    """A stack without Airflow."""
+    """Have a stack without Airflow."""
     stack = Stack(home, settings=_SETTINGS)
     try:
-        stack.up(PARTS, recording=recording, report=say, live=recording is None)
+        stack.up(PARTS, recording=recording, report=report, live=recording is None)
         yield stack, load_settings(str(stack.site().config))
     finally:
         stack.down()
@@ -212,10 +214,10 @@ def watch(home: Path, minutes: float, recording: Path | None) -> Watched:
 
 
 def _recorded(stack: Stack, control: ClusterControl, minutes: float) -> Iterator[bool]:
-    """The recording, so slowly that it lasts; false when it is over."""
+    """Replay the recording, so slowly that it lasts; yield false when it is over."""
     labels = Recording(stack.site().recording).labels
     speed = tso.ms_between(labels[0].ts, labels[-1].ts) / (minutes * 60_000)
-    say(f"replaying at {speed:.4f} times the recorded speed")
+    report(f"replaying at {speed:.4f} times the recorded speed")
     replay.send(stack, labels[-1].name, f"{speed:.4f}", "range")
     while _asked(control).get("state") not in ("idle", "done"):
         yield True
@@ -223,11 +225,11 @@ def _recorded(stack: Stack, control: ClusterControl, minutes: float) -> Iterator
 
 
 def _asked(control: ClusterControl) -> dict[str, Any]:
-    """How the stand-in is; nothing while a busy machine doesn't let it answer."""
+    """Return the stand-in's status; nothing while a busy machine doesn't let it answer."""
     try:
         return control.status()
     except StackError as error:
-        say(str(error))
+        report(str(error))
         return {}
 
 
@@ -250,12 +252,15 @@ def _live(control: ClusterControl, done: Watched) -> Iterator[bool]:
 
 
 def _add_column(control: ClusterControl, done: Watched) -> float:
-    """When the next one is due. One that a busy machine doesn't take is asked for again."""
+    """Add a column, and return when the next one is due.
+
+    One that a busy machine doesn't take is asked for again.
+    """
     try:
         control.add_column(DATABASE, f"load_{done.ddls % TABLES + 1}", f"c{done.ddls}")
         done.ddls += 1
     except StackError as error:
-        say(str(error))
+        report(str(error))
     return time.monotonic() + _DDL_S
 
 
@@ -273,7 +278,7 @@ def _checkpoint(stack: Stack) -> int:
 def _say(done: Watched, control: ClusterControl, watcher: Watcher | None) -> None:
     told = watcher.told() if watcher is not None else ContinuousSummary()
     commits = _asked(control).get("commits", "?")
-    say(
+    report(
         f"{commits} commits, {done.ddls} DDL; {told.passes} passes, {told.keys} changed keys,"
         f" {told.rows} rows compared, {told.looked_at_again} looked at again,"
         f" {len(told.differences)} reported"
@@ -281,7 +286,7 @@ def _say(done: Watched, control: ClusterControl, watcher: Watcher | None) -> Non
 
 
 def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watcher) -> None:
-    """The traffic ends; one value is changed downstream, and found."""
+    """End the traffic, change one value downstream, and wait until it is found."""
     with contextlib.suppress(StackError):
         control.stop()
     newest = int(control.status()["newest_commit_ts"])
@@ -323,7 +328,7 @@ def _until(deadline: float, what: str) -> None:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     traffic = parser.add_mutually_exclusive_group()

@@ -1,8 +1,9 @@
-"""Every point at which a process that lands by a standing Spark worker, its worker or Spark can
-stand still or die.
+"""Try every point at which a process that lands by a persistent Spark worker can stand still.
 
-python -m sluice.bench.worker_reuse           each of them once, on the recording `ddl`, half an hour
-python -m sluice.bench.worker_reuse 10 3      each tenth, from the third on
+The process, its worker or Spark stands still or dies there.
+
+    python -m sluice.bench.worker_reuse           each once, on the recording `ddl`, half an hour
+    python -m sluice.bench.worker_reuse 10 3      each tenth, from the third on
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def points() -> list[Point]:
 
 
 def main(step: int = 1, start: int = 0) -> int:
-    """Prints a line for each point; how many are wrong."""
+    """Print a line for each point; return how many are wrong."""
     rows = committed(RECORDINGS / "ddl")
     wanted, _ = explode(rows)  # type: ignore[no-untyped-call]
     with ExitStack() as stack:

@@ -1,4 +1,5 @@
-"""What the machine at hand can do by itself, so that what Sluice does on it can be told as a share:
-`python -m sluice.bench.limits`. The programs here are bare; none shares code with a stage of
-Sluice.
+"""Bare programs that measure what this machine can do by itself: `python -m sluice.bench.limits`.
+
+What Sluice does on the machine can be given as a share of it. None of the programs shares code
+with a stage of Sluice.
 """

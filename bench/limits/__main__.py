@@ -1,13 +1,14 @@
-"""What this machine can do by itself, by bare programs: a minute, so that it can be told beside any
-benchmark.
+"""Measure what this machine can do by itself, by bare programs, in a minute.
 
-    python -m sluice.bench.limits [disk] [wire] [database] [processor]
+So that it can be given beside any benchmark.
+
+python -m sluice.bench.limits [disk] [wire] [database] [processor]
 
 Machines differ by a factor of three from day to day, and a benchmark's figures with them; their
 shares of what the machine does by itself in the same minutes differ far less. All parts take their
 figures in turns, five rounds of half a second each, on the disk of the state folder. Median, least
 and most of the rounds are printed, and kept as JSON beside what `sluice bench` keeps.
-docs/reference/performance/limits.md says which figure is the limit of which stage.
+docs/reference/performance/limits.md lists which figure is the limit of which stage.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def measure(home: Path, parts: Sequence[str], seconds: float) -> dict[str, Figur
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; exit code 1 if something that it needs can't be started."""
+    """Run the command; exit code 1 if something that it needs can't be started."""
     parser = argparse.ArgumentParser(
         prog="python -m sluice.bench.limits", description=(__doc__ or "").split("\n")[0]
     )

@@ -1,10 +1,11 @@
-"""MariaDB by itself: LOAD DATA LOCAL of rows of sysbench's shape, one session, durable as it is by
-default.
+"""Measure MariaDB by itself: LOAD DATA LOCAL of rows of sysbench's shape.
 
-The rows (a key, a number with an index, 120 and 60 characters of random digits) lie in files before
-the time begins, and each file of 25,000 is one statement and one transaction. `load_insert_*` are
-new rows, `load_replace_*` the same keys again with other values. `*_cpu_us_a_row` is the server's
-CPU time.
+One session, durable as it is by default.
+
+The rows (a key, a number with an index, 120 and 60 characters of random digits) lie in files
+before the time begins, and each file of 25,000 is one statement and one transaction.
+`load_insert_*` are new rows, `load_replace_*` the same keys again with other values.
+`*_cpu_us_a_row` is the server's CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _TABLE = (
 
 @contextmanager
 def database(folder: Path) -> Iterator[Round]:
-    """A MariaDB in `folder`, started as all benchmarks do. Raises StackError."""
+    """Have a MariaDB in `folder`, started as all benchmarks do.
+
+    Raises StackError.
+    """
     stack = Stack(folder / "stack")
     stack.down()
     stack.wipe("mariadb", "logs")

@@ -55,9 +55,9 @@ def _bytes_per_s(path: Path, length: int, seconds: float) -> float:
 
 
 def _synced(path: Path, length: int, seconds: float) -> list[float]:
-    """Appends so many bytes at a time to a new file and syncs each time.
+    """Append `length` bytes at a time to a new file, and sync each time.
 
-    How long each took, in seconds.
+    Returns how long each took, in seconds.
     """
     piece = os.urandom(length)
     waits: list[float] = []

@@ -27,7 +27,7 @@ _TURNS = 1_000_000
 
 @contextmanager
 def processor(folder: Path) -> Iterator[Round]:
-    """Nothing is written to `folder`."""
+    """Have the processor's figures; nothing is written to `folder`."""
     rng = np.random.default_rng(1)
     data = rng.integers(0, 256, _ROWS * sum(_WIDTHS), dtype=np.uint8)
     starts = rng.permutation(_ROWS) * sum(_WIDTHS)
@@ -52,7 +52,10 @@ def processor(folder: Path) -> Iterator[Round]:
 
 
 def decoded(data: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
-    """A column each of the rows that begin there: two of numbers, two of bytes (rows x width)."""
+    """Return the columns of the rows that begin at `starts`: two of numbers, two of bytes.
+
+    Those of bytes are rows x width.
+    """
     columns, at = [], 0
     for width in _WIDTHS:
         cells = np.lib.stride_tricks.sliding_window_view(data, width)[starts + at]

@@ -1,10 +1,11 @@
-"""Loopback between two processes: bytes sent and answered over a bare socket, and the same by
-grpcio.
+"""Measure loopback between two processes: over a bare socket, and the same by grpcio.
 
-`round_trip_us` is 128 bytes there and back, one at a time, by two threads that block: two wake-ups,
-and what the kernel does for a socket. `grpc_*_calls_per_s` are unary calls of 128 bytes, so many
-under way at a time, to a server that gives back what it got; `grpc_stream_mb_per_s` is a stream of
-messages of 256 KiB. Both processes share the machine's cores.
+Bytes are sent and answered.
+
+`round_trip_us` is 128 bytes there and back, one at a time, by two threads that block: two
+wake-ups, and what the kernel does for a socket. `grpc_*_calls_per_s` are unary calls of 128 bytes,
+a given number under way at a time, to a server that gives back what it got; `grpc_stream_mb_per_s`
+is a stream of messages of 256 KiB. Both processes share the machine's cores.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _CONNECTIONS = 4
 
 @contextmanager
 def wire(folder: Path) -> Iterator[Round]:
-    """A server process with a bare socket and a gRPC server; nothing is written to `folder`."""
+    """Have a server process with a bare socket and a gRPC server.
+
+    Nothing is written to `folder`.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     server = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -86,7 +90,7 @@ def _round_trip_us(plain: socket.socket, seconds: float) -> float:
 def _calls_per_s(
     echoes: list[grpc.UnaryUnaryMultiCallable], at_a_time: int, seconds: float
 ) -> float:
-    """So many calls are under way all the while; each begins the next one when it is answered."""
+    """Keep `at_a_time` calls under way; each begins the next one when it is answered."""
     answered, under_way = 0, at_a_time
     over, lock = threading.Event(), threading.Lock()
     errors: list[BaseException] = []
@@ -129,7 +133,10 @@ def _stream_mb_per_s(stream: grpc.UnaryStreamMultiCallable, seconds: float) -> f
 
 
 def _serve(pipe: Connection) -> None:
-    """The other process: tells its two ports, and serves until it is ended."""
+    """Send the two ports, and serve until the process is ended.
+
+    This is the other process.
+    """
     listener = socket.create_server((_LOOPBACK, 0))
     server = grpc.server(ThreadPoolExecutor(4))
     handlers: dict[str, grpc.RpcMethodHandler] = {
