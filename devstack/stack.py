@@ -81,8 +81,7 @@ class Stack:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._state_lock = threading.Lock()
 
-    # ---- what there is
-    # ----------------------------------------------------------------------------------------------
+    # ---- what there is -------------------------------------------------------------------------
 
     def state(self) -> StackState:
         """The contents of state.json."""
@@ -125,8 +124,7 @@ class Stack:
         """Names of the parts that were started and ended without being told to."""
         return [part.name for part in self.status() if part.state == "dead"]
 
-    # ---- starting
-    # ---------------------------------------------------------------------------------------------------
+    # ---- starting ------------------------------------------------------------------------------
 
     def up(
         self,
@@ -322,8 +320,7 @@ class Stack:
         )
         site.config.write_text(text, encoding="utf-8")
 
-    # ---- stopping
-    # ---------------------------------------------------------------------------------------------------
+    # ---- stopping ------------------------------------------------------------------------------
 
     def stop(self, names: Iterable[str], grace_s: float | None = None) -> None:
         """End these parts with all they started, and forget that they were started.
@@ -412,8 +409,7 @@ class Stack:
             pid for pid in processes.tagged(self.home, name) if not processes.is_worker_process(pid)
         ]
 
-    # ---- data
-    # -------------------------------------------------------------------------------------------------------
+    # ---- data ----------------------------------------------------------------------------------
 
     def wipe(self, *folders: str) -> None:
         """Remove data folders of the state folder (``pump-1``, ``relay``, …).

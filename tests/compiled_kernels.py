@@ -1,4 +1,4 @@
-"""A compiled kernel as a test takes it: made from the source that is here, whatever lies beside it."""
+"""Compile a kernel for tests from the source that is here, whatever lies beside it."""
 
 from __future__ import annotations
 

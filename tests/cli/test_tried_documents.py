@@ -71,7 +71,7 @@ def tried(tmp_path_factory):
 
 
 @pytest.mark.timeout(900)
-def test_an_empty_database_becomes_a_replica_a_damaged_table_whole_and_a_past_one_is_restored_as_the_documents_say(
+def test_bootstrapping_repairing_and_restoring_a_table_work_as_the_documents_say(
     tried,
 ):
     assert {shown.line for shown in tried.shown} >= {*PROCESSES}

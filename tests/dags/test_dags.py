@@ -143,7 +143,7 @@ def test_archive_makes_passes_then_compacts_then_removes_and_stops_for_people(da
     assert dag.get_task("archive").retries >= 100
 
 
-def test_a_task_of_archive_that_was_started_again_ends_with_its_run_so_that_files_are_removed_in_time(
+def test_a_restarted_archive_task_ends_with_its_run_so_that_files_are_removed_in_time(
     dag_bag, monkeypatch
 ):
     found = []

@@ -110,8 +110,7 @@ class Machine:
         for service in self.services.values():
             self._furnish(service)
 
-    # ---- translation
-    # -------------------------------------------------------------------------------------------------
+    # ---- translation ---------------------------------------------------------------------------
 
     def translated(self, service: Service, text: str) -> str:
         """`text` as it is meant in that service's container, for here.
@@ -199,8 +198,7 @@ class Machine:
         else:
             service.argv = images.IMAGES[service.image](service, command, self._paths(service))
 
-    # ---- running
-    # -----------------------------------------------------------------------------------------------------
+    # ---- running -------------------------------------------------------------------------------
 
     def up(self) -> None:
         """Start all in the order of the file, and wait until each is healthy, or done.

@@ -1,4 +1,4 @@
-"""docker-compose.yaml as Docker reads it: variables filled in, merges done, the profiles' services."""
+"""Read docker-compose.yaml as Docker does: variables, merges, the services of profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dockerfile: every image is pinned, small, without a root user, and holds what is started in it."""
+"""Dockerfile: every image is pinned, small, not run by root, and holds what is started in it."""
 
 from __future__ import annotations
 

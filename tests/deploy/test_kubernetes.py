@@ -1,4 +1,4 @@
-"""The manifests under deploy/kubernetes hang together, and start what docker-compose.yaml starts."""
+"""Manifests under deploy/kubernetes are consistent and start what docker-compose.yaml starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real etcd, the stand-in cluster as a process, and pumps that keep a journal of what they get."""
+"""Run a real etcd, the stand-in cluster as a process, and pumps that keep a journal."""
 
 import contextlib
 import json

@@ -188,7 +188,7 @@ def test_down_ends_what_a_killed_command_left_behind(tmp_path):
     assert said == ["ended 1 processes that were left behind"]
 
 
-def test_a_part_that_comes_back_ends_what_was_left_of_it_but_the_residents_which_the_next_tasks_take_up(
+def test_a_part_that_comes_back_ends_its_leftovers_but_the_workers_that_tasks_reattach_to(
     tmp_path,
 ):
     stack = Stack(tmp_path)

@@ -34,8 +34,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from airflow.sdk import dag, task
 
-@dag(schedule="@continuous", start_date=datetime(2026, 1, 1, tzinfo=UTC), max_active_runs=1, catchup=False,
-     is_paused_upon_creation=False, default_args={"retries": 100, "retry_delay": timedelta(seconds=1)})
+@dag(schedule="@continuous", start_date=datetime(2026, 1, 1, tzinfo=UTC), max_active_runs=1,
+     catchup=False, is_paused_upon_creation=False,
+     default_args={"retries": 100, "retry_delay": timedelta(seconds=1)})
 def replicate():
     @task
     def land():

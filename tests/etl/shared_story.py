@@ -19,7 +19,7 @@ _Held = tuple[list[tuple[Any, ...]], Mapping[int, Table], list[dict[str, Any]]]
 
 
 class SharedStory(Story):
-    """Each transaction of a shared timestamp lies in a part of its own, as if each came from another pump."""
+    """Put each transaction of a shared timestamp into its own part, as if from another pump."""
 
     def __init__(self, server: MariaDBServer, folder: Path, cluster_id: int = 7) -> None:
         self._held: list[_Held] | None = None
@@ -29,7 +29,8 @@ class SharedStory(Story):
     def together(self, *, again: bool = False) -> Iterator[None]:
         """Commit what is told inside at one timestamp, in one window.
 
-        With `again` every transaction is in a second part, too, as when TiDB repeats a Prewrite on another pump.
+        With `again` every transaction is in a second part, too, as when TiDB repeats a Prewrite on
+        another pump.
         """
         held = self._held = []
         yield
@@ -56,7 +57,8 @@ class SharedStory(Story):
         count = sum(part.rows for part in parts)
         self._relay.commit(
             WindowRecord(
-                last.hi, self._ts, self.cluster_id, "t", 0, len(held), count, self._version, tuple(parts),
+                last.hi, self._ts, self.cluster_id, "t", 0, len(held), count, self._version,
+                tuple(parts),
                 {i: table for i, table in tables.items() if i in before or i not in made},
                 tuple(ddl | {"commit_ts": self._ts} for _, _, ddls in held for ddl in ddls),
             )

@@ -100,9 +100,7 @@ def test_what_is_found_out_in_the_background_is_told_as_it_was_found_last() -> N
     asked.release()  # ends the thread: there is no third answer
 
 
-def test_an_error_in_the_background_is_raised_where_somebody_wants_to_know_and_asked_again_when_it_is_old() -> (
-    None
-):
+def test_a_background_error_is_raised_to_the_next_caller_and_retried_when_it_is_old() -> None:
     asked = []
 
     def question() -> int:

@@ -379,7 +379,7 @@ class _Session:
 
 
 def in_clear(greeting: bytes) -> bytes:
-    """Return a server's greeting without its offer of TLS: what is encrypted can't be looked into."""
+    """Return a server's greeting without its offer of TLS, which couldn't be looked into."""
     changed = bytearray(greeting)
     changed[greeting.index(b"\0", 1) + _CAPABILITIES_AT + 1] &= 0xFF & ~(_CLIENT_SSL >> 8)
     return bytes(changed)

@@ -63,7 +63,7 @@ class History(Writing):
         return self.upstream
 
     # --- tables
-    # ----------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------------------------------------
 
     def _name(self, plain: tuple[str, ...], odd: tuple[str, ...] = _ODD_NAMES) -> str:
         return self.rng.choice(odd if self.has("odd names") and self.rng.random() < 0.4 else plain)
@@ -232,7 +232,7 @@ class History(Writing):
         table.max_column = number
 
     # --- schema changes
-    # --------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------------------------------------
 
     def _ddl(self) -> None:
         steps: list[Callable[[], None]] = [self._add_index]
@@ -652,7 +652,7 @@ class History(Writing):
         job.finish(table, schema_state=0)
 
     # --- partitions
-    # ------------------------------------------------------------------------------------------------------
+    # ---------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
         """A table of the same columns, filled, changes places with a partition: hidden row ids come

@@ -16,7 +16,7 @@ CLUSTER_ID = 7_710_000_000_000_000_007
 
 
 def write(upstream: Upstream, folder: Path) -> None:
-    """Write binlogs.bin.gz, tikv-meta.jsonl.gz, row-writes.jsonl.gz and recording.json to `folder`."""
+    """Write binlogs, TiKV's meta keys, row writes and recording.json to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(folder / "binlogs.bin.gz", "wb", compresslevel=1) as file:
         for payload in upstream.binlogs:

@@ -211,9 +211,7 @@ def pump_metrics() -> list[tuple[set[str], set[str]]]:
     return found
 
 
-def test_every_alert_on_a_pump_that_the_operators_table_names_is_a_rule_on_a_metric_of_its_row() -> (
-    None
-):
+def test_every_alert_on_a_pump_in_the_operators_table_is_a_rule_on_a_metric_of_its_row() -> None:
     """And every rule on pumps is in the table; that a pump doesn't answer is no metric of its."""
     expressions = {rule["alert"]: rule["expr"] for rule in rules()}
     named = set()

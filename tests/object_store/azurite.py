@@ -2,7 +2,8 @@
 the tests.
 
     npm install --prefix /tmp/azurite azurite
-    SLUICE_TEST_AZURITE=/tmp/azurite/node_modules/.bin/azurite-blob .venv/bin/python -m pytest -n0 tests/relay/test_…
+    export SLUICE_TEST_AZURITE=/tmp/azurite/node_modules/.bin/azurite-blob
+    .venv/bin/python -m pytest -n0 tests/relay/test_…
 
 Then the fixture `s3_server` is this one. Faults happen as before, but for lists that lag.
 """

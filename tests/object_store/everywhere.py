@@ -2,7 +2,8 @@
 the way to it.
 
     make test-stores
-    .venv/bin/python -m pytest -p tests.object_store.everywhere -n0 tests/relay/test_relay_crash.py …
+    .venv/bin/python -m pytest -p tests.object_store.everywhere -n0 \\
+        tests/relay/test_relay_crash.py …
     .venv/bin/python -m tests.object_store.everywhere tests.judge --minutes 10
 
 Whatever opens a relay log or an archive in a folder, in the tests' process or in one that they
@@ -66,7 +67,7 @@ def faults(text: str, seed: int) -> list[Fault]:
 
 
 class Everywhere:
-    """The server in the place of folders, of this process and those that it starts, until `close`."""
+    """The server in the place of folders, for this process and its children, until `close`."""
 
     def __init__(self) -> None:
         self._process = S3Process(Path(tempfile.mkdtemp(prefix="s3-everywhere-")))

@@ -1,6 +1,7 @@
 """How many requests to an object store a pipeline makes in a minute, by what stores charge for.
 
-    .venv/bin/python -m tests.object_store.requests_a_minute [--seconds 20] [--every-ms 1000] [--idle]
+    .venv/bin/python -m tests.object_store.requests_a_minute [--seconds 20] [--every-ms 1000]
+        [--idle]
 
 What landing and applying ask of the relay log runs as it does in their loops, against an
 S3-protocol server: the same looks at orders, windows, parts, claims, decisions and appointments, at

@@ -2,7 +2,8 @@
 
     def test_x(s3_server):                       # the fixture, see `tests.object_store.fixture`
         relay = RelayLog.open(s3_server.url("relay"))
-        s3_server.inject(Fault("lost", methods="PUT", path="/windows/", times=1))   # see `tests.object_store.proxy`
+        # see `tests.object_store.proxy`
+        s3_server.inject(Fault("lost", methods="PUT", path="/windows/", times=1))
         …
         s3_server.heal()
         assert s3_server.counted()["PUT"] == 3

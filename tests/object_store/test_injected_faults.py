@@ -1,4 +1,4 @@
-"""What the S3 server of the tests promises: it keeps conditions, and each fault happens as it says."""
+"""The tests' S3 server keeps conditions, and each of its faults happens as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Airflow api-server with the pages in it, for all tests of this folder that one worker runs."""
+"""Start one Airflow api-server with the pages, for all tests of this folder in one worker."""
 
 import json
 import socket

@@ -314,7 +314,7 @@ def test_who_does_not_answer_is_named_and_the_page_is_there_all_the_same(pages):
     )
 
 
-def test_a_transaction_is_skipped_with_the_persons_name_and_reason_and_taken_back_only_when_its_use_is_known(
+def test_a_skip_keeps_the_persons_name_and_reason_and_is_withdrawn_only_if_its_use_is_known(
     pages,
 ):
     at = pages.pipeline.updated
@@ -390,7 +390,8 @@ def test_a_value_comes_whole_as_a_file_that_no_browser_takes_for_a_page(pages):
         "content-type"
     ].startswith("text/plain")
     column = quote(TRAP.format("column"))
-    path = f"/sluice/api/transactions/{pages.pipeline.inserted}/value?position=0&column={column}&side=new"
+    value = f"{pages.pipeline.inserted}/value?position=0&column={column}&side=new"
+    path = f"/sluice/api/transactions/{value}"
     status, body, headers = pages.call("GET", path, None, pages.cookie("vic"))
     assert body.decode() == "abc\u202etxt.exe" and "<" not in headers["content-disposition"]
 

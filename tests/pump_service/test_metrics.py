@@ -1,4 +1,4 @@
-"""`/metrics`: the original's names, labels and buckets, and figures that follow what the pump does."""
+"""`/metrics`: the original's names, labels and buckets, and figures that follow the pump's work."""
 
 import dataclasses
 import http.server

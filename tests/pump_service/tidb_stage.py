@@ -55,7 +55,7 @@ class Stage:
         return self.tikv.mvcc_get(key.encode()).status(start_ts).kind is TxnKind.ROLLED_BACK
 
     def readers_get(self, start_ts: int) -> None:
-        """Transactions that began later come out, long before a transaction's ten minutes are over."""
+        """Transactions that began later come out, long before another's ten minutes are over."""
         found = self.reader.pull_commits(start_ts, 3, timeout=120)
         assert len(found) == 3
         assert all(binlog.commit_ts > start_ts for binlog in found)

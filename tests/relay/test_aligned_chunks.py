@@ -1,4 +1,4 @@
-"""Aligned chunks: created once, settled once, by whoever is first, and read back by every process."""
+"""Aligned chunks: created once, settled once by the first process, and read back by every one."""
 
 from __future__ import annotations
 

@@ -132,12 +132,15 @@ def batches():
     for i in range(COUNT):
         rows = pa.array([bytes([j % 251]) * (SIZE // 64) for j in range(64)], pa.large_binary())
         tables = [7 + j % 3 for j in range(64)]
-        columns = [[BASE + 1] * 64, [BASE] * 64, range(i * 64, i * 64 + 64), tables, [1] * 64, [0] * 64]
-        yield pa.record_batch([*(pa.array(c, f.type) for c, f in zip(columns, PART_SCHEMA)), rows], PART_SCHEMA)
+        positions = range(i * 64, i * 64 + 64)
+        columns = [[BASE + 1] * 64, [BASE] * 64, positions, tables, [1] * 64, [0] * 64]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, PART_SCHEMA)]
+        yield pa.record_batch([*arrays, rows], PART_SCHEMA)
 
 relay = RelayLog.open(sys.argv[1] + "/relay")
 archive = Archive.open(sys.argv[1] + "/archive")
-made = window(BASE, BASE + 5, [relay.write_part(BASE, BASE + 5, "t", 0, batches())], changes=COUNT * 64)
+part = relay.write_part(BASE, BASE + 5, "t", 0, batches())
+made = window(BASE, BASE + 5, [part], changes=COUNT * 64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 written = write_log(relay.storage, archive.storage, [made], "t", limits=MergeLimits(bytes=2 * SIZE))
 archive.append(written.volume())

@@ -1,4 +1,4 @@
-"""Transactions that share a commit timestamp: each is there once, in order, wherever parts are read."""
+"""Transactions that share a commit timestamp are there once, in order, wherever parts are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def changes(keys: list[Key], row: bytes) -> pa.RecordBatch:
     columns: tuple[Any, ...] = tuple(zip(*keys, strict=True)) or ((), (), ())
     count = len(keys)
     arrays = [
-        *columns, [7] * count, [1] * count, [0] * count, [b"%s %d/%d/%d" % (row, *key) for key in keys],
+        *columns, [7] * count, [1] * count, [0] * count,
+        [b"%s %d/%d/%d" % (row, *key) for key in keys],
     ]  # fmt: skip
     return pa.record_batch(
         [pa.array(values, field.type) for values, field in zip(arrays, PART_SCHEMA, strict=True)],
@@ -33,7 +34,7 @@ def changes(keys: list[Key], row: bytes) -> pa.RecordBatch:
 
 @st.composite
 def parts(draw: st.DrawFn) -> list[list[Key]]:
-    """Few commit timestamps, many transactions, of which some are in several parts, as TiDB's retries leave them."""
+    """Few commit timestamps, many transactions, some in several parts, as after TiDB's retries."""
     starts = draw(st.lists(st.integers(1, 60), min_size=1, max_size=20, unique=True))
     transactions = [
         (start + draw(st.integers(1, 5)), start, draw(st.integers(1, 3))) for start in starts

@@ -1,4 +1,4 @@
-"""Snapshots in an archive: published once, forgotten without taking from others what they refer to."""
+"""Snapshots in an archive: published once, forgotten without loss to those that refer to them."""
 
 from __future__ import annotations
 

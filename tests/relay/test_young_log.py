@@ -26,7 +26,7 @@ from tests.relay.relaykit import BASE, HOUR, batch, window
 
 @pytest.fixture
 def unlisted(s3_server: S3Server) -> Callable[[], RelayLog]:
-    """The relay log as one process after the other opens it, none of whose lists knows of anything."""
+    """The relay log as one process after the other opens it, each with empty lists."""
     s3_server.inject(Fault("lag", seconds=600))
     return lambda: RelayLog.open(s3_server.url())
 

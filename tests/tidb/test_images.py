@@ -1,4 +1,4 @@
-"""Columns that are decoded when somebody asks for them hold what decoding all rows at once gives."""
+"""Columns that are decoded on demand hold what decoding all rows at once gives."""
 
 from __future__ import annotations
 

@@ -6,9 +6,11 @@ own code.
 The recorded one, `release_1.tar.gz`, is what the first release writes: it is made anew only as long
 as that one isn't released. A release with another format records one of its own beside it.
 
-    relay/        three windows, applied through the first one; orders, an override, a job, an aligned chunk
+    relay/        three windows, applied through the first one; orders, an override, a job,
+                  an aligned chunk
     archive/      the same windows in a volume, a snapshot
-    pump/         a pump's data directory: transactions, a rollback, a fake binlog, a Prewrite without verdict
+    pump/         a pump's data directory: transactions, a rollback, a fake binlog, a Prewrite
+                  without verdict
     expected.json what is to be read of it
 """
 

@@ -1,4 +1,4 @@
-"""A relay log that is lost with its disk: what the downstream lacks is landed again, and applied."""
+"""A relay log lost with its disk: what the downstream lacks is landed again, and applied."""
 
 from __future__ import annotations
 

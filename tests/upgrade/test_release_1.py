@@ -154,7 +154,7 @@ def form_of(document: Any) -> Any:
 
 
 def forms(folder: Path) -> dict[str, Any]:
-    """The form of each kind of file in a recorded folder, by its name without numbers and tokens."""
+    """The form of each kind of file in a recorded folder, by its name without numbers or tokens."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         kind = re.sub(r"\d+|-[0-9a-f]{8}\b", "#", str(path.relative_to(folder)))

@@ -92,8 +92,7 @@ class Session:
             raise SQLError(server_errors.UNKNOWN_ERROR, "the stand-in's SQL port only reads")
         raise syntax_error(text)
 
-    # ---- time
-    # -------------------------------------------------------------------------------------------------------
+    # ---- time ----------------------------------------------------------------------------------
 
     def _read_ts(self) -> int:
         ts = self._snapshot_ts or self._transaction_ts or self._state.take_ts()
@@ -152,8 +151,7 @@ class Session:
         parser.end()
         return Result()
 
-    # ---- SET
-    # --------------------------------------------------------------------------------------------------------
+    # ---- SET -----------------------------------------------------------------------------------
 
     def _set(self, parser: Parser) -> Result:
         if parser.accept("NAMES"):
@@ -200,8 +198,7 @@ class Session:
             {c.name.lower(): (n, c) for n, c in enumerate(columns)}, self._variable, self._functions
         )
 
-    # ---- SELECT
-    # -----------------------------------------------------------------------------------------------------
+    # ---- SELECT --------------------------------------------------------------------------------
 
     def _select(self, select: Select) -> Result:
         given = self._input(select)
@@ -267,8 +264,7 @@ class Session:
             raise SQLError(server_errors.NO_SUCH_TABLE, f"Table '{schema}.{name}' doesn't exist")
         return table
 
-    # ---- SHOW
-    # -------------------------------------------------------------------------------------------------------
+    # ---- SHOW ----------------------------------------------------------------------------------
 
     def _show(self, parser: Parser) -> Result:
         if parser.accept("MASTER", "STATUS"):

@@ -328,8 +328,7 @@ class Versions:
                     int(info["id"]), Table.from_tidb(info, job.schema_id, job.schema_name)
                 )
 
-    # ---- rows
-    # -------------------------------------------------------------------------------------------------------
+    # ---- rows ----------------------------------------------------------------------------------
 
     def _change(self, ts: int, payload: bytes) -> None:
         binlog = pb.binlog.Binlog.FromString(payload)
@@ -394,8 +393,7 @@ class Versions:
     def _key(self, table: Table, row: Stored) -> Key:
         return _key(table if self.new_collations() else binary_table(table), row)
 
-    # ---- schema
-    # -----------------------------------------------------------------------------------------------------
+    # ---- schema --------------------------------------------------------------------------------
 
     def _alter(self, ts: int, job: DdlHistoryJob, history: SchemaHistory) -> None:
         before = dict(history.tables)

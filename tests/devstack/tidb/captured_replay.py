@@ -1,4 +1,4 @@
-"""Play a recording of binlogs as change data, and make a recording again of what a capture makes of it."""
+"""Play a recording of binlogs as change data, and record again what a capture makes of it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def captured(recording, accidents=lambda cluster, round: None):
 
 
 def record_again(recording, folder, definitions, transactions):
-    """Write a copy of a recording with the binlogs that the capture's sink makes of `transactions`."""
+    """Copy a recording, with the binlogs that the capture's sink makes of `transactions`."""
     shutil.copytree(recording, folder)
     (folder / "binlogs.bin.gz").unlink()
     store = MemoryStore()

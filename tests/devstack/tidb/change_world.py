@@ -86,8 +86,7 @@ class World:
         self.changes.advance(ts)
         return ts
 
-    # ---- transactions
-    # -------------------------------------------------------------------------------
+    # ---- transactions --------------------------------------------------------------------------
 
     def begin(self, changes):
         """Begin a transaction of {key: value or None}.

@@ -27,7 +27,7 @@ class NaiveClient:
         self.cluster_id, self.scan_regions, self.addresses = cluster_id, scan_regions, addresses
         self.checkpoint_ts = checkpoint_ts
         self.has_exact_old_values = True
-        """False where a scan has the bytes of the version before, and an event a binlog's old row."""
+        """False if a scan has the bytes of the version before, and an event a binlog's old row."""
         self.pieces = {(start, end): checkpoint_ts}
         self.initialized = set()
         self.rows = defaultdict(dict)  # (commit_ts, start_ts) -> key -> (value or None, old value)

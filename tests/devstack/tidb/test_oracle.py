@@ -58,7 +58,7 @@ def test_replay_timestamps_stay_below_every_unacknowledged_prewrite_and_never_re
     assert oracle.try_take() > max(commits)
 
 
-def test_timestamps_follow_what_is_committed_as_soon_as_the_next_prewrite_is_in_a_later_millisecond():
+def test_timestamps_follow_commits_once_the_next_prewrite_is_in_a_later_millisecond():
     commits = [compose(1_700_000_000_000 + ms, 7) for ms in (0, 10, 20)]
     oracle = Oracle(ceiling=commits[0], clock=lambda: 0.0)
     oracle.begin_replay(commits)

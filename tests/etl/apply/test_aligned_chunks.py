@@ -277,7 +277,7 @@ def test_while_applying_is_paused_nothing_is_written_and_afterwards_it_is(scene:
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_changes_to_rows_that_are_known_to_be_missing_stop_nothing_and_their_chunk_makes_the_table_whole(
+def test_changes_to_rows_known_as_missing_stop_nothing_and_their_chunk_completes_the_table(
     scene: Scene, mode: str
 ) -> None:
     scene.settings = replace(scene.settings, apply=replace(scene.settings.apply, mode=mode))

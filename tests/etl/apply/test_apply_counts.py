@@ -1,4 +1,4 @@
-"""What applying counts is what went downstream, once, through errors and from process to process."""
+"""Apply counts what went downstream, once, through errors and from process to process."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ import pymysql.connections
 from sluice.etl.apply import run_apply
 from tests.etl.preparing import local_preparer
 from sluice.etl.settings import Apply, Downstream, Relay, Settings, Upstream
-url, port, until, mode, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+url, mode = sys.argv[1], sys.argv[4]
+port, until, last = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[5])
 packets, write = itertools.count(1), pymysql.connections.Connection._write_bytes
 
 def written(connection, data):
@@ -127,7 +128,8 @@ def written(connection, data):
         os.kill(os.getpid(), signal.SIGKILL)
 
 pymysql.connections.Connection._write_bytes = written
-config = Settings(Upstream("unused"), Relay(url), Downstream("127.0.0.1", port), apply=Apply(mode, 3, 60))
+downstream, apply = Downstream("127.0.0.1", port), Apply(mode, 3, 60)
+config = Settings(Upstream("unused"), Relay(url), downstream, apply=apply)
 run_apply(config, until_ts=until, run_seconds=240, prepare=local_preparer(config))
 """
 

@@ -26,9 +26,7 @@ def window(changes: int, size: int = 0) -> WindowRecord:
     return WindowRecord(1, 2, 7, "t", 0, 1, changes, 0, (part,))
 
 
-def test_batches_grow_while_writing_one_takes_less_than_a_hundred_round_trips_and_stay_in_bounds() -> (
-    None
-):
+def test_batches_grow_while_one_takes_less_than_a_hundred_round_trips_and_stay_bounded() -> None:
     size = AdaptiveLimits(FAR)
     seen = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Transactions, and DDL, of one commit timestamp arrive downstream once each, whatever breaks off in between."""
+"""Transactions and DDL of one commit timestamp arrive downstream once each, whatever breaks off."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 downstream or keep in their ledger. One process imports everything and forks the others: `python -m
 tests.etl.copy.killed_copy` reads commands from stdin and answers each, JSON lines:
 
-{"port", "folder", "what", "place", "at", "signal"}   → {"steps"} when it is through, {"failed": what it said},
-                                                        {"killed": signal} or {"stopped": process id}
-{"wake": process id}                                  → the same
+- {"port", "folder", "what", "place", "at", "signal"}: answered with {"steps"} when it is through,
+  {"failed": the error}, {"killed": signal} or {"stopped": process id}
+- {"wake": process id}: answered in the same way
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ def test_a_pump_that_is_down_is_a_note_of_the_plan_and_is_waited_for_by_the_copy
         said = config.parent / "said"
         with said.open("w") as file, subprocess.Popen(
             [sys.executable, "-m", "sluice.cli", *asked, "--config", str(config)],
-            cwd=ROOT, stdout=file, stderr=file, env=os.environ | {"SLUICE_HOME": str(config.parent)},
+            cwd=ROOT, stdout=file, stderr=file,
+            env=os.environ | {"SLUICE_HOME": str(config.parent)},
         ) as child:  # fmt: skip
             try:
                 while "the copy waits" not in said.read_text() and child.poll() is None:

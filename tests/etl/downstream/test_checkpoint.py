@@ -54,8 +54,8 @@ def test_how_far_a_drainers_changes_may_reach_is_kept_until_the_checkpoint_is_th
     left = Checkpoint(5, 6, False, safe_until=9)
     assert left.needs_safe_mode and Checkpoint.parse(left.to_text(), 7) == left
     assert (
-        left.to_text()
-        == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,"sluice":{"safe-until":9}}'
+        left.to_text() == '{"consistent":false,"commitTS":5,"ts-map":{},"schema-version":6,'
+        '"sluice":{"safe-until":9}}'
     )
     assert left.at(8) == Checkpoint(8, 6, False, safe_until=9)
     assert left.at(9) == Checkpoint(9, 6)

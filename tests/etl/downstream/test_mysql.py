@@ -117,7 +117,7 @@ def test_a_server_that_is_not_there_or_refuses_the_password_is_told_apart(
 def test_a_statement_larger_than_the_server_takes_is_refused_for_good_and_the_session_goes_on(
     session: MySQLSession,
 ) -> None:
-    """The server would cut the connection, which looks like something that trying again may help."""
+    """The server would cut the connection, which looks like an error that a retry may help."""
     size = int(session.query("SELECT @@max_allowed_packet")[0][0])
     with pytest.raises(DownstreamError, match="raise the server's max_allowed_packet") as caught:
         session.query("SELECT LENGTH(%s)", ("x" * size,))

@@ -82,7 +82,7 @@ def test_a_server_that_forces_primary_keys_is_refused_when_the_session_begins(
         opened(mariadb)
 
 
-def test_a_server_that_requires_primary_keys_is_refused_unless_it_makes_them_or_lets_the_session_turn_it_off(
+def test_a_server_that_requires_primary_keys_is_refused_unless_it_makes_them_or_lets_us_off(
     mariadb: MariaDBServer, with_globals: list[str]
 ) -> None:
     set_global(mariadb, with_globals, sql_require_primary_key="ON")
@@ -297,7 +297,7 @@ def test_a_checkpoint_table_without_transactions_is_refused(mariadb: MariaDBServ
         checkpoint.create()
 
 
-def test_a_timestamp_that_an_old_server_made_move_by_itself_stays_when_rows_are_given_a_new_columns_value(
+def test_a_timestamp_that_an_old_server_moves_by_itself_stays_when_a_new_column_is_filled(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     story = Story(mariadb, tmp_path)

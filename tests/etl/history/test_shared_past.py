@@ -1,4 +1,4 @@
-"""Transactions of one commit timestamp in the past: each is found, shown and taken back by itself."""
+"""Transactions of one commit timestamp in the past are found, shown and taken back one by one."""
 
 from __future__ import annotations
 

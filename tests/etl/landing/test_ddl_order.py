@@ -1,4 +1,4 @@
-"""DDL whose schema versions and binlogs are not in the same order, and jobs that changed nothing."""
+"""DDL whose schema versions and binlogs differ in order, and jobs that changed nothing."""
 
 from __future__ import annotations
 
@@ -162,9 +162,7 @@ def test_landing_that_begins_between_the_version_and_the_binlog_of_a_change_land
     assert columns(found.ddls[0].effect.tables[30], 30) == ["a", "b", "c"]
 
 
-def test_landing_that_begins_between_the_two_has_rows_of_before_and_those_that_know_the_change() -> (
-    None
-):
+def test_landing_that_begins_between_the_two_has_rows_of_before_and_of_after_the_change() -> None:
     """The relay log's windows end behind DDL of a higher version, and before the change's rows and
     binlog.
     """
@@ -195,7 +193,7 @@ def test_ddl_since_the_beginning_stays_when_a_change_is_taken_back() -> None:
 
 
 def test_a_job_that_succeeded_and_changed_nothing_is_not_landed_as_ddl() -> None:
-    """Two sessions race ADD COLUMN IF NOT EXISTS: the second job succeeds without a schema version."""
+    """Two sessions race ADD COLUMN IF NOT EXISTS: the second job has no schema version."""
     assert landing(9).resolve([record(14)], {}, lambda seconds: False).ddls == ()
 
 

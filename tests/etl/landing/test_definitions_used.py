@@ -1,4 +1,4 @@
-"""Rows around partition DDL get the version of the definition that TiKV shows they were written by."""
+"""Rows around partition DDL get the definition version that TiKV shows they were written by."""
 
 from __future__ import annotations
 

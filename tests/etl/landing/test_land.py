@@ -506,7 +506,10 @@ def test_landing_begins_where_a_drainer_stopped_with_the_schema_of_then(
             "CREATE TABLE tidb_binlog.checkpoint(clusterID bigint unsigned primary key, checkPoint"
             " MEDIUMTEXT)"
         )
-        left = f'{{"consistent":false,"commitTS":{at},"ts-map":{{"primary-ts":1,"secondary-ts":1}},"schema-version":1}}'
+        left = (
+            f'{{"consistent":false,"commitTS":{at},'
+            '"ts-map":{"primary-ts":1,"secondary-ts":1},"schema-version":1}'
+        )
         cursor.execute("INSERT INTO tidb_binlog.checkpoint VALUES (%s, %s)", (pd.cluster_id, left))
     settings = dataclasses.replace(settings, downstream=mariadb.downstream)
     run_land(settings, until_ts=until(expected), run_seconds=120)

@@ -36,7 +36,7 @@ def test_an_idle_upstream_lands_a_window_for_an_appointment_once_its_time_has_co
     assert not orders.needs_window_now(now - tso.span(500), now)
 
 
-def test_a_transaction_that_no_pipeline_wants_is_left_out_of_the_relay_log_and_one_that_another_wants_is_not(
+def test_a_transaction_is_left_out_of_the_relay_log_only_if_no_pipeline_wants_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_always(monkeypatch)

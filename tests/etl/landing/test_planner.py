@@ -291,7 +291,7 @@ def test_a_pump_that_has_handed_over_everything_leaves_without_a_word(world, rel
     assert remembering(901) is not None
 
 
-def test_a_commit_that_came_after_landing_had_passed_it_stops_landing_until_an_operator_leaves_it_out(
+def test_a_commit_that_came_after_landing_passed_it_stops_landing_until_an_operator_skips_it(
     world, relay, remembering
 ):
     pump = world.pump("a")
@@ -325,7 +325,7 @@ def settings_of(relay):
     )
 
 
-def test_a_pump_that_the_registry_had_lost_before_it_counted_stops_landing_by_name_until_that_is_accepted(
+def test_a_pump_lost_from_the_registry_before_it_counted_stops_landing_until_accepted_by_name(
     world, relay, remembering
 ):
     world.pump("a")

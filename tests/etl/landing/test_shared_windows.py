@@ -1,6 +1,4 @@
-"""Windows over pumps that hold captured transactions: each transaction lands once, however few commit timestamps
-there are.
-"""
+"""Windows over pumps with captured transactions: each lands once, however few commit timestamps."""
 
 from __future__ import annotations
 

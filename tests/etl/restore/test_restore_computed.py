@@ -32,9 +32,7 @@ BORN = [(n, n, datetime.datetime(2020, 1, 1, 20), datetime.date(2020, 1, 2)) for
 
 @pytest.fixture
 def story(mariadb: MariaDBServer, tmp_path: Path) -> tuple[Settings, int]:
-    """Rows before a snapshot and behind it, in a table whose days TiDB computes in a time zone of its
-    own.
-    """
+    """Rows before and behind a snapshot; TiDB computes the table's days in its own time zone."""
     told = Story(mariadb, tmp_path)
     day = column(4, "d date", generated="date(`ts`)", generated_stored=True)
     made = table(10, "t", "id int", "v int", "ts timestamp", day, primary="id")

@@ -1,4 +1,4 @@
-"""Restores that begin with a snapshot: of a real cluster's dump under traffic, to moments behind it."""
+"""Restores from a snapshot of a real cluster's dump under traffic, to moments behind it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_of_a_table_that_is_gone_by_the_moment_nothing_is_loaded_and_its_ddl_alo
     assert differences(RECORDINGS / "ddl", "f_end", mariadb, INTO) == []
 
 
-def test_a_decision_about_ddl_for_which_rows_were_left_out_stops_a_restore_that_was_planned_without_it(
+def test_an_override_of_ddl_that_left_rows_out_stops_a_restore_that_was_planned_without_it(
     mariadb: MariaDBServer, renamed: tuple[str, ArchiveSnapshot]
 ) -> None:
     url, _ = renamed

@@ -1,4 +1,4 @@
-"""Several pipelines: which there are, what they are called, and that none is in the way of another."""
+"""Several pipelines: which there are, their names, and that none is in the way of another."""
 
 import re
 from pathlib import Path

@@ -64,7 +64,7 @@ loaded then.
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[str]]:
-    """By job: the module that it says it is of, and the modules that are loaded once it is found."""
+    """By job: the module that it names, and the modules that are loaded once it is found."""
     argv = [sys.executable, "-c", _LOOKING, *_JOBS]
     said = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     return {job: found for job, *found in map(json.loads, said.stdout.splitlines())}

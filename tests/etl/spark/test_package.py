@@ -20,14 +20,17 @@ from sluice.etl.spark.worker_tuning import TEXTS
 
 _IMPORTS_ALL = """
 import sys, zipfile
-sys.path[:] = [sys.argv[1], *(path for path in sys.path if "site-packages" in path or "lib/python" in path)]
+python = [path for path in sys.path if "site-packages" in path or "lib/python" in path]
+sys.path[:] = [sys.argv[1], *python]
 from sluice.etl.spark import shipping
-import sluice.etl.history.archive.worker, sluice.etl.history.as_of.worker, sluice.etl.history.find.worker
+import sluice.etl.history.archive.worker, sluice.etl.history.as_of.worker
+import sluice.etl.history.find.worker
 import sluice.etl.copy.stage_chunks, sluice.etl.landing.extract.worker
 import sluice.etl.apply.prepare_windows
 for name, module in sys.modules.items():
     if name.split(".")[0] == "sluice" and getattr(module, "__file__", None):
-        assert module.__file__.startswith(sys.argv[1]) and module.__file__.endswith(".pyc"), module.__file__
+        file = module.__file__
+        assert file.startswith(sys.argv[1]) and file.endswith(".pyc"), file
 print(shipping.fingerprint())
 """
 

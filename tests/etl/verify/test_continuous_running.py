@@ -91,7 +91,7 @@ def known(running: Pipeline) -> int:
 
 
 @pytest.mark.slow
-def test_rows_that_nobody_changed_are_found_by_the_round_reported_once_and_known_until_they_are_right(
+def test_wrong_rows_without_changes_are_found_by_the_round_reported_once_and_known_until_right(
     running: Pipeline,
 ) -> None:
     running.downstream(f"UPDATE {NAME} SET pad = 'damaged ' WHERE id = 100")

@@ -1,4 +1,4 @@
-"""Tables that are merged downstream are compared as one: all their rows, wherever they come from."""
+"""Tables that are merged downstream are compared as one: all their rows, of every source."""
 
 from __future__ import annotations
 

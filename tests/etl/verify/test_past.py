@@ -1,6 +1,4 @@
-"""The downstream against the past: what snapshot and archive tell, computed by other means than those
-that applied.
-"""
+"""The downstream against snapshot and archive, computed by other means than those that applied."""
 
 from __future__ import annotations
 

@@ -79,9 +79,7 @@ def test_every_row_of_every_table_is_in_one_stretch_and_a_large_table_without_a_
     assert made.sweep.is_over and made.sweep.ended_ms == 9
 
 
-def test_tables_that_are_merged_are_gone_through_once_in_stretches_that_are_large_of_none_of_them() -> (
-    None
-):
+def test_merged_tables_are_gone_through_once_in_stretches_that_are_large_in_none_of_them() -> None:
     rows = Rows(a=100, b=4500, c=1)
     made = FullScan(ScanState(), 7, rows)
     made.merged = {"d.a": TABLES[:2]}

@@ -44,7 +44,7 @@ def test_bounds_are_told_where_all_of_a_window_was_given_up(tmp_path):
     store.close()
 
 
-def test_a_commit_below_where_a_reader_asks_from_without_a_mark_is_late_unless_it_asks_from_the_future(
+def test_a_commit_below_a_readers_start_without_a_mark_is_late_unless_that_is_in_the_future(
     tmp_path,
 ):
     limit = time_limit()

@@ -240,7 +240,8 @@ def test_a_job_that_is_written_twice_in_one_state_has_one_binlog() -> None:
 
 
 JOB_VERSION_2 = {
-    "id": 120, "version": 2, "type": 3, "state": 4, "schema_state": 5, "schema_id": USER, "table_id": PLAIN,
+    "id": 120, "version": 2, "type": 3, "state": 4, "schema_state": 5,
+    "schema_id": USER, "table_id": PLAIN,
     "query": "create table t50(a int)", "raw_args": {"table_info": {"id": PLAIN}, "fk_check": True},
     "binlog": {"SchemaVersion": 8, "DBInfo": None, "TableInfo": None, "FinishedTS": 0},
     "session_vars": {"sql_mode": "x"}, "local_mode": False, "bdr_role": "", "sql_mode": 1436549152,
@@ -308,7 +309,7 @@ def test_a_row_that_moves_to_another_partition_is_deleted_before_it_is_inserted(
     st.integers(1, 60),
     st.data(),
 )
-def test_a_large_transaction_is_stored_in_parts_that_give_the_same_changes_in_an_order_that_can_be_applied(
+def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_applicable_order(
     places: list[tuple[int, int]], limit: int, data: st.DataObject
 ) -> None:
     images = st.one_of(

@@ -1,4 +1,4 @@
-"""A capture, with its threads and streams, from the stand-in's stores: every accident, and every schedule."""
+"""A capture from the stand-in's stores, with threads and streams: every accident and schedule."""
 
 import random
 import time

@@ -22,9 +22,10 @@ from tests.pump_service.storekit import MemoryStore, window
 
 ROOT = Path(__file__).parents[3]
 PLACES = [
-    "writer.before_write", "vlog.torn", "vlog.write", "writer.after_write", "vlog.fsync", "writer.after_sync",
-    "writer.after_ack", "rotate.before_footer", "rotate.after_footer", "rotate.after_create", "index.before_batch",
-    "index.after_batch", "index.before_synced", "index.before_handled",
+    "writer.before_write", "vlog.torn", "vlog.write", "writer.after_write",
+    "vlog.fsync", "writer.after_sync", "writer.after_ack",
+    "rotate.before_footer", "rotate.after_footer", "rotate.after_create",
+    "index.before_batch", "index.after_batch", "index.before_synced", "index.before_handled",
 ]  # fmt: skip
 Rows = list[tuple[int, int, bytes]]
 

@@ -19,9 +19,9 @@ from sluice.tidb.pd import Peer, Region
 from tests.pump_service.capture.small_tikv import KEYS, SPANS, SmallTiKV
 
 STEPS = (
-    "begin", "prewrite", "prewrite", "prewrite", "commit", "commit", "one phase", "rollback", "split", "merge", "move",
-    "scan", "scan", "advance", "advance", "deliver", "deliver", "break", "silence", "congest", "tick", "locate", "take",
-    "flow", "flow", "flow",
+    "begin", "prewrite", "prewrite", "prewrite", "commit", "commit", "one phase", "rollback",
+    "split", "merge", "move", "scan", "scan", "advance", "advance", "deliver", "deliver",
+    "break", "silence", "congest", "tick", "locate", "take", "flow", "flow", "flow",
 )  # fmt: skip
 
 

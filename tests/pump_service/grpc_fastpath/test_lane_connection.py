@@ -56,7 +56,7 @@ def serving(site):
 
 
 def _message(site, size=0):
-    """A transaction's Prewrite and the function that writes its Commit, so that nothing stays open."""
+    """A transaction's Prewrite, and the function that writes its Commit so that none stays open."""
     start = site.pd.ts()
     return start, request(binlog(0, start, value=b"v" * size))
 

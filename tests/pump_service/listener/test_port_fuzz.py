@@ -74,7 +74,7 @@ class _Victim:
         assert self.web.get("/drainers").status_code == 200
 
     def counts(self) -> dict[str, int]:
-        """What a connection takes: descriptors, threads of calls, protocols, bytes accounted for."""
+        """What a connection takes: descriptors, call threads, protocols, bytes accounted for."""
         gc.collect()
         objects = gc.get_objects()
         found = {kind.__name__: sum(type(o) is kind for o in objects) for kind in _KINDS}

@@ -614,7 +614,7 @@ def _readers(address, count, window):
 
 
 def _threads(pump):
-    """Python's threads: grpc's core begins and ends some of its own as it finds the machine busy."""
+    """Python's threads: grpc's core begins and ends some of its own if the machine is busy."""
     return httpx.get(f"http://{pump.address}/debug/stack", timeout=60).text.count("\nthread ")
 
 

@@ -181,7 +181,7 @@ def test_a_role_with_names_of_its_own_is_for_those_only():
 
 @pytest.fixture
 def divided(authority, tmp_path):
-    """A front where each role has a name of its own, and a page that says what its client may do."""
+    """A front where each role has its own name, and a page that shows what its client may do."""
     cert, key = authority.issue("pump", "pump")
     names = {f"{role}_allowed_cn": (role,) for role in ROLES}
 

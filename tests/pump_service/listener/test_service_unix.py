@@ -1,4 +1,4 @@
-"""`socket`: the same calls on a Unix socket, for a TiDB on the same machine (its `binlog-socket`)."""
+"""`socket`: the same calls on a Unix socket, for a TiDB on the same host (its `binlog-socket`)."""
 
 import socket
 import time

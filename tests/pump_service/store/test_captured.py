@@ -77,8 +77,8 @@ def _publish(store: Store, ts: int) -> None:
 def whole(start: int, commit_ts: int) -> Record:
     """A transaction as a capture writes it: a Prewrite that has its commit_ts."""
     message = pb.binlog.Binlog(
-        tp=0, start_ts=start, commit_ts=commit_ts, prewrite_key=b"key", prewrite_value=b"%d" % start, ddl_job_id=0,
-        ddl_schema_state=0,
+        tp=0, start_ts=start, commit_ts=commit_ts, prewrite_key=b"key",
+        prewrite_value=b"%d" % start, ddl_job_id=0, ddl_schema_state=0,
     )  # fmt: skip
     return Record(0, start, commit_ts, message.SerializeToString())
 

@@ -251,7 +251,7 @@ def test_an_original_pump_that_goes_on_behind_room_has_all_records_and_so_has_sl
     there=st.tuples(st.booleans(), st.booleans()),
     is_known=st.booleans(),
 )
-def test_a_power_cut_in_a_small_append_loses_nothing_before_it_whichever_of_its_blocks_reached_the_disk(
+def test_a_power_cut_in_a_small_append_loses_nothing_before_it_whichever_blocks_reached_the_disk(
     tmp_path_factory: pytest.TempPathFactory,
     before: list[int],
     group: list[int],

@@ -1,4 +1,4 @@
-"""The store against a list: random writes, restarts, crashes, losses, failures, purges and reads."""
+"""The store against a list: random writes, restarts, crashes, losses, failures, purges, reads."""
 
 from __future__ import annotations
 

@@ -165,7 +165,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 for number in range(6):
     try:
-        print(jobs.create("k", {"by": sys.argv[2]}, WriteScope("db", (f"t{number}", f"t{number + 1}")), sys.argv[2]).id)
+        scope = WriteScope("db", (f"t{number}", f"t{number + 1}"))
+        print(jobs.create("k", {"by": sys.argv[2]}, scope, sys.argv[2]).id)
     except JobOverlapError:
         pass
 """

@@ -1,4 +1,4 @@
-"""Dates, times and durations: text to packed form and back, zero dates and negative times included."""
+"""Dates, times and durations: text to packed form and back, also zero dates and negative times."""
 
 import pytest
 from hypothesis import given

@@ -23,7 +23,10 @@ BORDERS = (b"", b"k3", b"k6", b"")
 
 @dataclass
 class Tikv:
-    """TiKV's side of the protocol, in three regions. `ended`: by start_ts and key, the commit_ts or 0."""
+    """TiKV's side of the protocol, in three regions.
+
+    `ended`: by start_ts and key, the commit_ts or 0.
+    """
 
     locks: dict[tuple[int, bytes], pb.tikv.LockInfo] = field(default_factory=dict)
     ended: dict[tuple[int, bytes], int] = field(default_factory=dict)
@@ -53,8 +56,8 @@ class Tikv:
         found = [
             lock
             for (start_ts, key), lock in sorted(self.locks.items(), key=lambda item: item[0][1])
-            if holds(key) and request.start_key <= key and (not request.end_key or key < request.end_key)
-            and start_ts <= request.max_version
+            if holds(key) and request.start_key <= key
+            and (not request.end_key or key < request.end_key) and start_ts <= request.max_version
         ]  # fmt: skip
         return pb.tikv.ScanLockResponse(locks=found[: request.limit])
 
@@ -107,7 +110,10 @@ KEYS = [f"k{n}".encode() for n in range(10)]
 
 @st.composite
 def transactions(draw: st.DrawFn) -> tuple[Tikv, dict[tuple[int, bytes], int | None]]:
-    """TiKV after some TiDBs have died, and what each lock must become: committed, rolled back (0), left (None)."""
+    """TiKV after some TiDBs have died, and what each lock must become.
+
+    That is committed, rolled back (0) or left (None).
+    """
     tikv, expected = Tikv(), {}
     keys = draw(st.permutations(KEYS))
     for number in range(draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""What readers of a TiDB send, and what it answers: each line of what was measured on a TiDB 6.6."""
+"""Statements that readers of a TiDB send, and its answers: each was measured on a TiDB 6.6."""
 
 import ssl
 import subprocess

@@ -50,7 +50,8 @@ def test_fields_carry_their_length(values: list[bytes]) -> None:
     ("kind", "flag", "values"),
     [
         (pa.int64(), VARINT, INT64), (pa.uint64(), UVARINT, UINT64), (pa.float64(), FLOAT, DOUBLE),
-        (pa.float32(), FLOAT, st.floats(width=32, allow_nan=False)), (pa.large_binary(), COMPACT, st.binary(max_size=150)),
+        (pa.float32(), FLOAT, st.floats(width=32, allow_nan=False)),
+        (pa.large_binary(), COMPACT, st.binary(max_size=150)),
     ],
     ids=["int", "unsigned", "double", "float", "bytes"],
 )  # fmt: skip

@@ -298,7 +298,8 @@ def test_what_takes_a_closer_look_is_left_to_others() -> None:
         is None
     )
     for doubt in (
-        {"safe": True}, {"replayed": True}, {"partial": frozenset({table.id})}, {"sources": {table.id: "x"}},
+        {"safe": True}, {"replayed": True},
+        {"partial": frozenset({table.id})}, {"sources": {table.id: "x"}},
         {"reverted": {table.id: PART_SCHEMA.empty_table()}},
     ):  # fmt: skip
         assert few_of(table, fine, **doubt) is None

@@ -238,7 +238,7 @@ def test_a_value_that_cannot_be_exact_stops_before_anything_changed(
             assert cursor.fetchall() == ()
 
 
-def test_numbers_that_the_downstream_shows_or_keeps_otherwise_are_converted_from_what_the_upstream_has(
+def test_numbers_that_the_downstream_keeps_otherwise_are_converted_from_upstreams_values(
     story: Story,
 ) -> None:
     old = table(

@@ -56,7 +56,7 @@ def test_only_what_every_server_computes_alike_is_left_to_it(
     )
 
 
-def test_columns_the_server_would_compute_otherwise_hold_the_upstreams_values_also_after_later_statements(
+def test_columns_the_server_would_compute_otherwise_keep_upstreams_values_after_later_ddl(
     story: Story,
 ) -> None:
     made = computing(

@@ -47,7 +47,7 @@ def story(mariadb: MariaDBServer, tmp_path: Path) -> Story:
 
 
 def shown(server: MariaDBServer, name: str) -> str:
-    """Return the default as MariaDB shows it: a constant between quotes, functions in lower case."""
+    """Return the default as MariaDB shows it: a constant in quotes, functions in lower case."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT COLUMN_DEFAULT, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'd'"

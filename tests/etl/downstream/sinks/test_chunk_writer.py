@@ -1,4 +1,4 @@
-"""What a chunk of upstream rows does to a table downstream: exactly what was asked for, or nothing."""
+"""A chunk of upstream rows does exactly what its job asks to a table downstream, or nothing."""
 
 from __future__ import annotations
 

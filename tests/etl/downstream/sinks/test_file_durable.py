@@ -99,7 +99,7 @@ def test_an_empty_folder_is_remembered_as_one(tmp_path: Path) -> None:
     assert written(tmp_path) == [message(1, 30)]
 
 
-def test_a_transaction_that_is_skipped_while_it_is_written_is_left_out_and_one_that_is_there_is_refused(
+def test_a_transaction_skipped_while_being_written_is_left_out_and_a_written_one_is_refused(
     mariadb: MariaDBServer, tmp_path: Path
 ) -> None:
     told = Story(mariadb, tmp_path)

@@ -263,7 +263,8 @@ _WRITER = textwrap.dedent("""
     from tests.etl.preparing import local_preparer
     url, folder, hi = sys.argv[1], sys.argv[2], int(sys.argv[3])
     options = File(dir=folder, max_file_bytes=400_000, compression="gzip")
-    settings = Settings(Upstream("unused"), Relay(url), Downstream(type="file"), apply=Apply(max_rows=2000), file=options)
+    downstream, apply = Downstream(type="file"), Apply(max_rows=2000)
+    settings = Settings(Upstream("unused"), Relay(url), downstream, apply=apply, file=options)
     prepare = local_preparer(settings)
     run_apply(settings, until_ts=hi, run_seconds=240, prepare=prepare, on_batch=ON_BATCH)
     print("done", flush=True)

@@ -163,7 +163,8 @@ _SENDER = textwrap.dedent("""
     from tests.etl.preparing import local_preparer
     url, brokers, topic, savepoint, hi = sys.argv[1:]
     options = Kafka(brokers=brokers, topic=topic, savepoint=savepoint)
-    settings = Settings(Upstream("unused"), Relay(url), Downstream(type="kafka"), apply=Apply(max_rows=150), kafka=options)
+    downstream, apply = Downstream(type="kafka"), Apply(max_rows=150)
+    settings = Settings(Upstream("unused"), Relay(url), downstream, apply=apply, kafka=options)
     prepare = local_preparer(settings)
     run_apply(settings, until_ts=int(hi), run_seconds=240, prepare=prepare, on_batch=ON_BATCH)
     print("done", flush=True)

@@ -313,7 +313,7 @@ def test_answers_to_as_many_as_are_sent_at_once_fit_into_the_network(filled: MyS
 
 @pytest.fixture
 def asking(mariadb: MariaDBServer) -> Iterator[int]:
-    """The port of a server that passes all on, but names another file than the one that is loaded."""
+    """The port of a server that passes all on, but names another file than the loaded one."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as server:
 
         def serve() -> None:

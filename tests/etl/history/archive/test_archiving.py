@@ -1,4 +1,4 @@
-"""What is landed is in the archive once, whoever is killed, frozen, or archives at the same time."""
+"""Landed changes are archived once, whichever process is killed, frozen, or archives meanwhile."""
 
 from __future__ import annotations
 
@@ -190,7 +190,8 @@ def count_down(left):
             return method(*arguments, **options)
         return call
     folder = ((os, "fsync"), (os, "link"), (os, "write"), (Path, "unlink"), (Path, "replace"))
-    for owner, name in (*folder, (obstore, "put"), (obstore, "delete"), (obstore, "get"), (obstore, "head")):
+    store = [(obstore, call) for call in ("put", "delete", "get", "head")]
+    for owner, name in (*folder, *store):
         setattr(owner, name, counted(getattr(owner, name)))
 
 kills = 0
@@ -245,7 +246,7 @@ class Interrupted(LocalJobs):
         return answer
 
 
-def test_an_archiver_that_stood_still_while_another_one_archived_appends_nothing_and_its_files_are_swept(
+def test_an_archiver_that_froze_while_another_archived_appends_nothing_and_its_files_are_swept(
     shop, tmp_path
 ):
     settings = settings_of(tmp_path.as_uri())
@@ -412,9 +413,7 @@ def lake_values(archive: Archive) -> dict[str, list[tuple]]:
     return {op: sorted(rows, key=repr) for op, rows in found.items()}
 
 
-def test_a_lake_without_old_values_has_their_keys_and_one_whose_setting_was_changed_becomes_as_it_says(
-    shop, tmp_path
-):
+def test_a_lake_without_old_values_has_their_keys_and_follows_a_changed_setting(shop, tmp_path):
     whole = settings_of(tmp_path.as_uri())
     keys, none = (settings_of(tmp_path.as_uri(), lake=how) for how in ("new-values", "none"))
     growing, folder = Growing(shop, whole.relay.url), tmp_path / "archive"

@@ -56,7 +56,7 @@ def day(sizes: list[int]) -> tuple[list[int], int, list[ArchiveSegment]]:
 
 
 @pytest.mark.parametrize("size", [300, 5_000, 60_000, 400_000, 3 * MIB, 8 * MIB])
-def test_a_day_of_passes_every_minute_never_has_more_than_fifty_volumes_beside_full_ones_and_few_in_the_end(
+def test_a_day_of_passes_each_minute_never_has_over_fifty_partial_volumes_and_ends_with_few(
     size,
 ):
     chance = random.Random(size)

@@ -80,7 +80,7 @@ def test_rows_and_what_became_of_them_are_the_models(
 def _check_differences(
     name: str, told: list[Row], before: Sequence[Row], after: Sequence[Row]
 ) -> None:
-    """What is told makes the one out of the other, and nothing is told of rows that are the same."""
+    """The differences turn one into the other, and there is none for rows that are the same."""
     columns = [column.name for column in TABLES[name].columns]
 
     def image(row: Row, side: str) -> tuple[object, ...]:

@@ -38,7 +38,7 @@ def test_the_order_of_rows_and_how_they_came_makes_no_difference() -> None:
     assert summed(KEYED, rows, 7).differing(summed(KEYED, mixed, 50)) == []
 
 
-def test_a_row_that_is_another_shows_in_the_part_of_its_key_alone_and_is_found_there_on_both_sides() -> (
+def test_a_different_row_shows_in_the_part_of_its_key_alone_and_is_found_there_on_both_sides() -> (
     None
 ):
     rows = some_rows(200)

@@ -1,4 +1,4 @@
-"""The lake of an archive at the command line: which files count, and a table in an Iceberg catalog."""
+"""The lake of an archive at the command line: which files count, and an Iceberg catalog's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lake told row by row: tables of a story, their changes, written as volumes of one window each."""
+"""Write a lake row by row: tables of a story, their changes, as volumes of one window each."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ from sluice.tidb.table_name import full_name
 
 
 class Site:
-    """30 windows or so, archived in volumes of five, with a snapshot near the beginning and one in the
-    middle.
-    """
+    """Some 30 windows in volumes of five, with snapshots near the beginning and in the middle."""
 
     def __init__(self, root: Path, url: str = "") -> None:
         """In a folder, or at the URL of a relay log."""

@@ -137,8 +137,9 @@ class World:
         )
 
     def make_snapshot(self) -> None:
-        """As of a moment that was, of all tables or some, referring to older snapshots, sometimes never
-        finished.
+        """Make one as of a past moment, of all tables or some, sometimes never finished.
+
+        It may refer to older snapshots.
         """
         ts, states = self.random.choice(self.past.history[-40:])
         ids = self._ids_at(ts)
@@ -200,7 +201,7 @@ class World:
         return {i: f"s.{name}" for i, name in self.past.ids_at(ts).items()}
 
     def forget_a_snapshot(self) -> None:
-        """As somebody with the right to does: what only that snapshot could give is promised no longer."""
+        """Forget one as an operator may: what only that snapshot gave is promised no longer."""
         there = [snapshot.id for snapshot in self.snapshots.all()]
         held = {
             hold_snapshot for hold, _ in self.readers.values() for hold_snapshot in hold.snapshots

@@ -1,6 +1,4 @@
-"""The schema that a snapshot rolled forward has is what TiDB's own history says it was, through DDL of
-most kinds.
-"""
+"""A snapshot rolled forward has the schema of TiDB's own history, through DDL of most kinds."""
 
 from __future__ import annotations
 
@@ -113,7 +111,9 @@ def test_a_snapshot_that_is_rolled_forward_tells_what_it_computes_and_of_each_fi
     last = RelayLog.open(story.url).last()
     assert last is not None
     orders = [
-        chunk_order(n, SourceChunk(one.schema_name, one.name, 0, {}, 0), one, f"snapshots/b/{one.id}")
+        chunk_order(
+            n, SourceChunk(one.schema_name, one.name, 0, {}, 0), one, f"snapshots/b/{one.id}"
+        )
         for n, one in enumerate(tables)
     ]  # fmt: skip
     files: list[tuple[str, int]] = []

@@ -1,6 +1,4 @@
-"""Snapshots made from real Dumpling folders: the snapshots at their positions, also when their process
-is killed.
-"""
+"""Snapshots made from real Dumpling folders are those at their positions, also after kills."""
 
 from __future__ import annotations
 

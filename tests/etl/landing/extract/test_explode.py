@@ -288,7 +288,8 @@ def check_cuts(commit_ts, start_ts, payload):
             cut, totals = explode([(commit_ts, start_ts, payload[:length])])
         except BinlogDecodeError as error:
             assert re.search(rf"commit_ts {commit_ts}, start_ts {start_ts}", str(error))
-        else:  # only fields are missing that have no meaning for this kind of transaction, or that old TiDBs don't send
+        else:
+            # Only fields are missing that mean nothing for this kind, or that old TiDBs don't send.
             assert cut.equals(whole)
             assert [(d.job_id, d.query) for d in totals.ddls] == [
                 (d.job_id, d.query) for d in whole_totals.ddls
@@ -332,17 +333,21 @@ from tests.etl.landing.extract.test_explode import INSERT, mutation, prewrite, w
 from sluice.tidb import pb
 
 def kib(name):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name + ":"))
+    status = open("/proc/self/status")
+    return next(int(line.split()[1]) for line in status if line.startswith(name + ":"))
 
 def land(payload):
     relay = RelayLog.open(sys.argv[1])
-    return relay.write_part(0, 9, f"t{len(payload)}", 0, RowExtractor().extract(window_batch([(2, 1, payload)])))
+    batches = RowExtractor().extract(window_batch([(2, 1, payload)]))
+    return relay.write_part(0, 9, f"t{len(payload)}", 0, batches)
 
 land(prewrite(1, mutation(3, (INSERT, b"x"))))
 row = os.urandom(300)
 rows = [row] * 100_000
-payload = prewrite(1, pb.binlog.TableMutation(table_id=3, inserted_rows=rows, updated_rows=rows, sequence=[0, 1] * 100_000))
-del rows
+order = [0, 1] * 100_000
+payload = prewrite(1, pb.binlog.TableMutation(
+    table_id=3, inserted_rows=rows, updated_rows=rows, sequence=order))
+del rows, order
 open("/proc/self/clear_refs", "w").write("5")
 before = kib("VmRSS")
 part = land(payload)

@@ -1,4 +1,4 @@
-"""Captured transactions are exploded by commit and start timestamp, and are not taken for one another."""
+"""Captured transactions are exploded by commit and start timestamp, and are never confused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_transactions_of_one_commit_ts_come_one_after_the_other_across_batches()
             ["commit_ts", "start_ts", "position", "row"]
         )
         assert [tuple(row.values()) for row in found.to_pylist()] == [
-            (TS + 9, TS + 1, 0, b"a"), (TS + 9, TS + 1, 1, b"b"), (TS + 9, TS + 3, 0, b"c"), (TS + 10, TS + 9, 0, b"d"),
+            (TS + 9, TS + 1, 0, b"a"), (TS + 9, TS + 1, 1, b"b"),
+            (TS + 9, TS + 3, 0, b"c"), (TS + 10, TS + 9, 0, b"d"),
         ]  # fmt: skip
         assert extractor.totals.transactions == 3
 
@@ -93,8 +94,8 @@ def test_ddl_of_one_commit_ts_is_kept_in_the_order_of_its_jobs() -> None:
         totals = extractor.totals
         stats.append(
             {
-                "ddls": [ddl.to_dict() for ddl in totals.ddls], "skipped": {}, "worker_ms": {}, "tables": {},
-                "part": None, "transactions": 1,
+                "ddls": [ddl.to_dict() for ddl in totals.ddls], "skipped": {}, "worker_ms": {},
+                "tables": {}, "part": None, "transactions": 1,
             }
         )  # fmt: skip
     assert [ddl.job_id for ddl in combine(stats).ddls] == [11, 12]

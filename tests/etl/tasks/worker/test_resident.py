@@ -100,7 +100,8 @@ import logging, sys, threading
 logging.basicConfig(level=logging.INFO)
 from sluice.etl.tasks.worker import WorkerSpec, run_in_worker
 from sluice.etl.settings import load_settings
-run_in_worker(WorkerSpec("land", load_settings(sys.argv[1])), lambda: 600, threading.Event(), lambda _: None)
+spec = WorkerSpec("land", load_settings(sys.argv[1]))
+run_in_worker(spec, lambda: 600, threading.Event(), lambda _: None)
 """
 
 

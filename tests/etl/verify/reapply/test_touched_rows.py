@@ -48,7 +48,7 @@ def key_of(name: str, row: Row) -> tuple[Any, ...]:
 
 
 def keys_of(told: Told, name: str, since: int, until: int) -> set[tuple[Any, ...]]:
-    """The keys that a row had at any time in the range and hadn't, or had another row, just before."""
+    """The keys that a row had at any time in the range, and that had none or another before."""
     found: set[tuple[Any, ...]] = set()
     snapshots = [rows for at, rows in told.snapshots if at <= since][-1:]
     snapshots += [rows for at, rows in told.snapshots if since < at <= until]
