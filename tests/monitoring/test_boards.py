@@ -14,6 +14,7 @@ from monitoring import boards
 from sluice.etl.operate.metrics.collector import PipelineCollector
 from sluice.etl.operate.metrics.families import families
 from sluice.etl.settings.pipelines import Pipelines
+from sluice.pump_service.capture.capture import CaptureStatus
 from sluice.pump_service.metrics import PumpMetrics
 from sluice.pump_service.store import Store, StoreOptions
 
@@ -41,6 +42,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     try:
         pump = PumpMetrics()
         pump.watch_store(store)
+        pump.watch_capture(CaptureStatus)
         return {
             *served(families({})),
             *served(PipelineCollector(Pipelines({})).collect()),
