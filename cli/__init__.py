@@ -52,6 +52,7 @@ _COMMANDS = {
     "config": "Convert a drainer.toml into a sluice.toml.",
     "replay": "Replay a recording into the running stack.",
     "spark": "Run a process of a Spark cluster.",
+    "capture": "Check whether a pipeline can go on from TiKV without binlogs.",
     "pump": "Run a pump in place of TiDB's.",
     "programs": "Check and install what the one-machine stack needs.",
     "dags": "Print the folder of the DAG files for Airflow.",

@@ -37,6 +37,7 @@ class PDService(pb_grpc.pd.PDServicer):
         self._regions = regions
         self._started = int(time.time())
         self._gc_safe_point = 0
+        self.version = _TIDB_VERSION
         # id: (safe point, expires, monotonic s)
         self._service_safe_points: dict[bytes, tuple[int, float]] = {}
 
@@ -48,7 +49,7 @@ class PDService(pb_grpc.pd.PDServicer):
             member_id=self._cluster_id ^ 1,
             peer_urls=[self._client_url],
             client_urls=[self._client_url],
-            binary_version=f"v{_TIDB_VERSION}",
+            binary_version=f"v{self.version}",
         )
         return pb.pd.GetMembersResponse(
             header=self._header(), members=[member], leader=member, etcd_leader=member
@@ -193,7 +194,7 @@ class PDService(pb_grpc.pd.PDServicer):
             id=store_id,
             address=self._stores[store_id],
             peer_address=self._stores[store_id],
-            version=_TIDB_VERSION,
+            version=self.version,
             start_timestamp=self._started,
             last_heartbeat=time.time_ns(),
         )

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 SPANS = ((b"m", b"n"), (b"t", b"u"))
 """Raw keys that are captured: TiDB's meta keys, and all tables."""
-_REGIONS_PER_CALL = 1024
+REGIONS_PER_CALL = 1024
 _TICK_S = 0.1
 _FRONTIER_INTERVAL_S, _FRONTIER_SHARE = 0.01, 20
 """How often the least of all resolved timestamps is computed, and which part of the time it may take:
@@ -288,7 +288,7 @@ class _Session:
         while (wanted := self._locates.get()) is not None:
             regions = None
             try:
-                regions = self._pd.scan_regions(wanted.start, wanted.end, _REGIONS_PER_CALL)
+                regions = self._pd.scan_regions(wanted.start, wanted.end, REGIONS_PER_CALL)
             except PDError as error:
                 _log.warning("regions not found start=%s error=%s", wanted.start.hex(), error)
             self._inbox.put(Located(wanted.start, wanted.end, regions))

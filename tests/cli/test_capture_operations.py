@@ -1,13 +1,18 @@
-"""What operators see of a pump that captures: `sluice status` beside a real pump process."""
+"""What operators see of a capture: `sluice status` beside a real pump, and the check beforehand."""
 
 import json
 import time
 
 import pytest
 
+from sluice.devstack.stack import Stack
 from sluice.devstack.tidb.mvcc_records import Change
+from sluice.pump_service.capture.check import check_capture
+from sluice.tidb import EtcdClient, PDClient, tso
 from tests import recorded_changes
 from tests.cli.typed import typed
+from tests.etl.relay_from_recording import RECORDINGS
+from tests.pump_service.capture.looped_world import LoopedWorld
 from tests.pump_service.capture.test_captured_pump import NAME, TIMEOUT_S, Stage
 from tests.pump_service.pumpkit import Etcd
 
@@ -58,3 +63,80 @@ def test_status_shows_a_capture_and_the_transaction_that_holds_it_back(tmp_path,
         assert f"on key {key.hex()} in region " in shown
     finally:
         stage.close()
+
+
+@pytest.fixture
+def world():
+    made = LoopedWorld([b"t" + bytes([128]) + bytes(6) + b"<"])
+    yield made
+    made.close()
+
+
+def checked(world, etcd, position_ts):
+    """Return the check's results: those that are well, and the others by their first word."""
+    with (
+        PDClient(world.world.pd_url) as pd,
+        EtcdClient(f"http://127.0.0.1:{etcd.port}") as registry,
+    ):
+        results = list(check_capture(pd, registry, None, position_ts))
+    return (
+        [each.text for each in results if not each.hint],
+        {each.text.split(":")[0].split()[0]: each for each in results if each.hint},
+    )
+
+
+def test_a_capture_can_begin_where_versions_history_and_regions_allow_it(world, etcd):
+    world.world.pd.version = "7.5.1"
+    with EtcdClient(f"http://127.0.0.1:{etcd.port}") as registry:
+        info = json.dumps({"version": "8.0.11-TiDB-v7.5.1"}).encode()
+        registry.put("/topology/tidb/10.0.0.1:4000/info", info)
+    position_ts = world.do(world.world.tso)
+    well, failed = checked(world, etcd, position_ts)
+    assert failed == {}
+    assert "TiDB 10.0.0.1:4000: version 8.0.11-TiDB-v7.5.1" in well
+    for address in world.world.addresses.values():
+        assert f"TiKV {address}: version 7.5.1" in well
+        assert f"TiKV {address}: reached without TLS" in well
+    assert "regions: 2 to subscribe, all with a leader" in well
+    # The check leaves nothing behind that would hold TiKV's garbage collection.
+    later = world.do(world.world.tso)
+    assert world.do(world.world.pd.collect_garbage, later) == later
+
+
+def test_a_capture_is_refused_beforehand_with_a_reason_for_each_obstacle(world, etcd):
+    position_ts = world.do(world.world.tso)
+    dropped = world.do(world.world.tso)
+    world.do(world.world.pd.collect_garbage, dropped)
+    world.world.pd.version = "7.1.9"
+    with EtcdClient(f"http://127.0.0.1:{etcd.port}") as registry:
+        registry.put(
+            "/topology/tidb/10.0.0.1:4000/info", b'{"version": "8.0.11-TiDB-v6.5.3"}'
+        )  # 8.0.11 is MySQL's
+    _, failed = checked(world, etcd, position_ts)
+    assert set(failed) == {"TiKV", "TiDB", "history"}
+    assert str(dropped) in failed["history"].text and str(position_ts) in failed["history"].text
+    assert "tidb_gc_life_time" in failed["history"].hint
+
+
+def test_the_command_ends_with_1_and_names_what_is_missing(tmp_path):
+    stack = Stack(tmp_path / "home")
+    try:
+        stack.up(["etcd", "cluster"], recording=RECORDINGS / "shop")
+        config = tmp_path / "sluice.toml"
+        config.write_text(
+            f'[upstream]\npd-urls = "http://127.0.0.1:{stack.site().ports["cluster"]}"\n'
+            f'[relay]\nurl = "file://{tmp_path}/relay"\n'
+            f'[downstream]\ntype = "file"\n[file]\ndir = "{tmp_path}"\n'
+        )
+        done = typed("capture", "--check", "--config", config)
+        assert done.returncode == 1 and "the pipeline has no position" in done.stderr
+        position_ts = tso.compose(time.time_ns() // 1_000_000)
+        (tmp_path / "savepoint").write_text(f"commitTS = {position_ts}\n")
+        done = typed("capture", "--check", "--config", config)
+        assert done.returncode == 1 and "'6.6.0' is older than 7.5" in done.stdout, done
+        assert "hint  upgrade to 7.5" in done.stdout
+        assert f"ok    service safe point: PD keeps versions behind {position_ts}" in done.stdout
+        found = json.loads(typed("capture", "--check", "--json", "--config", config).stdout)
+        assert found["start_ts"] == position_ts
+    finally:
+        stack.down()

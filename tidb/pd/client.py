@@ -117,6 +117,12 @@ class PDClient:
             raise PDError(f"PD knows no store {store_id}")
         return store_from_pb(response.store)
 
+    def get_stores(self) -> list[Store]:
+        """Return the nodes of TiKV and TiFlash, without those that were removed."""
+        request = pb.pd.GetAllStoresRequest(exclude_tombstone_stores=True)
+        response = self._call("GetAllStores", request, pb.pd.GetAllStoresResponse)
+        return [store_from_pb(store) for store in response.stores]
+
     def get_gc_safe_point(self) -> int:
         """Return the TSO below which TiKV may have dropped old versions."""
         request = pb.pd.GetGCSafePointRequest()

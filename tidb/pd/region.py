@@ -44,6 +44,7 @@ class Store:
     address: str
     state: int
     version: str
+    is_tiflash: bool = False
 
 
 def region_from_pb(region: pb.metapb.Region, leader: pb.metapb.Peer | None) -> Region:
@@ -64,4 +65,5 @@ def region_from_pb(region: pb.metapb.Region, leader: pb.metapb.Peer | None) -> R
 
 def store_from_pb(store: pb.metapb.Store) -> Store:
     """Return the Store of a message."""
-    return Store(store.id, store.address, store.state, store.version)
+    is_tiflash = any(each.key == "engine" and "tiflash" in each.value for each in store.labels)
+    return Store(store.id, store.address, store.state, store.version, is_tiflash)

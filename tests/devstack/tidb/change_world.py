@@ -65,7 +65,7 @@ class World:
             self._servers.append(server)
         url = f"http://{self.addresses[1]}"
         self.pd_url = url
-        pd = PDService(CLUSTER_ID, url, self.addresses, self.oracle, self.regions)
+        pd = self.pd = PDService(CLUSTER_ID, url, self.addresses, self.oracle, self.regions)
         pb_grpc.pd.add_PDServicer_to_server(pd, self._servers[0])
         for server in self._servers:
             await server.start()

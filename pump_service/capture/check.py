@@ -1,0 +1,160 @@
+"""Check whether a capture could begin behind a commit timestamp. Nothing lasting is changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+
+from sluice.pump_service.capture.capture import REGIONS_PER_CALL, SPANS
+from sluice.tidb import EtcdClient, EtcdError, tso
+from sluice.tidb.etcd.topology import PREFIX
+from sluice.tidb.pd import PDClient, PDError, Store
+from sluice.tidb.rpc import TLS, Channels
+
+OLDEST_VERSION = (7, 5)
+_SERVICE_ID = "sluice-capture-check"
+_SERVICE_TTL_S = 60
+"""PD forgets the check's service safe point after this time, if the check is killed before."""
+_CONNECT_TIMEOUT_S = 5.0
+_REGION_RETRIES, _REGION_RETRY_S = 10, 0.1
+_VERSION = re.compile(r"(?:[\d.]+-TiDB-)?v?(\d+)\.(\d+)")
+"""TiDB puts the version of the MySQL that it speaks like in front of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Hold one result; `hint` is "" if all is well."""
+
+    text: str
+    hint: str = ""
+
+
+def check_capture(
+    pd: PDClient, etcd: EtcdClient, tls: TLS | None, position_ts: int
+) -> Iterator[CheckResult]:
+    """Yield what speaks for and against a capture behind `position_ts` (TSO).
+
+    A server that doesn't answer is a result, too.
+    """
+    checks = _stores(pd, tls), _tidb_servers(etcd), _history(pd, position_ts), _regions(pd)
+    for check in checks:
+        try:
+            yield from check
+        except PDError as error:
+            yield CheckResult(f"PD: {error}", "check [upstream] pd-urls and PD's log")
+        except EtcdError as error:
+            yield CheckResult(f"TiDB servers: {error}", "check [upstream] pd-urls")
+
+
+def _stores(pd: PDClient, tls: TLS | None) -> Iterator[CheckResult]:
+    stores = [store for store in pd.get_stores() if not store.is_tiflash]
+    if not stores:
+        yield CheckResult("PD knows no TiKV", "check that [upstream] pd-urls are right")
+    for store in stores:
+        yield _version(f"TiKV {store.address}", store.version)
+    channels = Channels(tls)
+    try:
+        for store in stores:
+            yield _connection(channels, store, tls)
+    finally:
+        channels.close()
+
+
+def _version(name: str, version: str) -> CheckResult:
+    found = _VERSION.match(version)
+    oldest = ".".join(map(str, OLDEST_VERSION))
+    if found is None or (int(found[1]), int(found[2])) < OLDEST_VERSION:
+        return CheckResult(
+            f"{name}: version {version!r} is older than {oldest}, or unknown",
+            f"upgrade to {oldest}, and replicate by binlogs until then",
+        )
+    return CheckResult(f"{name}: version {version}")
+
+
+def _connection(channels: Channels, store: Store, tls: TLS | None) -> CheckResult:
+    way = "with TLS" if tls else "without TLS"
+    try:
+        grpc.channel_ready_future(channels.get(store.address)).result(_CONNECT_TIMEOUT_S)
+    except (grpc.FutureTimeoutError, OSError) as error:
+        why = str(error) or f"no connection within {_CONNECT_TIMEOUT_S:.0f} s"
+        return CheckResult(
+            f"TiKV {store.address}: can't be reached {way}: {why}",
+            "run the check on the pump's host; check the firewall, and [upstream] ssl-ca, ssl-cert"
+            " and ssl-key",
+        )
+    return CheckResult(f"TiKV {store.address}: reached {way}")
+
+
+def _tidb_servers(etcd: EtcdClient) -> Iterator[CheckResult]:
+    for item in etcd.range_prefix(PREFIX).items:
+        address, _, what = item.key.removeprefix(PREFIX).rpartition("/")
+        if what != "info":
+            continue
+        try:
+            version = str(json.loads(item.value)["version"])
+        except (ValueError, KeyError, TypeError):
+            version = ""
+        yield _version(f"TiDB {address}", version)
+
+
+def _history(pd: PDClient, position_ts: int) -> Iterator[CheckResult]:
+    position, safe_point = tso.text(position_ts), pd.get_gc_safe_point()
+    lost = (
+        "copy the tables again, or keep to binlogs; before the next attempt: SET GLOBAL"
+        " tidb_gc_life_time = '24h'"
+    )
+    if safe_point > position_ts:
+        yield CheckResult(
+            f"history: TiKV may have dropped versions through {tso.text(safe_point)}, and the"
+            f" pipeline is at {position}",
+            lost,
+        )
+        return
+    yield CheckResult(f"history: TiKV has all versions behind {position}")
+    try:
+        least = pd.update_service_gc_safe_point(_SERVICE_ID, _SERVICE_TTL_S, position_ts)
+        pd.update_service_gc_safe_point(_SERVICE_ID, 0, 0)
+    except PDError as error:
+        yield CheckResult(
+            f"service safe point: PD sets none: {error}", "check PD's version and log"
+        )
+        return
+    if least > position_ts:
+        yield CheckResult(
+            f"service safe point: PD keeps versions behind {tso.text(least)} only, and the pipeline"
+            f" is at {position}",
+            lost,
+        )
+    else:
+        yield CheckResult(f"service safe point: PD keeps versions behind {position}")
+
+
+def _regions(pd: PDClient) -> Iterator[CheckResult]:
+    leads: dict[int, bool] = {}
+    failures = 0
+    for at, end in SPANS:
+        while at < end:
+            regions = pd.scan_regions(at, end, REGIONS_PER_CALL)
+            if not regions:
+                failures += 1
+                if failures > _REGION_RETRIES:
+                    yield CheckResult(
+                        f"regions: PD knows none at key {at.hex()}", "check PD's regions"
+                    )
+                    return
+                time.sleep(_REGION_RETRY_S)
+                continue
+            leads.update((region.id, region.leader is not None) for region in regions)
+            at = regions[-1].end_key or end
+    count, without_leader = len(leads), sum(not leads[each] for each in leads)
+    if without_leader:
+        yield CheckResult(
+            f"regions: {without_leader:,} of {count:,} have no leader", "check TiKV's stores"
+        )
+    else:
+        yield CheckResult(f"regions: {count:,} to subscribe, all with a leader")
