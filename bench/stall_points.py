@@ -1,8 +1,9 @@
 """Stop a process that applies at every point, take over from it, and wake it.
 
-python -m sluice.bench.stall_points                       all of them, an hour or two
-python -m sluice.bench.stall_points atomic parallel 1 10  one pair of modes, each tenth step
-                                                          from the first on
+python -m sluice.bench.stall_points
+    all of them, an hour or two
+python -m sluice.bench.stall_points atomic parallel 1 10
+    one pair of modes, each tenth step from the first on
 python -m sluice.bench.stall_points atomic atomic 1 10 crash
     the first of the two goes on from where another one crashed
 python -m sluice.bench.stall_points atomic atomic 1 1 drainer

@@ -46,8 +46,9 @@ class Accident:
 
 
 def make_snapshot(site: StackPaths, viewer: Observer) -> SnapshotJobSummary:
-    """All tables as they are in the replica at its checkpoint, by the job that `sluice snapshot make`
-    runs. Raises as `sluice.etl.history.snapshots.run_snapshot`.
+    """Make a snapshot of the whole replica at its checkpoint, by the job of `sluice snapshot make`.
+
+    Raises as `sluice.etl.history.snapshots.run_snapshot`.
     """
     settings = load_settings(site.config)
     job = with_retries(

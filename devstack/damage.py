@@ -21,8 +21,9 @@ from sluice.devstack.compare import snapshot_rows
 _REMOVED_ROWS, _CHANGED_ROWS, _ADDED_ROWS = 100, 50, 10
 _FAR = 1_000_000_000
 """So far from other rows' keys are those of rows that are added."""
-_COLUMNS = """SELECT COLUMN_NAME, COLUMN_KEY, DATA_TYPE IN ('int', 'bigint') FROM information_schema.COLUMNS
- WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"""
+_COLUMNS = """SELECT COLUMN_NAME, COLUMN_KEY, DATA_TYPE IN ('int', 'bigint')
+ FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+ ORDER BY ORDINAL_POSITION"""
 
 
 @dataclass(frozen=True, slots=True)

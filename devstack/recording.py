@@ -2,13 +2,15 @@
 
 A recording is a folder:
 
-    recording.json            {"name", "cluster_id", ...}; "new_collation_enabled" (true, false) if no row shows it,
-                              see sluice.devstack.collations
-    binlogs.bin.gz            every binlog.Binlog payload in arrival order, each after its length (unsigned LEB128)
-    snapshots.json            [{"label", "ts", "tables": {"schema.table": rows}}], ascending ts
-    snapshots/<label>/        the tables as of that ts, see sluice.devstack.compare
-    tikv-meta.jsonl.gz        {"key", "value"} in hex a line: TiKV's keys from `m` to `n` at the end
-    tikv-txn-status.jsonl     optional: what TiKV knows of transactions whose Commit or Rollback is not in the stream
+    recording.json         {"name", "cluster_id", ...}; "new_collation_enabled" (true, false) if
+                           no row shows it, see sluice.devstack.collations
+    binlogs.bin.gz         every binlog.Binlog payload in arrival order, each after its length
+                           (unsigned LEB128)
+    snapshots.json         [{"label", "ts", "tables": {"schema.table": rows}}], ascending ts
+    snapshots/<label>/     the tables as of that ts, see sluice.devstack.compare
+    tikv-meta.jsonl.gz     {"key", "value"} in hex a line: TiKV's keys from `m` to `n` at the end
+    tikv-txn-status.jsonl  optional: what TiKV knows of transactions whose Commit or Rollback is
+                           not in the stream
 
 Everything is read as a stream and checked on the way; whatever is wrong is a RecordingError that
 names the file and the place in it.

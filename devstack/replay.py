@@ -220,7 +220,7 @@ def is_sent(control: ClusterControl) -> bool:
 
 
 def hint(stack: Stack) -> str:
-    """Why it may stand still: parts that are down, and the last error in the pipeline's task logs."""
+    """Return why it may stand still: parts that are down, and the last error in the task logs."""
     parts = (
         [f"Not running: {', '.join(dead)} (`sluice up` starts them again)."]
         if (dead := stack.dead())

@@ -228,9 +228,9 @@ class _Run:
     def _make_snapshot(self) -> None:
         snapshot = accident.make_snapshot(self._site, self._viewer)
         self._viewer.report(
-            f"a snapshot for later: {snapshot.tables} tables with {snapshot.rows:,} rows as of commit_ts"
-            f" {snapshot.ts}, read from MariaDB at its checkpoint in {snapshot.seconds:.1f} s. What is"
-            " committed after it is archived as it comes"
+            f"a snapshot for later: {snapshot.tables} tables with {snapshot.rows:,} rows"
+            f" as of commit_ts {snapshot.ts}, read from MariaDB at its checkpoint"
+            f" in {snapshot.seconds:.1f} s. What is committed after it is archived as it comes"
         )
 
     def _verify(self, label: SnapshotLabel) -> None:
@@ -309,8 +309,8 @@ class _Run:
         self.summary.recover(happened, first.commit_ts, done.seconds, (there, left))
         self._viewer.report(
             f"{happened.restored} has {there:,} rows, as right before it; {happened.table} has"
-            f" {left:,}: {done.snapshot_rows:,} rows of the snapshot and {done.changes:,} changes in"
-            f" {done.seconds:.1f} s"
+            f" {left:,}: {done.snapshot_rows:,} rows of the snapshot and {done.changes:,} changes"
+            f" in {done.seconds:.1f} s"
         )
 
     def _wait_applied(

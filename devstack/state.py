@@ -101,7 +101,7 @@ def load_state(state_dir: Path) -> StackState:
 
 
 def save_state(state_dir: Path, state: StackState) -> None:
-    """Replace ``state.json`` in one step: a reader sees the old or the new one, never half of it."""
+    """Replace ``state.json`` in one step: a reader sees the old or the new one, never a half."""
     path = state_dir / "state.json"
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(json.dumps({"format": _FORMAT, **asdict(state)}, indent=1), encoding="utf-8")

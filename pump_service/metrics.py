@@ -258,7 +258,8 @@ class _CaptureCollector:
         status = self._status()
         prefix = "binlog_pump_capture_"
         yield GaugeMetricFamily(
-            prefix + "frontier_ts", "physical part (ms) of the commit ts through which all changes are stored",
+            prefix + "frontier_ts",
+            "physical part (ms) of the commit ts through which all changes are stored",
             value=float(tso.physical_ms(status.frontier_ts)),
         )  # fmt: skip
         regions = GaugeMetricFamily(

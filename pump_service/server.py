@@ -280,7 +280,7 @@ class PumpServer:
 
     def _begin_capture(self) -> tuple[int, CaptureSink]:
         """Claim TiKV's history behind the store's last record; return that timestamp and a sink."""
-        # An empty store's first record is durable before it counts: from 0 on, all history would come.
+        # An empty store's first record is durable before it counts: from 0, all history would come.
         from_ts = self._store.barrier(1, _FIRST_RECORD_TIMEOUT_S)
         if not from_ts:
             raise TimeoutError(

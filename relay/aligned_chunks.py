@@ -1,9 +1,9 @@
 """Store aligned chunks: rows as of a TSO C, written downstream at checkpoint C.
 
-    <url>/aligned-chunks/<C>.json          the chunk: which rows, and what is to be done
-    <url>/aligned-chunks/<C>.outcome.json  {"ready": …}: what was read, and where the files are;
-                                          {"void": …}: the chunk is cancelled
-    <url>/aligned-chunks/<name>.repair.json tables under repair: rows are missing downstream
+    <url>/aligned-chunks/<C>.json            the chunk: which rows, and what is to be done
+    <url>/aligned-chunks/<C>.outcome.json    {"ready": …}: what was read, and where the files are;
+                                             {"void": …}: the chunk is cancelled
+    <url>/aligned-chunks/<name>.repair.json  tables under repair: rows are missing downstream
 
 `<C>` is padded to 20 digits. Every file is created exclusively and never changed. A *job* creates
 chunks; *apply*, the process that writes downstream, executes them.

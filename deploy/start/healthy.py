@@ -1,13 +1,14 @@
 """``python -m deploy.start.healthy KIND ADDRESS …``: exit code 0 if a service serves, else 1 and a
 line that says why.
 
-    http URL                    answers with 200
-    pump URL [NODE]             the registry shows the pump online: it takes binlogs. NODE is by default the pump's own
-    airflow URL COMPONENT       the api-server at URL knows of a heartbeat (metadatabase: that alone): scheduler,
-                                dag_processor, triggerer
-    spark-worker URL            the worker is registered with a master
-    grpc HOST:PORT              speaks HTTP/2, as Spark Connect does
-    grpcs HOST:PORT             the same over TLS; whose certificate it is isn't looked at
+    http URL               answers with 200
+    pump URL [NODE]        the registry shows the pump online: it takes binlogs. NODE is by
+                           default the pump's own
+    airflow URL COMPONENT  the api-server at URL knows of a heartbeat (metadatabase: that alone):
+                           scheduler, dag_processor, triggerer
+    spark-worker URL       the worker is registered with a master
+    grpc HOST:PORT         speaks HTTP/2, as Spark Connect does
+    grpcs HOST:PORT        the same over TLS; whose certificate it is isn't looked at
 
 Without a host, as in ``http://:8080/json/`` and ``:15002``, this machine's own name is taken. Only
 the standard library is imported: this runs every few seconds in every container.

@@ -45,7 +45,10 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def name_of_tarball() -> str:
-    """As TiUP names packages, with this Python's version: ``pump-0.1.0-linux-amd64-py3.11.tar.gz``."""
+    """Name the package as TiUP does, with Python's version.
+
+    For example ``pump-0.1.0-linux-amd64-py3.11.tar.gz``.
+    """
     machine = _MACHINES.get(platform.machine(), platform.machine())
     return f"pump-{metadata.version('sluice')}-linux-{machine}-py{_python()}.tar.gz"
 

@@ -66,7 +66,7 @@ CACHE_FOLDER = Path(sys.prefix) / "share" / "sluice"
 
 
 def password_file(home: Path) -> Path:
-    """The file with the generated password of the user `admin`: JSON ``{"admin": …}``, mode 0600."""
+    """Return the file with the generated password of `admin`: JSON ``{"admin": …}``, mode 0600."""
     return home / "airflow" / "secrets" / "passwords.json"
 
 
@@ -149,7 +149,7 @@ def _environment(site: StackPaths, data: Path, port: int, dags: Path) -> dict[st
 
 
 def _several(folder: Path) -> dict[str, str]:
-    """For the pipelines in a folder beside the stack's own: each has tasks that run all the time."""
+    """Return settings for pipelines in a folder beside the stack's own: their tasks run always."""
     if not folder.is_dir():
         return {}
     parallelism = _MIN_PARALLELISM + _TASKS_PER_PIPELINE * len(list(folder.glob("*.toml")))

@@ -59,7 +59,7 @@ def missing() -> list[Program]:
 
 
 def require() -> None:
-    """Raises MissingProgram, which names all that are missing and the commands that install them."""
+    """Raise MissingProgram, with all that are missing and the commands that install them."""
     if lacking := missing():
         raise MissingProgram(install_hint(lacking))
 

@@ -1,4 +1,4 @@
-"""Spark: one Spark Connect server from the pyspark wheel, kept warm for all runs of the pipeline."""
+"""Run one Spark Connect server from the pyspark wheel, warm for all runs of the pipeline."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ async def _serve(options: ClusterOptions) -> None:
         loop.add_signal_handler(number, ended.set)
     await cluster.start()
     print(
-        f"stand-in cluster {cluster.cluster_id}: PD, TiKV and etcd on port {cluster.port}, SQL on port "
-        f"{cluster.sql_port}, control on port {cluster.control_port}",
+        f"stand-in cluster {cluster.cluster_id}: PD, TiKV and etcd on port {cluster.port},"
+        f" SQL on port {cluster.sql_port}, control on port {cluster.control_port}",
         flush=True,
     )
     try:

@@ -113,7 +113,7 @@ class ChangeWriter:
         self._places.commit(images)
         inserts, deletes = len(mutation.inserted_rows), len(mutation.deleted_rows)
         keys = [image.keys[used] for image in images]
-        # Images are of inserts, deletes, then updates' old and new ones, each kind in its own order.
+        # Images are of inserts, deletes, then updates' old and new rows, each kind in its order.
         by_kind = {
             pb.binlog.Insert: iter([(key,) for key in keys[:inserts]]),
             pb.binlog.DeleteRow: iter([(key,) for key in keys[inserts : inserts + deletes]]),

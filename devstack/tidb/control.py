@@ -1,24 +1,28 @@
 """The stand-in cluster's control port: HTTP/1 with JSON, for the launcher and the command line.
 
     GET  /status                    cluster, recording, state, counts, newest timestamps
-    POST /replay                    {"until": label or ts or null, "speed": number or "max", "strategy": "range" | …}
+    POST /replay                    {"until": label or ts or null, "speed": number or "max",
+                                    "strategy": "range" | …}
     POST /stop                      stops a replay or a workload
-    GET  /commits?after=ts&limit=n  [[commit_ts, wall ms, transaction number or null], …] ascending, at most n
+    GET  /commits?after=ts&limit=n  [[commit_ts, wall ms, transaction number or null], …]
+                                    ascending, at most n
     POST /workload                  see sluice.devstack.tidb.workload.WorkloadOptions
     GET  /workload                  its state
-    POST /tidb                      {"address": host:port, "do": …}, one of start, begin, prewrite, commit, reconnect,
-                                    isolate, kill
-    POST /gc                        {"safe_point": TSO}: TiDB's GC drops what is older, as far as services let it;
-                                    {"safe_point": the one that rules}
-    POST /column                    {"schema", "table", "name"}: ALTER TABLE adds a BIGINT that may be NULL
-    POST /accident                  {"schema", "table"}: one transaction deletes every row of the table;
-                                    {"commit_ts", "rows"}
+    POST /tidb                      {"address": host:port, "do": …}, one of start, begin, prewrite,
+                                    commit, reconnect, isolate, kill
+    POST /gc                        {"safe_point": TSO}: TiDB's GC drops what is older, as far as
+                                    services let it; {"safe_point": the one that rules}
+    POST /column                    {"schema", "table", "name"}: ALTER TABLE adds a BIGINT that may
+                                    be NULL
+    POST /accident                  {"schema", "table"}: one transaction deletes every row of the
+                                    table; {"commit_ts", "rows"}
     POST /change-data               {"do": …}: an accident for subscribers of change data, as
-                                    ChangeData has them: split {"key"}, transfer {"region", "store"},
-                                    merge, congest, silence {"region"}, break {"store"},
-                                    busy {"count"}, repeat {"commands"}, shake {"seed"},
-                                    hold-scans {"on"}
-    GET  /change-data               regions with their stores, bounds, and how many subscribe to them
+                                    ChangeData has them: split {"key"}, merge, congest,
+                                    transfer {"region", "store"}, silence {"region"},
+                                    break {"store"}, busy {"count"}, repeat {"commands"},
+                                    shake {"seed"}, hold-scans {"on"}
+    GET  /change-data               regions with their stores, bounds, and how many subscribe to
+                                    them
 
 Errors are {"error": text} with status 400 (a wrong request) or 409 (not now).
 """

@@ -1,10 +1,12 @@
 """TiDB's meta keys in the stand-in TiKV: the DDL job history and the schema version, as they grow.
 
-m{key}{type}[{field}]   `m`, memcomparable key, u64 of the type's letter (s string, h hash field), for a hash field
-                        its memcomparable name
-DDLJobHistory, h, u64 job id   the job's JSON, written by the transaction after the one that wrote the job's binlog
-SchemaVersionKey, s            the newest schema version in decimal digits
-Diff:<version>, s              what that version changed
+A key is `m{key}{type}[{field}]`: `m`, the memcomparable key, u64 of the type's letter (s string,
+h hash field), for a hash field its memcomparable name.
+
+    DDLJobHistory, h, u64 job id   the job's JSON, written by the transaction after the one that
+                                   wrote the job's binlog
+    SchemaVersionKey, s            the newest schema version in decimal digits
+    Diff:<version>, s              what that version changed
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class _Job:
 
 
 class JobFollower(Protocol):
-    """Writes what a job leaves in TiKV beside its history, see sluice.devstack.tidb.captured_ddl."""
+    """Write what a job leaves in TiKV beside its history, see `captured_ddl`."""
 
     def step(
         self,

@@ -182,7 +182,7 @@ class DDLWriter:
             "priority": 0,
             "seq_num": version,
         }
-        # Without waiting between: a resolved timestamp above commit_ts would promise that all is there.
+        # Don't wait in between: a resolved timestamp above commit_ts promises that all is there.
         self._store.commit(key, start_ts, commit_ts)
         self._store.put(key, json.dumps(next(iter(result.values()))).encode(), commit_ts, start_ts)
         self._history.add(document, commit_ts, start_ts)

@@ -1,4 +1,4 @@
-"""The stand-in PD: members, timestamps, regions, stores, GC safe points, with PD's own error texts."""
+"""Answer as PD: members, timestamps, regions, stores, GC safe points, with PD's error texts."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ class RegionMap:
             region.version,
         ):
             return pb.errorpb.Error(
-                message=f"current epoch of region {region.id} is conf_ver: {_CONF_VER} version: {region.version}",
+                message=f"current epoch of region {region.id} is conf_ver: {_CONF_VER}"
+                f" version: {region.version}",
                 epoch_not_match=self.epoch_not_match(region),
             )
         for key in keys:

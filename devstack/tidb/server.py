@@ -256,7 +256,8 @@ class Cluster:
         if self.recording is not None and self.state == "idle":
             raise RequestRejected(
                 409,
-                "a workload would come before the recording in time; replay it first, or start without one",
+                "a workload would come before the recording in time; replay it first, or start"
+                " without one",
             )
         strategy = parameters.pop("strategy", None)
         try:
@@ -357,7 +358,8 @@ class Cluster:
         if table is None or not names[2]:
             raise RequestRejected(
                 400,
-                f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no name",
+                f"a column {names[2]!r} for {'.'.join(names[:2])}: there is no such table, or no"
+                " name",
             )
         writer = self._writer({})
         await self._open(writer)

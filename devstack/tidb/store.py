@@ -135,8 +135,8 @@ class Store:
                 if version.value is not None or old:
                     found.append(
                         Applied(
-                            _COMMITTED, key, version.start_ts, version.commit_ts, version.value, old,
-                            version.txn_source,
+                            _COMMITTED, key, version.start_ts, version.commit_ts, version.value,
+                            old, version.txn_source,
                         )
                     )  # fmt: skip
         return found

@@ -1,8 +1,8 @@
 """Encode rows of binlogs as TiKV stores them: version 2 of TiDB's row format, and version 1.
 
-Version 2: 0x80, a flag byte (1: large), u16 number of values, u16 number of NULLs, the ids of columns
-with a value, then of those that are NULL (u8 each, ascending), where each value ends (u16), the
-values. Large rows have u32 ids and ends. All is little-endian (pingcap/tidb, util/rowcodec).
+Version 2: 0x80, a flag byte (1: large), u16 number of values, u16 number of NULLs, the ids of
+columns with a value, then of those that are NULL (u8 each, ascending), where each value ends (u16),
+the values. Large rows have u32 ids and ends. All is little-endian (pingcap/tidb, util/rowcodec).
 """
 
 from __future__ import annotations

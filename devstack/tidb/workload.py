@@ -2,8 +2,10 @@
 
 In the schema `database` there is
 
-    txn (id BIGINT PRIMARY KEY, note VARCHAR(32))                       one row a transaction, id is its number
-    load_<n> (id BIGINT PRIMARY KEY, k INT, pad VARCHAR(row_bytes))     all other rows of the transactions
+    txn (id BIGINT PRIMARY KEY, note VARCHAR(32))
+        one row a transaction, id is its number
+    load_<n> (id BIGINT PRIMARY KEY, k INT, pad VARCHAR(row_bytes))
+        all other rows of the transactions
 
 so that a prober can read from `txn` downstream which transactions have arrived, and from the commit
 log when each of them committed. A transaction's first row goes to `txn`; the others are inserts

@@ -25,9 +25,9 @@ def relay_problems(relay: RelayLog, ts: int) -> list[str]:
         return []
     return [
         f"the relay log {relay.url} holds the windows from {first.lo} to {last.hi}, and the source"
-        f" is of {ts}: what was committed between is not in it. Take a younger source (`sluice"
-        " snapshot make --from archive` makes one), or begin with an empty relay log ([relay] url), and"
-        " land nothing before the copy is done"
+        f" is of {ts}: what was committed between is not in it. Take a younger source"
+        " (`sluice snapshot make --from archive` makes one), or begin with an empty relay log"
+        " ([relay] url), and land nothing before the copy is done"
     ]
 
 

@@ -62,7 +62,7 @@ def captures(hosts: Sequence[str], tls: TLS | None) -> list[dict[str, Any] | Non
 
 
 def capture_lines(capture: dict[str, Any], now_ms: int) -> list[str]:
-    """Return lines for people: lag, regions by state, and what holds the frontier back or ended it."""
+    """Return lines for people: lag, regions by state, what holds the frontier back or ended it."""
     frontier = capture["frontier_ts"]
     lag_s = max(0, now_ms - tso.physical_ms(frontier)) / 1000
     known = f"{lag_s:,.1f} s behind the clock" if frontier else "not begun"

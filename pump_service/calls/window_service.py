@@ -209,7 +209,7 @@ class WindowService:
         return bytes(batch.serialize())
 
     def await_newer(self, request: pb.window.AwaitRequest) -> pb.window.AwaitResponse:
-        """Return whether a transaction was committed after after_ts, waiting up to wait_ms for one."""
+        """Return whether a transaction was committed after after_ts, waiting up to wait_ms."""
         self._check(request.cluster_id)
         wait_s = min(request.wait_ms, _MAX_AWAIT_MS) / 1000
         with self._may_wait() as may_wait:

@@ -113,8 +113,8 @@ class BinlogWriter:
             jobs = self._jobs.find(found.jobs, found.schema_changes)
             if len(jobs) > 1:
                 raise CaptureWriteError(
-                    f"transaction {start_ts} at commit_ts {commit_ts} ({tso.text(commit_ts)}) has {len(jobs)} DDL jobs:"
-                    f" {', '.join(str(job.job_id) for job in jobs)}"
+                    f"transaction {start_ts} at commit_ts {commit_ts} ({tso.text(commit_ts)}) has"
+                    f" {len(jobs)} DDL jobs: {', '.join(str(job.job_id) for job in jobs)}"
                 )
             ddls += [
                 (start_ts, encode_ddl(start_ts, commit_ts, found.first_key, job)) for job in jobs

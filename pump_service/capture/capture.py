@@ -1,4 +1,4 @@
-"""Run a capture: threads that subscribe, match, hand on, resolve locks, and begin again after an error.
+"""Run a capture: threads that subscribe, match, hand on, resolve locks, and retry after errors.
 
 The sink's last resolved timestamp is the only state that lasts. After a transient error, or a
 restart of the pump, everything is subscribed from there.
@@ -42,8 +42,8 @@ SPANS = ((b"m", b"n"), (b"t", b"u"))
 REGIONS_PER_CALL = 1024
 _TICK_S = 0.1
 _FRONTIER_INTERVAL_S, _FRONTIER_SHARE = 0.01, 20
-"""How often the least of all resolved timestamps is computed, and which part of the time it may take:
-of 100,000 pieces it takes 5 ms.
+"""How often the least of all resolved timestamps is computed, and which part of the time it may
+take: of 100,000 pieces it takes 5 ms.
 """
 _GC_THRESHOLDS = (100_000, 20, 100)
 _RESTART_S, _MAX_RESTART_S = 1.0, 30.0

@@ -26,7 +26,7 @@ class PieceState(Enum):
 
 
 class Piece:
-    """Hold a range of raw keys [start, end) and the timestamp through which its changes are known."""
+    """Hold a range of raw keys [start, end) and the timestamp through which changes are known."""
 
     __slots__ = (
         "end",

@@ -1,7 +1,8 @@
-"""End locks that hold the frontier back: TiKV's resolved ts stays below every lock, also of a dead TiDB.
+"""End locks that hold the frontier back.
 
-TiKV sends no hint, and nobody else may ever read these keys. So if the frontier stands still, the
-regions that hold it back are asked for their locks, and those of dead transactions are ended.
+TiKV's resolved ts stays below every lock, also of a dead TiDB. TiKV sends no hint, and perhaps
+nothing else ever reads these keys. So if the frontier stands still, the capture asks the regions
+that hold it back for their locks, and ends those of dead transactions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sluice.tidb.tikv.locks import LockResolver
 _log = logging.getLogger(__name__)
 
 _STANDSTILL_S = 4.0
-"""A frontier that didn't move for this long is held back by something other than TiKV's interval of 1 s."""
+"""A frontier that stands still longer is held back by more than TiKV's interval of 1 s."""
 _LOOK_INTERVAL_S = 5.0
 _AHEAD_MS = 4_000
 """Regions whose resolved ts is less than this above the frontier are asked, too."""

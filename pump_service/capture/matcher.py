@@ -48,7 +48,8 @@ class Matcher:
     """Hold the open prewrites of one subscription, by start_ts and key."""
 
     __slots__ = (
-        "_commits", "_end", "_open", "_rollbacks", "_start", "_totals", "checkpoint_ts", "initialized", "resolved_ts",
+        "_commits", "_end", "_open", "_rollbacks", "_start", "_totals",
+        "checkpoint_ts", "initialized", "resolved_ts",
     )  # fmt: skip
 
     def __init__(self, start: bytes, end: bytes, checkpoint_ts: int, totals: MatcherTotals) -> None:
@@ -162,8 +163,8 @@ class Matcher:
             return True
         if row.commit_ts > self.checkpoint_ts:
             raise LateChangeError(
-                f"TiKV sent a change of key {row.key.hex()} with commit ts {row.commit_ts} after its resolved ts"
-                f" {self.resolved_ts}"
+                f"TiKV sent a change of key {row.key.hex()} with commit ts {row.commit_ts} after"
+                f" its resolved ts {self.resolved_ts}"
             )
         return False
 

@@ -205,8 +205,8 @@ class ChangeConverter:
         except CodecError as error:
             table = converter.table
             raise CodecError(
-                f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts {rows.commit_ts}:"
-                f" {error}"
+                f"table {table.full_name} (id {physical_id}), key {change.key.hex()} at commit_ts"
+                f" {rows.commit_ts}: {error}"
             ) from error
         rows.add(converter.table.id, kind, row)
         return True

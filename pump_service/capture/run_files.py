@@ -24,7 +24,10 @@ _ROTATE_BYTES = 256 << 20
 class RunFileError(SluiceError):
     """Report that a temporary file does not hold what was written to it."""
 
-    hint = "check the disk of the data directory, then start the pump again: it captures these changes once more"
+    hint = (
+        "check the disk of the data directory, then start the pump again: it captures these"
+        " changes once more"
+    )
 
 
 class RunRecord(NamedTuple):

@@ -50,8 +50,8 @@ class LateChangeError(SluiceError):
     """Report a change that came after the frontier had passed its commit_ts."""
 
     hint = (
-        "readers may lack this change: take a new snapshot (`sluice bootstrap`), and report the lines of the pump's"
-        " and TiKV's logs around it"
+        "readers may lack this change: take a new snapshot (`sluice bootstrap`), and report the"
+        " lines of the pump's and TiKV's logs around it"
     )
 
 
@@ -302,5 +302,6 @@ def _joined(
         elif any(record.kind == EXPECTED for record in committed):
             first = committed[0]
             raise LostPrewriteError(
-                f"key {key.hex()} of transaction {first.start_ts}, committed at {first.commit_ts}, has no prewrite"
+                f"key {key.hex()} of transaction {first.start_ts}, committed at"
+                f" {first.commit_ts}, has no prewrite"
             )

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _METHOD = "/cdcpb.ChangeData/EventFeedV2"
 _METADATA = (("features", "stream-multiplexing"),)
 _INBOX_BYTES = 64 << 20
-"""Bytes of messages that wait for the matcher; beyond, a stream is read later, and TiKV keeps the rest."""
+"""Bytes of messages that wait for the matcher; beyond, streams wait, and TiKV keeps the rest."""
 
 
 class Message(NamedTuple):

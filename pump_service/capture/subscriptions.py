@@ -35,7 +35,10 @@ _CHECK_INTERVAL_S = 5.0
 class CaptureRefusedError(SluiceError):
     """Report that TiKV refuses this client for good."""
 
-    hint = "check that pd-urls name the cluster of this data directory and that its TiKV is 7.5 or newer"
+    hint = (
+        "check that pd-urls name the cluster of this data directory and that its TiKV is 7.5 or"
+        " newer"
+    )
 
 
 class Locate(NamedTuple):

@@ -28,8 +28,8 @@ class HistoryLostError(SluiceError):
     """Report that TiKV may have dropped versions that a capture still needs."""
 
     hint = (
-        "replicate anew from the present: start the pump with an empty data-dir, then `sluice bootstrap`;"
-        " a longer gc-safepoint-ttl keeps the history through a longer outage"
+        "replicate anew from the present: start the pump with an empty data-dir, then"
+        " `sluice bootstrap`; a longer gc-safepoint-ttl keeps the history through a longer outage"
     )
 
 
@@ -106,7 +106,8 @@ class ServiceSafePoint:
         least = self._pd.update_service_gc_safe_point(self._service, self._ttl_s, ts)
         if least > ts:
             raise HistoryLostError(
-                f"changes after commit ts {ts} can't be captured: PD lets TiKV drop versions through {least}"
+                f"changes after commit ts {ts} can't be captured: PD lets TiKV drop versions"
+                f" through {least}"
             )
 
     def give_up(self) -> None:

@@ -99,7 +99,8 @@ def _completed(config: Config) -> Config:
         )
     if config.capture.enabled and not config.gc_safepoint_ttl:
         raise ConfigError(
-            "gc-safepoint-ttl: with [capture] it can't be 0, or TiKV drops changes before they are read"
+            "gc-safepoint-ttl: with [capture] it can't be 0, or TiKV drops changes before they are"
+            " read"
         )
     if not config.pd_urls.strip():
         raise ConfigError("pd-urls: no address given")
@@ -107,7 +108,7 @@ def _completed(config: Config) -> Config:
 
 
 def _local_ip() -> str:
-    """The address that the default route uses, else the first that isn't loopback, else 127.0.0.1."""
+    """Return the address of the default route, else the first but loopback, else 127.0.0.1."""
     probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         probe.connect(("192.0.2.1", 9))  # sends nothing: only asks the routing table

@@ -68,7 +68,7 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """`[capture]`: whether the pump reads changes from TiKV itself, instead of taking TiDB's binlogs."""
+    """`[capture]`: whether the pump reads changes from TiKV, instead of taking TiDB's binlogs."""
 
     enabled: bool = False
     start_ts: int = 0

@@ -45,7 +45,7 @@ class HeaderBlocks:
         return None
 
     def continue_block(self, stream: int, flags: int, payload: bytes) -> tuple[int, bytes] | None:
-        """A CONTINUATION: the flags of the HEADERS frame and the whole block, if this was its end."""
+        """Take a CONTINUATION: return the HEADERS frame's flags and the block if it is whole."""
         if not self.stream or self.stream != stream:
             raise f.Http2ConnectionError(f.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         parts = self._parts

@@ -19,8 +19,10 @@ from sluice.tidb.tikv import Mvcc
 
 INDEX = """GET  /debug/stack              what every thread does right now
 GET  /debug/memory             size of the process, and what it holds most of
-GET  /debug/profile?seconds=5  where the time goes: one line a stack with its samples, as flame graph tools read it
-GET  /debug/binlog/<ts>        the binlog at a start or commit timestamp, and what TiKV knows of its primary key
+GET  /debug/profile?seconds=5  where the time goes: one line a stack with its samples, as flame
+                               graph tools read it
+GET  /debug/binlog/<ts>        the binlog at a start or commit timestamp, and what TiKV knows of
+                               its primary key
 POST /debug/gc/trigger         start garbage collection now
 """
 

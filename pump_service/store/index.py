@@ -1,11 +1,13 @@
 """Store the index in LevelDB, in `kv/`; goleveldb can read and write it, too.
 
-    ts:<u64 big-endian>      -> pointer           start_ts of a Prewrite, else commit_ts (u32 fid, i64 offset LE)
+    ts:<u64 big-endian>      -> pointer           start_ts of a Prewrite, else commit_ts
+                                                  (u32 fid, i64 offset LE)
     !binlog!gcts             -> u64 LE            everything through it may have been purged
     !binlog!maxCommitTS      -> u64 LE            every commit through it is in this index
     !binlog!handlePointer    -> pointer           the last commit that left the sorter
     !binlog!headPointer      -> pointer           the last record that is in this index
-    !sluice!longTransactions -> pairs of u64 LE   commit_ts, start_ts of transactions that took over 600 s
+    !sluice!longTransactions -> pairs of u64 LE   commit_ts, start_ts of transactions that took
+                                                  over 600 s
     !sluice!synced           -> IndexPosition     as of the last sync of everything before it
     !sluice!gaps             -> UnreadableRanges  of the value log, when it was indexed
     ~sluice!end              -> nothing           see leveldb.py
@@ -144,7 +146,7 @@ class BinlogIndex(RecoverableDatabase):
         return None if value is None else RecordPointer.decode(value)
 
     def range(self, after: int, through: int, limit: int) -> tuple[Ints, Ints, Ints]:
-        """Return timestamps, fids, offsets of keys in (after, through], ascending, up to `limit`."""
+        """Return timestamps, fids, offsets of keys in (after, through], ascending, to `limit`."""
         with self._use(reader=True) as db:
             found = db.joined(encode_key(after + 1), encode_key(through + 1), limit)
         entries = np.frombuffer(found, self._entries)

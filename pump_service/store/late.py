@@ -84,7 +84,7 @@ class LateCommits:
                 raise MissedCommitError(each.commit_ts, each.start_ts, str(self.path))
 
     def check_since(self, ts: int, count: int) -> None:
-        """Raise MissedCommitError if more than `count` exist and a reader at `ts` (TSO) lacks one."""
+        """Raise MissedCommitError if over `count` exist and a reader at `ts` (TSO) lacks one."""
         for each in self._found[count:]:
             if each.commit_ts <= ts:
                 raise MissedCommitError(each.commit_ts, each.start_ts, str(self.path))

@@ -178,8 +178,8 @@ class Sorter:
             self.late_commits += 1
             missed.append((start, commit))
             log.error(
-                "the commit %d of transaction %d came after a higher one was published: did PD's clock go back? "
-                "Readers beyond it are stopped",
+                "the commit %d of transaction %d came after a higher one was published: did PD's"
+                " clock go back? Readers beyond it are stopped",
                 commit,
                 start,
             )
@@ -271,7 +271,7 @@ class Sorter:
         node[_PREV] = node[_NEXT] = None
 
     def mark(self, ts: int) -> None:
-        """Queue a mark: once everything before it has its outcome, max_commit_ts is at least `ts`."""
+        """Queue a mark: once all before it has its outcome, max_commit_ts is at least `ts`."""
         with self._lock:
             last = self._root[_PREV]
             if ts > last[_MARK]:

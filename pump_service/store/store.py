@@ -628,7 +628,8 @@ class Store:
                 if self._writer.failure is None:
                     try:
                         self._log.close()
-                    except OSError as error:  # every record is durable; without a footer the next start reads the file
+                    except OSError as error:
+                        # Every record is durable; without a footer the next start reads the file.
                         log.error(
                             "%s: the last segment could not be sealed: %s", self.data_dir, error
                         )

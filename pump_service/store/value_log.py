@@ -171,7 +171,7 @@ class ValueLog:
         return path.with_name(f"{path.name}.lost-{offset}")
 
     def reopen_if_replaced(self, fid: int) -> None:
-        """Reopen a sealed segment if its file was replaced, as moving a copy into its place does."""
+        """Reopen a sealed segment if its file was replaced, as by a copy moved into its place."""
         segment = self.segment(fid)
         if segment is None or segment is self._current or not segment.was_replaced():
             return

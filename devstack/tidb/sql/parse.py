@@ -1,8 +1,8 @@
 """The little SQL that the stand-in reads: words, and expressions as nested tuples.
 
 ("value", v)  ("column", name)  ("variable", name)  ("call", NAME, [args])  ("row", [items])
-("not", e)  ("and", a, b)  ("or", a, b)  ("compare", op, a, b)  ("null", e, wanted)  ("in", e, [items], wanted)
-("like", e, pattern, wanted)  ("arith", op, a, b)  ("star",)
+("not", e)  ("and", a, b)  ("or", a, b)  ("compare", op, a, b)  ("null", e, wanted)
+("in", e, [items], wanted)  ("like", e, pattern, wanted)  ("arith", op, a, b)  ("star",)
 """
 
 from __future__ import annotations

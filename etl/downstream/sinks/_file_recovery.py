@@ -58,8 +58,8 @@ def find_tail(folder: Path, savepoint: Savepoint | None) -> LogTail:
         if place is None or place.index not in indexes:
             raise BinlogFileError(
                 f"{folder / savepoint.place} is not there, which the savepoint names as the file"
-                " that was written last: bring the files back, or, to begin a new folder of files at the"
-                " savepoint's commitTS, remove the [sluice] part from the savepoint file"
+                " that was written last: bring the files back, or, to begin a new folder of files"
+                " at the savepoint's commitTS, remove the [sluice] part from the savepoint file"
             )
         at = indexes.index(place.index)
         end, later = (

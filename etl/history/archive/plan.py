@@ -1,7 +1,7 @@
 """Plan which landed windows become a segment.
 
-A segment is whole windows, as many as its files should hold, and begins and ends on one UTC day, but
-for its last window, which may reach into the next; and but for the first one of all, if landing
+A segment is whole windows, as many as its files should hold, and begins and ends on one UTC day,
+but for its last window, which may reach into the next; and but for the first one of all, if landing
 began at 0.
 """
 

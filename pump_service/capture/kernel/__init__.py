@@ -1,4 +1,4 @@
-"""Match a message's rows, convert a transaction's, encode its Prewrite: in compiled code if possible.
+"""Match a message's rows, convert a transaction's, encode its Prewrite: compiled if possible.
 
 Where `compiled.c` isn't compiled, and for rows it doesn't know, `matcher` and
 `sluice.tidb.stored_rows` do the same (tests/pump_service/capture/test_matching_kernel.py,

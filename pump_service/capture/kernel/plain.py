@@ -35,7 +35,7 @@ def match(  # noqa: PLR0913 a compiled function, called at one place
     types: tuple[type, type],
     /,
 ) -> Matched:
-    """Match the rows of an Entries message from the place `begin` on, as an initialized matcher does.
+    """Match the rows of an Entries message from `begin` on, as an initialized matcher does.
 
     `bounds` are start and end of its range, `prewrites` its open ones, `types` KeyChange and
     Prewrite. It stops in front of a row that isn't as nearly all are.
