@@ -1,7 +1,4 @@
-"""Answer gRPC calls other than WriteBinlog on a fast-path connection:
-
-PullBinlogs, sluice.Window.
-"""
+"""Answer gRPC calls but WriteBinlog on a fast-path connection: PullBinlogs, sluice.Window."""
 
 from sluice.pump_service.calls.pulls import PullBinlogsCalls
 from sluice.pump_service.calls.router import RpcRouter

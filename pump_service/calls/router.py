@@ -28,9 +28,9 @@ _NOTIFIED = b"\0" * 5  # an empty message behind its gRPC prefix
 
 
 class RpcRouter:
-    """Start a task for each call:
+    """Start a task for each call.
 
-    `router(lane, stream, headers, body)`. Cancelling it cancels the call.
+    Called as `router(lane, stream, headers, body)`. Cancelling the task cancels the call.
     """
 
     def __init__(self, pulls: PullBinlogsCalls, windows: WindowCalls | None) -> None:

@@ -31,9 +31,9 @@ _ACCEPT_TIMEOUT_S = 15.0
 
 
 class WindowCalls:
-    """Answer calls:
+    """Answer window calls.
 
-    `run` answers one, `stop` ends all. All but the store's part runs in the loop.
+    `run` answers one call, `stop` ends all. Everything but the store's part runs in the loop.
     """
 
     def __init__(self, service: WindowService) -> None:

@@ -92,9 +92,7 @@ class BinlogWriter:
         self.resolved_ts = ts
 
     def _write_group(self, commit_ts: int, group: Iterable[CapturedTransaction]) -> None:
-        """Write the transactions of one commit timestamp, then apply what they changed in the
-        schema.
-        """
+        """Write the transactions of one commit timestamp, then apply their schema changes."""
         ddls: list[tuple[int, bytes]] = []
         schema_changes: list[MetaChange] = []
         starts: set[int] = set()
@@ -128,8 +126,9 @@ class BinlogWriter:
 
 
 class _RecordWriter:
-    """Submit records in groups, each after the one before is on disk, and convert the next group
-    meanwhile.
+    """Submit records in groups, one group at a time.
+
+    Each group is submitted after the one before is on disk; the next group is converted meanwhile.
     """
 
     def __init__(self, store: Store) -> None:

@@ -97,11 +97,11 @@ class Coverage:
         piece.state = state
 
     def located(self, start: bytes, end: bytes, regions: Sequence[Region]) -> list[Piece]:
-        """Cut the pieces of [start, end) that are being located along these regions, and return
-        them.
+        """Cut the pieces of [start, end) that are being located along these regions.
 
-        Adjacent ones of one region become one piece, known through the least of their timestamps.
-        Pieces that no region covers stay LOCATING: the caller marks them.
+        Returns the new pieces. Adjacent ones of one region become one piece, known through the
+        least of their timestamps. Pieces that no region covers stay LOCATING: the caller marks
+        them.
         """
         found: list[Piece] = []
         for region in regions:

@@ -40,9 +40,7 @@ _DELETE, _UPDATE, _INSERT = range(3)
 
 @dataclass(slots=True)
 class TransactionContents:
-    """Hold what a transaction changed: rows of user tables, schema keys, and rows of running DDL
-    jobs.
-    """
+    """Hold the changes of a transaction: user table rows, schema keys, rows of running DDL jobs."""
 
     parts: Iterator[PrewriteRows] = field(default_factory=lambda: iter(()))
     """Its rows; none if the transaction changed none that are replicated, several if it is large.

@@ -227,8 +227,9 @@ def meta_change(key: bytes, value: bytes) -> MetaChange | None:
 
 
 def _physical_ids(table_id: int, info: bytes) -> tuple[list[int], list[int]]:
-    """Return the ids under which readers find rows of a table, and those of partitions that come or
-    go.
+    """Return the ids under which readers find rows of a table, and those of changing partitions.
+
+    Changing partitions are those that a running DDL job adds or drops.
     """
     if not _IS_PARTITIONED.search(info):
         return [table_id], []

@@ -1,9 +1,8 @@
-"""The pump's settings: every key and flag of the original's pump.toml, with its names, defaults,
-units and precedence.
+"""Load the pump's settings: every key and flag of the original's pump.toml.
 
-A command-line flag beats the environment (`PUMP_<FLAG>`), which beats the file, which beats the
-default. An unknown key is an error that names it. Keys without meaning here are accepted with a
-warning that says why.
+Names, defaults, units and precedence are the original's. A command-line flag beats the environment
+(`PUMP_<FLAG>`), which beats the file, which beats the default. An unknown key is an error that
+names it. Keys without meaning here are accepted with a warning that gives the reason.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ DEFAULT_PORT = 8250
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
-    """The settings from flags, environment (`PUMP_*`) and the file that `-config` or PUMP_CONFIG
-    names.
+    """Return the settings from flags, environment (`PUMP_*`) and the configuration file.
 
-    Raises ConfigError; SystemExit is never raised here.
+    The file is the one that `-config` or PUMP_CONFIG names. Raises ConfigError; SystemExit is
+    never raised here.
     """
     flags = parse_flags(argv)
     known = [*FLAGS, *SECURITY_FLAGS, *IGNORED, "config"]

@@ -22,10 +22,10 @@ class ConfigError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`[security]`: paths of PEM files, and the common names a client certificate may have (empty:
-    any).
+    """Hold `[security]`: paths of PEM files, and the common names of client certificates.
 
-    A role with names of its own is for those only, the others are for `cert_allowed_cn`.
+    An empty list accepts every certificate. A role with names of its own accepts
+    only those; the other roles accept `cert_allowed_cn`.
     """
 
     ssl_ca: str = ""

@@ -1,9 +1,7 @@
-"""The fast WriteBinlog lane: an HTTP/2 server side for unary gRPC in plain Python, and its client
-side for load.
+"""Serve WriteBinlog over HTTP/2 in plain Python, for unary gRPC, with a client side for load.
 
-Why it exists: TiDB calls WriteBinlog twice a transaction, and grpcio in Python answers 4,000 to
-7,000 calls/s. The lane handles all the calls of one read together, so it answers several times as
-many.
+Reason: TiDB calls WriteBinlog twice a transaction, and grpcio in Python answers 4,000 to 7,000
+calls/s. The lane handles all the calls of one read together, so it answers several times as many.
 """
 
 from sluice.pump_service.grpc_fastpath.client import FastPathClient

@@ -1,5 +1,6 @@
-"""How many frames that carry no call clients may send: some a second each, and many more over all
-of them.
+"""Limit the frames without a call that clients may send: per connection, and over all of them.
+
+A connection may send some each second; all connections share a much larger reserve.
 """
 
 from __future__ import annotations

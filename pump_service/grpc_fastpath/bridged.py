@@ -49,16 +49,16 @@ class ProxiedCalls:
         return bool(self._tasks)
 
     def ended(self, stream: int) -> None:
-        """The stream is answered."""
+        """Forget the task of a stream that is answered."""
         self._tasks.pop(stream, None)
 
     def cancel(self, stream: int) -> None:
-        """The client has reset the stream."""
+        """Cancel the task of a stream that the client has reset."""
         task = self._tasks.pop(stream, None)
         if task is not None:
             task.cancel()
 
     def cancel_all(self) -> None:
-        """The connection is gone."""
+        """Cancel all tasks because the connection is closed."""
         for task in self._tasks.values():
             task.cancel()

@@ -1,8 +1,7 @@
-"""The lane's client side: unary calls of one method over one HTTP/2 connection, cheap enough to be
-a load generator.
+"""Generate load: unary calls of one method over one HTTP/2 connection, cheap for the sender.
 
-Blocking sockets and no threads: `send` queues requests and `receive` returns the answers that came.
-It checks each answer's status, so a failed call isn't counted as a success.
+Blocking sockets and no threads: `send` queues requests and `receive` returns the answers received
+so far. It checks each answer's status, so a failed call isn't counted as a success.
 """
 
 from __future__ import annotations

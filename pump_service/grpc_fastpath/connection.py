@@ -196,8 +196,9 @@ class FastPathConnection(asyncio.Protocol):
             self._fail(f.ENHANCE_YOUR_CALM, "the pump keeps too much for connections without calls")
 
     def _is_waiting(self) -> bool:
-        """Whether a call is with the store or being answered, or the largest upload comes over this
-        connection.
+        """Return whether the connection has unanswered calls or the process's oldest upload.
+
+        Unanswered calls are those in the store and those being answered by the bridge.
         """
         return bool(
             self._waiting or self._bridged.count or self._context.uploads.is_oldest(self._uploads)
@@ -214,7 +215,7 @@ class FastPathConnection(asyncio.Protocol):
     # the context's side
 
     def answer(self, streams: list[int], error: BaseException | None) -> None:
-        """The store's verdict on calls of this connection; `flush` sends the answers."""
+        """Take the store's verdict on calls of this connection; `flush` sends the answers."""
         self._waiting -= len(streams)
         if self._wire.closing:
             return
@@ -247,8 +248,10 @@ class FastPathConnection(asyncio.Protocol):
             self.flush()
 
     def close_if_idle(self, now: float) -> None:
-        """Close the connection if nobody uses it: without a first call soon, without calls after an
-        hour and a GOAWAY.
+        """Close the connection if it is idle.
+
+        Idle: no first call soon after it opened, or no calls for an hour and a GOAWAY sent. The
+        connection of a client that takes no bytes for `stalled_s` is aborted.
         """
         if self._wire.closing:
             return
@@ -299,14 +302,16 @@ class FastPathConnection(asyncio.Protocol):
         return self._sender
 
     async def sent(self, stream: int) -> None:
-        """Wait until all that was queued on the stream has left for the network: until the client's
-        windows and its socket took it. CancelledError if the stream or the connection goes away.
+        """Wait until all that was queued on the stream has left for the network.
+
+        That is when the client's windows and its socket took it. Raises CancelledError if the
+        stream or the connection is closed first.
         """
         await self._sender.drained(stream)
         await self._wire.written()
 
     def ended(self, stream: int) -> None:
-        """The bridge has answered the stream."""
+        """Count a stream that the bridge has answered as complete, and flush."""
         self._bridged.ended(stream)
         self._place.complete()
         if not self._wire.closing:
@@ -436,7 +441,7 @@ class FastPathConnection(asyncio.Protocol):
         return self._hpack.decode(block)
 
     def _unfinished(self) -> int:
-        """Calls that are open: being received, in the store, with the bridge, not taken yet."""
+        """Count open calls: being received, in the store, with the bridge, not taken yet."""
         here = len(self._open) + len(self._streams) + len(self._probes)
         return here + self._waiting + self._bridged.count + self._sender.blocked
 
@@ -499,7 +504,7 @@ class FastPathConnection(asyncio.Protocol):
             self._bridge(stream, upload.headers, upload.body())
 
     def _message(self, stream: int, body: bytes) -> None:
-        """A complete WriteBinlog request body: five bytes of gRPC prefix and the message."""
+        """Take a complete WriteBinlog request body: five bytes of gRPC prefix and the message."""
         size = int.from_bytes(body[1:5], "big")
         if len(body) < 5 or size != len(body) - 5:
             text = (
@@ -521,7 +526,7 @@ class FastPathConnection(asyncio.Protocol):
             self._submit_request(stream, body, 5, len(body))
 
     def _submit_request(self, stream: int, data: bytes, begin: int, end: int) -> None:
-        """The WriteBinlogReq at data[begin:end] goes to the store with the others of this read."""
+        """Queue the WriteBinlogReq at data[begin:end] for the store with this read's others."""
         try:
             record = self._admit(data, begin, end)
         except WriteRejected as refusal:

@@ -1,6 +1,4 @@
-"""What all lane connections of a process share: the way into the store, and the memory they may
-take.
-"""
+"""Share state between all lane connections of a process: access to the store, memory limits."""
 
 from __future__ import annotations
 
@@ -26,35 +24,46 @@ _log = logging.getLogger(__name__)
 
 
 _MAX_SMALL_BATCH_BYTES = 64 << 10
-_ALONE, _HERE = 16, 256
-"""After so many calls in a row that found nobody waiting, so many are written by the thread that
-read them. It can't see meanwhile who else is waiting, so it looks again then.
+_ALONE_AFTER_CALLS = 16
+"""A caller counts as the only one after this many calls in a row that found no other waiting."""
+_MAX_INLINE_CALLS = 256
+"""How many calls of an only caller the reader thread writes to disk itself.
+
+While it writes it can't see other callers wait, so it looks again after these.
 """
 _CALM_READS, _CALM_READ_GAP_S, _CALM_MAX_CALLS = 16, 0.002, 4
-"""So many reads that came so far apart, or farther, each with few calls, are calm traffic: whoever
-comes while the thread that reads writes hardly ever has to wait, and no other thread need be woken.
+"""Traffic is calm after `_CALM_READS` reads in a row, on average `_CALM_READ_GAP_S` apart or more.
+
+Each has at most `_CALM_MAX_CALLS` calls. In calm traffic the reader thread writes to disk itself:
+callers hardly ever have to wait for it, and no other thread need be woken.
 """
-_AT_DISK = 4
-"""In calm traffic that thread has so many times as long for everything else as it is at the disk.
+_CALM_GAP_PER_WRITE_RATIO = 4
+"""In calm traffic reads are also apart by this multiple of the time that a write takes lately.
+
+So the reader thread spends most of its time on something else than the disk.
 """
 _MAX_ANSWER_DELAY_S = 0.03
-"""A Commit or Rollback, which no session of TiDB's waits for, may wait so long in calm traffic for
-the next Prewrite, whose sync is then its own, too; a reader who comes before that has it written.
+"""How long a Commit or Rollback may wait in calm traffic for the next Prewrite, to share its sync.
+
+No session of TiDB waits for either. A reader that needs the record earlier has it written at once.
 """
-_PROOFS, _TRY_S = 4, 1.0
-"""A client that sent something while a Commit of its own was held back doesn't wait for that; so
-many more are held back then. Of others one is, so often at the most.
+_HOLDS_PER_PROOF_BATCHES = 4
+"""How many batches are held back after a client proves that it doesn't wait for a Commit's answer.
+
+The proof: it sent something while a Commit of its own was held back.
 """
+_TRIAL_INTERVAL_S = 1.0
+"""How often, at most, one batch of a client without such a proof is held back."""
 
 
 class _ClientPattern:
-    """Whether a client waits for the answers to its Commits, as far as it has shown."""
+    """Track whether a client waits for the answers to its Commits, as far as it has shown."""
 
     __slots__ = ("held", "left", "try_at")
 
     def __init__(self) -> None:
         self.held = 0  # batches of calls
-        self.left = 0  # so many more may be held back
+        self.left = 0  # batches that may still be held back
         self.try_at = 0.0
 
 
@@ -67,10 +76,9 @@ class _CallBatch(NamedTuple):
 
 
 class FastPathServer:
-    """Hands batches of calls to the store and gives each connection its verdicts, in the loop's
-    thread.
+    """Submit batches of calls to the store and deliver its verdicts to connections.
 
-    `bridge` answers a call that isn't WriteBinlog.
+    Verdicts are delivered in the loop's thread. `bridge` answers a call that isn't WriteBinlog.
     """
 
     def __init__(
@@ -131,16 +139,16 @@ class FastPathServer:
             self._last_batch_s = max(self._last_batch_s, time.monotonic() - began)
         if habit is not None and habit.held:
             habit.left = max(habit.left - 1, 0)
-            habit.try_at = began + _TRY_S
+            habit.try_at = began + _TRIAL_INTERVAL_S
         if self.queued > self.limits.queued and not self._full:
             self._full = True
             for other in self.lanes:
                 other.set_read_paused(on=True)
 
     def _is_calm(self, calls: int, size: int, now: float) -> bool:
-        """Return whether so little comes that nobody else would wait while this thread writes."""
+        """Return whether traffic is so low that no caller would wait while this thread writes."""
         self._last_batch_s *= 0.95
-        apart_s = max(_CALM_READ_GAP_S, _AT_DISK * self._last_batch_s)
+        apart_s = max(_CALM_READ_GAP_S, _CALM_GAP_PER_WRITE_RATIO * self._last_batch_s)
         is_calm = now - self._read_times[0] >= _CALM_READS * apart_s
         self._read_times.append(now)
         return (
@@ -151,17 +159,18 @@ class FastPathServer:
         )
 
     def _is_alone(self, calls: int, size: int) -> bool:
-        """Whether a single caller seems to be all there is: nobody else would wait while this
-        thread writes.
+        """Return whether a single caller seems to be the only one.
+
+        If so, no other caller would wait while this thread writes.
         """
         sole = (
             self.queued == 0
             and calls == 1
             and size <= _MAX_SMALL_BATCH_BYTES
-            and self._alone < _ALONE + _HERE
+            and self._alone < _ALONE_AFTER_CALLS + _MAX_INLINE_CALLS
         )
         self._alone = self._alone + 1 if sole else 0
-        return self._alone > _ALONE
+        return self._alone > _ALONE_AFTER_CALLS
 
     def _pattern(
         self, lane: ClientCalls, records: list[Record], now: float
@@ -171,7 +180,7 @@ class FastPathServer:
         if habit is None:
             habit = self._patterns[lane] = _ClientPattern()
         elif habit.held:
-            habit.left = _PROOFS
+            habit.left = _HOLDS_PER_PROOF_BATCHES
         if (habit.left or now >= habit.try_at) and all(tp != PREWRITE for tp, _, _, _ in records):
             return habit
         return None
@@ -185,7 +194,7 @@ class FastPathServer:
             self._timer = self.loop.call_later(_MAX_ANSWER_DELAY_S, self._flush)
 
     def _flush(self) -> None:
-        """Nothing came that the calls that may wait would have been written with."""
+        """Write the calls held back: no Prewrite came in time to be written with them."""
         self._timer = None
         if not self._later:
             return
@@ -207,7 +216,7 @@ class FastPathServer:
             self._woken = True
             try:
                 self.loop.call_soon_threadsafe(self._answer)
-            except RuntimeError:  # the loop is closed: nobody is left to answer
+            except RuntimeError:  # the loop is closed: no call is left to answer
                 _log.debug("a batch became durable after the end of the event loop")
 
     def _answer(self) -> None:
@@ -231,16 +240,13 @@ class FastPathServer:
                 lane.set_read_paused(on=False)
 
     async def run_maintenance(self, every_s: float = 5.0) -> None:
-        """Give up uploads that stand still and close connections that nobody uses, now and then.
-
-        Cancel it to end it.
-        """
+        """Call `close_idle` every `every_s` seconds until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             self.close_idle(time.monotonic())
 
     def close_idle(self, now: float) -> None:
-        """As `keep_house`, once."""
+        """Give up uploads that are stalled and close connections that are idle."""
         for upload in self.uploads.stalled(now - self.limits.stalled_s):
             upload.owner.reset(upload.stream, CANCEL)
         for lane in list(self.lanes):
@@ -252,9 +258,7 @@ class FastPathServer:
         return self._full
 
     async def drain(self, timeout_s: float) -> None:
-        """Ask every client to go away, wait until all calls are answered or the time is up, and
-        close.
-        """
+        """Send GOAWAY to every client, wait for open calls up to `timeout_s`, and close."""
         for lane in list(self.lanes):
             lane.go_away()
         deadline = time.monotonic() + timeout_s

@@ -1,6 +1,4 @@
-"""HTTP/2 frames (RFC 9113) as the lane needs them, and the ready-made answers to a WriteBinlog
-call.
-"""
+"""Encode HTTP/2 frames (RFC 9113) as the lane needs them, and ready-made WriteBinlog answers."""
 
 from __future__ import annotations
 
@@ -120,7 +118,7 @@ EMPTY_MESSAGE: Final = b"\0\0\0\0\0"  # WriteBinlogResp{} behind its gRPC prefix
 
 
 def _reply_parts() -> tuple[bytes, bytes, bytes, bytes]:
-    """What stands before, between and after the three stream ids of a reply."""
+    """Return the bytes before, between and after the three stream ids of a reply."""
     mark = 0x41424344
     whole = (
         header_frames(mark, RESPONSE_HEADERS, end_stream=False)
@@ -144,7 +142,7 @@ def percent(text: str) -> bytes:
 
 
 def status_trailers(status: int, text: str) -> Headers:
-    """What a call that failed ends with."""
+    """Return the trailers of a failed call."""
     return ((b"grpc-status", b"%d" % status), (b"grpc-message", percent(text)))
 
 

@@ -1,5 +1,6 @@
-"""Header blocks that don't lie in one plain HEADERS frame: padded, with a priority, or continued in
-further frames.
+"""Assemble header blocks that don't lie in one plain HEADERS frame.
+
+Those are padded, have a priority, or are continued in further frames.
 """
 
 from __future__ import annotations

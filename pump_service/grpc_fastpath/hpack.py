@@ -1,5 +1,4 @@
-"""HPACK (RFC 7541): a decoder that remembers whole header blocks, and the little encoding that a
-gRPC peer needs.
+"""Decode HPACK (RFC 7541), remembering whole header blocks, and encode what a gRPC peer needs.
 
 A gRPC client sends nearly the same header block with every call. As long as the dynamic table
 doesn't change, equal bytes mean equal headers, so the decoder keeps the answers of the current
@@ -306,8 +305,9 @@ def _encode_integer(value: int, prefix: int, first: int) -> bytes:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """A header block of literals that leave the peer's dynamic table alone, so it can be sent any
-    time.
+    """Return a header block of literals.
+
+    It leaves the peer's dynamic table alone, so it can be sent any time.
     """
     out = []
     for name, value in headers:

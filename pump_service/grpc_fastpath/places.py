@@ -1,9 +1,9 @@
-"""What connections take of the process, from accept to close: descriptors and bytes, over all of
-them together.
+"""Limit what connections take of the process, from accept to close.
 
-A newcomer is refused only if no connection can be ended for it. The one to end is that which has
-completed no call for longest, first among addresses that have never written. So a crowd of
-connections shuts no writer out, and the memory of 200 is that of 8,000.
+Counted are descriptors and bytes, over all connections together. A newcomer is refused only if no
+connection can be ended for it. The one to end is that which has completed no call for longest,
+first among addresses that have never written. So a crowd of connections shuts no writer out, and
+the memory of 200 is that of 8,000.
 """
 
 from __future__ import annotations

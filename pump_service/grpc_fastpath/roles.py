@@ -1,6 +1,4 @@
-"""Who has a part in the lane: a connection, who takes in its records, and who answers what isn't
-WriteBinlog.
-"""
+"""Define the lane's interfaces: connection, record intake, and answers to calls but WriteBinlog."""
 
 from __future__ import annotations
 
@@ -24,8 +22,10 @@ class RecordIngest(Protocol):
         """
 
     def fast_admission(self) -> tuple[bytes, int, bool, type[Record]]:
-        """What a request may hold now to be taken without `admit`: how it begins, up to the
-        payload's length, the highest timestamp, whether Prewrites are taken, and what a record is.
+        """Return what a request may hold now to be taken without `admit`.
+
+        The tuple: how the request begins, up to the payload's length; the highest timestamp;
+        whether Prewrites are taken; the record type.
         """
 
     def connect(self, ip: str) -> ClientConnection:
@@ -79,7 +79,7 @@ class ClientCalls(Protocol):
         """True while calls are open or unanswered."""
 
     def answer(self, streams: list[int], error: BaseException | None) -> None:
-        """The store's verdict on calls of this connection; `flush` sends the answers."""
+        """Take the store's verdict on calls of this connection; `flush` sends the answers."""
 
     def flush(self) -> None:
         """Write what is ready."""
@@ -91,7 +91,7 @@ class ClientCalls(Protocol):
         """
 
     def ended(self, stream: int) -> None:
-        """The stream is answered."""
+        """Forget the stream: the bridge has answered it."""
 
     def set_read_paused(self, *, on: bool) -> None:
         """Stop or go on reading, because the store is full or has room again."""

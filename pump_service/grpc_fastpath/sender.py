@@ -1,9 +1,8 @@
-"""The send side of a lane connection: flow-control windows, and streams that have more to send than
-fits in them.
+"""Send for a lane connection: flow-control windows, and streams that exceed them.
 
 A WINDOW_UPDATE costs what it lets go: one for a stream touches that stream, one for the connection
-those that wait for nothing else (`_ready`). A new initial window counts at once, but who may send
-by it is looked for once a read (`serve_resized`).
+those that wait for nothing else (`_ready`). A new initial window counts at once, but the streams
+that may send by it are looked for once a read (`serve_resized`).
 """
 
 from __future__ import annotations
@@ -70,8 +69,9 @@ class FlowControlledSender:
         return _CREDIT_BYTES * len(self._credit) + _QUEUE_BYTES * len(self._queues)
 
     def pop_earned_updates(self) -> int:
-        """Return how many WINDOW_UPDATEs the peer may send for DATA frames sent since the last
-        call.
+        """Return how many WINDOW_UPDATEs the peer may send.
+
+        It has earned them by the DATA frames sent to it since the last call.
         """
         earned, self._earned = self._earned, 0
         return earned
@@ -126,7 +126,7 @@ class FlowControlledSender:
             await queue.drained
 
     def drop(self, stream: int) -> None:
-        """The peer reset the stream: drop what it had to send."""
+        """Drop what a stream that the peer reset had to send."""
         self._credit.pop(stream, None)
         self._ready.pop(stream, None)
         queue = self._queues.pop(stream, None)
@@ -134,12 +134,15 @@ class FlowControlledSender:
             queue.drained.cancel()
 
     def drop_all(self) -> None:
-        """The connection is gone."""
+        """Drop what all streams had to send: the connection is closed."""
         for stream in list(self._queues):
             self.drop(stream)
 
     def window_update(self, stream: int, increment: int) -> None:
-        """A WINDOW_UPDATE of the peer. ConnectionFault if a window would pass 2^31 - 1."""
+        """Apply a WINDOW_UPDATE of the peer.
+
+        Raises Http2ConnectionError if a window would pass 2^31 - 1.
+        """
         if stream == 0:
             self.window += increment
             if self.window > MAX_WINDOW:
@@ -161,8 +164,9 @@ class FlowControlledSender:
             self._push(stream, self._queues[stream])
 
     def initial_window(self, size: int) -> None:
-        """The peer's SETTINGS_INITIAL_WINDOW_SIZE: moves the window of every stream, also below
-        zero.
+        """Apply the peer's SETTINGS_INITIAL_WINDOW_SIZE.
+
+        It moves the window of every stream, also below zero.
         """
         if size > MAX_WINDOW:
             raise Http2ConnectionError(FLOW_CONTROL_ERROR, f"an initial window of {size} bytes")

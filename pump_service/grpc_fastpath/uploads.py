@@ -1,6 +1,4 @@
-"""The calls of a connection whose requests aren't complete, and how much memory they may take, each
-and all together.
-"""
+"""Hold incomplete requests of connections, and limit their memory, each and together."""
 
 from __future__ import annotations
 
@@ -60,15 +58,17 @@ class PartialRequest:
 
 
 class PartialRequestBudget:
-    """What the uploads of all connections have received (bytes), those that have begun in their
-    order, and those that wait for room.
+    """Account for the uploads of all connections.
 
+    Kept are the bytes received, the begun uploads in their order, and those that wait for room.
     The oldest one always gets room and doesn't count, so that one after the other comes to its end
     however large it is.
     """
 
     def __init__(self, limit: int, share: int, has_room: Callable[[], bool]) -> None:
-        """`share`: bytes that a connection may have received in any case, so that large uploads of
+        """Set the limits.
+
+        `share`: bytes that a connection may have received in any case, so that large uploads of
         others don't shut it out, as long as there is room for what connections keep.
         """
         self._limit = limit
@@ -89,7 +89,7 @@ class PartialRequestBudget:
         self._size += size
 
     def drop(self, upload: PartialRequest) -> None:
-        """The upload is complete or given up: others may have its room."""
+        """Remove an upload that is complete or given up, so that others may have its room."""
         if upload in self._begun:
             del self._begun[upload]
             self._starved.pop(upload, None)
@@ -97,12 +97,13 @@ class PartialRequestBudget:
         self.relieve()
 
     def mark_starved(self, upload: PartialRequest) -> None:
-        """The upload waits for room."""
+        """Mark the upload as waiting for room."""
         self._starved[upload] = None
 
     def is_over_share(self, upload: PartialRequest, parts: int = 1) -> bool:
-        """Whether more than the `parts`-th of what is allowed is taken, and `upload` isn't the one
-        that may go on all the same.
+        """Return whether more than the `parts`-th of the limit is taken and `upload` must wait.
+
+        The oldest upload never has to wait, and doesn't count.
         """
         oldest = next(iter(self._begun), upload)
         return upload is not oldest and (self._size - oldest.size) * parts > self._limit
@@ -120,7 +121,7 @@ class PartialRequestBudget:
                 upload.owner.grant(upload, now=True)
 
     def stalled(self, before: float) -> list[PartialRequest]:
-        """Uploads of which nothing has come since `before` (monotonic), though they may send."""
+        """Return uploads that received nothing since `before` (monotonic), though they may send."""
         return [
             upload for upload in self._begun if upload.seen < before and upload not in self._starved
         ]
@@ -159,7 +160,7 @@ class PartialRequests:
         return min(self._size, self._budget.share) + self._costs
 
     def begin(self, stream: int, headers: Headers | None) -> None:
-        """A call has been opened; `headers` None: WriteBinlog."""
+        """Register a call that has been opened; `headers` None: WriteBinlog."""
         if headers is None:
             self.open[stream] = None
             return
@@ -208,7 +209,7 @@ class PartialRequests:
         return None
 
     def drop(self, stream: int) -> None:
-        """The call is complete, refused or reset."""
+        """Remove a call that is complete, refused or reset."""
         upload = self.open.pop(stream)
         if upload is not None:
             self._size -= upload.size
@@ -216,7 +217,7 @@ class PartialRequests:
             self._budget.drop(upload)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Remove all calls because the connection is closed."""
         for stream in list(self.open):
             self.drop(stream)
 

@@ -98,7 +98,7 @@ class FrameTransport:
         )
 
     def on_lost(self) -> None:
-        """The connection is gone."""
+        """Stop the timers and waits: the connection is closed."""
         self.closing = True
         if self._last_bytes is not None:
             self._last_bytes.cancel()

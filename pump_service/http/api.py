@@ -1,5 +1,6 @@
-"""The pump's HTTP pages: what binlogctl and TiDB's SHOW PUMP STATUS / CHANGE PUMP ask for, metrics,
-and debugging.
+"""Serve the pump's HTTP pages: status and state changes, metrics, and debugging.
+
+binlogctl and TiDB's SHOW PUMP STATUS / CHANGE PUMP call the first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What the `/debug` pages show of the process itself: stacks, memory, where the time goes, and
-single binlogs.
-"""
+"""Serve the `/debug` pages: stacks, memory and profile of the process, and single binlogs."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def stacks() -> str:
 
 
 def _frames() -> dict[int, FrameType]:
-    """What each thread does.
+    """Return the current frame of each thread.
 
     In CPython 3.11 before 3.11.9 a garbage collection inside the call could stop the whole process
     for good: it lets other threads run, one of which may begin or end a thread, and that waits for
@@ -79,9 +77,9 @@ def memory() -> str:
 
 
 def profile(seconds: float, stop: threading.Event) -> str:
-    """Samples all other threads for so long (at most 120 s, or until `stop`): `thread;outer;inner
+    """Sample all other threads for `seconds` (at most 120 s, or until `stop`).
 
-    <samples>`, the most frequent first.
+    Returns lines of `thread;outer;inner <samples>`, the most frequent first.
     """
     seen: Counter[str] = Counter()
     me = threading.get_ident()
@@ -116,7 +114,7 @@ def binlog_text(binlog: pb.binlog.Binlog) -> str:
 
 
 def mvcc_text(mvcc: Mvcc) -> str:
-    """What TiKV has of a key: its lock, and a line for each finished transaction."""
+    """Format what TiKV has of a key: its lock, and a line for each finished transaction."""
     lines = ["\n GetMvccByEncodedKey:"]
     if mvcc.lock is not None:
         lock = mvcc.lock

@@ -41,16 +41,15 @@ def calls(
     streams: list[int],
     /,
 ) -> tuple[int, int, int]:
-    """Takes the WriteBinlog calls that begin at data[pos] and are as nearly all are, up to the
-    first frame that isn't.
+    """Take the usual WriteBinlog calls that begin at data[pos], up to the first unusual frame.
 
-    `block`: the header block of such a call, if one is known; `opens` is asked about others, and if
-    it denies, the frame is left; it must not raise. `opened`: streams of which nothing but the
-    headers has come (None). `terms`: how a WriteBinlogReq of this cluster begins, the highest
-    timestamp, whether Prewrites are taken, and what a record is (tp, start_ts, commit_ts, payload).
-    `largest`: bytes of a DATA frame. `last`: the highest stream so far. `room`: how many calls may
-    still be opened. Appends to `records` and `streams`. Returns where it ended, the highest stream
-    then, and how many bytes of DATA frames it took.
+    `block`: the header block of such a call, if one is known; `opens` is asked about others, and
+    if it denies, the frame is left; it must not raise. `opened`: streams of which nothing but the
+    headers has been received (None). `terms`: how a WriteBinlogReq of this cluster begins, the
+    highest timestamp, whether Prewrites are taken, and what a record is (tp, start_ts, commit_ts,
+    payload). `largest`: bytes of a DATA frame. `last`: the highest stream so far. `room`: how many
+    calls may still be opened. Appends to `records` and `streams`. Returns where it ended, the
+    highest stream then, and how many bytes of DATA frames it took.
 
     Here it takes none: the lane goes frame by frame.
     """
@@ -71,9 +70,10 @@ def framed(
     crc32c: Callable[[bytes], int],
     /,
 ) -> tuple[bytes, list[int]]:
-    """Records of the value log, header and payload, one behind the other, and the offset of each.
+    """Return records of the value log, header and payload in sequence, and the offset of each.
 
-    It begins with payloads[first] at `offset` and ends behind the first record that passes `limit`.
+    It begins with payloads[first] at `offset` and ends behind the first record that passes
+    `limit`.
     """
     parts, offsets = framed_parts(payloads, first, offset, limit, magic, crc32c)
     return b"".join(parts), offsets
@@ -113,16 +113,16 @@ def put_entries(
     offsets: Sequence[int],
     /,
 ) -> None:
-    """Puts the index's entry of each record: `prefix` and its timestamp, and where it lies."""
+    """Put the index's entry of each record: `prefix` and its timestamp, and where it lies."""
     key, pointer = _KEY.pack, _POINTER.pack
     for tp, start, commit, offset in zip(tps, starts, commits, offsets, strict=True):
         put(prefix + key(commit if tp else start), pointer(fid, offset))
 
 
 def merged(commit: bytes, prewrite: bytes, /) -> bytes | None:
-    """The Commit with the prewrite_value of its Prewrite, if both are as TiDB writes them for rows.
+    """Merge the prewrite_value of its Prewrite into a Commit.
 
-    None if not.
+    Returns None unless both are as TiDB writes them for rows.
     """
     if (
         _COMMIT.match(commit)
@@ -139,7 +139,7 @@ def merged(commit: bytes, prewrite: bytes, /) -> bytes | None:
 
 
 def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes:
-    """Return a PullBinlogResp as Go writes it, the empty position present, behind its gRPC prefix:
+    """Return a PullBinlogResp with its gRPC prefix, as Go writes it: the empty position present.
 
     0a len {0a 00 (pos)  12 len payload  22 len {08 startTs  10 commitTs}}
     """
@@ -159,9 +159,10 @@ def pull_message(payload: bytes, start_ts: int, commit_ts: int, /) -> bytes:
 def fields(
     block: bytes, fixed: tuple[tuple[bytes, bytes], ...], entries: Sequence[tuple[bytes, bytes]], /
 ) -> tuple[tuple[tuple[bytes, bytes], ...], list[tuple[bytes, bytes]]] | None:
-    """The fields of an HPACK block and which of them go into the table of `entries`, newest first,
-    behind the `fixed` ones. None if it is wrong or unusual: not a usual client's, which refers to
-    nothing that it has just inserted.
+    """Return the fields of an HPACK block, and which of them go into the table of `entries`.
+
+    `entries` are newest first and lie behind the `fixed` ones. Returns None if the block is wrong
+    or unusual: not a usual client's, which refers to nothing that it has just inserted.
 
     Here it is always None: `HpackDecoder` does it all.
     """

@@ -197,8 +197,10 @@ def _pread(segment: Segment, offset: int, size: int) -> bytes:
 
 
 def _runs(fids: Ints, begins: Ints, ends: Ints) -> Iterator[tuple[int, int]]:
-    """Cuts places, sorted by (fid, begin), into stretches worth reading at once: one segment, gaps
-    of at most _GAP, about _RUN_BYTES long.
+    """Cut places, sorted by (fid, begin), into stretches worth reading at once.
+
+    A stretch lies in one segment, has gaps of at most _MAX_GAP_BYTES and is about _MAX_RUN_BYTES
+    long.
     """
     count = len(fids)
     if not count:

@@ -110,8 +110,7 @@ class SmallWindows:
         return payloads
 
     def _transactions(self, records: list[tuple[int, bytes]]) -> list[tuple[int, int, bytes]]:
-        """Return commit_ts, start_ts and Prewrite of the transactions that commit among the
-        records.
+        """Return commit_ts, start_ts and Prewrite of the transactions that the records commit.
 
         `records` are pairs of index timestamp and payload, ascending. Raises _NotSmall.
         """

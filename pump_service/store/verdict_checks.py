@@ -178,9 +178,7 @@ class OutcomeChecks:
         return self._refuse(record, peer, f"TiKV says {kind.value} ({found_ts})")
 
     def _open_again(self, record: Record, prewrite: bytes, peer: str, why: str) -> bool:
-        """Reopen the Prewrite: readers wait until TiKV gives the outcome, as for each open
-        Prewrite.
-        """
+        """Reopen the Prewrite: readers wait for TiKV's outcome, as for each open Prewrite."""
         log.error(
             "%s reports that transaction %d committed at %d, which contradicts an earlier outcome,"
             " and TiKV doesn't answer (%s): readers wait until it does",

@@ -12,9 +12,11 @@ _BYTES_BOUNDS = doubling_bounds(16, 25)
 
 
 class WriteMetrics:
-    """`single` is one record from its submission to its answer, `batch` a group of them, `to_disk`,
-    `fsync` and `rotate` the steps of that, `catch_up` one pass of the indexer over the value log.
-    Seconds, and bytes of payload.
+    """Measure writes in seconds and bytes of payload.
+
+    `single` is one record from its submission to its answer, `batch` a group of them; `to_disk`,
+    `fsync` and `rotate` are the steps of that; `catch_up` is one pass of the indexer over the
+    value log.
     """
 
     def __init__(self) -> None:

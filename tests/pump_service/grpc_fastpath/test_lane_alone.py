@@ -51,7 +51,7 @@ def lane(tmp_path, monkeypatch):
 def calm(monkeypatch):
     """All that comes is calm traffic."""
     monkeypatch.setattr(context, "_CALM_READ_GAP_S", 0.0)
-    monkeypatch.setattr(context, "_AT_DISK", 0.0)
+    monkeypatch.setattr(context, "_CALM_GAP_PER_WRITE_RATIO", 0.0)
 
 
 def call(client, numbers):
@@ -184,7 +184,7 @@ def noted_later(lane, monkeypatch):
 
 
 def test_a_client_that_waits_for_its_commits_is_hardly_held_up(lane, calm, monkeypatch):
-    monkeypatch.setattr(context, "_TRY_S", 600.0)
+    monkeypatch.setattr(context, "_TRIAL_INTERVAL_S", 600.0)
     later = noted_later(lane, monkeypatch)
     client = FastPathClient(*lane.client.sock.getpeername())
     for number in range(0, 400, 10):
@@ -197,7 +197,7 @@ def test_a_client_that_waits_for_its_commits_is_hardly_held_up(lane, calm, monke
 
 
 def test_of_a_client_that_goes_on_meanwhile_more_commits_are_held_back(lane, calm, monkeypatch):
-    monkeypatch.setattr(context, "_TRY_S", 600.0)
+    monkeypatch.setattr(context, "_TRIAL_INTERVAL_S", 600.0)
     later = noted_later(lane, monkeypatch)
     client = FastPathClient(*lane.client.sock.getpeername())
     call(client, [0])
