@@ -49,6 +49,9 @@ def command(ctx: click.Context, *, check_only: bool, as_json: bool, config: str 
         click.echo(f"{'FAIL' if each.hint else 'ok':<5} {each.text}")
         if each.hint:
             click.echo(f"{'hint':<5} {each.hint}")
+    if not settings.open_relay().control().land_paused:
+        # A pump that begins below what is landed holds commits that landing would take for missed.
+        click.echo("landing goes on: `sluice pause land`, and check again, before a capture begins")
     click.echo(
         f"{failures} of {len(results)} checks failed"
         if failures

@@ -135,6 +135,7 @@ def test_the_command_ends_with_1_and_names_what_is_missing(tmp_path):
         done = typed("capture", "--check", "--config", config)
         assert done.returncode == 1 and "'6.6.0' is older than 7.5" in done.stdout, done
         assert "hint  upgrade to 7.5" in done.stdout
+        assert "landing goes on: `sluice pause land`" in done.stdout
         assert f"ok    service safe point: PD keeps versions behind {position_ts}" in done.stdout
         found = json.loads(typed("capture", "--check", "--json", "--config", config).stdout)
         assert found["start_ts"] == position_ts
