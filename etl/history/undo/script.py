@@ -66,8 +66,8 @@ def _heading(transaction: PastTransaction, reverses: Sequence[InverseChanges]) -
             )
         )
         text = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-        yield f"  {printable_ascii(reverse.touched.now.full_name)}:"
-        f" {f'{text} (rows)' if text else 'nothing changed in the end'}"
+        changed = f"{text} (rows)" if text else "nothing changed in the end"
+        yield f"  {printable_ascii(reverse.touched.now.full_name)}: {changed}"
         if reverse.touched.added and reverse.rows:
             names = ", ".join(printable_ascii(column.name) for column in reverse.touched.added)
             yield f"    rows that come again have the defaults in columns added since: {names}"

@@ -319,6 +319,18 @@ def test_nothing_of_rows_or_names_gets_out_of_a_comment_or_a_literal(story: Stor
     assert len(story.rows("users")) == 5
 
 
+def test_the_script_begins_with_what_becomes_of_each_tables_rows(story: Story) -> None:
+    a, b, *_ = users(story)
+    story.changes(
+        (USERS, DELETE, encode_delete(USERS, a)),
+        (USERS, UPDATE, encode_update(USERS, b, b | {"age": 0})),
+    )
+    transaction = read_transaction(HistoryLog.open(of(story)), newest(story))
+    tables = for_upstream([invert_changes(each) for each in transaction.tables])
+    heading = [line for line in script(transaction, tables) if line.startswith(b"--")]
+    assert b"--   d.users: 1 come again, 1 become what they were (rows)" in heading
+
+
 def test_tidb_gets_all_digits_of_a_float_the_replica_those_that_it_has(story: Story) -> None:
     made = table(9, "t", "id int", "f float", primary="id")
     story.create(made, "CREATE TABLE `t` (`id` int PRIMARY KEY, `f` float)")
