@@ -1,9 +1,10 @@
-"""The one-machine stack: everything that replication needs, as child processes with their data
-under one folder.
+"""Run the one-machine stack: all that replication needs, as child processes.
 
-stack = Stack(Path(".sluice"))
-stack.up()          # starts what isn't running and waits until it serves
-stack.down()        # ends all of it, whatever state it is in
+Their data is under one folder.
+
+    stack = Stack(Path(".sluice"))
+    stack.up()          # starts what isn't running and waits until it serves
+    stack.down()        # ends all of it, whatever state it is in
 """
 
 from __future__ import annotations

@@ -4,6 +4,16 @@ A log file holds **bands**: stretches of changes in commit order that are as lar
 reader may have in memory. Within a band tables lie together, each row group with one large table or
 several small ones, so a reader of a few tables reads little. It restores commit order, band by
 band. The path of a part names its row groups:
+
+    log/2026-11-22/<lo>-<hi>-<token>.parquet#3-5,6-9
+        row groups 3 to 5 are a band, 6 to 9 the next
+    log/2026-11-22/<lo>-<hi>-<token>.parquet#3+5,7
+        the same with the row groups of some tables only
+
+A reader checks everything that it uses before decoding it. The metadata of the file's footer holds
+under `sluice` a JSON list with an entry `[rows, begin, end, crc, content_crc, [table ids]]` for
+each row group: the bytes `[begin, end)` that it fills in the file, their CRC-32C, and the CRC-32C
+of its columns' values (`content_crc32c`). The part's descriptor has the footer's CRC-32C.
 """
 
 from __future__ import annotations

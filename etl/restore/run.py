@@ -7,9 +7,9 @@ Each finds what a process before this one has done.
 2. the snapshot is loaded, as a bootstrap does it: tables, rows, indexes, the checkpoint:
    `sluice.etl.restore.load_snapshot`
 3. the archive is applied from there, as replication does it, from checkpoint to checkpoint:
-`sluice.etl.restore.replay_log` 4. what wasn't asked for goes, views and sequences come; every table
-is verified 5. the result is written down; then the scratch database goes, and with it what was
-replaced
+   `sluice.etl.restore.replay_log`
+4. what wasn't asked for goes, views and sequences come; every table is verified
+5. the result is written down; then the scratch database goes, and with it what was replaced
 """
 
 from __future__ import annotations
