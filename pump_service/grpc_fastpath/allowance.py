@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 
 _FRAMES_PER_DRAW = 64
-"""frames that a connection draws at a time from what all share"""
+"""Frames that a connection draws at a time from the shared budget."""
 _BURST_WINDOW_S = 0.2
-"""A rate may be used up at once for so long."""
+"""How many seconds of the shared rate may be used up at once."""
 READ_PAUSE_S = 0.05
-"""A connection that has nothing left isn't read for so long."""
+"""How long a connection that has used its allowance up isn't read."""
 
 
 class SharedFrameBudget:
-    """What all connections may send together beyond what each may."""
+    """Hold the frames that all connections may send together beyond their own allowances."""
 
     __slots__ = ("_counted", "_left", "_rate")
 
@@ -50,7 +50,7 @@ class FrameRateLimit:
         self.left = float(rate)
         self._counted = time.monotonic()
         self.over_since = 0.0
-        """since when more has come than is allowed; 0 while it is within it"""
+        """Since when the connection has exceeded its allowance; 0 while it is within it."""
 
     def is_used_up(self) -> bool:
         """Return whether no frame may be handled now."""

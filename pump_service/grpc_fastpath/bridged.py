@@ -45,7 +45,7 @@ class ProxiedCalls:
         self._context.calls -= 1
 
     def __bool__(self) -> bool:
-        """Return whether an answer is under way that somebody waits for."""
+        """Return whether an answer is under way that a client waits for."""
         return bool(self._tasks)
 
     def ended(self, stream: int) -> None:

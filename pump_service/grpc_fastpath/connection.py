@@ -279,7 +279,7 @@ class FastPathConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close for good, after a last GOAWAY that says how far calls were taken."""
+        """Close for good, after a last GOAWAY with the last stream taken."""
         if not self._wire.closing:
             self._out.append(f.goaway(self._last, f.NO_ERROR))
             self._wire.close()

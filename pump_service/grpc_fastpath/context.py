@@ -254,7 +254,7 @@ class FastPathServer:
 
     @property
     def full(self) -> bool:
-        """True while the store lags so far behind that connections aren't read."""
+        """Return whether connections aren't read because the store lags behind."""
         return self._full
 
     async def drain(self, timeout_s: float) -> None:

@@ -64,7 +64,7 @@ class HeaderBlocks:
 
 
 def unpad(payload: bytes, flags: int) -> bytes:
-    """Return the payload without its padding, if the frame's flags say that it has some."""
+    """Return the payload without its padding, if the frame's flags announce padding."""
     if not flags & f.PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

@@ -16,7 +16,7 @@ numbers.
 class FastPathLimits:
     """Bounds that keep a broken or hostile client from taking the process down.
 
-    Bytes unless said.
+    Bytes unless another unit is given.
     """
 
     message: int = 2**31 - 1  # one WriteBinlogReq; gRPC's own clients stop at this size

@@ -38,7 +38,7 @@ _MAX_REMEMBERED_CLIENTS = 4096
 """addresses that have written"""
 _REPORT_INTERVAL_S = 10.0
 _IPV6_PREFIX_BITS = 64
-"""bits; who has one address of such a network has all of them"""
+"""Prefix length in bits: a client with one address of such a network has them all."""
 
 
 def _nothing() -> None:

@@ -13,12 +13,12 @@ from sluice.pump_service.store import Record
 
 
 class RecordIngest(Protocol):
-    """Turns the bytes of a WriteBinlogReq into a record, and takes records in."""
+    """Turn the bytes of a WriteBinlogReq into a record, and take records in."""
 
     def admit(self, data: bytes, begin: int = 0, end: int | None = None) -> Record | None:
         """Return the record in data[begin:end]; None for a probe, which succeeds without writing.
 
-        Raises Refused.
+        Raises WriteRejected.
         """
 
     def fast_admission(self) -> tuple[bytes, int, bool, type[Record]]:
@@ -40,10 +40,10 @@ class RecordIngest(Protocol):
         here: bool = False,
         later: bool = False,
     ) -> None:
-        """As Store.submit; `origin`: the connection they came over, if that is known."""
+        """Submit as Store.submit does; `origin`: the records' connection, if that is known."""
 
     def flush(self) -> None:
-        """As Store.flush."""
+        """Flush as Store.flush does."""
 
     def observe(self, seconds: float, calls: int, *, ok: bool) -> None:
         """Count `calls` that the store answered together, `seconds` after they came."""
@@ -53,14 +53,14 @@ class RecordIngest(Protocol):
 
 
 class ClientCalls(Protocol):
-    """A client's connection, as its context and those who answer calls on it see it.
+    """Represent a client's connection to its context and to the code that answers calls on it.
 
-    In the loop's thread only.
+    Used in the loop's thread only.
     """
 
     @property
     def origin(self) -> ClientConnection | None:
-        """Whose it is; None over a Unix socket."""
+        """Return the client that the connection belongs to; None over a Unix socket."""
 
     @property
     def peer(self) -> str:
@@ -72,11 +72,11 @@ class ClientCalls(Protocol):
 
     @property
     def sender(self) -> FlowControlledSender:
-        """Where frames of an answer go."""
+        """Return the sender that takes the frames of an answer."""
 
     @property
     def busy(self) -> bool:
-        """True while calls are open or unanswered."""
+        """Return whether calls are open or unanswered."""
 
     def answer(self, streams: list[int], error: BaseException | None) -> None:
         """Take the store's verdict on calls of this connection; `flush` sends the answers."""
@@ -87,7 +87,7 @@ class ClientCalls(Protocol):
     async def sent(self, stream: int) -> None:
         """Wait until all that was queued on the stream has left for the network.
 
-        CancelledError if the stream or the connection goes away.
+        Raises CancelledError if the stream or the connection is closed first.
         """
 
     def ended(self, stream: int) -> None:
@@ -97,10 +97,10 @@ class ClientCalls(Protocol):
         """Stop or go on reading, because the store is full or has room again."""
 
     def go_away(self) -> None:
-        """Tell the client to open no more calls here."""
+        """Ask the client, by a GOAWAY, to open no more calls here."""
 
     def close_if_idle(self, now: float) -> None:
-        """Close the connection if nobody uses it."""
+        """Close the connection if it is idle."""
 
     def close(self) -> None:
         """Close for good."""

@@ -230,7 +230,7 @@ class PartialRequests:
                 self._flush()
 
     def reset(self, stream: int, code: int) -> None:
-        """Give the call up, and tell its client."""
+        """Give the call up, and reset its stream."""
         self.drop(stream)
         self._out.append(f.reset(stream, code))
 
