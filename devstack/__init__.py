@@ -1,8 +1,7 @@
-"""All that one machine needs: a stand-in TiDB cluster that replays recordings, and launchers for
-everything else.
+"""All that one machine needs: a stand-in TiDB cluster that replays recordings, and launchers.
 
-What each name needs is imported when it is first used: most commands come through this door, and
-few look at a stack.
+The launchers start everything else. What each name needs is imported when it is first used: most
+commands import this package, and few look at a stack.
 """
 
 from __future__ import annotations

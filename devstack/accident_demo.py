@@ -1,5 +1,6 @@
-"""The accident at the end of `sluice run`: somebody forgets the WHERE of a DELETE in TiDB, and
-replication does what it is there for. The past has the rows: the moment is found, and the table
+"""The accident at the end of `sluice run`: an operator forgets the WHERE of a DELETE in TiDB.
+
+Replication does what it is there for. The archive has the rows: the moment is found, and the table
 restored to right before it, beside the empty one.
 """
 
@@ -40,7 +41,7 @@ class Accident:
 
     @property
     def restored(self) -> str:
-        """Where the table is restored."""
+        """Return the name under which the table is restored."""
         schema, _, name = self.table.partition(".")
         return f"{schema}_restored.{name}"
 
@@ -58,8 +59,11 @@ def make_snapshot(site: StackPaths, viewer: Observer) -> SnapshotJobSummary:
 
 
 def delete_without_where(site: StackPaths, tables: Mapping[str, int]) -> Accident | None:
-    """DELETE without WHERE from the largest of `tables` (rows by name) that has a primary key, or
-    has none, and that the stand-in can tell the rows of; amid other traffic. None if there is none.
+    """DELETE without WHERE from the largest of `tables` that suits, amid other traffic.
+
+    `tables` are rows by name.
+    A table suits that has a primary key, or has none and the stand-in can distinguish its rows.
+    None if there is none.
     """
     control = ClusterControl(site.ports["cluster-control"])
     control.workload(_TRAFFIC)
@@ -82,14 +86,19 @@ def _with_key(site: StackPaths) -> set[str]:
 
 
 def find_accident(site: StackPaths, accident: Accident, since: int) -> SearchResults:
-    """What `sluice find --kind delete --sort size` lists of the table after `since` (TSO)."""
+    """Return what `sluice find --kind delete --sort size` lists of the table.
+
+    After `since` (TSO).
+    """
     query = SearchQuery(since, 1 << 62, (accident.table,), ("delete",), order="size", limit=3)
     return search(load_settings(site.config), query)
 
 
 def restore(site: StackPaths, viewer: Observer, table: str, commit_ts: int) -> RestoreSummary:
-    """The table as it was right before a commit, by the job that `sluice restore --until
-    before:TSO` runs. Raises as `sluice.etl.restore.run_restore`.
+    """Restore the table as it was right before a commit.
+
+    By the job that `sluice restore --until before:TSO` runs. Raises as
+    `sluice.etl.restore.run_restore`.
     """
     settings, request = load_settings(site.config), RestoreRequest(commit_ts - 1, (table,))
     job = with_retries(viewer, lambda: create_or_resume(settings, request, _REQUESTER))
@@ -111,7 +120,7 @@ def wait_empty(site: StackPaths, table: str, timeout_s: float) -> None:
 
 
 def count(site: StackPaths, table: str) -> int:
-    """How many rows a table of MariaDB has."""
+    """Count the rows of a table of MariaDB."""
     schema, _, name = table.replace("`", "``").partition(".")
     with contextlib.closing(connect(site)) as database, database.cursor() as cursor:
         cursor.execute(f"SELECT COUNT(*) FROM `{schema}`.`{name}`")

@@ -58,8 +58,10 @@ def wait_committed(site: StackPaths, count: int) -> int:
 
 
 def copy_now(site: StackPaths, viewer: Observer) -> BootstrapSummary:
-    """Bootstrap the downstream from TiDB as it is now, by the job that `sluice bootstrap --from
-    tidb://` runs. Raises as `sluice.etl.copy.run_bootstrap`.
+    """Bootstrap the downstream from TiDB as it is now.
+
+    By the job that `sluice bootstrap --from tidb://` runs. Raises as
+    `sluice.etl.copy.run_bootstrap`.
     """
     settings, wish = load_settings(site.config), BootstrapRequest("tidb://", by="sluice run")
     return with_retries(

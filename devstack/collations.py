@@ -1,7 +1,7 @@
-"""Whether a recorded cluster has new collations.
+"""Find out whether a recorded cluster has new collations.
 
-A row of its `mysql.tidb` would tell; of a recording, which holds TiDB's meta keys and binlogs only,
-the inserted rows of tables with a clustered text key do
+A row of its `mysql.tidb` would show it; of a recording, which holds TiDB's meta keys and binlogs
+only, the inserted rows of tables with a clustered text key do
 (`sluice.tidb.old_collations.shown_by_row`).
 """
 
@@ -25,38 +25,38 @@ _COMMON_HANDLE = re.compile(rb'"is_common_handle":\s*true')
 
 
 def recorded_new_collations(recording: Recording) -> bool:
-    """What the rows show, else what recording.json says, else True, as TiDB is by default.
+    """Return what the rows show, else what recording.json has, else True, as TiDB is by default.
 
     Raises RecordingError if the two contradict each other. Reads the stream up to the first row
-    that tells, and nothing of it where no table can tell.
+    that shows it, and nothing of it where no table can.
     """
     payloads = (record.payload for record in recording.records() if record.tp == PREWRITE)
     shown = shown_new_collations(recording.meta_keys(), payloads)
-    said = recording.new_collations
-    if shown is not None and said is not None and shown != said:
+    recorded = recording.new_collations
+    if shown is not None and recorded is not None and shown != recorded:
         raise RecordingError(
-            f"{recording.directory}/recording.json says new_collation_enabled {json.dumps(said)},"
-            f" the rows of clustered keys in binlogs.bin.gz show {json.dumps(shown)}; take the"
-            " key out"
+            f"{recording.directory}/recording.json has new_collation_enabled"
+            f" {json.dumps(recorded)}, the rows of clustered keys in binlogs.bin.gz show"
+            f" {json.dumps(shown)}; take the key out"
         )
-    return next((answer for answer in (shown, said) if answer is not None), True)
+    return next((answer for answer in (shown, recorded) if answer is not None), True)
 
 
 def shown_new_collations(
     meta: Iterable[tuple[bytes, bytes]], payloads: Iterable[bytes]
 ) -> bool | None:
-    """What the first inserted row that tells shows; None without one.
+    """Return what the first inserted row that shows it shows; None without one.
 
     `meta`: keys and values as in TiKV, `payloads`: Binlog messages.
     """
-    telling = {table.id: table for table in _clustered(meta) if restored_columns(table)}
-    if not telling:
+    clustered = {table.id: table for table in _clustered(meta) if restored_columns(table)}
+    if not clustered:
         return None
     rows = (
-        (telling[m.table_id], row)
+        (clustered[m.table_id], row)
         for payload in payloads
         for m in _mutations(payload)
-        if m.table_id in telling
+        if m.table_id in clustered
         for row in m.inserted_rows
     )
     return next(
@@ -67,7 +67,7 @@ def shown_new_collations(
 def _shown(table: Table, row: bytes) -> bool | None:
     try:
         return shown_by_row(table, row)
-    except CodecError:  # broken on purpose, maybe: whoever lands it will say so
+    except CodecError:  # broken on purpose, maybe: landing will report it
         return None
 
 

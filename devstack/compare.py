@@ -2,7 +2,7 @@
 
 A snapshot is a folder `snapshots/<label>` with one `schema.table.jsonl[.gz]` a table (name
 percent-encoded): the first line is {"columns": [...]}, then one row a line, values as text as TiDB
-prints them in UTC or {"hex": ...}. Which tables there are says `snapshots.json` two folders up.
+prints them in UTC or {"hex": ...}. `snapshots.json` two folders up lists the tables.
 
 Values compare by meaning: DECIMAL as numbers, FLOAT as float32, DOUBLE as float64, JSON as
 documents, BIT without leading zero bytes, everything else byte for byte, and so what isn't of its
@@ -36,7 +36,9 @@ _MAX_SHOWN_CHARS = 80
 
 @dataclass(slots=True)
 class ComparisonReport:
-    """`tables` and `rows` (of the snapshot) compared, and one line a difference, none when all is
+    """The result of a comparison.
+
+    `tables` and `rows` (of the snapshot) compared, and one line a difference, none when all is
     equal.
     """
 
@@ -54,7 +56,7 @@ class _Downstream:
 
 
 def compare(snapshot_dir: Path | str, connection: Connection[Any]) -> ComparisonReport:
-    """Compares every table of the snapshot with the server behind `connection` (PyMySQL).
+    """Compare every table of the snapshot with the server behind `connection` (PyMySQL).
 
     The session's time zone and character set are changed for the comparison and put back. Raises
     RecordingError if a file of the snapshot is missing or unreadable; errors of the server pass
@@ -135,7 +137,7 @@ def _examples(rows: Counter[tuple[Any, ...]]) -> str:
 
 
 def _listed_tables(directory: Path) -> tuple[list[str], frozenset[str]]:
-    """The snapshot's tables, and those whose rows it keeps to itself."""
+    """Return the snapshot's tables, and those whose rows it keeps to itself."""
     path = directory.resolve().parent.parent / "snapshots.json"
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
@@ -148,7 +150,7 @@ def _listed_tables(directory: Path) -> tuple[list[str], frozenset[str]]:
 
 
 def snapshot_rows(directory: Path, full: str) -> Iterator[Any]:
-    """A table of the snapshot in `directory`: first {"columns": [...]}, then its rows.
+    """Yield a table of the snapshot in `directory`: first {"columns": [...]}, then its rows.
 
     `full`: `schema.table`. Raises RecordingError.
     """
@@ -184,8 +186,9 @@ def _snapshot_rows(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _plain_session(connection: Connection[Any]) -> Iterator[None]:
-    """Values as the bytes the server prints, in UTC and UTF-8, whatever the connection converts
-    otherwise.
+    """Have values as the bytes the server prints, in UTC and UTF-8.
+
+    Whatever the connection converts otherwise.
     """
     internals: Any = connection
     decoders, use_unicode = internals.decoders, internals.use_unicode
@@ -251,7 +254,10 @@ def _raw(value: Any) -> bytes:
 
 
 def _meaning(kind: str) -> Callable[[bytes], Any]:
-    """What a value of that kind means; what isn't of its kind stays bytes, and differs."""
+    """Return the conversion of a value of that kind.
+
+    What isn't of its kind stays bytes, and differs.
+    """
     meaning = _MEANING.get(kind)
 
     def of(raw: bytes) -> Any:

@@ -1,5 +1,6 @@
-"""Talking to what runs: the stand-in cluster's control address, Airflow's REST API, etcd's
-registry.
+"""Clients of what runs: the cluster's control address, Airflow's REST API, etcd's registry.
+
+The cluster is the stand-in.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Unreachable(StackError):
 
 
 class _ServerError(StackError):
-    """A part says that it has failed at what it was asked."""
+    """A part answers that it has failed at what it was asked."""
 
 
 def _request(
@@ -49,11 +50,11 @@ def _request(
         with opener.open(request, timeout=timeout_s) as response:
             text = response.read()
     except urllib.error.HTTPError as error:
-        said = error.read(2_000).decode("utf-8", "replace").strip()
+        answer = error.read(2_000).decode("utf-8", "replace").strip()
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            said = json.loads(said)["error"]
+            answer = json.loads(answer)["error"]
         kind = _ServerError if error.code >= 500 else StackError
-        raise kind(f"{method} {url}: HTTP {error.code}: {said}") from None
+        raise kind(f"{method} {url}: HTTP {error.code}: {answer}") from None
     except OSError as error:
         raise Unreachable(f"{method} {url}: {getattr(error, 'reason', error)}") from None
     try:
@@ -66,7 +67,7 @@ def _request(
 class ClusterControl:
     """The control address of the stand-in cluster.
 
-    Every call raises StackError, or Unreachable if nobody answers.
+    Every call raises StackError, or Unreachable if the address doesn't answer.
     """
 
     port: int
@@ -76,8 +77,10 @@ class ClusterControl:
         return f"http://{LOOPBACK}:{self.port}"
 
     def status(self) -> dict[str, Any]:
-        """``{"cluster_id", "recording", "state": idle|replaying|done|failed, "error", "counts":
-        {…}, …}``.
+        """Return the stand-in cluster's status.
+
+        ``{"cluster_id", "recording", "state": idle|replaying|done|failed, "error", "counts": {…},
+        …}``
         """
         answer: dict[str, Any] = _request("GET", f"{self._url}/status")
         return answer
@@ -95,8 +98,9 @@ class ClusterControl:
         )
 
     def commits(self, after_ts: int, limit: int) -> list[tuple[int, float]]:
-        """At most `limit` commits with a commit_ts > `after_ts`: (commit_ts, Unix time in ms),
-        ascending.
+        """Return at most `limit` commits with a commit_ts > `after_ts`, ascending.
+
+        Each is (commit_ts, Unix time in ms).
         """
         answer = _request(
             "GET", f"{self._url}/commits?after={after_ts}&limit={limit}", timeout_s=30
@@ -104,8 +108,9 @@ class ClusterControl:
         return [(entry[0], entry[1]) for entry in answer]
 
     def numbered_commits(self, after_ts: int = 0) -> list[tuple[int, float, int | None]]:
-        """Every commit so far with a commit_ts > `after_ts`: (commit_ts, Unix time in ms, the
-        workload's transaction number or None), ascending.
+        """Return every commit so far with a commit_ts > `after_ts`, ascending.
+
+        Each is (commit_ts, Unix time in ms, the workload's transaction number or None).
         """
         found: list[tuple[int, float, int | None]] = []
         while part := _request(
@@ -162,7 +167,7 @@ class ClusterControl:
 class AirflowClient:
     """Airflow's REST API as the user `admin`.
 
-    Every call raises StackError, or Unreachable if nobody answers.
+    Every call raises StackError, or Unreachable if the server doesn't answer.
     """
 
     def __init__(self, home: Path, port: int) -> None:
@@ -186,7 +191,7 @@ class AirflowClient:
         return _request(method, f"{self._url}/api/v2{path}", body, self._token)
 
     def health(self) -> dict[str, Any]:
-        """What ``/api/v2/monitor/health`` says."""
+        """Return the answer of ``/api/v2/monitor/health``."""
         answer: dict[str, Any] = get_json(f"{self._url}/api/v2/monitor/health")
         return answer
 
@@ -195,11 +200,11 @@ class AirflowClient:
         self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
     def is_paused(self, dag: str) -> bool:
-        """Whether a DAG is paused."""
+        """Return whether a DAG is paused."""
         return bool(self._call("GET", f"/dags/{dag}")["is_paused"])
 
     def is_known(self) -> bool:
-        """Whether the DAG has been read by the dag-processor."""
+        """Return whether the DAG has been read by the dag-processor."""
         try:
             self._call("GET", f"/dags/{DAG}")
         except Unreachable:
@@ -226,7 +231,7 @@ class AirflowClient:
         return [run["dag_run_id"] for run in found]
 
     def end_run(self, run_id: str) -> None:
-        """End a run, and with it its tasks, as done: it was told to, nothing went wrong."""
+        """End a run, and with it its tasks, as done: the end was requested, nothing went wrong."""
         self._call(
             "PATCH",
             f"/dags/{DAG}/dagRuns/{urllib.parse.quote(run_id, safe='')}",
@@ -234,7 +239,7 @@ class AirflowClient:
         )
 
     def run_count(self) -> int:
-        """How many runs of the DAG there have been."""
+        """Return how many runs of the DAG there have been."""
         return int(self._call("GET", f"/dags/{DAG}/dagRuns?limit=1")["total_entries"])
 
     def tasks(self) -> dict[str, str]:

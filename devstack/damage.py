@@ -1,8 +1,9 @@
-"""Damage to a replica, as somebody with a client does it: rows go, change, and are added that TiDB
-never had.
+"""Damage a replica as a person with a client does: rows go, change, and are added.
 
-Only rows are touched that the traffic to come leaves alone, or applying would notice before anybody
-repairs them: those that are downstream already as the last snapshot has them.
+TiDB never had those that are added.
+
+Only rows are touched that the traffic to come leaves alone, or applying would notice before they
+are repaired: those that are downstream already as the last snapshot has them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sluice.devstack.compare import snapshot_rows
 
 _REMOVED_ROWS, _CHANGED_ROWS, _ADDED_ROWS = 100, 50, 10
 _FAR = 1_000_000_000
-"""So far from other rows' keys are those of rows that are added."""
+"""Distance of the keys of added rows from other rows' keys."""
 _COLUMNS = """SELECT COLUMN_NAME, COLUMN_KEY, DATA_TYPE IN ('int', 'bigint')
  FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
  ORDER BY ORDINAL_POSITION"""
@@ -28,7 +29,7 @@ _COLUMNS = """SELECT COLUMN_NAME, COLUMN_KEY, DATA_TYPE IN ('int', 'bigint')
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What was done to a table, in rows."""
+    """Damage to a table, in rows."""
 
     table: str
     removed: int
@@ -38,7 +39,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class CorruptedValue:
-    """One value of a row that isn't what it should be. `key`: the row's, as SQL says it."""
+    """One value of a row that isn't what it should be. `key`: the row's, as an SQL literal."""
 
     table: str
     key: str
@@ -76,8 +77,9 @@ def damage(database: Connection[Any], snapshot: Path, tables: Mapping[str, int])
 def corrupt_one_value(
     database: Connection[Any], tables: Mapping[str, int]
 ) -> CorruptedValue | None:
-    """Change one value of one row in `database`, in the largest of `tables` (rows by name) that
-    suits; None if none does.
+    """Change one value of one row in `database`, in the largest of `tables` that suits.
+
+    `tables` are rows by name. None if no table suits.
     """
     for name in sorted(tables, key=lambda name: -tables[name]):
         table = _describe_table(database, name)
@@ -96,8 +98,9 @@ def corrupt_one_value(
 def _increment_values(
     database: Connection[Any], table: _Table, keys: list[str]
 ) -> tuple[int, str | None]:
-    """Add 1 to a value of each of these rows: how many took it, and in which column, the first that
-    does.
+    """Add 1 to a value of each of these rows.
+
+    Returns how many took it, and in which column, the first that does.
     """
     with database.cursor() as cursor:
         for column in table.columns:
@@ -124,7 +127,7 @@ def _describe_table(database: Connection[Any], full_name: str) -> _Table | None:
 
 
 def _final_keys(database: Connection[Any], table: _Table, snapshot: Path) -> Iterator[int]:
-    """The keys of rows that are as they will be at the end."""
+    """Yield the keys of rows that are as they will be at the end."""
     names = ", ".join(f"CAST(`{column}` AS CHAR)" for column in table.columns)
     with database.cursor() as cursor:
         cursor.execute(f"SELECT {names} FROM {table.quoted}")

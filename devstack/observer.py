@@ -1,4 +1,4 @@
-"""Who looks on while a recording is replayed."""
+"""The observer of a replayed recording."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """A quality report: `text` has its figures and place, `failures` each expectation that fails
-    the run.
+    """A quality report.
+
+    `text` has its figures and place, `failures` each expectation that fails the run.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Observer:
     show: Callable[[SnapshotLabel, int, ReplicationProgress], None]
     show_copy: Callable[[CopyProgress, str], None]
     quality: Callable[[Path], QualityReport] | None = None
-    """Propose expectations of what is downstream and look whether they are met, by the pipeline's
-    settings file.
+    """Proposes expectations of what is downstream and checks whether they are met.
+
+    Takes the pipeline's settings file.
     """

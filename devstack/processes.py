@@ -1,10 +1,12 @@
-"""Child processes that outlive their starter: start them, tell whether they live, end them with all
-they started.
+"""Child processes that outlive their starter: start, recognize and end them.
+
+They are ended with all that they started.
 
 A process is known by its pid and its start time (clock ticks since boot, field 22 of
-``/proc/PID/stat``), so a pid that was given to somebody else meanwhile is never mistaken for ours.
-Every child carries ``SLUICE_STATE`` and ``SLUICE_PART`` in its environment and passes them on: what
-is left of a part, or of a whole stack, can be found by them even when its parent is long gone.
+``/proc/PID/stat``), so a pid that was given to another process meanwhile is never mistaken for
+ours. Every child carries ``SLUICE_STATE`` and ``SLUICE_PART`` in its environment and passes them
+on: what is left of a part, or of a whole stack, can be found by them even when its parent is long
+gone.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class ProcessId:
 
 
 def start_ticks(pid: int) -> int | None:
-    """The start time of `pid` in clock ticks since boot.
+    """Return the start time of `pid` in clock ticks since boot.
 
     None if there is no such process or it is a zombie.
     """
@@ -44,7 +46,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _has_no_environment(pid: int) -> bool:
-    """Whether there is none to wait for.
+    """Return whether there is no environment to wait for.
 
     In the middle of exec there is: the new one can't be read until the program is loaded, which
     takes milliseconds on a busy machine.
@@ -57,7 +59,7 @@ def _has_no_environment(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/PID/stat`` from the third on (proc_pid_stat(5)).
+    """Return the fields of ``/proc/PID/stat`` from the third on (proc_pid_stat(5)).
 
     None if there is no such process.
     """
@@ -69,7 +71,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether it is that very process and it runs.
+    """Return whether it is that very process and it runs.
 
     A zombie counts as dead: not every PID 1 reaps.
     """
@@ -98,8 +100,9 @@ def spawn(
 
 
 def tagged(state_dir: Path, part: str | None = None) -> list[int]:
-    """Pids of all processes that carry the marks of this state folder (and of `part`), this one and
-    its parents left out.
+    """Return the pids of all processes that carry the marks of this state folder (and of `part`).
+
+    This process and its parents are left out.
     """
     wanted = {f"{STATE_MARK}={state_dir}".encode()}
     if part is not None:
@@ -117,9 +120,9 @@ def tagged(state_dir: Path, part: str | None = None) -> list[int]:
 
 
 def environment_of(pid: int, deadline: float) -> bytes:
-    """The environment of `pid`, waited for until `deadline` (monotonic) while it starts.
+    """Return the environment of `pid`, waited for until `deadline` (monotonic) while it starts.
 
-    B"" if it can't be read.
+    b"" if it can't be read.
     """
     path = Path(f"/proc/{pid}/environ")
     try:
@@ -146,8 +149,9 @@ def is_worker_process(pid: int) -> bool:
 
 
 def descendants(roots: Iterable[ProcessId]) -> list[psutil.Process]:
-    """The living processes among `roots` and everything they started, as far as the parent links
-    still tell.
+    """Return the living processes among `roots` and everything they started.
+
+    As far as the parent links still show it.
     """
     found: dict[int, psutil.Process] = {}
     for root in roots:

@@ -1,5 +1,6 @@
-"""How far replication is, seen from outside: what the relay log holds, what the downstream's
-checkpoint says, how late it is.
+"""How far replication is, seen from outside.
+
+That is the content of the relay log, the downstream's checkpoint, and the lag.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class LandedTotals:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationProgress:
-    """Where replication stands. None: not known, because the part that knows doesn't answer."""
+    """The state of replication. None: not known, because the part that knows doesn't answer."""
 
     received: int | None
     """Committed transactions that the pumps have acknowledged."""
@@ -94,7 +95,7 @@ class CheckpointReader:
         self._connection: pymysql.connections.Connection[Any] | None = None
 
     def read(self) -> int | None:
-        """The checkpoint's commit timestamp.
+        """Return the checkpoint's commit timestamp.
 
         0 if there is none yet, None if MariaDB doesn't answer.
         """
@@ -134,7 +135,7 @@ class ProgressView:
         self._control = ClusterControl(site.ports["cluster-control"])
 
     def progress(self) -> ReplicationProgress:
-        """The present state. Raises relay.RelayError if the relay log is damaged."""
+        """Return the present state. Raises relay.RelayError if the relay log is damaged."""
         checkpoint = self.checkpoint.read()
         sums = self._relay.read()
         applied_windows = bisect_right(sums, checkpoint or 0, key=lambda entry: entry.hi)
@@ -195,8 +196,9 @@ class CheckpointTrace(threading.Thread):
         return list(self._moves)
 
     def lags_ms(self, commits: list[tuple[int, float]]) -> list[tuple[tuple[int, float], int]]:
-        """Every commit (commit_ts, Unix ms) with how long it took until a checkpoint at or above it
-        was seen, in ms.
+        """Return every commit (commit_ts, Unix ms) with its lag in ms.
+
+        The lag is how long it took until a checkpoint at or above it was seen.
         """
         moves = self.moves()
         lags = []

@@ -86,8 +86,8 @@ class TxnWrite(NamedTuple):
 class Transaction:
     """A recorded transaction.
 
-    `commit_ts` is 0 when it was rolled back or nobody knows; `second` says whether its Commit or
-    Rollback is in the stream. `write` is what TiKV knows of it, None if nothing.
+    `commit_ts` is 0 when it was rolled back or its end isn't known; `second` is whether its Commit
+    or Rollback is in the stream. `write` is what TiKV knows of it, None if nothing.
     """
 
     start_ts: int
@@ -133,7 +133,7 @@ class Recording:
         self._transactions: dict[int, Transaction] | None = None
 
     def label(self, name: str) -> SnapshotLabel:
-        """The label called `name`; RecordingError lists those there are."""
+        """Return the label called `name`; RecordingError lists those there are."""
         for label in self.labels:
             if label.name == name:
                 return label
@@ -143,7 +143,7 @@ class Recording:
         )
 
     def resolve(self, until: str | int | None) -> int | None:
-        """A label's name or a timestamp (a number, also as text) as a timestamp.
+        """Return a label's name or a timestamp (a number, also as text) as a timestamp.
 
         None stays None (everything).
         """
@@ -152,7 +152,7 @@ class Recording:
         return int(until) if until.isascii() and until.isdigit() else self.label(until).ts
 
     def records(self, until_ts: int | None = None) -> Iterator[Record]:
-        """The records in arrival order.
+        """Yield the records in arrival order.
 
         With `until_ts`, transactions that committed after it are left out completely, their
         Prewrite too, as are rolled back and undecided ones that began after it; what is left makes
@@ -272,8 +272,9 @@ class Recording:
             ) from error
 
     def _txn_status(self) -> dict[int, TxnWrite]:
-        """By start_ts, for transactions whose second record is missing and of which TiKV has a
-        record.
+        """Return by start_ts the transactions of which TiKV has a record.
+
+        They are those whose second record is missing.
         """
         path = self.directory / "tikv-txn-status.jsonl"
         found: dict[int, TxnWrite] = {}
@@ -334,8 +335,9 @@ class Recording:
 
 
 def _read_length(stream: gzip.GzipFile) -> tuple[int | None, int]:
-    """A LEB128 number and how many bytes it took: (0, 0) at the end of the stream, None if it is no
-    number.
+    """Read a LEB128 number, and return it with how many bytes it took.
+
+    (0, 0) at the end of the stream, None if it is no number.
     """
     value = 0
     for used in range(10):

@@ -1,5 +1,6 @@
-"""Replaying a recording through a running stack: a fresh upstream and downstream, then wait until
-all of it is applied.
+"""Replay a recording through a running stack.
+
+It begins with a fresh upstream and downstream, and ends when all of it is applied.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class StallTimeouts:
     """How long a replay may stand still."""
 
     warn_s: float = 60
-    """After so long without anything landed or applied it is said, with the reason if one can be
-    found.
+    """Time without anything landed or applied after which that is reported.
+
+    With the reason if one can be found.
     """
     give_up_s: float = 900
     """After so long the replay is given up with an error."""
@@ -48,8 +50,10 @@ class ReplayGoal:
 
 @dataclass(frozen=True, slots=True)
 class ReplayObserver:
-    """What to do while waiting: `on_progress` is called every `interval_s`, `report` with each line
-    of text that there is to say, and `tend` about once a second.
+    """Callbacks while waiting.
+
+    `on_progress` is called every `interval_s`, `report` with each line of text for people, and
+    `tend` about once a second.
     """
 
     on_progress: Callable[[ReplicationProgress], None]
@@ -59,9 +63,11 @@ class ReplayObserver:
 
 
 def clear(stack: Stack, recording: Path, report: Report, *, paused: bool = False) -> None:
-    """Take a running stack back to the beginning: empty pumps, registry, relay log and downstream,
-    and a stand-in cluster that plays `recording`. The pipeline is halted meanwhile; with `paused`
-    landing and applying wait for `sluice resume` then. Raises StackError.
+    """Take a running stack back to the beginning.
+
+    That is empty pumps, registry, relay log and downstream, and a stand-in cluster that plays
+    `recording`. The pipeline is halted meanwhile; with `paused` landing and applying wait for
+    `sluice resume` then. Raises StackError.
     """
     running = stack.running()
     if not running:
@@ -122,15 +128,18 @@ def _halt_pipeline(stack: Stack, airflow: AirflowClient) -> None:
 
 
 def send(stack: Stack, until: str | int | None, speed: str, strategy: str) -> None:
-    """Let the stand-in cluster send its recording through `until` (label, TSO, or None for all of
-    it). Raises StackError.
+    """Let the stand-in cluster send its recording through `until`.
+
+    `until`: a label, a TSO, or None for all of it. Raises StackError.
     """
     ClusterControl(stack.site().ports["cluster-control"]).replay(until, speed, strategy)
 
 
 def target(recording: Recording, until: str | int | None) -> tuple[str | int | None, int]:
-    """What to send and the TSO through which it must be applied: the label or TSO `until`, else the
-    last label, else all there is. Raises RecordingError if there is no such label.
+    """Return the label or TSO to send, and the TSO through which it must be applied.
+
+    It is the label or TSO `until`, else the last label, else all there is. Raises RecordingError
+    if there is no such label.
     """
     if until is None and recording.labels:
         until = max(recording.labels, key=lambda label: label.ts).name
@@ -190,7 +199,7 @@ def wait_applied(
 def wait_sent(
     stack: Stack, view: ProgressView, on_progress: Callable[[ReplicationProgress], None]
 ) -> None:
-    """Wait until the stand-in cluster has sent all it was told to.
+    """Wait until the stand-in cluster has sent all that was requested.
 
     Raises StackError if it failed.
     """
@@ -206,9 +215,9 @@ def wait_sent(
 
 
 def is_sent(control: ClusterControl) -> bool:
-    """Whether the stand-in cluster has sent all it was told to; False while it doesn't answer.
+    """Return whether the stand-in cluster has sent all that was requested.
 
-    Raises StackError if it failed.
+    False while it doesn't answer. Raises StackError if it failed.
     """
     try:
         status = control.status()
@@ -241,7 +250,7 @@ def hint(stack: Stack) -> str:
 
 
 def _last_error(log: Path) -> str | None:
-    """The last error in a task's log, which has one JSON object a line, in one line."""
+    """Return the last error in a task's log, which has one JSON object a line, in one line."""
     found = None
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         if '"level":"error"' not in line:

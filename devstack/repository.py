@@ -1,4 +1,4 @@
-"""Where the files are that Sluice needs beside its code.
+"""The paths of files that Sluice needs beside its code.
 
 A clone has all of them; a package installed from a wheel has the DAG files, the versions it was
 tested with, and of the recordings the one that is played by default.
@@ -16,16 +16,18 @@ IMPORT_PATH = Path(sluice.__file__).parents[1]
 """The entry of sys.path that the package `sluice` is imported from."""
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-"""The folder that holds the packages: the repository in a clone, site-packages/sluice if it was
-installed from a wheel.
+"""The folder that holds the packages.
+
+The repository in a clone, site-packages/sluice if it was installed from a wheel.
 """
 
 DAGS = REPOSITORY / "dags"
 """The folder with the DAG files."""
 
 CONSTRAINTS = REPOSITORY / "devstack" / "constraints.txt"
-"""The versions of other packages that this release was tested with. Only a wheel has it; a clone
-has uv.lock.
+"""The versions of other packages that this release was tested with.
+
+Only a wheel has it; a clone has uv.lock.
 """
 
 _AIRFLOW_CFG = "airflow.cfg"
@@ -33,8 +35,10 @@ _IN_THE_WHEEL = REPOSITORY / "devstack" / "recordings"
 
 
 def default_home() -> Path:
-    """The state folder of the one-machine stack: ``$SLUICE_HOME``, else ``.sluice`` in the
-    repository; for an installed package ``sluice`` in ``$XDG_STATE_HOME`` or ``~/.local/state``.
+    """Return the state folder of the one-machine stack.
+
+    It is ``$SLUICE_HOME``, else ``.sluice`` in the repository; for an installed package ``sluice``
+    in ``$XDG_STATE_HOME`` or ``~/.local/state``.
     """
     named = os.environ.get("SLUICE_HOME")
     if named:
@@ -45,15 +49,16 @@ def default_home() -> Path:
 
 
 def airflow_cfg() -> Path:
-    """Return Airflow's settings: at the top of a clone, in the folder `devstack` of an installed
-    package.
+    """Return Airflow's settings.
+
+    They are at the top of a clone, in the folder `devstack` of an installed package.
     """
     top = REPOSITORY / _AIRFLOW_CFG
     return top if top.exists() else REPOSITORY / "devstack" / _AIRFLOW_CFG
 
 
 def recording_folder(where: str) -> Path:
-    """The recording at `where`, a path in the repository.
+    """Return the recording at `where`, a path in the repository.
 
     Raises StackError if this is no clone, and the package doesn't have it either.
     """

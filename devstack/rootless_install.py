@@ -1,6 +1,7 @@
-"""Debian's packages for somebody who isn't root: loaded with apt into a folder of one's own,
-unpacked there, and started by small scripts that tell the programs where their files are. Nothing
-outside of the folder changes.
+"""Install Debian's packages for a user without root.
+
+They are loaded with apt into a folder of one's own, unpacked there, and started by small scripts
+that give the programs the places of their files. Nothing outside of the folder changes.
 
 Layout of the folder::
 
@@ -28,7 +29,7 @@ _ARGUMENTS = {
     "mariadbd": f'--basedir="$ROOT/usr" {_SHARED}',
     "mariadb-install-db": '--basedir="$ROOT/usr"',
 }
-"""What a program must be told that is not where it was built for."""
+"""Options by which a program finds what is not where it was built for."""
 _SCRIPT = """\
 #!/bin/sh
 # Made by `sluice programs --get`: {package} of Debian, unpacked in {root}
@@ -64,7 +65,7 @@ def get(programs: Sequence[Program], folder: Path, report: Callable[[str], None]
 
 
 def _load(packages: Sequence[str], apt: Path, report: Callable[[str], None]) -> list[Path]:
-    """The .deb files of `packages` and of what they need that this machine lacks."""
+    """Return the .deb files of `packages` and of what they need that this machine lacks."""
     for each in ("state/lists/partial", "cache/archives/partial"):
         (apt / each).mkdir(parents=True, exist_ok=True)
     command = [

@@ -1,5 +1,7 @@
-"""The whole on one machine: start everything, replay a recording, copy what is there in the middle
-of it, replicate the rest, compare at every snapshot, stop everything.
+"""Run the whole on one machine: replay a recording, copy in the middle of it, compare.
+
+Starts everything, replays a recording, copies what is there in the middle of it, replicates the
+rest, compares at every snapshot, and stops everything.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ _ACCIDENT_TIMEOUT_S = 120.0
 def fresh_stack(
     stack: Stack, recording: Path | None, report: Report, orders: Control | None = None
 ) -> Iterator[None]:
-    """The stack, started on empty data, while the block runs.
+    """Have the stack, started on empty data, while the block runs.
 
     Everything is stopped afterwards, whatever happens. Without a `recording` it is for live
     traffic. `orders`: what operators have asked of the tasks when they begin.
 
-    Raises StackError if a stack that somebody started to stay, or another run, is up in the same
+    Raises StackError if a stack that was started to stay, or another run, is up in the same
     folder.
     """
     state = stack.state()
@@ -73,8 +75,9 @@ def fresh_stack(
 def run(
     stack: Stack, directory: Path, viewer: Observer, *, speed: str = "1", bootstrap: bool = True
 ) -> RunSummary:
-    """Replay the recording in `directory` through its last snapshot and compare the downstream at
-    each of them.
+    """Replay the recording in `directory` through its last snapshot.
+
+    The downstream is compared at each of its snapshots.
 
     With `bootstrap` the empty downstream becomes a replica by a copy when a quarter of the
     transactions are committed; what comes later is replicated, and compared at the snapshots after
@@ -195,7 +198,7 @@ class _Run:
     def _release(self, labels: Sequence[SnapshotLabel], reached: int) -> None:
         """Let landing go on, and applying through the first of these.
 
-        On the way from `reached` (TSO) to the last one `_damage` says how far.
+        On the way from `reached` (TSO) to the last one `_damage` decides how far.
         """
         stays = reached if labels and self.summary.copied else None
         self._hold_applying_at(labels[0].ts if len(labels) > 1 else stays)
@@ -244,22 +247,22 @@ class _Run:
             return
         found = verification.verify(self._site, self._viewer, wrong.table)
         examples = [one for table in found.unequal for one in table.examples]
-        told = [f"{name}={value}" for one in examples for name, value in one.key.items()]
+        named = [f"{name}={value}" for one in examples for name, value in one.key.items()]
         self._viewer.report(
-            f"somebody changes {wrong.column} of the row {wrong.key} of {wrong.table} in MariaDB."
-            f" `sluice verify {wrong.table}` names {', '.join(told) or 'nothing'}:"
+            f"a user changes {wrong.column} of the row {wrong.key} of {wrong.table} in MariaDB."
+            f" `sluice verify {wrong.table}` names {', '.join(named) or 'nothing'}:"
             f" {examples[0].binlog if examples else ''}"
         )
         if not found.equal:
             verification.repair(self._site, self._viewer, found)
         again = verification.verify(self._site, self._viewer, wrong.table)
         self.summary.spoiled = (
-            f"{found.differences} row of {wrong.table} ({', '.join(told)}), found in"
+            f"{found.differences} row of {wrong.table} ({', '.join(named)}), found in"
             f" {found.seconds:.1f} s, repaired, and {again.rows:,} rows equal again"
         )
-        if told != [wrong.key] or not again.equal:
+        if named != [wrong.key] or not again.equal:
             self.summary.differences.append(
-                f"{wrong.key} of {wrong.table} was changed; found: {told}, equal after the repair:"
+                f"{wrong.key} of {wrong.table} was changed; found: {named}, equal after the repair:"
                 f" {again.equal}"
             )
 
@@ -277,15 +280,16 @@ class _Run:
         )
 
     def _delete_by_accident(self, label: SnapshotLabel) -> None:
-        """A table is emptied by mistake, the moment is found, and the table restored to right
-        before it.
+        """Empty a table by mistake, find the moment, and restore the table.
+
+        It is restored to right before the moment.
         """
         happened = accident.delete_without_where(self._site, label.tables)
         if happened is None:
             self._viewer.report("no table has rows that an accident could take")
             return
         self._viewer.report(
-            f"somebody forgets the WHERE in TiDB: DELETE FROM {happened.table} takes"
+            f"an operator forgets the WHERE in TiDB: DELETE FROM {happened.table} takes"
             f" {happened.rows:,} rows, and replication does the same to MariaDB"
         )
         accident.wait_empty(self._site, happened.table, _ACCIDENT_TIMEOUT_S)
@@ -323,7 +327,7 @@ class _Run:
     def _damage_and_repair(
         self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]
     ) -> None:
-        """Somebody writes to the replica, and a backfill makes it whole while replication goes on.
+        """Write to the replica, and have a backfill make it whole while replication goes on.
 
         `way`: from where (TSO) applying is held, to the last snapshot.
         """
@@ -336,7 +340,7 @@ class _Run:
             return
         goes_on = "traffic" if not replay.is_sent(self._control) else "replication"
         self._viewer.report(
-            f"somebody removes {done.removed} rows of {done.table} from MariaDB, changes"
+            f"an operator removes {done.removed} rows of {done.table} from MariaDB, changes"
             f" {done.changed} and adds {done.added}. While {goes_on} goes on, what `sluice backfill"
             f" --table {done.table}` does copies it again"
         )
@@ -352,9 +356,10 @@ class _Run:
     def _damage(
         self, view: ProgressView, way: tuple[int, SnapshotLabel], holds: list[Span]
     ) -> Damage | None:
-        """Damage a table as soon as one has enough rows that stay as they are, at the latest when
-        all is applied. What is there to be damaged depends on where applying is, so it is held for
-        each look.
+        """Damage a table as soon as one has enough rows that stay as they are.
+
+        At the latest when all is applied. What is there to be damaged depends on where applying
+        is, so it is held for each look.
         """
         begin, last = way
         snapshot = self._recording.directory / "snapshots" / last.name
@@ -401,13 +406,14 @@ def _relay(stack: Stack) -> RelayLog:
 
 
 def _hold_at(labels: Sequence[SnapshotLabel]) -> int | None:
-    """Where applying waits (TSO); the last snapshot needs no hold, since no more is sent."""
+    """Return where applying waits (TSO); the last snapshot needs no hold, since no more is sent."""
     return labels[0].ts if len(labels) > 1 else None
 
 
 def damage_points(commits: Sequence[int], begin: int, end: int) -> list[int]:
-    """Where to look for rows to damage between a checkpoint and the last snapshot (TSO): after each
-    eighth of the `commits` (ascending) between them, and at the end.
+    """Return where to look for rows to damage between a checkpoint and the last snapshot (TSO).
+
+    That is after each eighth of the `commits` (ascending) between them, and at the end.
     """
     between = commits[bisect_right(commits, begin) : bisect_right(commits, end)]
     return sorted(
@@ -418,7 +424,7 @@ def damage_points(commits: Sequence[int], begin: int, end: int) -> list[int]:
 def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
     """Wait until both tasks of the DAG run.
 
-    Raises StackError, with what Airflow says, if they don't in time.
+    Raises StackError, with what Airflow reports, if they don't in time.
     """
     deadline = time.monotonic() + _PIPELINE_START_TIMEOUT_S
     states: dict[str, str] = {}
@@ -437,7 +443,7 @@ def wait_pipeline(stack: Stack, airflow: AirflowClient) -> None:
 
 
 def _wait_landing(relay: RelayLog) -> None:
-    """Wait until landing has begun: its first window is empty and says where.
+    """Wait until landing has begun: its first window is empty and shows where.
 
     Goes on without after a while.
     """

@@ -1,4 +1,4 @@
-"""What a run did, in figures."""
+"""The figures of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sluice.tidb import tso
 
 _CAUGHT_UP_MS = 1_000
 Span = tuple[float, float]
-"""From when until when, in Unix ms."""
+"""Begin and end, in Unix ms."""
 
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a run did. Counts are those of what was replicated, through the last snapshot."""
+    """The result of a run. Counts are those of what was replicated, through the last snapshot."""
 
     recording: str
     speed: str = "1"
@@ -31,16 +31,17 @@ class RunSummary:
     caught_up_s: float | None = None
     """After the copy, until the replica was no more than a second behind; None if it never was."""
     mended: str = ""
-    """What a backfill did to a damaged table."""
+    """The repair of a damaged table by a backfill."""
     verified: str = ""
-    """What was compared with TiDB at a checkpoint; `spoiled`: how one value that was changed
-    downstream was found.
+    """The tables that were compared with TiDB at a checkpoint.
+
+    `spoiled`: how one value that was changed downstream was found.
     """
     spoiled: str = ""
     quality: str = ""
-    """What a quality report found, and where it is."""
+    """The findings of a quality report, and its place."""
     accident: str = ""
-    """What went wrong upstream, `found` by what, and what was `restored`."""
+    """The accident upstream, what it was `found` by, and what was `restored`."""
     found: str = ""
     restored: str = ""
     transactions: int = 0
@@ -48,12 +49,15 @@ class RunSummary:
     ddls: int = 0
     windows: int = 0
     rows_per_s: float = 0.0
-    """Row changes, by the time from the first commit in the stand-in cluster to the last
-    checkpoint.
+    """Row changes per second.
+
+    By the time from the first commit in the stand-in cluster to the last checkpoint.
     """
     lag_p50_ms: float = 0.0
-    """Commit in the stand-in cluster until the downstream's checkpoint was seen at or above it,
-    without the holds, and without what committed before the replica had caught up.
+    """Median time from a commit to the downstream's checkpoint.
+
+    From the commit in the stand-in cluster until the checkpoint was seen at or above it, without
+    the holds, and without what committed before the replica had caught up.
     """
     lag_p95_ms: float = 0.0
     lag_max_ms: float = 0.0
@@ -63,7 +67,7 @@ class RunSummary:
     differences: list[str] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
     start_s: float = 0.0
-    """Until all parts were ready and the pipeline ran."""
+    """Time until all parts were ready and the pipeline ran."""
     total_s: float = 0.0
 
     def prove(self, verified: VerifySummary) -> None:
@@ -130,8 +134,9 @@ class RunSummary:
 def caught_up_at(
     moves: Sequence[tuple[int, int]], commits: Sequence[tuple[int, float]]
 ) -> float | None:
-    """When (Unix ms) the checkpoint first was so far that no commit had been waiting for longer
-    than a second; None if it never was. `moves`: the checkpoint's (TSO, Unix ms), `commits` (TSO,
+    """Return when (Unix ms) no commit had been waiting for the checkpoint for longer than a second.
+
+    The first time; None if it never was. `moves`: the checkpoint's (TSO, Unix ms), `commits` (TSO,
     Unix ms), both ascending.
     """
     place = 0

@@ -55,7 +55,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """What is known of a part without asking it anything."""
+    """The state of a part that is known without asking it anything."""
 
     name: str
     state: str
@@ -73,8 +73,9 @@ class Stack:
     """
 
     def __init__(self, home: Path | None = None, dags: Path = DAGS, settings: str = "") -> None:
-        """`settings`: what ends the pipeline's sluice.toml: further keys of `[relay]`, then further
-        sections.
+        """Have the stack in `home`; `settings` ends the pipeline's sluice.toml.
+
+        They are further keys of `[relay]`, then further sections.
         """
         self.home = (home or default_home()).absolute()
         self._dags = dags
@@ -85,7 +86,7 @@ class Stack:
     # ---- what there is -------------------------------------------------------------------------
 
     def state(self) -> StackState:
-        """The contents of state.json."""
+        """Return the contents of state.json."""
         return load_state(self.home)
 
     def site(self) -> StackPaths:
@@ -122,7 +123,7 @@ class Stack:
         return [part.name for part in self.status() if part.state == "running"]
 
     def dead(self) -> list[str]:
-        """Names of the parts that were started and ended without being told to."""
+        """Return the names of the parts that were started and ended without a request."""
         return [part.name for part in self.status() if part.state == "dead"]
 
     # ---- starting ------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class Stack:
             return wanted
 
     def claim(self) -> None:
-        """Say in state.json that this process runs the stack and stops it when done.
+        """Note in state.json that this process runs the stack and stops it when done.
 
         `down` ends the claim.
         """
@@ -395,10 +396,10 @@ class Stack:
                 child.wait(5)
 
     def _remove_leftovers(self, name: str) -> None:
-        """What a part that was killed has left behind would hold its port or its data.
+        """Remove what a part that was killed has left behind: it would hold its port or its data.
 
-        Residents hold neither: the scheduler's next tasks take them up, and without one they end by
-        themselves.
+        Worker processes hold neither: the scheduler's next tasks take them up, and without one
+        they end by themselves.
         """
         processes.terminate([], 0, lambda: self._left(name))
         child = self._children.pop(name, None)
@@ -421,7 +422,7 @@ class Stack:
             shutil.rmtree(self.home / folder, ignore_errors=True)
 
 
-# Stage and patience (s) by part: first those who use, then those who are used.
+# Stage and patience (s) by part: first the parts that use others, then the others.
 _STOPPING = {
     "airflow-api": (0, 3.0),
     "airflow-scheduler": (0, 3.0),
@@ -438,8 +439,9 @@ _STOPPING = {
 
 @contextlib.contextmanager
 def _private_umask() -> Iterator[None]:
-    """Make what is begun here, and files of programs that are started, the owner's alone: rows lie
-    in them.
+    """Make what is begun here the owner's alone: rows lie in it.
+
+    So are files of programs that are started.
     """
     before = os.umask(0o077)
     try:
@@ -451,14 +453,15 @@ def _private_umask() -> Iterator[None]:
 def _close(home: Path) -> None:
     """Keep other users out of the state folder.
 
-    Root's may be passed through, as MariaDB then runs as `nobody`.
+    Root's may be passed through, as MariaDB then runs as the user "nobody".
     """
     home.chmod(0o711 if os.geteuid() == 0 else 0o700)
 
 
 def _becomes_free(port: int) -> bool:
-    """Whether the port is free within a few seconds: a process that was killed may still be closing
-    its sockets.
+    """Return whether the port is free within a few seconds.
+
+    A process that was killed may still be closing its sockets.
     """
     deadline = time.monotonic() + 5
     while not port_is_free(port):
@@ -469,7 +472,7 @@ def _becomes_free(port: int) -> bool:
 
 
 def _tail(log: Path, start: int) -> str:
-    """The last lines that a part wrote since `start`, with the name of the file."""
+    """Return the last lines that a part wrote since `start`, with the name of the file."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - 16_384))

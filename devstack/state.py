@@ -1,5 +1,6 @@
-"""What is known of a stack between two commands: ``state.json`` in its state folder, and the lock
-around changing it.
+"""The state of a stack between two commands: ``state.json`` in its folder, and its lock.
+
+The lock is held around changing it.
 
 Layout of the state folder::
 
@@ -37,14 +38,14 @@ _PORT_RANGE = range(
 
 
 class StackError(RequestError, RuntimeError):
-    """Something about the stack failed; the text says which part, why, and what can be done."""
+    """Something about the stack failed; the text is which part, why, and what can be done."""
 
     hint = "`sluice status` shows what runs; `sluice up` starts what doesn't"
 
 
 @dataclass(frozen=True, slots=True)
 class StartedService:
-    """A part that was started: enough to find it, to reach it and to read what it said."""
+    """A part that was started: enough to find it, to reach it and to read its output."""
 
     process: ProcessId
     host: str
@@ -63,8 +64,9 @@ class StackState:
     ports: dict[str, int] = field(default_factory=dict)
     recording: str = ""
     runner: ProcessId | None = None
-    """The ``sluice run`` that owns the stack and stops it when done; None for a stack that was
-    started to stay.
+    """The ``sluice run`` that owns the stack and stops it when done.
+
+    None for a stack that was started to stay.
     """
     parts: dict[str, StartedService] = field(default_factory=dict)
 
@@ -124,7 +126,7 @@ def locked(state_dir: Path) -> Iterator[None]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1:`port` now."""
+    """Return whether a server could listen on 127.0.0.1:`port` now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -135,7 +137,7 @@ def port_is_free(port: int) -> bool:
 
 
 def choose_ports(names: list[str], taken: dict[str, int]) -> dict[str, int]:
-    """A free loopback port for every name in `names`, those in `taken` kept as they are.
+    """Return a free loopback port for every name in `names`, those in `taken` kept as they are.
 
     Raises StackError.
     """

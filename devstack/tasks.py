@@ -11,8 +11,9 @@ from sluice.devstack.stack import Stack
 
 
 def task_processes(stack: Stack) -> list[psutil.Process]:
-    """Those of Airflow's tasks: children of the LocalExecutor's workers, which are the scheduler's
-    children.
+    """Return the processes of Airflow's tasks.
+
+    They are children of the LocalExecutor's workers, which are the scheduler's children.
     """
     started = stack.state().parts.get("airflow-scheduler")
     if started is None:
@@ -29,8 +30,9 @@ def task_processes(stack: Stack) -> list[psutil.Process]:
 
 
 def worker_processes(stack: Stack) -> list[psutil.Process]:
-    """Those that land and apply for the tasks of the DAG `replicate`, and outlast them
-    (`sluice.etl.tasks.worker`).
+    """Return the processes that land and apply for the tasks of the DAG `replicate`.
+
+    They outlast the tasks (`sluice.etl.tasks.worker`).
     """
     found = []
     for pid in filter(processes.is_worker_process, processes.tagged(stack.home)):

@@ -1,6 +1,6 @@
 """The verification at the end of `sluice run`: both sides are equal.
 
-Somebody changes one value in the replica; it is found, and made right.
+One value in the replica is changed; it is found, and made right.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _REQUESTER = "sluice run"
 
 
 def verify(site: StackPaths, viewer: Observer, *tables: str) -> VerifySummary:
-    """Compare tables (all without names) on both sides at the checkpoint, by the job that `sluice
-    verify` runs. Raises as `sluice.etl.verify.run_verify`.
+    """Compare tables (all without names) on both sides at the checkpoint.
+
+    By the job that `sluice verify` runs. Raises as `sluice.etl.verify.run_verify`.
     """
     settings = load_settings(site.config)
     job = with_retries(viewer, lambda: create_verify(settings, VerifyRequest(tables), _REQUESTER))

@@ -1,6 +1,4 @@
-"""The versions of other packages: those that are installed, and those that this release was tested
-with.
-"""
+"""The versions of other packages: those installed, and those this release was tested with."""
 
 from __future__ import annotations
 

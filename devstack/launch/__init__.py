@@ -1,5 +1,6 @@
-"""How each part of the one-machine stack is started, asked whether it serves, and stopped: one
-module a part.
+"""Launchers of the one-machine stack's parts: one module a part.
+
+Each knows how its part is started, asked whether it serves, and stopped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Airflow: api-server, scheduler, dag-processor and triggerer, with SQLite metadata and
-LocalExecutor.
+"""Airflow: api-server, scheduler, dag-processor and triggerer.
+
+With SQLite metadata and LocalExecutor.
 
 Fixed settings stand in ``airflow.cfg`` at the top of the repository; what differs from stack to
-stack (paths, ports, secrets) comes from the environment, secrets through ``…_CMD`` so that they are
-in files of mode 0600 only.
+stack (paths, ports, secrets) comes from the environment, secrets through ``…_CMD`` so that they
+are in files of mode 0600 only.
 """
 
 from __future__ import annotations
@@ -52,17 +53,18 @@ _HEALTH_KEY = {
     "airflow-triggerer": "triggerer",
 }
 _MIN_PARALLELISM = 6
-"""As in airflow.cfg, for one pipeline and what people trigger."""
+"""Parallelism for one pipeline and what people trigger, as in airflow.cfg."""
 _TASKS_PER_PIPELINE = 3
-"""That run all the time."""
+"""Number of tasks that run all the time."""
 _LOCK_TIMEOUT_S = 20
-"""Airflow's database is one SQLite file: while others write, a process waits so long before it
-fails.
+"""How long a process waits for a lock before it fails.
+
+Airflow's database is one SQLite file, which others write, too.
 """
 _HEALTH_TTL_S = 0.3
 _prepare_lock = threading.Lock()
 CACHE_FOLDER = Path(sys.prefix) / "share" / "sluice"
-"""For what all stacks of this Python begin with."""
+"""The folder for what all stacks of this Python begin with."""
 
 
 def password_file(home: Path) -> Path:
@@ -71,12 +73,12 @@ def password_file(home: Path) -> Path:
 
 
 def airflow_url(port: int) -> str:
-    """Where Airflow's UI and REST API are."""
+    """Return the address of Airflow's UI and REST API."""
     return f"http://{LOOPBACK}:{port}"
 
 
 def airflow(site: StackPaths, dags: Path = DAGS) -> list[Service]:
-    """The four processes of Airflow. `dags` is the folder with the DAG files."""
+    """Return the four processes of Airflow. `dags` is the folder with the DAG files."""
     data = site.data("airflow")
     port = site.ports["airflow"]
     env = _environment(site, data, port, dags)
@@ -103,8 +105,10 @@ def airflow(site: StackPaths, dags: Path = DAGS) -> list[Service]:
 
 
 def reset_runs(home: Path) -> None:
-    """Forget every DAG run: put the empty metadata database back that was kept after the first
-    migration. Only while Airflow is down.
+    """Forget every DAG run.
+
+    Puts the empty metadata database back that was kept after the first migration. Only while
+    Airflow is down.
     """
     data = home / "airflow"
     template = data / "empty.db"
@@ -179,7 +183,7 @@ def _prepare(data: Path, env: dict[str, str], name: str) -> None:
         kept = _kept_database()
         if not _is_migrated(kept):
             _migrate(data, env)
-            with contextlib.suppress(OSError):  # the Python may be somebody else's
+            with contextlib.suppress(OSError):  # the Python may be another user's
                 _copy_atomically(data / "airflow.db", kept)
         else:
             _copy_atomically(kept, data / "airflow.db")
@@ -187,7 +191,7 @@ def _prepare(data: Path, env: dict[str, str], name: str) -> None:
 
 
 def _migrate(data: Path, env: dict[str, str]) -> None:
-    """Raises RuntimeError."""
+    """Migrate the metadata database; raise RuntimeError if that fails."""
     done = subprocess.run(
         [sys.executable, "-m", "airflow", "db", "migrate"],
         env={**base_environment(), **env}, cwd=data, capture_output=True, text=True, timeout=900,
@@ -201,9 +205,10 @@ def _migrate(data: Path, env: dict[str, str]) -> None:
 
 
 def _kept_database() -> Path:
-    """Where an empty database is kept for the next stack: migrating costs some 4 s of CPU time, and
-    gives the same each time. Airflow's version and settings decide what is in it; no secret does,
-    and nothing of a stack.
+    """Return the path at which an empty database is kept for the next stack.
+
+    Migrating costs some 4 s of CPU time, and gives the same each time. Airflow's version and
+    settings decide what is in it; no secret does, and nothing of a stack.
     """
     settings = hashlib.sha256(airflow_cfg().read_bytes()).hexdigest()[:16]
     return CACHE_FOLDER / f"airflow-{version('apache-airflow-core')}-{settings}.db"
@@ -221,8 +226,10 @@ def _copy_atomically(source: Path, target: Path) -> None:
 
 
 def _mark_schedulers_ended(database: Path) -> None:
-    """No scheduler runs now: those that were killed are noted as over, so that the next one starts
-    their tasks again at once and not when their last heartbeats have become old.
+    """Mark the schedulers that were killed as over: no scheduler runs now.
+
+    So the next one starts their tasks again at once and not when their last heartbeats have become
+    old.
     """
     with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection, connection:
         connection.execute(
@@ -254,7 +261,7 @@ def _is_migrated(database: Path) -> bool:
 
 
 class _HealthCache:
-    """What the api-server says of all components.
+    """The api-server's health of all components.
 
     Those that are being started ask side by side, again and again: one answer serves all for
     `_HEALTH_TTL_S`, and so does an error.
@@ -267,7 +274,7 @@ class _HealthCache:
         self._until = 0.0
 
     def ask(self) -> dict[str, Any]:
-        """By component. Raises OSError or ValueError."""
+        """Return the health by component. Raises OSError or ValueError."""
         with self._lock:
             if self._answer is None or time.monotonic() > self._until:
                 try:
@@ -282,18 +289,19 @@ class _HealthCache:
 
 
 def _probe(name: str, home: Path, health: _HealthCache) -> Callable[[], None]:
-    """A component is ready when Airflow's health shows a heartbeat younger than the component's
-    process.
+    """Return the probe of a component.
+
+    It is ready when Airflow's health shows a heartbeat younger than the component's process.
     """
 
     def probe() -> None:
-        said = health.ask()
-        if said["metadatabase"]["status"] != "healthy":
-            raise ServiceNotReady(f"metadata database: {said['metadatabase']}")
+        answer = health.ask()
+        if answer["metadatabase"]["status"] != "healthy":
+            raise ServiceNotReady(f"metadata database: {answer['metadatabase']}")
         if name not in _HEALTH_KEY:
             return
         key = _HEALTH_KEY[name]
-        component = said[key]
+        component = answer[key]
         beat = component.get(f"latest_{key}_heartbeat")
         if component["status"] != "healthy" or not beat:
             raise ServiceNotReady(f"{key}: {component}")

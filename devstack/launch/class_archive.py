@@ -1,10 +1,12 @@
-"""Makes the archive of Spark's classes from which the stack's Spark starts (Java's class data
-sharing): `python -m sluice.devstack.launch.class_archive`, which does nothing where there is one
-that fits.
+"""Makes the archive of Spark's classes from which the stack's Spark starts.
 
-A Connect server loads and verifies some 17,000 classes out of 290 jars until its first job is done,
-each time the same ones: 8 s of CPU time without the archive, 3 with it. Nothing depends on it. Java
-looks whether it was made by the same Java, of the same jars, and goes without it otherwise.
+It is for Java's class data sharing. `python -m sluice.devstack.launch.class_archive` makes it, and
+does nothing where there is one that fits.
+
+A Connect server loads and verifies some 17,000 classes out of 290 jars until its first job is
+done, each time the same ones: 8 s of CPU time without the archive, 3 with it. Nothing depends on
+it. Java looks whether it was made by the same Java, of the same jars, and goes without it
+otherwise.
 """
 
 from __future__ import annotations
@@ -41,9 +43,13 @@ def make() -> None:
     """
     with tempfile.TemporaryDirectory(prefix="sluice-classes-") as folder:
         listed = Path(folder) / "classes"
-        said = _recorded(Path(folder), f"-XX:DumpLoadedClassList={listed}")
-        modules = [word for word in said if word.startswith("--add-modules")]
-        archive(JavaRuntime(said[0], said[said.index("-cp") + 1]), listed, modules)
+        command_line = _recorded(Path(folder), f"-XX:DumpLoadedClassList={listed}")
+        modules = [word for word in command_line if word.startswith("--add-modules")]
+        archive(
+            JavaRuntime(command_line[0], command_line[command_line.index("-cp") + 1]),
+            listed,
+            modules,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class JavaRuntime:
     class_path: str
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """With the collector that Spark's JVMs have."""
+        """Run Java with the collector that Spark's JVMs have."""
         return subprocess.run(
             [self.program, *words[:-1], "-XX:+UseSerialGC", "-cp", self.class_path, words[-1]],
             env=base_environment(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
@@ -84,7 +90,7 @@ def archive(
 
 
 def fits(target: Path = CLASS_ARCHIVE) -> bool:
-    """Whether there is one, and the Java that it was made for accepts it."""
+    """Return whether there is one, and the Java that it was made for accepts it."""
     try:
         java = JavaRuntime(*_remembered(target).read_text(encoding="utf-8").split("\0"))
         done = java.run("-Xshare:on", f"-XX:SharedArchiveFile={target}", "-version")
@@ -99,7 +105,7 @@ def _remembered(target: Path) -> Path:
 
 
 def _recorded(home: Path, option: str) -> list[str]:
-    """The command line of the JVM that ran a job with that option, and has ended."""
+    """Return the command line of the JVM that ran a job with that option, and has ended."""
     port = choose_ports(["spark"], {})["spark"]
     part = spark(StackPaths(home, {"spark": port}, home), option)
     part.prepare()
@@ -120,11 +126,13 @@ def _recorded(home: Path, option: str) -> list[str]:
             if server.poll() is not None or time.monotonic() > until:
                 raise StackError(f"Spark did not start: {(home / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
-        said = Path(f"/proc/{server.pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        command_line = (
+            Path(f"/proc/{server.pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        )
         _run_sample_job(f"sc://{LOOPBACK}:{port}")
         server.terminate()  # its list is whole once it has ended
         server.wait(_TIMEOUT_S)
-        return said
+        return command_line
     finally:
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGKILL)

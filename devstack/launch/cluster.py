@@ -13,7 +13,7 @@ PORTS = ("cluster", "cluster-control", "cluster-sql")
 
 
 def cluster(site: StackPaths) -> Service:
-    """The stand-in cluster for the recording of `site`."""
+    """Return the stand-in cluster for the recording of `site`."""
     port, control, sql = (site.ports[name] for name in PORTS)
 
     def probe() -> None:

@@ -17,7 +17,7 @@ PORTS = ("etcd-client", "etcd-peer")
 
 
 def etcd(site: StackPaths) -> Service:
-    """The etcd server, one member, reachable from this machine only."""
+    """Return the etcd server, one member, reachable from this machine only."""
     client, peer = site.ports["etcd-client"], site.ports["etcd-peer"]
     client_url, peer_url = f"http://{LOOPBACK}:{client}", f"http://{LOOPBACK}:{peer}"
     data = site.data("etcd")
@@ -25,7 +25,7 @@ def etcd(site: StackPaths) -> Service:
     def probe() -> None:
         answer = get_json(f"{client_url}/health")
         if str(answer.get("health")).lower() != "true":
-            raise ServiceNotReady(f"etcd says {answer}")
+            raise ServiceNotReady(f"etcd answers {answer}")
 
     return Service(
         name="etcd",

@@ -1,5 +1,6 @@
-"""MariaDB: the downstream, with a data directory of its own and nothing read from the system's
-configuration.
+"""MariaDB: the downstream, with a data directory of its own.
+
+Nothing is read from the system's configuration.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ _MAX_SOCKET_PATH_CHARS = 100
 
 
 def socket_path(site: StackPaths) -> Path:
-    """MariaDB's Unix socket: in the state folder, or in the temporary folder if the path would be
-    too long for a socket.
+    """Return the path of MariaDB's Unix socket.
+
+    It is in the state folder, or in the temporary folder if the path would be too long for a
+    socket.
     """
     path = site.data("mariadb") / "mariadb.sock"
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH_CHARS:
@@ -50,10 +53,10 @@ def client_file(site: StackPaths) -> Path:
 
 
 def mariadb(site: StackPaths) -> Service:
-    """The MariaDB server: on loopback and its own socket only, its root with a password.
+    """Return the MariaDB server: on loopback and its own socket only, its root with a password.
 
-    Durability as MariaDB has it by default. Started by root it runs as `nobody`, unless that user
-    can't enter the folders above the data.
+    Durability as MariaDB has it by default. Started by root it runs as the user "nobody", unless
+    that user can't enter the folders above the data.
     """
     data = site.data("mariadb") / "data"
     port = site.ports["mariadb"]
@@ -129,7 +132,7 @@ def mariadb(site: StackPaths) -> Service:
 
 
 def _account(data: Path) -> pwd.struct_passwd | None:
-    """Return `nobody`, if that user can enter the folders above `data`, else None."""
+    """Return the user "nobody", if it can enter the folders above `data`, else None."""
     above = [folder for folder in data.parents if folder.exists()]
     if any(not folder.stat().st_mode & stat.S_IXOTH for folder in above):
         return None
@@ -156,8 +159,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _accounts(password: str) -> str:
-    """SQL for `--init-file`, a statement a line: one account, with a password, also in data of an
-    earlier version.
+    """Return SQL for `--init-file`, a statement a line: one account, with a password.
+
+    In data of an earlier version, too.
     """
     return (
         f"DELETE FROM mysql.global_priv WHERE User NOT IN ('{USER}', 'mariadb.sys');\nDELETE FROM"
@@ -180,7 +184,7 @@ def _password(site: StackPaths) -> str:
 def connect(
     site: StackPaths, timeout_s: int = 2
 ) -> pymysql.connections.Connection[pymysql.cursors.Cursor]:
-    """A connection to the server on loopback, autocommit. Raises pymysql.err.OperationalError."""
+    """Connect to the server on loopback, autocommit. Raises pymysql.err.OperationalError."""
     return pymysql.connect(
         host=LOOPBACK,
         port=site.ports["mariadb"],

@@ -12,7 +12,7 @@ PORTS = (NAME,)
 
 
 def metrics(site: StackPaths) -> Service:
-    """The endpoint; it needs nobody, and tells who doesn't answer."""
+    """Return the endpoint; it needs no other part, and reports those that don't answer."""
     port = site.ports[NAME]
     address = f"{LOOPBACK}:{port}"
 

@@ -1,5 +1,6 @@
-"""The programs that the one-machine stack needs beside Python's packages: which are missing, and
-how to get them.
+"""The programs that the one-machine stack needs beside Python's packages.
+
+Which are missing, and how to get them.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ OPTIONAL = (
 
 
 def find_path(program: Program) -> str:
-    """Its path. Raises MissingProgram."""
+    """Return a program's path. Raises MissingProgram."""
     if program.name == "java":
         return str(java_home() / "bin" / "java")
     return find_program(program.name, program.package)
 
 
 def missing() -> list[Program]:
-    """Those of `REQUIRED` that aren't installed."""
+    """Return those of `REQUIRED` that aren't installed."""
     found = []
     for program in REQUIRED:
         try:
@@ -65,7 +66,7 @@ def require() -> None:
 
 
 def install_hint(programs: list[Program]) -> str:
-    """What is missing, and the commands that install it, by whom."""
+    """Return what is missing, and the commands that install it, for root and for other users."""
     packages = " ".join(sorted({program.package for program in programs}))
     lines = [
         "not installed on this machine:"

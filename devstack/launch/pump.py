@@ -10,7 +10,7 @@ from pathlib import Path
 from sluice.devstack.launch.service import LOOPBACK, Service, ServiceNotReady, StackPaths, get_json
 
 COUNT_VARIABLE = "SLUICE_PUMPS"
-"""How many pumps there are [2, with capture 1]."""
+"""The variable with the number of pumps [2, with capture 1]."""
 CAPTURE_VARIABLE = "SLUICE_CAPTURE"
 """1: one pump reads the stand-in TiKV's change data, and TiDB writes no binlogs."""
 HAS_CAPTURE = os.environ.get(CAPTURE_VARIABLE, "") == "1"
@@ -26,7 +26,7 @@ PLAIN_VARIABLE = "SLUICE_PLAIN_PUMPS"
 
 
 def pump(site: StackPaths, name: str) -> Service:
-    """The pump `name`; its data is in ``<state folder>/<name>/data``."""
+    """Return the pump `name`; its data is in ``<state folder>/<name>/data``."""
     port = site.ports[name]
     address = f"{LOOPBACK}:{port}"
     folder = site.data(name)

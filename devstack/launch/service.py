@@ -1,5 +1,6 @@
-"""What the stack has to know of a part to run it: one record a process, and the ways to ask a
-server whether it is ready.
+"""The record of a part by which the stack runs it, one a process.
+
+And the ways to ask a server whether it is ready.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from sluice.errors import RequestError, Signal
 
 LOOPBACK = "127.0.0.1"
 NO_RECORDING = "-"
-"""In the place of a recording: none, the stand-in cluster is there for live traffic."""
+"""Stands in the place of a recording: none, the stand-in cluster is there for live traffic."""
 OWN_PROGRAMS = Path(sys.prefix) / "programs"
-"""Where `sluice programs --get` puts programs for somebody who isn't root."""
+"""The folder in which `sluice programs --get` puts programs for a user without root."""
 
 
 class ServiceNotReady(Signal):
-    """The part answers, but not yet as it should; the text says what is missing."""
+    """The part answers, but not yet as it should; the text is what is missing."""
 
 
 class MissingProgram(RequestError):
-    """A program that the part needs is not installed; the text says which, and how to get it."""
+    """A program that the part needs is not installed; the text names it, and how to get it."""
 
     hint = "install the program that it names, or put it on PATH"
 
@@ -55,26 +56,27 @@ class Service:
     needs: tuple[str, ...] = ()
     """Parts that must be ready before this one is started."""
     prepare: Callable[[], None] = lambda: None
-    """Makes the data folder and what else must exist before the first start; does nothing the
-    second time.
+    """Makes the data folder and what else must exist before the first start.
+
+    Does nothing the second time.
     """
     data: Path | None = None
     """The folder that holds the part's state."""
     start_timeout_s: float = 60
     summary: str = ""
-    """Where users find it, for `sluice up` and `sluice status`."""
+    """The part's address, for `sluice up` and `sluice status`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackPaths:
-    """Where a stack lives: its state folder, its ports, and the recording its upstream plays."""
+    """A stack's paths: its state folder, its ports, and the recording its upstream plays."""
 
     home: Path
     ports: Mapping[str, int]
     recording: Path
 
     def data(self, part: str) -> Path:
-        """The data folder of a part."""
+        """Return the data folder of a part."""
         return self.home / part
 
     def secret(self, name: str) -> Path:
@@ -105,7 +107,7 @@ def secrets_of(part: Service) -> dict[str, str]:
 
 
 def find_program(name: str, package: str) -> str:
-    """The path of an installed program; `package` is the Debian package that has it.
+    """Return the path of an installed program; `package` is the Debian package that has it.
 
     Raises MissingProgram.
     """
@@ -120,8 +122,10 @@ def find_program(name: str, package: str) -> str:
 
 
 def base_environment() -> dict[str, str]:
-    """The environment every part gets: ours without settings for Airflow, Spark, Java and Python
-    that a user has for other things.
+    """Return the environment every part gets.
+
+    It is ours without settings for Airflow, Spark, Java and Python that a user has for other
+    things.
     """
     foreign = (
         "AIRFLOW",

@@ -23,8 +23,9 @@ from sluice.etl.spark.launch import ConnectServer, ListenAddress
 
 PORTS = ("spark",)
 _STANDING_WORKERS = 2
-"""Landing and applying each have a task that mostly waits (`sluice.etl.spark.persistent_worker`),
-beside those of jobs, one a core.
+"""Workers beside those of jobs, one a core.
+
+Landing and applying each have a task that mostly waits (`sluice.etl.spark.persistent_worker`).
 """
 _LOG4J = """\
 rootLogger.level = warn
@@ -41,9 +42,10 @@ CLASS_ARCHIVE = Path(sys.prefix) / "share" / "sluice" / "spark-classes.jsa"
 
 
 def class_archive_option() -> str:
-    """What makes a JVM take Spark's classes from the archive, at half of the CPU time until its
-    first job is done; "" where there is none. Java goes without one that is of other jars or of
-    another Java.
+    """Return the option by which a JVM takes Spark's classes from the archive.
+
+    That is half of the CPU time until its first job is done. "" where there is none. Java goes
+    without one that is of other jars or of another Java.
     """
     return (
         f"-XX:SharedArchiveFile={shlex.quote(str(CLASS_ARCHIVE))}" if CLASS_ARCHIVE.exists() else ""
@@ -51,7 +53,7 @@ def class_archive_option() -> str:
 
 
 def java_home() -> Path:
-    """The home of a Java of version 17 or later: JAVA_HOME, else the one on the PATH.
+    """Return the home of a Java of version 17 or later: JAVA_HOME, else the one on the PATH.
 
     Raises MissingProgram.
     """
@@ -65,8 +67,8 @@ def java_home() -> Path:
 
 @functools.cache  # it starts a JVM; an error isn't kept
 def _check_version(java: Path) -> None:
-    said = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
-    version = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30)
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if not version or int(version[1]) < 17:
         raise MissingProgram(
             f"{java} is not Java 17 or later: as root: apt-get install default-jre-headless"
@@ -74,7 +76,10 @@ def _check_version(java: Path) -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use; a container's limit counts, as it does for the JVM."""
+    """Return how many cores this process may use.
+
+    A container's limit counts, as it does for the JVM.
+    """
     found = len(os.sched_getaffinity(0))
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
@@ -84,7 +89,7 @@ def cores() -> int:
 
 
 def spark(site: StackPaths, class_option: str | None = None) -> Service:
-    """The Spark Connect server, in one process.
+    """Return the Spark Connect server, in one process.
 
     Python workers use this interpreter and see the repository. `class_option` is for the JVM,
     `class_archive_option()` by default.

@@ -1,6 +1,6 @@
-"""A standalone Spark cluster on one machine: a master, workers of one core each, and a Spark
-Connect server. For benchmarks and tests; the one-machine stack itself has its workers in the
-server's own process.
+"""A standalone Spark cluster on one machine: a master, workers of one core, a Connect server.
+
+For benchmarks and tests; the one-machine stack itself has its workers in the server's own process.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class StandaloneCluster:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of each process: ``build_master_command``, ``connect``, ``worker-0`` and so on."""
+        """Return the pids by process.
+
+        ``build_master_command``, ``connect``, ``worker-0`` and so on.
+        """
         return {name: process.pid for name, process in self._processes.items()}
 
     def start(self, workers: int) -> None:
@@ -90,7 +93,7 @@ class StandaloneCluster:
         )
 
     def start_worker(self, number: int) -> None:
-        """In a folder that is its own."""
+        """Start a worker in a folder that is its own."""
         folder = self.home / f"worker-{number}"
         folder.mkdir(exist_ok=True)
         command = build_worker_command(
@@ -102,11 +105,11 @@ class StandaloneCluster:
         self._start(f"worker-{number}", LaunchCommand(self.worker_argv(command.argv, folder), env))
 
     def worker_argv(self, argv: Sequence[str], folder: Path) -> tuple[str, ...]:
-        """How a worker that has `folder` is started."""
+        """Return the command that starts a worker that has `folder`."""
         return tuple(argv)
 
     def kill(self, name: str) -> None:
-        """kill -9, with all that it has started."""
+        """Kill a process with -9, with all that it has started."""
         process = self._processes.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -118,7 +121,7 @@ class StandaloneCluster:
             self.kill(name)
 
     def wait_for_executors(self, count: int) -> None:
-        """Until the Connect server has so many. Raises StackError."""
+        """Wait until the Connect server has `count` executors. Raises StackError."""
         self._wait_for(lambda: self._executors() == count, f"{count} executors")
 
     def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
@@ -136,12 +139,12 @@ class StandaloneCluster:
             with urllib.request.urlopen(
                 f"http://{LOOPBACK}:{self._page}/json/", timeout=10
             ) as answer:
-                told: dict[str, Any] = json.load(answer)
+                status: dict[str, Any] = json.load(answer)
         except (OSError, ValueError):  # it is starting
             return 0
-        if not any(app["state"] == "RUNNING" for app in told["activeapps"]):
+        if not any(app["state"] == "RUNNING" for app in status["activeapps"]):
             return 0
-        return sum(one["coresused"] for one in told["workers"] if one["state"] == "ALIVE")
+        return sum(one["coresused"] for one in status["workers"] if one["state"] == "ALIVE")
 
     def _start(self, name: str, command: LaunchCommand) -> None:
         command = with_authentication(command, self._secret)
@@ -172,7 +175,7 @@ class StandaloneCluster:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens at now."""
+    """Return a TCP port at which no process listens now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])

@@ -1,5 +1,6 @@
-"""A stand-in TiDB cluster: PD, TiKV and etcd as a client sees them, and a TiDB that replays a
-recording into pumps.
+"""A stand-in TiDB cluster: PD, TiKV and etcd as a client sees them, and a TiDB.
+
+The TiDB replays a recording into pumps.
 
 `python -m sluice.devstack.tidb --help` runs it as a process of its own.
 """

@@ -1,5 +1,7 @@
-"""`python -m sluice.devstack.tidb --recording DIR --etcd URL --listen HOST:PORT --control HOST:PORT
---sql HOST:PORT`
+"""Run the stand-in cluster as a process.
+
+python -m sluice.devstack.tidb --recording DIR --etcd URL --listen HOST:PORT
+    --control HOST:PORT --sql HOST:PORT
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from sluice.devstack.tidb.server import Cluster, ClusterOptions
 
 
 def main() -> int:
-    """Runs until SIGTERM or SIGINT; 2 if the recording or an address can't be used."""
+    """Run until SIGTERM or SIGINT; 2 if the recording or an address can't be used."""
     parser = argparse.ArgumentParser(
         prog="python -m sluice.devstack.tidb",
         description="A stand-in TiDB cluster that replays recordings",

@@ -15,7 +15,7 @@ from sluice.tidb.schema import Table
 
 @dataclass(frozen=True, slots=True)
 class CommittedDelete:
-    """What was committed; no rows: nothing was."""
+    """A committed DELETE; without rows nothing was committed."""
 
     commit_ts: int
     rows: int
@@ -24,9 +24,9 @@ class CommittedDelete:
 async def delete_everything(
     table: Table, writer: Writer, state: UpstreamState, happened: int | None
 ) -> CommittedDelete:
-    """One transaction that removes every row of `table`, as TiDB writes it.
+    """Remove every row of `table` in one transaction, as TiDB writes it.
 
-    Nobody else may be writing to the table. `happened` (TSO): what the recording holds beyond it
+    Nothing else may be writing to the table. `happened` (TSO): what the recording holds beyond it
     has not been played. Raises PumpWriteError, and SQLError for a table whose rows the stand-in
     doesn't know.
     """

@@ -39,9 +39,9 @@ class ChangeData:
         self.max_ts = 0
         """Largest timestamp that was resolved; calculated commit timestamps are above it."""
         self.busy_registrations = 0
-        """How many of the next registrations are refused, because TiKV is busy."""
+        """Number of the next registrations that are refused, because TiKV is busy."""
         self.repeated_commands = 0
-        """How many of the latest commands a new subscription is sent once more before its scan."""
+        """Number of the latest commands sent once more to a new subscription before its scan."""
         self.shaken: random.Random | None = None
         """Makes resolved timestamps go back on their way to clients, now and then."""
         self.quota_bytes = _SINK_QUOTA_BYTES
@@ -75,7 +75,7 @@ class ChangeData:
 
     @property
     def has_streams(self) -> bool:
-        """Whether anybody listens."""
+        """Return whether any client listens."""
         return bool(self._streams)
 
     def subscriptions(self, region_id: int | None = None) -> list[Subscription]:
@@ -321,6 +321,7 @@ ACCIDENTS: dict[str, Accident] = {
         changes.scans_may_run.clear() if given.get("on", True) else changes.scans_may_run.set()
     ),
 }
-"""What the control port can do to subscribers, by name; see the methods and attributes of
-ChangeData.
+"""Accidents that the control port can bring about for subscribers, by name.
+
+See the methods and attributes of ChangeData.
 """

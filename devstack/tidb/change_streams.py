@@ -44,7 +44,7 @@ class Subscription:
     filter_loop: bool = False
     is_initialized: bool = False
     is_silent: bool = False
-    """It hangs: nothing is sent for it any more, and no error."""
+    """The subscription hangs: nothing is sent for it any more, and no error."""
     is_ended: bool = False
     locks: dict[int, set[bytes]] = field(default_factory=dict)
 
@@ -136,9 +136,12 @@ class Stream:
     ) -> None:
         self.is_multiplexing = is_multiplexing
         self.is_batching = True
-        """Whether resolved timestamps come in messages of their own, as for clients since 4.0.8."""
+        """Resolved timestamps come in messages of their own, as for clients since 4.0.8."""
         self.subscriptions: dict[tuple[int, int], Subscription] = {}
-        """By request id and region id; without multiplexing the request id is 0 here."""
+        """Subscriptions by request id and region id.
+
+        Without multiplexing the request id is 0 here.
+        """
         self.scans: deque[tuple[Subscription, list[Applied]]] = deque()
         self.queued_bytes = 0
         self._on_forgotten = on_forgotten
@@ -182,7 +185,7 @@ class Stream:
     def send_resolved(self, ts: int, seen: Callable[[int], int]) -> None:
         """Send every subscription's resolved timestamp.
 
-        `seen` says what is made of it on its way.
+        `seen` returns what is made of it on its way.
         """
         groups: dict[int, list[tuple[int, int]]] = {}
         for each in self.subscriptions.values():

@@ -1,7 +1,7 @@
-"""Write what Prewrite binlogs say to the stand-in TiKV, for followers of its change data.
+"""Write the changes of Prewrite binlogs to the stand-in TiKV, for followers of its change data.
 
 It stands where a client of pumps stands. The transaction's keys are locked with its Prewrite, and
-committed or rolled back with its primary key, by whoever does that in the store.
+committed or rolled back with its primary key, by the caller that does that in the store.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ChangeWriter:
         self._store, self._versions = store, versions
         self._places = RowWrites(meta)
         self._handles: dict[tuple[int, bytes], bytes] = {}
-        """By table and key columns: handles whose text only TiDB can turn into a key."""
+        """Handles whose text only TiDB can turn into a key, by table and key columns."""
         self._at_commit: dict[int, list[tuple[Table, pb.binlog.TableMutation, list[Image]]]] = {}
         """Changes of partitioned tables by start_ts: a row's place is known at its commit."""
         store.listen(self._ended)

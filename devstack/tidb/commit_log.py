@@ -1,4 +1,4 @@
-"""When each transaction committed, by the wall clock: what lag is measured against."""
+"""The wall-clock time of each transaction's commit, which lag is measured against."""
 
 from __future__ import annotations
 

@@ -78,8 +78,9 @@ class DDLHistory:
         return sorted(self._jobs)
 
     def load(self, recording: Recording) -> None:
-        """Takes a recording's keys: jobs wait for their transaction, jobs that wrote no binlog and
-        all other keys are there from the start.
+        """Take a recording's keys; jobs wait for their transaction.
+
+        Jobs that wrote no binlog and all other keys are there from the start.
         """
         version_prefix = string_key("Diff:")[:6]
         newest_id = string_key("NextGlobalID")
@@ -107,7 +108,7 @@ class DDLHistory:
                 self._publish(job, job.finished_ts)
 
     def cut(self, until_ts: int) -> None:
-        """The history ends at `until_ts`: takes back jobs without a binlog that finished later."""
+        """End the history at `until_ts`: take back jobs without a binlog that finished later."""
         late = [
             job
             for job in self._jobs.values()
@@ -123,7 +124,7 @@ class DDLHistory:
                     self._publish(job, job.finished_ts)
 
     def committed(self, txn: Transaction) -> None:
-        """The transaction committed.
+        """Note that the transaction committed.
 
         If it finished a DDL job, the job and its schema version appear.
         """
@@ -138,7 +139,7 @@ class DDLHistory:
             self._publish(self._jobs[txn.ddl_job_id], txn.commit_ts, txn.start_ts)
 
     def add(self, document: dict[str, Any], commit_ts: int, start_ts: int = 0) -> None:
-        """A job that TiDB finished now, its binlog committed at `commit_ts`.
+        """Add a job that TiDB finished now, its binlog committed at `commit_ts`.
 
         FinishedTS must be set in it.
         """
@@ -166,7 +167,7 @@ class DDLHistory:
         )
 
     def allocate_id(self) -> int:
-        """A global id (of a schema, table or job), never used before."""
+        """Return a global id (of a schema, table or job), never used before."""
         self.next_id += 1
         return self.next_id - 1
 
@@ -196,8 +197,9 @@ class DDLHistory:
             self._store.put(SCHEMA_VERSION_KEY, version_text, commit_ts, start_ts)
 
     def splits(self) -> list[bytes]:
-        """Where to cut the key space: in the middle of the job history, and between meta keys and
-        tables.
+        """Return where to cut the key space.
+
+        In the middle of the job history, and between meta keys and tables.
         """
         ids = self.job_ids
         middle: Iterable[bytes] = [history_job_key(ids[len(ids) // 2])] if ids else [HISTORY_PREFIX]
@@ -205,7 +207,7 @@ class DDLHistory:
 
 
 def _table_infos(job: _Job) -> dict[bytes, bytes]:
-    """The TableInfos that a job leaves behind, by key."""
+    """Return the TableInfos that a job leaves behind, by key."""
     document = json.loads(job.document)
     # there from the beginning
     if not job.schema_version or str(document.get("schema_name")).lower() == "mysql":

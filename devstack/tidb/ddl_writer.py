@@ -1,5 +1,6 @@
-"""DDL as TiDB does it: the transaction that finishes the job with its binlogs, then the job in the
-history.
+"""Write DDL as TiDB does it.
+
+The transaction that finishes the job with its binlogs comes first, then the job in the history.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""PD's client port also serves etcd: calls of etcd's services are passed to a real etcd, byte for
-byte.
+"""Serve etcd on PD's client port, as PD does.
+
+Calls of etcd's services are passed to a real etcd, byte for byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys in etcd that live only as long as somebody keeps their lease alive."""
+"""Keys in etcd that live only as long as their lease is kept alive."""
 
 from __future__ import annotations
 

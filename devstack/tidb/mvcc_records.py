@@ -40,7 +40,7 @@ class Applied(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What readers see of a key from `commit_ts` on; `value` None: nothing."""
+    """A key's value for readers from `commit_ts` on; `value` None: nothing."""
 
     commit_ts: int
     value: bytes | None
@@ -56,7 +56,7 @@ class Lock:
     start_ts: int
     ttl_ms: int
     primary: bytes = b""
-    """b"": `key` is the primary"""
+    """The primary key; b"": `key` is the primary."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Oracle:
         used: Iterable[int] = (),
         hint: Callable[[], int] | None = None,
     ) -> None:
-        """Starts replay mode.
+        """Start replay mode.
 
         `commits`: the commit_ts of every transaction that will be committed. `used`: further
         timestamps that the recording uses (start timestamps). `hint`: the recorded time that a
@@ -117,11 +117,11 @@ class Oracle:
         self._wake()
 
     def ack(self, commit_ts: int) -> list[int]:
-        """The Prewrite of the transaction with `commit_ts` is acknowledged by a pump.
+        """Note that the Prewrite of the transaction with `commit_ts` is acknowledged by a pump.
 
         Returns the commit timestamps that may now be committed, ascending: their own Prewrite and
-        the Prewrite of every transaction with a smaller commit_ts is acknowledged. Each is returned
-        once.
+        the Prewrite of every transaction with a smaller commit_ts is acknowledged. Each is
+        returned once.
         """
         self._acked[self._index[commit_ts]] = 1
         first = self._next
@@ -133,13 +133,17 @@ class Oracle:
         return self._commits[first : self._next]
 
     def committed(self, commit_ts: int) -> None:
-        """The transaction with `commit_ts` is committed: later timestamps should be larger."""
+        """Note that the transaction with `commit_ts` is committed.
+
+        Later timestamps should be larger.
+        """
         self._committed = max(self._committed, commit_ts)
 
     async def send(self, start_ts: int, ahead_ms: int) -> None:
-        """The transaction that began at `start_ts` is about to send its Prewrite: time goes on to
-        where it began, as far as the bound allows. Returns when that is no more than `ahead_ms`
-        short of it, for nobody has a timestamp of the future.
+        """Let time go on to `start_ts`, whose transaction is about to send its Prewrite.
+
+        As far as the bound allows. Returns when that is no more than `ahead_ms` short of it, for
+        no client has a timestamp of the future.
         """
         self._sent = max(self._sent, start_ts)
         while self.bound is not None and self.bound <= start_ts - compose(ahead_ms):
@@ -158,8 +162,9 @@ class Oracle:
         self._wake()
 
     def try_take(self, count: int = 1) -> int | None:
-        """`count` timestamps at once: the largest of them, or None when there is no room below the
-        bound.
+        """Take `count` timestamps at once; return the largest.
+
+        None when there is no room below the bound.
 
         All of ``ts - count + 1 .. ts`` have the same physical part, are larger than all before,
         smaller than the bound and unused by the recording.
@@ -178,7 +183,7 @@ class Oracle:
         return largest
 
     async def take(self, count: int = 1, timeout_s: float = 3.0) -> int:
-        """As `try_take`, but waits up to `timeout_s` for room.
+        """Take timestamps as `try_take`, but wait up to `timeout_s` for room.
 
         Raises OracleError when there is none by then.
         """
@@ -201,8 +206,9 @@ class Oracle:
                 continue
 
     def _next_wanted(self, bound: int | None) -> int:
-        """The smallest timestamp that should be handed out next, before the rules about room and
-        used ones.
+        """Return the smallest timestamp that should be handed out next.
+
+        Before the rules about room and used ones.
         """
         if not self._replaying:
             return max(self._last + 1, self._free_running())
@@ -221,8 +227,9 @@ class Oracle:
         return self._base + compose(int(elapsed_ms))
 
     def _place(self, smallest: int, count: int) -> int:
-        """The largest of `count` timestamps from `smallest` on, in one millisecond and none of them
-        used.
+        """Return the largest of `count` timestamps from `smallest` on, in one millisecond.
+
+        None of them is used.
         """
         while True:
             if physical_ms(smallest) != physical_ms(smallest + count - 1):

@@ -137,8 +137,9 @@ class PDService(pb_grpc.pd.PDServicer):
         return self._gc_safe_point
 
     def collect_garbage(self, wanted: int) -> int:
-        """As TiDB's GC worker does: drop versions older than `wanted` (TSO), but none that a
-        service holds. The safe point from now on.
+        """Drop versions older than `wanted` (TSO), but none that a service holds.
+
+        As TiDB's GC worker does. Returns the safe point from now on.
         """
         held = [
             point for point, until in self._service_safe_points.values() if until > time.monotonic()

@@ -37,11 +37,14 @@ _STOP_TIMEOUT_S = 5.0
 class ReplayError(SluiceError, RuntimeError):
     """A replay that can't go on."""
 
-    hint = "replay into an empty stack: `sluice replay` says how"
+    hint = "replay into an empty stack: see `sluice replay --help`"
 
 
 class PumpWriter(Protocol):
-    """What the player needs of a pump client; either raises an error if no pump took the binlog."""
+    """The player's part of a pump client.
+
+    Either method raises an error if no pump took the binlog.
+    """
 
     async def prewrite(self, start_ts: int, payload: bytes) -> None: ...
 
@@ -52,9 +55,9 @@ class PumpWriter(Protocol):
 class PlayerProgress:
     """Counts of transactions.
 
-    `retried`: Prewrites that no pump took at first; `undelivered`: Commits and Rollbacks that their
-    pump never took (it can ask TiKV); `refused`: commits that TiKV refused, rolled back by somebody
-    else.
+    `retried`: Prewrites that no pump took at first; `undelivered`: Commits and Rollbacks that
+    their pump never took (it can ask TiKV); `refused`: commits that TiKV refused, rolled back by
+    another client.
     """
 
     transactions: int = 0

@@ -1,5 +1,4 @@
-"""What the stand-in TiKV has of rows in partitioned tables: under which keys a recorded transaction
-wrote them.
+"""The keys under which a recorded transaction wrote rows of partitioned tables in TiKV.
 
 A recording holds no rows' keys. They are made from its binlogs and definitions: a row is inserted
 into the partition that the definition of its `schema_version` names, and changed or removed where
@@ -29,8 +28,10 @@ from sluice.tidb.tikv.meta import string_key
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A row before (`is_old`) or after a change, and its key by each definition of its table, b""
-    where it has none. `named`: the place in `keys` of the definition that the binlog names.
+    """A row before (`is_old`) or after a change, and its key by each definition of its table.
+
+    The key is b"" where it has none. `named`: the place in `keys` of the definition that the
+    binlog names.
     """
 
     table_id: int
@@ -70,8 +71,9 @@ class RowWrites:
         }
 
     def images(self, payload: bytes) -> list[Image]:
-        """Return the images of rows in partitioned tables that a Prewrite binlog holds, in no
-        order.
+        """Return the images of rows in partitioned tables that a Prewrite binlog holds.
+
+        They are in no order.
         """
         if not self._tables:
             return []

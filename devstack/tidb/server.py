@@ -1,5 +1,6 @@
-"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, a TiDB that
-replays or works, and its SQL port.
+"""The stand-in cluster as one process: PD, TiKV and etcd's face on one gRPC port, and a TiDB.
+
+The TiDB replays or works, and has its SQL port.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _OPEN_TIMEOUT_S = 20.0
 _SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # etcd and PD clients ping idle connections; a server that isn't told so hangs up on them.
+    # etcd and PD clients ping idle connections; a server without this option hangs up on them.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
@@ -66,11 +67,11 @@ class ClusterOptions:
     recording: Path | None = None
     cluster_id: int | None = None
     stores: int = 1
-    """TiKV stores; those behind the first have a port of their own each"""
+    """TiKV stores; those behind the first have a port of their own each."""
     min_ts_interval_s: float = 1.0
-    """how often change data's resolved timestamps advance, TiKV's cdc.min-ts-interval"""
+    """Interval at which change data's resolved timestamps advance, TiKV's cdc.min-ts-interval."""
     has_capture: bool = False
-    """TiDB writes rows to TiKV, and no binlogs to pumps"""
+    """TiDB writes rows to TiKV, and no binlogs to pumps."""
 
 
 class Cluster:
@@ -117,7 +118,7 @@ class Cluster:
         self._other_stores: list[grpc.aio.Server] = []
 
     async def start(self) -> None:
-        """Listens. OSError if a port is taken."""
+        """Listen. OSError if a port is taken."""
         host, _ = _split(self._options.listen)
         self._proxy = EtcdProxy(self._options.etcd)
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
@@ -184,7 +185,7 @@ class Cluster:
         return self._stores[store_id]
 
     async def stop(self) -> None:
-        """Ends what runs and stops listening."""
+        """End what runs and stop listening."""
         await self.stop_work({})
         for tidb in self._tidbs.values():
             await tidb.kill()
@@ -197,7 +198,7 @@ class Cluster:
         await self._proxy.close()
 
     async def status(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The answer of GET /status.
+        """Return the answer of GET /status.
 
         Timestamps are TSOs; `commits` counts entries that GET /commits has.
         """
@@ -271,7 +272,7 @@ class Cluster:
         return await self.workload_status({})
 
     async def workload_status(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The answer of GET /workload.
+        """Return the answer of GET /workload.
 
         It runs until its connections are closed: then another may begin.
         """
@@ -401,11 +402,14 @@ class Cluster:
         return await self.list_subscriptions({})
 
     async def list_subscriptions(self, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        """The answer of GET /change-data: regions, their stores, and how many subscribe to each."""
+        """Return the answer of GET /change-data: regions, their stores, and each one's subscribers.
+
+        Of the subscribers the number is given.
+        """
         return list(regions_of(self.changes))
 
     async def list_commits(self, parameters: dict[str, Any]) -> list[list[Any]]:
-        """The answer of GET /commits."""
+        """Return the answer of GET /commits."""
         try:
             after, limit = (
                 int(parameters.get("after") or 0),
@@ -438,8 +442,9 @@ class Cluster:
         return self._until_ts
 
     async def _wait_for_locks(self, ts: int) -> None:
-        """A reader at `ts` meets the locks of transactions that may commit below it, and waits for
-        them.
+        """Wait for the locks that a reader at `ts` meets.
+
+        They are those of transactions that may commit below it.
         """
         while self._workload is not None and self._workload.may_commit_at(ts):  # noqa: ASYNC110 few ms
             await asyncio.sleep(0.002)

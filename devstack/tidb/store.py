@@ -2,8 +2,8 @@
 
 Three things a reader of binlogs asks TiKV for: values at a timestamp (schema and DDL job history),
 the fate of a transaction by its primary key, and the locks of those that are still open. Keys are
-raw (not memcomparable-wrapped). With rows in it, it also tells listeners what each command changed,
-which is what change data capture sends.
+raw (not memcomparable-wrapped). With rows in it, it also reports to listeners what each command
+changed, which is what change data capture sends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluice.tidb.tso import physical_ms
 _LOCK_TTL_MS = 20_000
 
 _SMALL_LOCK_TTL_MS = 3000
-"""what TiDB gives the lock of a small transaction, which it sends no heartbeats for"""
+"""TTL that TiDB gives the lock of a small transaction, which it sends no heartbeats for."""
 
 # cdcpb.Event.LogType
 _PREWRITE, _COMMIT, _ROLLBACK, _COMMITTED = 1, 2, 3, 4
@@ -41,13 +41,13 @@ class _Key:
     versions: list[Version] = field(default_factory=list)  # ascending commit_ts
     writes: list[Write] = field(default_factory=list)  # ascending commit_ts
     locks: dict[int, int | None] = field(default_factory=dict)
-    """start_ts, oldest first -> ttl (ms); None as long as its TiDB keeps it alive"""
+    """start_ts, oldest first -> ttl (ms); None as long as its TiDB keeps it alive."""
     changes: dict[int, Change] = field(default_factory=dict)
-    """start_ts -> the row that its lock writes"""
+    """start_ts -> the row that its lock writes."""
 
 
 class Store:
-    """Not thread-safe; lives on the event loop of the cluster.
+    """The key space. Not thread-safe; lives on the event loop of the cluster.
 
     `now` gives the newest timestamp of the oracle.
     """
@@ -59,9 +59,9 @@ class Store:
         # commit_ts (of a rollback start_ts), in the order they came
         self._ended: deque[tuple[int, bytes]] = deque()
         self._open: dict[int, dict[bytes, bytes]] = {}
-        """start_ts -> keys that it has locked -> their primary"""
+        """start_ts -> keys that it has locked -> their primary."""
         self._followers: dict[tuple[bytes, int], list[bytes]] = {}
-        """primary and start_ts -> keys whose fate follows it at once"""
+        """primary and start_ts -> keys whose fate follows it at once."""
         self._listeners: list[Callable[[list[Applied]], None]] = []
 
     def listen(self, listener: Callable[[list[Applied]], None]) -> None:
@@ -144,9 +144,9 @@ class Store:
     def prewrite(
         self, key: bytes, start_ts: int, change: Change | None = None, primary: bytes = b""
     ) -> bool:
-        """Locks `key` for `start_ts`, as its primary if no other is given.
+        """Lock `key` for `start_ts`, as its primary if no other is given.
 
-        False if somebody has rolled it back, as TiKV then refuses.
+        False if another client has rolled it back, as TiKV then refuses.
         """
         return self.prewrite_all({key: change}, start_ts, primary)
 

@@ -1,8 +1,8 @@
 """A TiDB server whose transactions go on step by step, and that can die between two of them.
 
-It writes itself into etcd as TiDB does (tidb/etcd/topology.py), has connections to the pumps of its
-own, and leaves behind what a killed TiDB does: keys in etcd until their lease is over, a Prewrite
-without an end, a lock in TiKV nobody keeps alive.
+It writes itself into etcd as TiDB does (tidb/etcd/topology.py), has connections to the pumps of
+its own, and leaves behind what a killed TiDB does: keys in etcd until their lease is over, a
+Prewrite without an end, a lock in TiKV that is not kept alive.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TiDBServer:
         self._open: dict[int, _Open] = {}
 
     async def start(self) -> None:
-        """Registers and connects to the pumps. PumpWriteError if there is none."""
+        """Register and connect to the pumps. PumpWriteError if there is none."""
         host, _, port = self.address.rpartition(":")
         started = int(time.time())
         version = {"version": "8.0.11-TiDB-stand-in", "git_hash": "None"}
@@ -95,13 +95,16 @@ class TiDBServer:
         return start_ts
 
     def prewrite(self, start_ts: int) -> bool:
-        """Prewrites it in TiKV; False if TiKV refuses because somebody has rolled it back."""
+        """Prewrite it in TiKV; False if TiKV refuses because another client has rolled it back."""
         one = self._open[start_ts]
         one.prewritten = self._store.prewrite(one.key, start_ts)
         return one.prewritten
 
     async def commit(self, start_ts: int) -> int:
-        """Commits what is prewritten, else rolls back; the commit_ts, 0 if it was rolled back."""
+        """Commit what is prewritten, else roll back.
+
+        Returns the commit_ts, 0 if it was rolled back.
+        """
         one = self._open.pop(start_ts)
         commit_ts = await self._oracle.take()
         if not one.prewritten or not self._store.commit(one.key, start_ts, commit_ts):
@@ -124,13 +127,16 @@ class TiDBServer:
         await writer.open()
 
     async def isolate(self) -> None:
-        """The network takes etcd and the pumps from it; it lives, and so do its transactions."""
+        """Take etcd and the pumps from it, as the network may.
+
+        It lives, and so do its transactions.
+        """
         await self._writer.close()
         await self._topology.release()
         await self._info.release()
 
     async def kill(self) -> None:
-        """As kill -9: connections closed, nothing finished, leases kept alive no more."""
+        """Die as by kill -9: connections closed, nothing finished, leases kept alive no more."""
         await self._writer.close()
         for start_ts, one in self._open.items():
             self._store.abandon(one.key, start_ts)

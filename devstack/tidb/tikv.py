@@ -1,5 +1,6 @@
-"""The stand-in TiKV: snapshot reads, the fate of transactions, their locks, each behind the region
-check.
+"""The stand-in TiKV: snapshot reads, the fate of transactions, their locks.
+
+Each is behind the region check.
 """
 
 from __future__ import annotations

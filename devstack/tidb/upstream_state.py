@@ -1,4 +1,4 @@
-"""What every TiDB of a cluster writes to."""
+"""The state that every TiDB of a cluster writes to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from sluice.devstack.tidb.store import Store
 
 @dataclass(frozen=True, slots=True)
 class UpstreamState:
-    """PD's timestamps, TiKV's keys, the DDL jobs that are done, the commits in their order, and the
-    rows.
+    """PD's timestamps, TiKV's keys, the DDL jobs that are done, the commits, and the rows.
+
+    The commits are in their order.
     """
 
     oracle: Oracle
@@ -22,4 +23,4 @@ class UpstreamState:
     history: DDLHistory
     commits: CommitLog
     versions: Versions
-    """What the SQL port reads."""
+    """Versions that the SQL port reads."""

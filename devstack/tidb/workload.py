@@ -58,7 +58,7 @@ class WorkloadOptions:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> WorkloadOptions:
-        """From a JSON object; `"rate": "max"` is None.
+        """Parse a JSON object; `"rate": "max"` is None.
 
         WorkloadError names the option that is wrong.
         """
@@ -100,7 +100,7 @@ _LIMITS: tuple[tuple[str, float, float], ...] = (
 
 @dataclass(slots=True)
 class _Database:
-    """What a workload made, for the next one to go on with."""
+    """The database that a workload made, for the next one to go on with."""
 
     marker: Table
     loads: list[Table]
@@ -144,8 +144,9 @@ class Workload:
         self._behind_s = 0.0
 
     def status(self) -> dict[str, Any]:
-        """State (preparing, running, done, failed), counts, and the numbers of its first and latest
-        transaction.
+        """Return the state (preparing, running, done, failed), counts, and transaction numbers.
+
+        The numbers are those of its first and latest transaction.
 
         `behind_ms`: how far the clock of the rate was missed at worst.
         """
@@ -169,8 +170,9 @@ class Workload:
         }
 
     def may_commit_at(self, ts: int) -> bool:
-        """Whether a transaction that is prewritten may get a commit timestamp at or below this one,
-        which PD's clock has passed.
+        """Return whether a prewritten transaction may get a commit timestamp at or below this one.
+
+        PD's clock has passed this one.
         """
         return any(start_ts <= ts for start_ts in self._locked)
 
@@ -179,7 +181,7 @@ class Workload:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Makes the tables, then the transactions.
+        """Make the tables, then the transactions.
 
         Raises PumpWriteError if the pumps take no more.
         """
@@ -285,7 +287,7 @@ class Workload:
     def _changes_of(
         self, number: int, database: _Database
     ) -> tuple[list[pb.binlog.TableMutation], list[tuple[int, int, int]]]:
-        """The transaction's mutations, and the load rows as they are after it."""
+        """Return the transaction's mutations, and the load rows as they are after it."""
         mutation = pb.binlog.TableMutation(table_id=database.marker.id, sequence=[pb.binlog.Insert])
         mutation.inserted_rows.append(
             encode_insert(database.marker, {"id": number, "note": f"transaction {number}"})

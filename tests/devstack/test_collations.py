@@ -91,7 +91,7 @@ def test_a_recording_that_says_otherwise_than_its_rows_show_is_refused(tmp_path:
     with pytest.raises(
         RecordingError,
         match=(
-            r"recording\.json says new_collation_enabled true, the rows .* show false; take the"
+            r"recording\.json has new_collation_enabled true, the rows .* show false; take the"
             r" key out"
         ),
     ):
