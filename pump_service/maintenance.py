@@ -96,7 +96,10 @@ class MaintenanceTasks:
 
         A capture goes on from there: from `capture_from_ts`, or from now on if that is 0.
         """
-        return self._write_fake_at(capture_from_ts or self._clock.fresh())
+        ts = capture_from_ts or self._clock.fresh()
+        if self._store.is_captured:
+            self._store.begin_at(ts)
+        return self._write_fake_at(ts)
 
     def _write_fake_at(self, ts: int) -> int:
         durable = threading.Event()

@@ -45,6 +45,11 @@ class GarbageCollector:
         """End a running collection early."""
         self._stopping.set()
 
+    def begin_at(self, ts: int) -> None:
+        """Save that what was committed at or before `ts` isn't here, as if it were purged."""
+        self._index.save_gc_ts(ts)
+        self.gc_ts = ts
+
     def collect(self, ts: int) -> None:
         """Purge what was committed at or before `ts`. The sorter must know all that was written.
 
@@ -57,8 +62,7 @@ class GarbageCollector:
             ts = min(ts, oldest)
         if ts <= self.gc_ts or ts >= self._sorter.max_commit_ts or self._stopping.is_set():
             return
-        self._index.save_gc_ts(ts)
-        self.gc_ts = ts
+        self.begin_at(ts)
         failpoints.hit("gc.after_mark")
         needed = [
             start for commit, start in self._sorter.long_transactions().items() if commit > ts

@@ -40,6 +40,8 @@ def begin_of_indexing(
     if begin <= first:
         if index.was_rebuilt and first.fid > 0:
             index.save_gc_ts(_estimate_gc_ts(value_log))
+        elif index.was_rebuilt and index.is_captured:
+            index.save_gc_ts(_beginning(value_log))
         return first
     if not value_log.holds_record(begin):
         log.error(
@@ -48,6 +50,14 @@ def begin_of_indexing(
         index.set_complete(complete=False)
         return RecordPointer(begin.fid, 0)
     return begin
+
+
+def _beginning(value_log: ValueLog) -> int:
+    """Return where a capture began: its first record is a fake binlog there; 0 without one."""
+    for batch in value_log.scan(value_log.first, value_log.end):
+        if len(batch.tps):
+            return 0 if batch.tps[0] == PREWRITE else int(batch.commits[0])
+    return 0
 
 
 def _estimate_gc_ts(value_log: ValueLog) -> int:

@@ -549,6 +549,14 @@ class Store:
 
     # -- garbage collection
 
+    def begin_at(self, ts: int) -> None:
+        """Refuse readers that want commits at or before `ts`, where a capture begins.
+
+        Call it before the first record: a capture never gets what was committed before.
+        """
+        with self._gc_lock:
+            self._collector.begin_at(ts)
+
     def gc(self, ts: int) -> int:
         """Purge what was committed at or before `ts`, in the calling thread (seconds to minutes).
 

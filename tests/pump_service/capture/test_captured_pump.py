@@ -10,7 +10,7 @@ import pytest
 
 from sluice.devstack.tidb.mvcc_records import Change
 from sluice.pump_service.capture.binlog_writer import BinlogWriter
-from sluice.pump_service.store import Store
+from sluice.pump_service.store import Store, WindowPurgedError
 from sluice.pump_service.store.options import StoreOptions
 from sluice.tidb.binlog_kinds import PREWRITE
 from tests import recorded_changes
@@ -139,6 +139,8 @@ def test_a_captured_pump_that_is_killed_anywhere_has_every_transaction_once(tmp_
     store = Store.open(stage.data, options)
     try:
         found = window(store, begin, end)
+        with pytest.raises(WindowPurgedError):
+            window(store, begin - 1, end)
     finally:
         store.close()
     assert len(found) > 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.pump_service.store import Record, Store
+from sluice.pump_service.store import Record, Store, WindowPurgedError
 from sluice.pump_service.store.data_format import FORMAT_FILE
 from sluice.pump_service.store.errors import (
     CapturedStoreError,
@@ -136,8 +137,6 @@ def test_a_store_that_is_opened_again_has_the_same(found: list[Transaction]) -> 
 
 
 def test_an_index_that_is_lost_is_rebuilt_with_every_transaction(tmp_path: Path) -> None:
-    import shutil
-
     store = Store.open(tmp_path / "pump", CAPTURED)
     rows = _write(store, [(5, 1), (5, 2), (5, 3), (6, 5)])
     store.close()
@@ -146,6 +145,27 @@ def test_an_index_that_is_lost_is_rebuilt_with_every_transaction(tmp_path: Path)
     try:
         eventually(lambda: store.max_commit_ts == BASE + 100)
         assert window(store, BASE, BASE + 100) == rows
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("is_index_lost", [False, True])
+def test_what_was_committed_before_a_capture_began_is_never_passed_over(
+    tmp_path: Path, is_index_lost: bool
+) -> None:
+    store = Store.open(tmp_path / "pump", CAPTURED)
+    store.begin_at(BASE + 3)
+    write(store, fake(BASE + 3))
+    rows = _write(store, [(5, 1), (6, 5)])
+    store.close()
+    if is_index_lost:
+        shutil.rmtree(tmp_path / "pump" / "kv")
+    store = Store.open(tmp_path / "pump", CAPTURED)
+    try:
+        eventually(lambda: store.max_commit_ts == BASE + 100)
+        with pytest.raises(WindowPurgedError, match=str(BASE + 3)):
+            window(store, BASE + 2, BASE + 100)
+        assert window(store, BASE + 3, BASE + 100) == rows
     finally:
         store.close()
 
