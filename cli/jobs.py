@@ -152,8 +152,8 @@ def forget(
 
 
 def _older(jobs: Jobs, age: str) -> list[str]:
+    from sluice.relay.consumers import keep_ms
     from sluice.relay.jobs import FINAL_STATES
-    from sluice.relay.retention import keep_ms
 
     try:
         before = time.time() * 1000 - keep_ms(age)

@@ -9,7 +9,7 @@
     <url>/owners/<role>.json
         the last claim of a role
     <url>/consumers/<name>.json
-        a consumer's position, see `sluice.relay.retention`
+        a consumer's position, see `sluice.relay.consumers`
     <url>/pumps/<number>.json
         the pumps that count, see `sluice.relay.known_pumps`
     <url>/changed
@@ -473,7 +473,7 @@ class RelayLog:
         """Delete the windows with hi <= before_ts, oldest first, and return their number.
 
         The newest one stays. It ends early if `stop` returns true. The caller makes sure that
-        `before_ts` is not past what any consumer has applied, see `sluice.relay.retention`.
+        `before_ts` is not past what any consumer has applied, see `sluice.relay.consumers`.
         """
         last = self.last()
         removed = 0

@@ -256,7 +256,7 @@ RELAY = {
     "pipeline_folders": {"errors", "ownership", "storage", "url"},
     "quality": {"storage"},
     "record_codec": {"json_cache"},
-    "retention": {"errors", "format_version", "log"},
+    "consumers": {"errors", "format_version", "log"},
     "role_lease": {"log"},
     "row_groups": {"checksum_writer", "errors", "part_schema", "storage"},
     "schema_snapshots": {"checksummed", "format_version", "storage"},

@@ -11,7 +11,7 @@ import threading
 import time
 
 from sluice.relay import RelayError, RelayLog
-from sluice.relay.retention import Consumers, consumer_name
+from sluice.relay.consumers import Consumers, consumer_name
 
 log = logging.getLogger("sluice.apply")
 

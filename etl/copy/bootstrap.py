@@ -22,8 +22,8 @@ from sluice.etl.copy.table_creator import TableCreator
 from sluice.etl.downstream import CheckpointTable, MySQLSession
 from sluice.etl.downstream.ownership import downstream_name
 from sluice.etl.settings import Settings
+from sluice.relay.consumers import Consumers, consumer_name
 from sluice.relay.jobs import DONE, Job, JobRun, Jobs, Runner, WriteScope
-from sluice.relay.retention import Consumers, consumer_name
 
 __all__ = ["KIND", "BootstrapPlanner", "find_finished_job"]
 

@@ -27,8 +27,8 @@ from sluice.etl.downstream.ownership import PipelineIdentity
 from sluice.etl.landing.planner import WindowPlanner
 from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
+from sluice.relay.consumers import Consumers, consumer_name
 from sluice.relay.jobs import CANCEL, CANCELLED, FINAL_STATES, Job, JobRun, Jobs, Runner
-from sluice.relay.retention import Consumers, consumer_name
 
 __all__ = [
     "SNAPSHOT_SCHEME",

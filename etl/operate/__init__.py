@@ -23,7 +23,7 @@ from sluice.etl.operate.commands import (
     skip_ddl,
     skip_transaction,
 )
-from sluice.etl.operate.form import ACTIONS, OperateForm, dispatch, order_job
+from sluice.etl.operate.form_actions import ACTIONS, OperateForm, dispatch, order_job
 from sluice.etl.operate.status import (
     list_overrides,
     orders,

@@ -144,7 +144,7 @@ class Relay:
 
 
 def _keep_ms(text: str) -> int:
-    from sluice.relay.retention import keep_ms
+    from sluice.relay.consumers import keep_ms
 
     return keep_ms(text)
 
@@ -202,7 +202,7 @@ class Archive:
     @property
     def every_ms(self) -> int:
         """Return `every` in ms, above 0. Raises ValueError."""
-        from sluice.relay.retention import span_ms
+        from sluice.relay.consumers import span_ms
 
         if not (found := span_ms(self.every)):
             raise ValueError(f"{self.every!r}: at least 1m")

@@ -16,7 +16,7 @@ from sluice.pump_service.cluster.node import (
     check_cluster,
     node_id,
 )
-from sluice.pump_service.cluster.resolver import TiKVResolver
+from sluice.pump_service.cluster.outcome_from_tikv import TiKVResolver
 
 __all__ = [
     "CLOSING",

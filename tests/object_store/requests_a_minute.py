@@ -25,8 +25,8 @@ from sluice.etl.apply._window_selector import WindowSelector
 from sluice.etl.landing._control import LandingControl
 from sluice.etl.settings import Apply
 from sluice.relay import PART_SCHEMA, RelayLog, WindowRecord
+from sluice.relay.consumers import Consumers
 from sluice.relay.measures import LAND, CounterRecorder, CounterStore
-from sluice.relay.retention import Consumers
 from sluice.tidb import tso
 from tests.object_store.s3_server import CREDENTIALS, started_s3
 

@@ -8,7 +8,7 @@ from relaykit import BASE, HOUR, land
 from sluice.etl.apply._consumer_position import ConsumerPosition
 from sluice.etl.settings import SettingsError, parse_settings
 from sluice.relay import RelayLog
-from sluice.relay.retention import Consumers, keep_ms
+from sluice.relay.consumers import Consumers, keep_ms
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ from sluice.relay.archive import (
     SnapshotTable,
     snapshot_id,
 )
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import Jobs, WriteScope
-from sluice.relay.retention import Consumers
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer

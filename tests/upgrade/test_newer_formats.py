@@ -18,8 +18,8 @@ from sluice.pump_service.store.errors import StoreError
 from sluice.relay import RelayError, RelayLog
 from sluice.relay.archive import Archive, Pins, SnapshotStore
 from sluice.relay.checksummed import encode_checksummed
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import Jobs
-from sluice.relay.retention import Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.pump_service import storekit

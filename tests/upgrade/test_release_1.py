@@ -22,8 +22,8 @@ from sluice.etl.downstream import SavepointFile
 from sluice.pump_service.store import Store
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, Pins, SnapshotStore
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import Jobs
-from sluice.relay.retention import Consumers
 from tests.etl.apply.test_apply_random import fresh, rows_of
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer

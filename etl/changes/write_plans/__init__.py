@@ -13,7 +13,7 @@ WRITE_PLANS = {
     "file_binlog": "file_binlog",
     "groups": "conflict_groups",
     "kafka_binlog": "kafka_binlog",
-    "net": "net_changes",
+    "net": "one_transaction_plan",
     "newest": "latest_images",
 }
 """The module of each planner."""

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from sluice.etl.changes.steps import FlushDetail, InFlightDetail, RowsDetail, Step
 from sluice.etl.changes.write_plans.change_set import ChangeSet, StageTimings
-from sluice.etl.changes.write_plans.conflicts import ConflictSchedule, schedule_conflicts
+from sluice.etl.changes.write_plans.conflict_schedule import ConflictSchedule, schedule_conflicts
 from sluice.etl.changes.write_plans.identity import conflict_keys
 from sluice.etl.changes.write_plans.net_effect import key_codes
 from sluice.etl.changes.write_plans.same_shape_tables import small_net_effects

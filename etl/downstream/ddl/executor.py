@@ -33,7 +33,7 @@ from sluice.etl.downstream.ddl._recycle import RecycleBin
 from sluice.etl.downstream.ddl._session import ddl_session
 from sluice.etl.downstream.ddl._shared_table import already_executed, structure_differences
 from sluice.etl.downstream.ddl._state import actual_columns, fingerprint
-from sluice.etl.downstream.ddl._swaps import exchange_partition, rename_tables, swap_rows
+from sluice.etl.downstream.ddl._table_exchanges import exchange_partition, rename_tables, swap_rows
 from sluice.etl.downstream.ddl.errors import ALREADY_EXISTS, DdlError
 from sluice.tidb.ddl_actions import RENAMES, Action
 from sluice.tidb.folded import folded

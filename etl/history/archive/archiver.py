@@ -34,7 +34,7 @@ from sluice.etl.settings import Settings
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import ClaimLostError, RelayError, RoleClaim, WindowRecord
 from sluice.relay.archive import Archive, ArchiveConflictError, sync_overrides
-from sluice.relay.retention import Consumers
+from sluice.relay.consumers import Consumers
 from sluice.relay.role_lease import RoleStandby
 from sluice.tidb import tso
 

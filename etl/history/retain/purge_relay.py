@@ -13,7 +13,7 @@ from sluice.etl.history.retain.errors import NotArchivedError
 from sluice.etl.history.retain.verify import verify_window
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive, Pins
-from sluice.relay.retention import ARCHIVE_CONSUMER, Consumers
+from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
 from sluice.tidb import tso
 
 __all__ = ["PurgeResult", "purge_windows"]

@@ -32,6 +32,7 @@ from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.target import ReplayTarget
 from sluice.relay import RelayGapError
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -44,7 +45,6 @@ from sluice.relay.jobs import (
     TableProgress,
     stop_on_orders,
 )
-from sluice.relay.retention import Consumers
 from sluice.tidb import tso
 
 PROGRESS_NAME = "windows"

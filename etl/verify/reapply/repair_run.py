@@ -25,6 +25,7 @@ from sluice.etl.verify.reapply.row_repair import RepairEndpoints, RowRepair
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
 from sluice.etl.verify.reapply.window_range import ReplayWindows, inspect_range
 from sluice.relay import RelayError
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -35,7 +36,6 @@ from sluice.relay.jobs import (
     JobRun,
     StopRequested,
 )
-from sluice.relay.retention import Consumers
 from sluice.tidb import PDClient
 from sluice.tidb.schema import Table
 from sluice.tidb.table_name import full_name

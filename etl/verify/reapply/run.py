@@ -15,6 +15,7 @@ from sluice.etl.verify.reapply.plan import make_replay_plan
 from sluice.etl.verify.reapply.repair_run import repaired_tables, run_repair
 from sluice.etl.verify.reapply.request import ReplayRequest
 from sluice.etl.verify.reapply.summary import ReplaySummary, consumer_of
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import (
     CANCELLED,
     Job,
@@ -25,7 +26,6 @@ from sluice.relay.jobs import (
     WriteScope,
     with_landed_end,
 )
-from sluice.relay.retention import Consumers
 
 
 def create_or_resume(settings: Settings, request: ReplayRequest, by: str) -> Job:

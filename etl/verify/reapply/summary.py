@@ -36,5 +36,5 @@ class ReplaySummary:
 
 
 def consumer_of(job: str) -> str:
-    """Return the consumer name by which a job pins its windows, see `sluice.relay.retention`."""
+    """Return the consumer name by which a job pins its windows, see `sluice.relay.consumers`."""
     return f"job-{job}"

@@ -14,10 +14,10 @@ import pytest
 from sluice.etl.apply import run_apply
 from sluice.etl.history.retain import retain
 from sluice.etl.settings import Apply, Relay, Settings, Upstream
-from sluice.relay import Control, retention
+from sluice.relay import Control, consumers
 from sluice.relay.archive import Archive, write_log
 from sluice.relay.archive.window_merging import MergeLimits
-from sluice.relay.retention import ARCHIVE_CONSUMER, Consumers
+from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.relay_from_recording import RECORDINGS, land
@@ -81,8 +81,8 @@ def test_a_running_apply_waits_while_it_is_paused_and_goes_on_when_resumed(
 def test_applying_notes_its_position_and_what_it_has_passed_goes_once_it_is_archived(
     mariadb: MariaDBServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.relay.retention.MIN_KEEP_MS", 1)
-    monkeypatch.setitem(retention._UNITS, "m", 1_000)  # the recording is of a minute
+    monkeypatch.setattr("sluice.relay.consumers.MIN_KEEP_MS", 1)
+    monkeypatch.setitem(consumers._UNITS, "m", 1_000)  # the recording is of a minute
     monkeypatch.setattr("sluice.etl.apply._consumer_position._REPORT_INTERVAL_S", 0.0)
     url = f"file://{tmp_path}/relay"
     relay = land(RECORDINGS / "shop", url, 5_000)

@@ -19,7 +19,7 @@ from sluice.etl.settings import Downstream, File, Relay, Settings
 from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.settings.rules import parse_routes
 from sluice.relay import ChunkCancelled, Control, RelayError
-from sluice.relay.retention import Consumers
+from sluice.relay.consumers import Consumers
 from tests.etl.apply.test_apply_random import settings_for
 from tests.etl.chunk_model import appoint, deliver
 from tests.etl.mariadb_fixture import MariaDBServer
@@ -111,7 +111,7 @@ def written_alone(url: str, folder: Path, until_ts: int) -> list[bytes]:
 
 
 def _consumers_of(settings: Settings) -> Iterator[str]:
-    from sluice.relay.retention import consumer_name
+    from sluice.relay.consumers import consumer_name
 
     yield consumer_name(settings.downstream_name)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.pump_service.cluster.resolver import OutcomeUnknown
+from sluice.pump_service.cluster.outcome_from_tikv import OutcomeUnknown
 from sluice.pump_service.store import Record, Store, TxnOutcome, TxnOutcomeKind, verdict_checks
 from sluice.tidb.tikv import TiKVError
 from tests.pump_service.storekit import (

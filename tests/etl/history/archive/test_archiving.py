@@ -23,7 +23,7 @@ from sluice.etl.history.archive.archiver import CONSUMER, QUIET_MS, Archiver
 from sluice.etl.history.archive.plan import plan_segments, windows_of
 from sluice.relay import RelayError, RelayLog
 from sluice.relay.archive import Archive, ArchiveSegment
-from sluice.relay.retention import Consumers
+from sluice.relay.consumers import Consumers
 from tests.etl.history.archive.archiving import (
     Growing,
     LocalJobs,

@@ -29,8 +29,8 @@ from sluice.relay.archive import (
     snapshot_id,
     write_log,
 )
+from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
 from sluice.relay.jobs import Jobs, Runner, WriteScope
-from sluice.relay.retention import ARCHIVE_CONSUMER, Consumers
 from sluice.relay.url import folder_of
 from sluice.tidb import tso
 from sluice.tidb.table_name import full_name

@@ -31,7 +31,7 @@ from sluice.relay.archive import (
     snapshot_id,
     write_log,
 )
-from sluice.relay.retention import ARCHIVE_CONSUMER, Consumers
+from sluice.relay.consumers import ARCHIVE_CONSUMER, Consumers
 from sluice.relay.storage import LocalStorage
 from sluice.tidb import tso
 

@@ -29,6 +29,7 @@ from sluice.etl.verify.reapply import (
 )
 from sluice.relay import RelayLog
 from sluice.relay.archive import Archive
+from sluice.relay.consumers import MIN_KEEP_MS, Consumers
 from sluice.relay.jobs import (
     CANCEL,
     CANCELLED,
@@ -43,7 +44,6 @@ from sluice.relay.jobs import (
     Runner,
     TableProgress,
 )
-from sluice.relay.retention import MIN_KEEP_MS, Consumers
 from sluice.tidb import pb
 from tests.etl.killed_writer import ON_BATCH, ends_by_itself
 from tests.etl.preparing import local_preparer

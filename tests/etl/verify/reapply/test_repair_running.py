@@ -22,8 +22,8 @@ from sluice.etl.verify.reapply import (
 from sluice.etl.verify.reapply.repair_run import latest_rows_options
 from sluice.etl.verify.reapply.row_repair import RowRepair
 from sluice.relay import RelayLog
+from sluice.relay.consumers import Consumers
 from sluice.relay.jobs import CANCELLED, DONE, PAUSE, PAUSED, Jobs, Runner
-from sluice.relay.retention import Consumers
 from tests.etl.copy.backfill.running import DATABASE, Pipeline, pipeline
 from tests.etl.mariadb_fixture import MariaDBServer
 
