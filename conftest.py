@@ -46,12 +46,13 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 
 def _reaches_the_disk(descriptor: int) -> None:
-    """In place of fsync and fdatasync in the tests' own processes: raises what they raise of a
-    wrong descriptor.
+    """Check the descriptor only, in place of fsync and fdatasync in the tests' own processes.
+
+    Raises what they raise of a wrong descriptor.
 
     What a process has written outlives its kill -9 without them, and no test pulls the machine's
-    plug. Thousands of them were most of the time of the tests that write many small files. Programs
-    that tests start call the real ones.
+    plug. Thousands of them were most of the time of the tests that write many small files.
+    Programs that tests start call the real ones.
     """
     os.fstat(descriptor)
 
@@ -85,20 +86,21 @@ def pytest_report_header(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """By file, in an order of its own."""
+    """Schedule by file, in an order of its own."""
     return LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config, items):
-    """For workers: the order in which their files are handed out."""
+    """Sort by the order in which the files are handed out, for workers."""
     if hasattr(config, "workerinput"):
         place = in_order(item.nodeid.split("::", 1)[0] for item in items)
         items.sort(key=lambda item: place[item.nodeid.split("::", 1)[0]])
 
 
 def pytest_collection_finish(session):
-    """In workers: what thousands of tests are made of stays to the end, so no collection needs to
-    look at it.
+    """Freeze what thousands of tests are made of, in workers.
+
+    It stays to the end, so no collection needs to look at it.
     """
     if hasattr(session.config, "workerinput"):
         gc.collect()

@@ -1,13 +1,12 @@
-"""The root of every error that leaves a room, and the two things that whoever meets one wants to
-know.
+"""The root of every error that leaves a package, and the two facts that its receiver needs.
 
-`transient` tells whether trying again, without anybody doing anything, may help: the loops of
-landing and applying, the command line's exit code and Airflow's tasks ask it and nothing else.
-`hint` tells people what they can do.
+`transient` states whether trying again, without any action by people, may help: the loops of
+landing and applying, the command line's exit code and Airflow's tasks use it and nothing else.
+`hint` is what people can do.
 
-This room lies below all others and imports none. Errors of other libraries become ours at the edge
-of the room that talks to them; what the operating system says may come through as OSError, and
-`ours` tells what it means.
+This package lies below all others and imports none. Errors of other libraries become ours at the
+edge of the package that talks to them; what the operating system reports may come through as
+OSError, and `ours` translates it.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ _SENTENCE_ENDS = (".", "?", "!")
 
 
 class SluiceError(Exception):
-    """Something went wrong: `str()` says what, to what, and the way out.
+    """Something went wrong: `str()` is what failed, for what, and the hint.
 
     A subclass sets `transient` and `hint` for all of its errors; one error may have its own. Its
-    own way out is shown behind the message, unless the message has it already; that of its class is
+    own hint is shown behind the message, unless the message has it already; that of its class is
     general, and not repeated there.
     """
 
     transient: bool = False
-    """Whether trying again may help without anybody doing anything."""
+    """Trying again may help without any action by people."""
     hint: str = ""
-    """What people can do. Of a transient error: what helps if it lasts."""
+    """Action for people. Of a transient error: what helps if it lasts."""
     exit_code: ClassVar[int] = 4
-    """What the command line ends with if the error isn't transient."""
+    """Exit code of the command line if the error isn't transient."""
     _shown = ""
 
     def __init__(
@@ -55,8 +54,9 @@ class SluiceError(Exception):
 
 
 class RequestError(SluiceError):
-    """What was asked for can't be done, and nothing has changed: another command, or other
-    settings, may work.
+    """A request can't be executed, and nothing has changed.
+
+    Another command, or other settings, may work.
     """
 
     hint = "correct what it names, and try again"
@@ -71,7 +71,7 @@ class MachineError(SluiceError):
 
 
 class DefectError(SluiceError):
-    """Something that nobody has foreseen; its cause has the stack trace."""
+    """Something unforeseen; its cause has the stack trace."""
 
     hint = (
         "this is a defect of Sluice: report it with the stack trace in the log, then let the task"
@@ -95,7 +95,7 @@ _BY_NUMBER = {
 
 
 def ours(error: BaseException) -> SluiceError:
-    """An error as one of ours: itself if it is; what the operating system said; else a defect.
+    """Return an error as one of ours: itself if it is, a translated OSError, else a defect.
 
     It has the original for its cause.
     """

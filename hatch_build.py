@@ -1,6 +1,7 @@
-"""Build hook: compiles the .proto files before a wheel or an editable install is made, and gives a
-wheel what only it needs: the versions that the tests ran with, Airflow's settings, and a recording
-to try it with.
+"""Compile the .proto files before a wheel or an editable install is made: a build hook.
+
+It gives a wheel what only it needs: the versions that the tests ran with, Airflow's settings, and
+a recording to try it with.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 RECORDING = "tests/recordings/shop"
-"""What `sluice run` and `sluice up` play unless told otherwise. The wheel has it as
-``devstack/recordings/shop``.
+"""The recording that `sluice run` and `sluice up` play by default.
+
+The wheel has it as ``devstack/recordings/shop``.
 """
 OF_A_RECORDING = (
     "recording.json",
@@ -26,12 +28,13 @@ OF_A_RECORDING = (
     "snapshots.json",
     "snapshots",
 )
-"""What is played and compared of it; the rest is for tests."""
+"""Files of a recording that are played and compared; the rest is for tests."""
 
 
 class SluiceBuildHook(BuildHookInterface):
-    """Runs tidb/genproto.py, by file, because the package itself isn't importable while it is being
-    built.
+    """Runs tidb/genproto.py, by file.
+
+    The package itself isn't importable while it is being built.
     """
 
     PLUGIN_NAME = "custom"
@@ -58,7 +61,7 @@ class SluiceBuildHook(BuildHookInterface):
         included[str(constraints)] = "sluice/devstack/constraints.txt"
 
     def _add_kernels(self, root: Path, build_data: dict[str, Any]) -> None:
-        """The wheel is one for machines of this kind only, and has the compiled kernels."""
+        """Add the compiled kernels: the wheel is for machines of this kind only."""
         compiling = _module_at(root / "tidb" / "compile_kernels.py")
         for kernel in compiling.KERNELS:
             compiled = Path(self._scratch.name) / kernel.replace("/", ".")
@@ -84,8 +87,10 @@ def _module_at(path: Path) -> Any:
 
 
 def tested_versions(lock: str) -> str:
-    """The contents of uv.lock as a constraints file for pip and uv: all that Sluice needs, its
-    extras too, a line for each version, with a marker where another Python gets another one.
+    """Return the contents of uv.lock as a constraints file for pip and uv.
+
+    It has all that Sluice needs, its extras too, a line for each version, with a marker where
+    another Python gets another one.
     """
     packages: dict[str, list[dict[str, Any]]] = {}
     for package in tomllib.loads(lock)["package"]:

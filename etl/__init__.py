@@ -1,8 +1,7 @@
-"""The pipeline: windows from the pumps to the relay log (land), from the relay log to the
-downstream (apply).
+"""The pipeline: from the pumps to the relay log (land), from there to the downstream (apply).
 
-Names load on first use: Spark's workers, the command line and Airflow's DAG files need only parts
-of this room.
+Windows are landed. Names load on first use: Spark's workers, the command line and Airflow's DAG
+files need only parts of this package.
 """
 
 from __future__ import annotations

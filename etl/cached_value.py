@@ -36,9 +36,9 @@ class CachedState(Generic[T]):
 
     value: T | None = None
     updated_ms: int = 0
-    """When `value` was computed; 0: never."""
+    """Unix ms at which `value` was computed; 0: never."""
     computed_at_s: float = 0.0
-    """When computing `value` began."""
+    """`time.monotonic` at which computing `value` began."""
     took_s: float = 0.0
     """How long computing `value` took."""
     error: Exception | None = None
@@ -66,8 +66,9 @@ class CachedValue(Generic[T]):
     """
 
     def __init__(self, start: Callable[[Callable[[], None]], object] = _start_thread) -> None:
-        """`start` runs a function in another thread: a daemon thread of its own unless a pool's is
-        given.
+        """Have no value yet; `start` runs a function in another thread.
+
+        A daemon thread of its own unless a pool's is given.
         """
         self._start = start
         self._lock = threading.Lock()
@@ -91,8 +92,9 @@ class CachedValue(Generic[T]):
             return self._state
 
     def wait(self, timeout_s: float) -> CachedState[T]:
-        """Wait until the running computation ends, or `timeout_s` after its start: several waits
-        share one budget.
+        """Wait until the running computation ends, or `timeout_s` after its start.
+
+        Several waits share one budget.
         """
         state = self._state
         if state.running is not None:
@@ -161,9 +163,9 @@ class PollResults:
     values: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     unresponsive_since_ms: dict[str, int] = field(default_factory=dict)
-    """For each source in `errors`."""
+    """Unix ms from which each source in `errors` has not answered."""
     updated_ms: dict[str, int] = field(default_factory=dict)
-    """For each source in `values`."""
+    """Unix ms at which each source in `values` was updated."""
     unknown: set[str] = field(default_factory=set)
     """Sources in `errors`, those that couldn't be polled, and those without a value yet."""
 

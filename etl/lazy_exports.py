@@ -15,7 +15,10 @@ __all__ = ["lazy_getattr"]
 
 
 def lazy_getattr(room: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of the room: `modules` tells for each name the module that has it."""
+    """Return the `__getattr__` of the package `room`.
+
+    `modules` has for each name the module that has it.
+    """
 
     def get(name: str) -> Any:
         if name not in modules:

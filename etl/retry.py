@@ -1,4 +1,4 @@
-"""Trying again: how long to wait for what may pass, and what to say of it.
+"""Try again: how long to wait for what may pass, and how to log it.
 
 What is waited for is one line at WARNING, now and then, with since when: an expected wait is no
 stack trace.
@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from sluice.errors import SluiceError
 
 _DELAY_FRACTION = 1 / 8
-"""Of the time since the first failure it waits so much more: what comes back after a moment is
-found soon.
+"""Fraction of the time since the first failure that is added to the wait.
+
+What comes back after a moment is found soon.
 """
 _DELAY_S = 0.1, 5.0
 _LOG_INTERVAL_S = 30.0
@@ -24,7 +25,7 @@ _SHOWN_CHARS = 500
 class RetryBackoff:
     """Counts failures in a row.
 
-    `who` waits, in the words of the log line: "landing", "applying".
+    `who` is the waiting process in the words of the log line: "landing", "applying".
     """
 
     def __init__(self, log: logging.Logger, who: str) -> None:
@@ -36,9 +37,9 @@ class RetryBackoff:
         self._last: type[SluiceError] | None = None
 
     def after(self, error: SluiceError, where: str = "") -> float:
-        """How many seconds to wait after one more failure.
+        """Return how many seconds to wait after one more failure.
 
-        Says so the first time, when it is another kind of error, and every 30 s. `where`: how far
+        Logs it the first time, when it is another kind of error, and every 30 s. `where`: how far
         it is.
         """
         now = time.monotonic()
@@ -62,12 +63,12 @@ class RetryBackoff:
         return delay
 
     def over(self) -> None:
-        """It goes on."""
+        """Log that it goes on."""
         if self._failures:
             self._log.info("%s goes on, after %.0f s", self._who, time.monotonic() - self._began)
         self._failures = 0
 
 
 def one_line(error: BaseException) -> str:
-    """An error on one line."""
+    """Return an error on one line."""
     return " ".join(str(error).split())[:_SHOWN_CHARS]

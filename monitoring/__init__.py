@@ -1,1 +1,1 @@
-"""What comes with Sluice for Prometheus, Alertmanager and Grafana."""
+"""Files for Prometheus, Alertmanager and Grafana."""

@@ -1,5 +1,4 @@
-"""Makes the Grafana boards: ``python -m monitoring.boards`` writes them anew into
-monitoring/boards/.
+"""Make the Grafana boards: ``python -m monitoring.boards`` writes monitoring/boards/ again.
 
 They ask a Prometheus that is chosen on the board, and nothing else. A test holds the files to what
 this makes, and every metric they ask for to what the endpoint and the pump serve.
@@ -385,12 +384,12 @@ def _board(title: str, uid: str, label: str, metric: str, rows: Sequence[Row]) -
 
 
 def boards() -> dict[str, Sequence[Row]]:
-    """The rows of each board, by the file's name."""
+    """Return the rows of each board, by the file's name."""
     return {"sluice.json": _REPLICATION, "pumps.json": _PUMPS}
 
 
 def texts() -> dict[str, str]:
-    """The boards' files by name."""
+    """Return the boards' files by name."""
     return {
         "sluice.json": _board(
             "Sluice", "sluice", "pipeline", "sluice_pipeline_readable", _REPLICATION

@@ -401,3 +401,9 @@ def test_no_module_of_the_tests_is_called_as_a_package() -> None:
 def test_dag_files_wire_and_do_not_think():
     for path in (ROOT / "dags").glob("*.py"):
         assert len(path.read_text().splitlines()) < 150, f"{path.name} is too long for a DAG file"
+
+
+def test_the_package_sluice_is_links_to_the_folders_at_the_top():
+    # an editor or `sed -i` that follows a link leaves a copy, and two versions of a module
+    copies = [path.name for path in (ROOT / "sluice").iterdir() if not path.is_symlink()]
+    assert set(copies) <= {"__init__.py", "__pycache__"}

@@ -1,5 +1,5 @@
-"""What a container starts and how it is asked whether it is healthy.
+"""Programs that a container starts, and the check whether it is healthy.
 
-Thin: each reads its environment and its secrets, and becomes the program. Whom a service waits for
-is said in docker-compose.yaml, not here.
+Thin: each reads its environment and its secrets, and becomes the program. docker-compose.yaml
+states what a service waits for.
 """

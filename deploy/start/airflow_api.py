@@ -1,8 +1,9 @@
-"""``python -m deploy.start.airflow_api``: Airflow's api-server, whose user `admin` has the password
-of a file.
+"""Start Airflow's api-server, whose user `admin` has the password of a file.
+
+    python -m deploy.start.airflow_api
 
 Airflow's simple auth manager wants a file that it may write, with all users in it, so one is made
-under AIRFLOW_HOME at every start. Who has another auth manager starts ``airflow api-server``.
+under AIRFLOW_HOME at every start. With another auth manager start ``airflow api-server``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def write_passwords(source: str, target: Path) -> None:
 
 
 def main() -> None:
-    """Ends with a line that says what is missing, or becomes the api-server."""
+    """Become the api-server, or end with a line that names what is missing."""
     try:
         write_passwords(os.environ[PASSWORD_VARIABLE], Path(os.environ[PASSWORDS_VARIABLE]))
     except KeyError as error:

@@ -1,8 +1,8 @@
 """``python -m deploy.start.airflow_scheduler``: Airflow's scheduler, whose tasks end with it.
 
-Told to end, the scheduler itself would wait for its tasks, which go on for minutes, until somebody
-loses patience and kills all of it. Here the tasks are ended: they may be at any time, and the next
-ones go on from what is durable.
+When asked to end, the scheduler itself would wait for its tasks, which go on for minutes, until
+the supervisor's grace period is over and it kills all of it. Here the tasks are ended: they may be
+at any time, and the next ones go on from what is durable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINGERING_SWEEPS = 20
 
 
 def tasks_of(workers: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """The processes in which tasks run: children of the executor's workers."""
+    """Return the processes in which tasks run: children of the executor's workers."""
     found: list[psutil.Process] = []
     for worker in workers:
         with contextlib.suppress(psutil.Error):
@@ -34,7 +34,7 @@ def tasks_of(workers: Sequence[psutil.Process]) -> list[psutil.Process]:
 
 
 def end_tasks(scheduler: subprocess.Popen[bytes]) -> None:
-    """Until the scheduler is gone: a task may still come from its queue.
+    """End tasks until the scheduler is gone: a task may still come from its queue.
 
     The scheduler waits without a limit for its executor's workers (its children), and a worker may
     be one that never ends: it asks Airflow's API to let a task begin, and that is about to end as
@@ -72,7 +72,7 @@ def _kill(processes: Sequence[psutil.Process | subprocess.Popen[bytes]], why: st
 
 
 def main() -> int:
-    """The scheduler's exit code; 0 if it was told to end."""
+    """Run the scheduler, and return its exit code; 0 after a request to end."""
     asked = threading.Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

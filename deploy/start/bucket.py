@@ -22,8 +22,9 @@ _PATIENCE = timedelta(minutes=5)
 
 
 def request_url(url: str, secrets: dict[str, str]) -> str:
-    """Where to PUT for the bucket of `url`
-    (``s3://bucket/…?endpoint_override=…&region=…&scheme=…``) to be there.
+    """Return the URL to PUT to for the bucket of `url` to be there.
+
+    `url`: ``s3://bucket/…?endpoint_override=…&region=…&scheme=…``
     """
     parts = urlsplit(url)
     options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
@@ -61,7 +62,7 @@ def make(url: str, secrets: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Ends with a line that says what is wrong."""
+    """Make the bucket, or end with a line that names what is wrong."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m deploy.start.bucket URL")
     try:

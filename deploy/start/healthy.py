@@ -1,14 +1,15 @@
-"""``python -m deploy.start.healthy KIND ADDRESS …``: exit code 0 if a service serves, else 1 and a
-line that says why.
+"""Check whether a service serves: exit code 0 if it does, else 1 and a line with the reason.
 
-    http URL               answers with 200
-    pump URL [NODE]        the registry shows the pump online: it takes binlogs. NODE is by
-                           default the pump's own
-    airflow URL COMPONENT  the api-server at URL knows of a heartbeat (metadatabase: that alone):
-                           scheduler, dag_processor, triggerer
-    spark-worker URL       the worker is registered with a master
-    grpc HOST:PORT         speaks HTTP/2, as Spark Connect does
-    grpcs HOST:PORT        the same over TLS; whose certificate it is isn't looked at
+    python -m deploy.start.healthy KIND ADDRESS …
+
+    http URL                answers with 200
+    pump URL [NODE]         the registry shows the pump online: it takes binlogs. NODE is by
+                            default the pump's own
+    airflow URL COMPONENT   the api-server at URL knows of a heartbeat (metadatabase: that
+                            alone): scheduler, dag_processor, triggerer
+    spark-worker URL        the worker is registered with a master
+    grpc HOST:PORT          speaks HTTP/2, as Spark Connect does
+    grpcs HOST:PORT         the same over TLS; whose certificate it is isn't looked at
 
 Without a host, as in ``http://:8080/json/`` and ``:15002``, this machine's own name is taken. Only
 the standard library is imported: this runs every few seconds in every container.
@@ -31,7 +32,7 @@ _SETTINGS = 4
 
 
 def http(url: str) -> bytes:
-    """What is answered. Raises OSError, also for a status that isn't 2xx."""
+    """Return what is answered. Raises OSError, also for a status that isn't 2xx."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(_with_host(url), timeout=_TIMEOUT_S) as answer:
         body: bytes = answer.read()
@@ -39,7 +40,7 @@ def http(url: str) -> bytes:
 
 
 def pump(url: str, node: str = "") -> None:
-    """Raises OSError unless the pump at `url` is online."""
+    """Raise OSError unless the pump at `url` is online."""
     states = {
         name: entry.get("State", entry.get("state"))
         for name, entry in _json(f"{url}/status")["status"].items()
@@ -50,28 +51,28 @@ def pump(url: str, node: str = "") -> None:
 
 
 def airflow(url: str, component: str) -> None:
-    """Raises OSError unless the component's last heartbeat is young."""
+    """Raise OSError unless the component's last heartbeat is young."""
     health = _json(f"{url}/api/v2/monitor/health")[component]
     if health["status"] != "healthy":
         raise OSError(f"{component}: {health}")
 
 
 def spark_worker(url: str) -> None:
-    """Raises OSError unless a master knows the worker."""
+    """Raise OSError unless a master knows the worker."""
     worker = _json(f"{url}/json/")
     if not worker.get("masterurl"):
         raise OSError(f"no master knows worker {worker.get('id')}")
 
 
 def grpc(address: str) -> None:
-    """Raises OSError if something else than HTTP/2 answers."""
+    """Raise OSError if something else than HTTP/2 answers."""
     host, _, port = _with_host(address).rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
         _speak_http2(connection, address)
 
 
 def grpcs(address: str) -> None:
-    """Raises OSError if something else than HTTP/2 answers over TLS, or nothing speaks TLS."""
+    """Raise OSError if something else than HTTP/2 answers over TLS, or nothing speaks TLS."""
     host, _, port = _with_host(address).rpartition(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -112,7 +113,7 @@ def _json(url: str) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code."""
+    """Run the check; return the exit code."""
     if len(arguments) < 2 or arguments[0] not in KINDS:
         print(f"usage: python -m deploy.start.healthy {'|'.join(KINDS)} ADDRESS …", file=sys.stderr)
         return 2

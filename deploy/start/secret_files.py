@@ -1,9 +1,10 @@
-"""``python -m deploy.start.secret_files PROGRAM ARGUMENT…``: becomes the program, with secrets from
-files.
+"""Become a program, with secrets from files.
+
+    python -m deploy.start.secret_files PROGRAM ARGUMENT…
 
 For each variable of NAMES that is missing while ``<name>_FILE`` is there, the file's first line is
-its value. So a secret is neither in an image nor in what describes a container, only in the process
-that needs it. It is the entry point of all images of Dockerfile.
+its value. So a secret is neither in an image nor in what describes a container, only in the
+process that needs it. It is the entry point of all images of Dockerfile.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ NAMES = (
     "SPARK_AUTHENTICATE_SECRET",
     "SPARK_CONNECT_AUTHENTICATE_TOKEN",
 )
-"""Variables that may come from a file: those of object stores, the one for `[upstream]
-sql-password-env`, the secret of a standalone Spark cluster, and what a Spark Connect server's
-clients must show.
+"""Variables that may come from a file.
+
+Those of object stores, the one for `[upstream] sql-password-env`, the secret of a standalone Spark
+cluster, and what a Spark Connect server's clients must show.
 """
 
 
 def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> dict[str, str]:
-    """The values of those variables that the environment names files for. Raises OSError."""
+    """Return the values of those variables that the environment names files for. Raises OSError."""
     return {
         name: first_line(f"{name}_FILE", path)
         for name in names
@@ -37,7 +39,7 @@ def secrets_of(environment: Mapping[str, str], names: Sequence[str] = NAMES) -> 
 
 
 def first_line(variable: str, path: str) -> str:
-    """The first line of the file that `variable` names, "" of an empty one.
+    """Return the first line of the file that `variable` names, "" of an empty one.
 
     Raises OSError, which names variable and file, never what is in it.
     """

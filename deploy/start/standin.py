@@ -1,9 +1,10 @@
-"""``python -m deploy.start.standin HOST``: the stand-in TiDB cluster, on the ports that TiDB's
-parts have.
+"""Start the stand-in TiDB cluster, on the ports that TiDB's parts have.
+
+    python -m deploy.start.standin HOST
 
 HOST is the name under which the others know it. With STANDIN_RECORDING, a folder, it plays that
-recording; without, it is there for live traffic (`deploy.start.traffic` begins either). ETCD_URL is
-the etcd behind PD.
+recording; without, it is there for live traffic (`deploy.start.traffic` begins either). ETCD_URL
+is the etcd behind PD.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from deploy.start.secret_files import become
 
 
 def command(host: str, environment: Mapping[str, str]) -> list[str]:
-    """What to start. Raises KeyError without ETCD_URL."""
+    """Return the command to start. Raises KeyError without ETCD_URL."""
     recording = environment.get("STANDIN_RECORDING")
     return [
         sys.executable, "-m", "sluice.devstack.tidb",

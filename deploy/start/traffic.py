@@ -19,7 +19,7 @@ _TIMEOUT_S = 60.0
 
 
 def order(environment: Mapping[str, str]) -> tuple[str, dict[str, object]]:
-    """The path on the control port, and what to POST there.
+    """Return the path on the control port, and what to POST there.
 
     Raises ValueError for a rate that is no number.
     """
@@ -32,7 +32,7 @@ def order(environment: Mapping[str, str]) -> tuple[str, dict[str, object]]:
 
 
 def main() -> None:
-    """Ends with a line that says what has begun, or what was refused."""
+    """Begin the traffic; end with a line that names what has begun, or what was refused."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m deploy.start.traffic CONTROL")
     try:

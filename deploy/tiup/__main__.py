@@ -9,7 +9,7 @@ from deploy.tiup.tarball import bundle, name_of_tarball, pack
 
 
 def main() -> int:
-    """Prints the tarball's path. The folder ``pump`` beside it holds what was packed."""
+    """Make the tarball, and print its path. The folder ``pump`` beside it holds what was packed."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m deploy.tiup FOLDER")
     target = Path(sys.argv[1])

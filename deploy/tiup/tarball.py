@@ -1,5 +1,6 @@
-"""A pump as a TiUP package: a tarball that TiUP puts in the place of the original's, and that needs
-only a Python.
+"""Pack a pump as a TiUP package: a tarball that needs only a Python.
+
+TiUP puts it in the place of the original's.
 
 TiUP unpacks a component's package into ``<deploy dir>/bin``, and starts ``bin/pump`` with flags
 that it knows of the original (pkg/cluster/task/install_package.go and
@@ -9,9 +10,10 @@ embed/templates/scripts/run_pump.sh.tpl in pingcap/tiup). So at the top of the t
     sluice-pump/              the pump and the packages it needs, as they are installed here
     sluice-pump/python-version
     pump.toml.example
-    run_pump.sh               the same for who has no TiUP
+    run_pump.sh               the same for users without TiUP
 
-The packages have compiled parts: the tarball is for this Python's version and this kind of machine.
+The packages have compiled parts: the tarball is for this Python's version and this kind of
+machine.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 PACKAGES = REPOSITORY / "deploy" / "pump-packages.txt"
 OWN = ("__init__.py", "errors.py", "pump_service", "tidb")
-"""What of the package `sluice` a pump is made of."""
+"""Parts of the package `sluice` that a pump is made of."""
 _AT_THE_TOP = ("pump", "run_pump.sh", "pump.toml.example")
 _NOT_NEEDED = re.compile(
     r"(^|/)(__pycache__|tests?|include|src|\.\.)(/|$)|\.(pyx|pxd|pxi|h|hpp|c|cc|cpp|pyi)$|^bin/"
@@ -45,9 +47,9 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def name_of_tarball() -> str:
-    """Name the package as TiUP does, with Python's version.
+    """Name the tarball as TiUP names packages, with this Python's version.
 
-    For example ``pump-0.1.0-linux-amd64-py3.11.tar.gz``.
+    ``pump-0.1.0-linux-amd64-py3.11.tar.gz``
     """
     machine = _MACHINES.get(platform.machine(), platform.machine())
     return f"pump-{metadata.version('sluice')}-linux-{machine}-py{_python()}.tar.gz"
@@ -81,7 +83,7 @@ def bundle(target: Path) -> None:
 
 
 def pack(folder: Path, target: Path, *, level: int = 6) -> None:
-    """The folder's contents as a tarball, the same bytes for the same files. `level` is gzip's."""
+    """Pack the folder's contents, the same bytes for the same files. `level` is gzip's."""
     with (
         target.open("wb") as file,
         gzip.GzipFile("", "wb", level, file, mtime=0) as stream,
@@ -103,7 +105,7 @@ def _python() -> str:
 
 
 def _closure() -> list[str]:
-    """The distributions that a pump needs, with what they need themselves."""
+    """Return the distributions that a pump needs, with what they need themselves."""
     text = PACKAGES.read_text(encoding="utf-8")
     waiting = [
         line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")
@@ -123,7 +125,7 @@ def _closure() -> list[str]:
 
 
 def _copy_distribution(name: str, target: Path) -> None:
-    """The files of an installed distribution, but for those that nothing imports."""
+    """Return the files of an installed distribution, but for those that nothing imports."""
     for file in metadata.files(name) or ():
         if _NOT_NEEDED.search(str(file)) or file.suffix == ".pth":
             continue

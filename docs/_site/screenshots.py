@@ -1,8 +1,8 @@
 """Take pictures of the pages for the documentation.
 
-The whole stack runs with live traffic in a folder of its own, a snapshot and a backfill are made,
-then Chromium takes the pictures. Run `make screenshots`, or `python docs/_site/screenshots.py
-[MINUTES]`, with the time that the traffic lasts before.
+The whole stack runs with live traffic in a folder of its own, a snapshot and a backfill, then
+Chromium. `make screenshots`, or `python docs/_site/screenshots.py [MINUTES]`; MINUTES is how long
+the traffic lasts before.
 """
 
 from __future__ import annotations
