@@ -162,7 +162,7 @@ def run_until(settings: Settings, moment: str) -> str:
             )
             raise
     unknown = (
-        f"; whether the downstream is beyond it already can't be known now ({checkpoint}): `sluice"
+        f"; whether the downstream is beyond it already is unknown now ({checkpoint}): `sluice"
         " status` says where it is"
         if isinstance(checkpoint, Exception)
         else ""
@@ -368,7 +368,7 @@ def remove_override(settings: Settings, commit_ts: int, start_ts: int = 0) -> st
     with locked_checkpoint(target, relay) as checkpoint:
         if isinstance(checkpoint, Exception):
             raise OperateError(
-                f"whether the override about commit_ts {commit_ts} is used can't be known now:"
+                f"whether the override about commit_ts {commit_ts} is used is unknown now:"
                 f" {checkpoint}",
                 transient=ours(checkpoint).transient,
             )

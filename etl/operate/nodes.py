@@ -189,5 +189,7 @@ def answers(node: NodeStatus, tls: TLS | None) -> bool:
         status = ask_node(node.host, "GET", "/status", tls, _ANSWER_TIMEOUT_S)
     except (OSError, ValueError):
         return False
-    pumps = status.get("status") if status else None
+    if status is None:
+        return False  # another server has that address now: pumps and drainers have the page
+    pumps = status.get("status")
     return not isinstance(pumps, dict) or node.node_id in pumps

@@ -170,6 +170,18 @@ def test_a_paused_drainer_whose_process_still_answers_is_not_taken_over_from(
     assert "applying goes on" in sluice("takeover").stdout
 
 
+def test_another_server_at_a_paused_drainers_address_is_no_drainer(
+    story: Story, config: Path, sluice: Run, registry: Registry
+) -> None:
+    with story.server.connect() as connection:
+        leave_checkpoint(connection, story._ts, consistent=True, cluster_id=story.cluster_id)
+    with HTTPServer(("127.0.0.1", 0), OtherServer) as process:
+        threading.Thread(target=process.serve_forever, daemon=True).start()
+        registry.update_drainer(replace(drainer("paused"), host=f"127.0.0.1:{process.server_port}"))
+        assert "applying goes on" in sluice("takeover").stdout
+        process.shutdown()
+
+
 def test_a_session_that_writes_downstream_is_not_taken_over_beside(
     story: Story, config: Path, sluice: Run, registry: Registry
 ) -> None:
@@ -219,6 +231,13 @@ class Lives(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+class OtherServer(Lives):
+    """A server without a page for it."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
 
 
 def killed_later(connection: Any, statement: str) -> Callable[[], None]:

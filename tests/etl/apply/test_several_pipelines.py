@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.etl.apply.test_keeping_aligned_chunks import LONG, PLAIN, Scene
 
 from sluice.etl import operate
 from sluice.etl.apply import run_apply
@@ -20,6 +19,7 @@ from sluice.etl.settings.pipelines import pipelines
 from sluice.etl.settings.rules import parse_routes
 from sluice.relay import ChunkCancelled, Control, RelayError
 from sluice.relay.consumers import Consumers
+from tests.etl.apply.test_aligned_chunks import LONG, PLAIN, Scene
 from tests.etl.apply.test_apply_random import settings_for
 from tests.etl.chunk_model import appoint, deliver
 from tests.etl.mariadb_fixture import MariaDBServer

@@ -104,7 +104,7 @@ def test_a_column_that_is_there_already_is_the_drainers_only_if_the_rows_before_
             DdlError,
             match=(
                 rf"at commit_ts {end}: ALTER TABLE .* look as if it had run, but .* d.item, key"
-                r" id=1, .*Then undo it"
+                r" id=1, .*undo it"
             ),
         ):
             finish(story, settings)

@@ -155,7 +155,7 @@ def test_small_calls_go_on_in_a_process_that_begins_while_spark_is_away(
     unreached.connect(200)
     assert ask(unreached, "a") == ("a", os.getpid())
     with pytest.raises(
-        SparkUnavailableError, match=r"nobody takes connections at sc://127\.0\.0\.1:1"
+        SparkUnavailableError, match=r"no server takes connections at sc://127\.0\.0\.1:1"
     ):
         ask(unreached, "a", is_small=False)
 

@@ -192,7 +192,7 @@ def test_a_partition_whose_rows_no_condition_tells_stops_by_name(story: Story) -
         "ALTER TABLE `t` TRUNCATE PARTITION `p0`",
         replace(old, partition=info | {"definitions": [parts[0] | {"id": 30}, parts[1]]}),
     )
-    with pytest.raises(DdlError, match=r"partition of d\.t can't be told"):
+    with pytest.raises(DdlError, match=r"partition of d\.t can't be selected"):
         story.apply()
 
 

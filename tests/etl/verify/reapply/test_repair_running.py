@@ -165,6 +165,6 @@ def test_what_a_repair_cannot_do_is_refused_by_name(running: Pipeline) -> None:
     with pytest.raises(ReplayRangeError, match=r"--table nothing\.here: no such table"):
         create_or_resume(running.settings, request, "test")
     assert (
-        "which tables? --table"
+        "which tables? Name those"
         in make_replay_plan(running.settings, since_the_beginning(running)).problems[-1]
     )
