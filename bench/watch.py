@@ -276,12 +276,12 @@ def _checkpoint(stack: Stack) -> int:
 
 
 def _say(done: Watched, control: ClusterControl, watcher: Watcher | None) -> None:
-    told = watcher.told() if watcher is not None else ContinuousSummary()
+    found = watcher.told() if watcher is not None else ContinuousSummary()
     commits = _asked(control).get("commits", "?")
     report(
-        f"{commits} commits, {done.ddls} DDL; {told.passes} passes, {told.keys} changed keys,"
-        f" {told.rows} rows compared, {told.looked_at_again} looked at again,"
-        f" {len(told.differences)} reported"
+        f"{commits} commits, {done.ddls} DDL; {found.passes} passes, {found.keys} changed keys,"
+        f" {found.rows} rows compared, {found.looked_at_again} looked at again,"
+        f" {len(found.differences)} reported"
     )
 
 
@@ -293,12 +293,12 @@ def _plant(done: Watched, stack: Stack, control: ClusterControl, watcher: Watche
     deadline = time.monotonic() + _FOUND_S
     while _checkpoint(stack) < newest:
         _until(deadline, "applying did not catch up")
-    told = watcher.told()
+    found = watcher.told()
     done.transactions = int(_asked(control).get("commits", 0))
-    done.passes, done.keys, done.rows = told.passes, told.keys, told.rows
-    done.looked_at_again, done.false_alarms = told.looked_at_again, len(told.differences)
-    done.notes = tuple(dict.fromkeys(told.notes))
-    done.reported = tuple(one.to_json() for one in told.differences)
+    done.passes, done.keys, done.rows = found.passes, found.keys, found.rows
+    done.looked_at_again, done.false_alarms = found.looked_at_again, len(found.differences)
+    done.notes = tuple(dict.fromkeys(found.notes))
+    done.reported = tuple(one.to_json() for one in found.differences)
     with contextlib.closing(connect(stack.site())) as database:
         wrong = corrupt_one_value(database, _counts(database))
     if wrong is None:

@@ -72,7 +72,7 @@ def clear(stack: Stack, recording: Path, report: Report, *, paused: bool = False
     running = stack.running()
     if not running:
         raise StackError("no stack is running: start one with `sluice up`")
-    # those are started anew
+    # the replay restarts what is missing
     missing = [name for name in PART_NAMES if name not in running and name not in _UPSTREAM]
     if missing:
         raise StackError(

@@ -1,6 +1,6 @@
 """Measure MariaDB by itself: LOAD DATA LOCAL of rows of sysbench's shape.
 
-One session, durable as it is by default.
+It uses one session, with the durability settings that MariaDB starts with.
 
 The rows (a key, a number with an index, 120 and 60 characters of random digits) lie in files
 before the time begins, and each file of 25,000 is one statement and one transaction.

@@ -55,8 +55,8 @@ def client_file(site: StackPaths) -> Path:
 def mariadb(site: StackPaths) -> Service:
     """Return the MariaDB server: on loopback and its own socket only, its root with a password.
 
-    Durability as MariaDB has it by default. Started by root it runs as the user "nobody", unless
-    that user can't enter the folders above the data.
+    Durability settings stay at MariaDB's defaults. Started by root it runs as the user "nobody",
+    unless that user can't enter the folders above the data.
     """
     data = site.data("mariadb") / "data"
     port = site.ports["mariadb"]

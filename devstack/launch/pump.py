@@ -75,6 +75,6 @@ def _settings(site: StackPaths, name: str, address: str, folder: Path) -> str:
     )
     capture = "\n[capture]\nenabled = true\n" if HAS_CAPTURE else ""
     return (
-        f'# written anew at every start\n{top}\n[storage]\nstop-write-at-available-space = "64'
+        f'# rewritten at every start\n{top}\n[storage]\nstop-write-at-available-space = "64'
         f' mib"\n{capture}'
     )

@@ -124,7 +124,7 @@ class TiKVService(pb_grpc.tikv.TikvServicer):
                 answer.locks.append(_lock_info(lock))
                 continue
             write = self._store.write_of(key, request.start_version)
-            if write is None:  # as TiKV does: nobody may prewrite it any more
+            if write is None:  # as TiKV does: no transaction may prewrite it from now on
                 self._store.rollback(key, request.start_version)
             answer.ClearField("locks")
             answer.commit_ts = 0 if write is None or write.rollback else write.commit_ts

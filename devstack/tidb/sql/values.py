@@ -125,7 +125,7 @@ def as_number(value: Any) -> Any:
 
 
 def number_text(value: Any) -> str:
-    """Return a computed number as it is printed."""
+    """Return the text that TiDB prints for a computed number."""
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float):
