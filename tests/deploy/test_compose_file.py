@@ -26,6 +26,8 @@ EVERYTHING = defaults() | {"COMPOSE_PROFILES": "standin,command"}
 SERVICES = services(EVERYTHING)
 ENDING = {"airflow-database", "bucket", "traffic", "cli"}
 """Those that do one thing and end."""
+_IN_AN_IMAGE = ("deploy.start.", "sluice.")
+"""An image has the wheel, whose one package is sluice, and deploy/start."""
 each = pytest.mark.parametrize("name", SERVICES)
 
 
@@ -180,6 +182,7 @@ def test_what_our_images_are_told_to_start_is_there(name):
     for command in filter(None, commands):
         assert command[0] in ("python", "airflow", "sluice", "status"), command
         if command[:2] == ["python", "-m"]:
+            assert command[2].startswith(_IN_AN_IMAGE), f"only a clone has {command[2]}"
             assert importlib.util.find_spec(command[2]), command
         if command[2:3] == ["deploy.start.healthy"]:
             assert command[3] in healthy.KINDS

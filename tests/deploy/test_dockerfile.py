@@ -103,7 +103,8 @@ def test_a_pump_needs_no_more_than_the_packages_of_its_image():
     wanted = {line for line in listed if line and not line.startswith("#")}
     asked = (
         "import pkgutil, importlib, sys, deploy.start.secret_files, deploy.start.healthy,"
-        " pump_service\nfor one in pkgutil.walk_packages(pump_service.__path__, 'pump_service.'):\n"
+        " sluice.pump_service as pump\n"
+        "for one in pkgutil.walk_packages(pump.__path__, pump.__name__ + '.'):\n"
         "    if not one.name.endswith('__main__'):"
         " importlib.import_module(one.name)\nprint(*{name.partition('.')[0] for name in"
         " sys.modules})"

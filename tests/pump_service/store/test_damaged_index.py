@@ -247,7 +247,7 @@ def test_only_one_module_opens_leveldb() -> None:
     root = Path(__file__).parents[3]
     users = [
         p
-        for room in ("pump_service", "upstream", "etl", "relay", "cli")
+        for room in ("pump_service", "tidb", "etl", "relay", "cli")
         for p in (root / room).rglob("*.py")
     ]
     assert [p.name for p in users if "plyvel" in p.read_text()] == ["leveldb.py"]
