@@ -10,11 +10,6 @@ import click
 from sluice.cli._job_run import run_command
 from sluice.cli._settings import config_option
 
-_MOMENT = (
-    "A time with its zone such as 2026-11-16T12:00:00+01:00 (UTC without one), a TSO, or"
-    " before:TSO, which is right before that commit."
-)
-
 
 @click.command("restore")
 @click.option(

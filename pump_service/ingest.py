@@ -20,7 +20,6 @@ from sluice.tidb.codec.varint import encode_uvarint
 
 _log = logging.getLogger(__name__)
 
-_GRPC_UNKNOWN = 2  # Go's grpc maps any plain error to this status, so TiDB expects it
 _MAX_TS = 2**63 - 1
 _MAX_PARSED_BYTES = 64 << 10  # larger payloads are walked: parsing would copy them
 _MAX_CACHED_HEAD_BYTES = 4096  # longer requests vary too much for `_heads`
@@ -30,12 +29,11 @@ _REPORT_INTERVAL_S = 1.0  # at most one such log line per interval
 
 
 class WriteRejected(Signal):
-    """Reject a WriteBinlog call: `status` is the gRPC status, `text` the message that TiDB sees."""
+    """Reject a WriteBinlog call: `text` is the message that TiDB sees."""
 
-    def __init__(self, text: str, status: int = _GRPC_UNKNOWN) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

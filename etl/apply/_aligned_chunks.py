@@ -34,7 +34,6 @@ from sluice.tidb.table_name import full_name
 
 log = logging.getLogger("sluice.apply")
 
-_POLL_S = 0.02
 _IDLE_POLLS = 30
 """Factor by which applying waits longer for a job while no changes are waiting."""
 _LATENESS_FACTORS, _MAX_WAIT_FACTORS = 3, 16

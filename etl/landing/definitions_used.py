@@ -99,7 +99,7 @@ class DefinitionResolver:
         inside = {ddl.job_id: ddl.commit_ts for ddl in schema.ddls if ddl.type in MOVES_ROWS}
         if not inside and not schema.moved:
             return schema, parts
-        earlier = {**self._commits_before(schema, moves, bounds[0]), **inside}
+        earlier = {**self._commits_before(schema, bounds[0]), **inside}
         steps = steps_of((move, earlier.get(move.job_id, 0)) for move in moves)
         ahead = self._transactions_ahead(schema, steps, bounds[0], skips) if inside else {}
         if steps:
@@ -156,9 +156,7 @@ class DefinitionResolver:
         assert written is not None
         return written
 
-    def _commits_before(
-        self, schema: RecordedSchema, moves: Sequence[FinishedRowMove], lo: int
-    ) -> dict[int, int]:
+    def _commits_before(self, schema: RecordedSchema, lo: int) -> dict[int, int]:
         """Return commit_ts by job id of the DDL in earlier windows since DDL of this one began."""
         began = [
             ddl.began_ts

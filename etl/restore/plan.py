@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from sluice.etl.copy.plan import CopyPlan
@@ -67,10 +67,6 @@ class RestorePlan:
     cost: RestoreCost = RestoreCost()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    def with_problems(self, *problems: str) -> Self:
-        """And these."""
-        return replace(self, problems=(*self.problems, *problems))
 
     def lines(self) -> list[str]:
         """Return the plan for people."""

@@ -29,7 +29,7 @@ from sluice.tidb import tso
 from sluice.tidb.folded import folded
 from sluice.tidb.table_name import exactly, fits, full_name
 
-__all__ = ["plan_restore", "plan_with"]
+__all__ = ["plan_restore"]
 
 _DISK_SPACE_FACTOR = 1.5
 """The disk space of rows in a database, relative to their size in memory: free space in pages, and
@@ -52,11 +52,6 @@ def plan_restore(settings: Settings, request: RestoreRequest) -> RestorePlan:
         return planner.plan(), planner.is_snapshot_lacking
 
     return RestoreSources.open(settings, request.until).plan_with_fallback(planned)
-
-
-def plan_with(settings: Settings, request: RestoreRequest, past: RestoreSources) -> RestorePlan:
-    """As `plan_restore`, from this past."""
-    return _RestorePlanner(settings, request, past).plan()
 
 
 class _RestorePlanner:
@@ -98,7 +93,7 @@ class _RestorePlanner:
                 f"{own.downstream.user}@{own.downstream.host}:{own.downstream.port},"
                 f" {_databases(request, family)}"
             ),
-            copy=self._copy(family, lineage, own),
+            copy=self._copy(family, own),
             asked=family.asked,
             others=family.others,
             schemas=tuple(lineage.schemas.values()),
@@ -164,7 +159,7 @@ class _RestorePlanner:
                 " asked for; removed in the end"
             )
 
-    def _copy(self, family: RestoreGroup, lineage: TableLineage, own: Settings) -> CopyPlan:
+    def _copy(self, family: RestoreGroup, own: Settings) -> CopyPlan:
         """Return what of the snapshot is loaded."""
         past, source = self._sources, self._sources.source()
         if source is None or past.snapshot is None:

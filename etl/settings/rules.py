@@ -67,7 +67,7 @@ class RuleError(RequestError, ValueError):
 
 
 def parse_filter(
-    raw: Mapping[str, Any], own_schemas: Sequence[str] = (), section: str = "filter"
+    raw: Mapping[str, Any], own_schemas: Sequence[str] = ()
 ) -> tuple[Filter, frozenset[int]]:
     """Return the filter and the commit timestamps to be ignored.
 
@@ -75,22 +75,20 @@ def parse_filter(
     """
     for key in raw:
         if key not in FILTER_KEYS:
-            raise RuleError(f"unknown key [{section}] {key}; known are {', '.join(FILTER_KEYS)}")
-    schemas = [part.strip() for part in _typed(section, raw, "ignore-schemas", str, "").split(",")]
+            raise RuleError(f"unknown key [filter] {key}; known are {', '.join(FILTER_KEYS)}")
+    schemas = [part.strip() for part in _typed(raw, "ignore-schemas", str, "").split(",")]
     ignored = [
-        _pattern(f"[{section}] ignore-schemas[{n}]", text)
-        for n, text in enumerate(schemas, 1)
-        if text
+        _pattern(f"[filter] ignore-schemas[{n}]", text) for n, text in enumerate(schemas, 1) if text
     ]
-    _typed(section, raw, "case-sensitive", bool, default=False)
+    _typed(raw, "case-sensitive", bool, default=False)
     return Filter(
-        do_schemas=_patterns(section, raw, "replicate-do-db"),
-        do_tables=_name_rules(section, raw, "replicate-do-table"),
-        ignored_schemas=(*_patterns(section, raw, "ignore-db"), *ignored),
-        ignored_tables=_name_rules(section, raw, "ignore-table"),
-        events=_event_rules(section, raw),
+        do_schemas=_patterns(raw, "replicate-do-db"),
+        do_tables=_name_rules(raw, "replicate-do-table"),
+        ignored_schemas=(*_patterns(raw, "ignore-db"), *ignored),
+        ignored_tables=_name_rules(raw, "ignore-table"),
+        events=_event_rules(raw),
         own_schemas=OWN_SCHEMAS | {folded(name) for name in own_schemas},
-    ), _timestamps(section, raw)
+    ), _timestamps(raw)
 
 
 def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
@@ -136,18 +134,18 @@ def parse_routes(raw: object, own_schemas: Sequence[str] = ()) -> Routes:
     return Routes(tuple(rules))
 
 
-def _typed(section: str, raw: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
+def _typed(raw: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
     value = raw.get(key, default)
     if type(value) is not kind:
-        raise RuleError(f"[{section}] {key} = {value!r}: {kind.__name__} expected")
+        raise RuleError(f"[filter] {key} = {value!r}: {kind.__name__} expected")
     return value
 
 
-def _list(section: str, raw: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
-    values = _typed(section, raw, key, list, [])
+def _list(raw: Mapping[str, Any], key: str, kind: type, what: str) -> list[Any]:
+    values = _typed(raw, key, list, [])
     for number, value in enumerate(values, 1):
         if type(value) is not kind:
-            raise RuleError(f"[{section}] {key}[{number}] = {value!r}: {what} expected")
+            raise RuleError(f"[filter] {key}[{number}] = {value!r}: {what} expected")
     return list(values)
 
 
@@ -161,19 +159,19 @@ def _pattern(where: str, text: object) -> str:
     return text
 
 
-def _patterns(section: str, raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def _patterns(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(
-        _pattern(f"[{section}] {key}[{n}]", text)
-        for n, text in enumerate(_list(section, raw, key, str, "a name or pattern"), 1)
+        _pattern(f"[filter] {key}[{n}]", text)
+        for n, text in enumerate(_list(raw, key, str, "a name or pattern"), 1)
     )
 
 
-def _name_rules(section: str, raw: Mapping[str, Any], key: str) -> tuple[NameRule, ...]:
+def _name_rules(raw: Mapping[str, Any], key: str) -> tuple[NameRule, ...]:
     rules = []
     for number, rule in enumerate(
-        _list(section, raw, key, dict, '{ db-name = "...", tbl-name = "..." }'), 1
+        _list(raw, key, dict, '{ db-name = "...", tbl-name = "..." }'), 1
     ):
-        where = f"[{section}] {key}[{number}]"
+        where = f"[filter] {key}[{number}]"
         rules.append(_name_rule(where, rule, "db-name", "tbl-name"))
     return tuple(rules)
 
@@ -191,14 +189,14 @@ def _name_rule(where: str, rule: Mapping[str, Any], schema: str, table: str) -> 
     )
 
 
-def _timestamps(section: str, raw: Mapping[str, Any]) -> frozenset[int]:
-    return frozenset(_list(section, raw, "ignore-txn-commit-ts", int, "a commit timestamp (TSO)"))
+def _timestamps(raw: Mapping[str, Any]) -> frozenset[int]:
+    return frozenset(_list(raw, "ignore-txn-commit-ts", int, "a commit timestamp (TSO)"))
 
 
-def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
+def _event_rules(raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
     kinds = {}
-    for name, rule in _typed(section, raw, "binlog-filter-rule", dict, {}).items():
-        where = f"[{section}.binlog-filter-rule.{name}]"
+    for name, rule in _typed(raw, "binlog-filter-rule", dict, {}).items():
+        where = f"[filter.binlog-filter-rule.{name}]"
         if not isinstance(rule, dict):
             raise RuleError(f"{where} must be a table")
         for key in rule:
@@ -209,8 +207,8 @@ def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
             _checked(where, rule, "ignore-sql", _expression),
         )
     rules: list[EventRule] = []
-    for number, rule in enumerate(_list(section, raw, "table-migrate-rule", dict, "a table"), 1):
-        where = f"[[{section}.table-migrate-rule]] {number}"
+    for number, rule in enumerate(_list(raw, "table-migrate-rule", dict, "a table"), 1):
+        where = f"[[filter.table-migrate-rule]] {number}"
         for key in rule:
             if key not in ("source", "binlog-filter-rule", "target"):
                 raise RuleError(f"{where}: unknown key {key}; known are source, binlog-filter-rule")
@@ -227,7 +225,7 @@ def _event_rules(section: str, raw: Mapping[str, Any]) -> tuple[EventRule, ...]:
             label = NameRule(
                 names.schema,
                 names.table,
-                f"[{section}.binlog-filter-rule.{name}] for {names.schema}.{names.table}",
+                f"[filter.binlog-filter-rule.{name}] for {names.schema}.{names.table}",
             )
             rules.append(EventRule(label, frozenset(events), tuple(statements)))
     return tuple(rules)

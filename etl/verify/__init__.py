@@ -20,7 +20,7 @@ from sluice.etl.verify.errors import VerifyError
 if TYPE_CHECKING:
     from sluice.etl.verify.request import AUTO, VerifyRequest
     from sluice.etl.verify.result import TableResult, VerifySummary
-    from sluice.etl.verify.run import KIND, cancel_verify, create_verify, differing_rows, run_verify
+    from sluice.etl.verify.run import KIND, cancel_verify, create_verify, run_verify
 
 __all__ = [
     "AUTO",
@@ -39,7 +39,6 @@ __all__ = [
     "VerifySummary",
     "cancel_verify",
     "create_verify",
-    "differing_rows",
     "run_verify",
 ]
 
@@ -53,7 +52,6 @@ __getattr__ = lazy_getattr(
         "VerifySummary": "sluice.etl.verify.result",
         "cancel_verify": "sluice.etl.verify.run",
         "create_verify": "sluice.etl.verify.run",
-        "differing_rows": "sluice.etl.verify.run",
         "run_verify": "sluice.etl.verify.run",
     },
 )

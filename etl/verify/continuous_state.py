@@ -61,13 +61,9 @@ class ScanState:
 
 @dataclass(slots=True)
 class ContinuousState:
-    """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet.
-
-    `passed_over`: changes that weren't, as the budget didn't do for them.
-    """
+    """`changes_ts` (TSO): what was changed through it has been looked at; 0: nothing yet."""
 
     changes_ts: int = 0
-    passed_over: int = 0
     sweep: ScanState = field(default_factory=ScanState)
     suspects: list[PendingMismatch] = field(default_factory=list)
 

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from sluice.etl.copy.definitions import SourceSchema
 from sluice.etl.copy.errors import CopyError
@@ -29,7 +28,6 @@ from sluice.etl.verify.explain_missing import explain_missing
 from sluice.etl.verify.request import AUTO, VerifyRequest
 from sluice.etl.verify.result import TableResult, VerifySummary
 from sluice.etl.verify.result_collector import MAX_EXAMPLES, ResultCollector
-from sluice.etl.verify.saved_results import SavedResults
 from sluice.etl.verify.table_compare import ComparedRange, TableComparer, TableComparison
 from sluice.etl.verify.tables import compared_tables, only_downstream
 from sluice.etl.verify.upstream_endpoint import UpstreamEndpoint
@@ -47,7 +45,7 @@ from sluice.relay.jobs import (
 )
 from sluice.relay.verification_log import ARCHIVE, UPSTREAM, VerificationMethod, Verifications
 
-__all__ = ["KIND", "cancel_verify", "create_verify", "differing_rows", "run_verify"]
+__all__ = ["KIND", "cancel_verify", "create_verify", "run_verify"]
 
 log = logging.getLogger("sluice.verify")
 
@@ -287,7 +285,7 @@ class _VerifyJob:
             )
         finally:
             session.close()
-        mended = self._tables_under_repair(definitions)
+        mended = self._tables_under_repair()
         for one in left:
             if one.is_fault:
                 self._results.take(TableResult(one.name, "", self._results.ts, problem=one.why))
@@ -307,7 +305,7 @@ class _VerifyJob:
             if self._request.wants(table.schema_name, table.name) and table.is_base_table
         ]  # fmt: skip
 
-    def _tables_under_repair(self, definitions: SourceSchema) -> dict[int, str]:
+    def _tables_under_repair(self) -> dict[int, str]:
         """Return tables of which rows may be missing until a job has brought them, and why."""
         return {
             table_id: f"rows may be missing until the job {repair.job} has brought them"
@@ -338,16 +336,6 @@ class _VerifyJob:
             result = explain_missing(self._settings, self._place.cluster.tikv, result, apart)
         self._results.add_differing(result, apart)
         self._results.add_merged(one.table.table, one.table.others, result)
-
-
-def differing_rows(settings: Settings, job: str) -> Mapping[str, Any]:
-    """Return the rows that a verification found to differ.
-
-    They are `sluice.etl.verify.row_diff.RowDiff` by the full name of their table. Raises
-    RelayError, OSError.
-    """
-    with PipelineContext.open(settings) as place:
-        return SavedResults(place.relay.storage, job).apart()
 
 
 def _table_result(one: TableComparison, ts: int) -> TableResult:

@@ -231,11 +231,6 @@ class MatcherTotals:
         else:
             self._by_start.pop(start_ts, None)
 
-    @property
-    def oldest_start_ts(self) -> int:
-        """Return the start_ts of the oldest transaction with a prewrite in memory, 0 without."""
-        return min(self._by_start, default=0)
-
     def relieve(self) -> None:
         """Move the largest transactions to disk until half of the limit is free. Raises OSError."""
         if self.bytes <= self._memory_bytes:

@@ -530,7 +530,7 @@ class FastPathConnection(asyncio.Protocol):
         try:
             record = self._admit(data, begin, end)
         except WriteRejected as refusal:
-            self._out.append(f.error_reply(stream, refusal.status, refusal.text))
+            self._out.append(f.error_reply(stream, f.GRPC_UNKNOWN, refusal.text))
             self._allowance.left -= 1
             self._context.ingest.count_rejected()
             return

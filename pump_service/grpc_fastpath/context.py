@@ -47,6 +47,8 @@ _MAX_ANSWER_DELAY_S = 0.03
 
 No session of TiDB waits for either. A reader that needs the record earlier has it written at once.
 """
+_MAINTENANCE_INTERVAL_S = 5.0
+"""How often idle connections and stalled uploads are looked for."""
 _HOLDS_PER_PROOF_BATCHES = 4
 """How many batches are held back after a client proves that it doesn't wait for a Commit's answer.
 
@@ -239,10 +241,10 @@ class FastPathServer:
             for lane in self.lanes:
                 lane.set_read_paused(on=False)
 
-    async def run_maintenance(self, every_s: float = 5.0) -> None:
-        """Call `close_idle` every `every_s` seconds until cancelled."""
+    async def run_maintenance(self) -> None:
+        """Call `close_idle` every 5 s until cancelled."""
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(_MAINTENANCE_INTERVAL_S)
             self.close_idle(time.monotonic())
 
     def close_idle(self, now: float) -> None:

@@ -51,7 +51,7 @@ def small_net_effects(segment: ChangeSet, timings: StageTimings) -> list[SmallNe
         if way is not None:
             alike.setdefault(way, []).append(number)
     for way, numbers in alike.items():
-        for some in _table_batches(segment, way, numbers):
+        for some in _table_batches(segment, numbers):
             reduced = _reduce_tables(segment, way, [segment.tables[number] for number in some])
             for number, each in zip(some, reduced, strict=True):
                 found[number] = each
@@ -59,9 +59,7 @@ def small_net_effects(segment: ChangeSet, timings: StageTimings) -> list[SmallNe
     return found
 
 
-def _table_batches(
-    segment: ChangeSet, way: ReducePlan, numbers: Sequence[int]
-) -> Iterator[Sequence[int]]:
+def _table_batches(segment: ChangeSet, numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     """Yield the tables with these numbers, as many at a time as are reduced together."""
     most = MAX_BATCHED_CHANGES
     if segment.encoded is not None and (count := len(segment.changes)):

@@ -6,7 +6,7 @@ They are read in portions, and their rows distributed to a number of buckets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sluice.etl.changes.planning import move_of
 from sluice.etl.changes.recorded_schema import RecordedSchema
@@ -225,16 +225,3 @@ def _buckets(families: list[TableGroup], tasks: list[ReadTask]) -> Iterator[Grou
         count = min(_MAX_BUCKETS, size // _TARGET_BUCKET_BYTES + 1) if family.is_partitioned else 1
         yield GroupBuckets(family, first, int(count))
         first += int(count)
-
-
-def with_buckets(plan: TimeTravelPlan, least: int) -> TimeTravelPlan:
-    """Return the plan with at least `least` buckets a group, where rows can be distributed.
-
-    So several cores share the work.
-    """
-    first, found = 0, []
-    for one in plan.families:
-        count = max(one.count, least) if one.family.is_partitioned else 1
-        found.append(GroupBuckets(one.family, first, count))
-        first += count
-    return replace(plan, families=tuple(found))

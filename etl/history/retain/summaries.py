@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import google_crc32c
 
@@ -35,7 +35,6 @@ __all__ = [
     "CachedSummaries",
     "DirectSummaries",
     "HourSizes",
-    "SummarySource",
     "readable_snapshots",
     "refresh_summaries",
 ]
@@ -47,17 +46,6 @@ _FOLDER = "summaries"
 _HOURS = f"{_FOLDER}/hours.json"
 
 T = TypeVar("T")
-
-
-class SummarySource(Protocol):
-    """An archive's days and snapshots.
-
-    Both methods raise RelayCorruptError for a document that can't be read, OSError.
-    """
-
-    def day(self, name: str) -> DaySummary: ...
-
-    def snapshot(self, name: str) -> SnapshotSummary | None: ...
 
 
 class DirectSummaries:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import google_crc32c
 import numpy as np
@@ -120,20 +119,3 @@ def _write_rows(
 def _single_value(column: pa.ChunkedArray) -> pa.Array:
     found = column.combine_chunks()
     return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
-
-
-@dataclass(frozen=True, slots=True)
-class KeyChunk:
-    """Some of the touched keys with their newest images.
-
-    `number`: from 1 on, in the table's own order.
-    """
-
-    number: int
-    rows: pa.Table
-
-
-def split_rows(rows: pa.Table, size: int) -> Iterator[KeyChunk]:
-    """Yield all rows, `size` at a time."""
-    for number, first in enumerate(range(0, rows.num_rows, size), 1):
-        yield KeyChunk(number, rows.slice(first, size))

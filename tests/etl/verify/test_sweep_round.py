@@ -155,7 +155,6 @@ def test_what_is_known_is_kept_and_a_file_that_cannot_be_read_is_a_beginning(
     storage = open_storage(f"file://{tmp_path}")
     state = ContinuousState(
         7,
-        1,
         ScanState(1, "d.a", ["5"]),
         [PendingMismatch("d.a", "`id` IN (1)", 3, confirmed=True, rows=2)],
     )

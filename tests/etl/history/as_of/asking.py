@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sluice.devstack.compare import _meaning, _raw, snapshot_rows
 from sluice.etl.copy.source import SourceChunk, TableEstimate
 from sluice.etl.history.as_of.aggregations import CollectRows, from_ipc
 from sluice.etl.history.as_of.by_spark import run_locally
-from sluice.etl.history.as_of.planning import SnapshotStart, with_buckets
+from sluice.etl.history.as_of.planning import GroupBuckets, SnapshotStart, TimeTravelPlan
 from sluice.etl.history.as_of.query_planner import plan_query
 from sluice.etl.history.as_of.versions import TableVersion
 from sluice.relay import WindowLog
@@ -53,6 +54,16 @@ def empty_start(log: WindowLog, tables: Sequence[Table]) -> SnapshotStart:
     first = log.first()
     assert first is not None
     return SnapshotStart(first.lo, {table.id: table for table in tables}, EmptyBase())
+
+
+def with_buckets(plan: TimeTravelPlan, least: int) -> TimeTravelPlan:
+    """The plan with at least `least` buckets a group, where rows can be distributed."""
+    first, found = 0, []
+    for one in plan.families:
+        count = max(one.count, least) if one.family.is_partitioned else 1
+        found.append(GroupBuckets(one.family, first, count))
+        first += count
+    return replace(plan, families=tuple(found))
 
 
 def rows_as_of(

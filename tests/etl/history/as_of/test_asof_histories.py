@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from sluice.etl.history.as_of import AsOfError, planning, run_locally
 from sluice.etl.history.as_of.aggregations import CollectDiff, from_ipc
 from sluice.etl.history.as_of.diff import CHANGE_COLUMN, CHANGED, DELETED, INSERTED
-from sluice.etl.history.as_of.planning import with_buckets
 from sluice.etl.history.as_of.query_planner import plan_query
-from tests.etl.history.as_of.asking import empty_start, plain, rows_as_of
+from tests.etl.history.as_of.asking import empty_start, plain, rows_as_of, with_buckets
 from tests.etl.partition_history import Definition, PartitionHistory
 from tests.etl.random_history import TABLES, History, Row
 

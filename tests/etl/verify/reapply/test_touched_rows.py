@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from sluice.etl.apply import run_apply
@@ -21,7 +22,7 @@ from sluice.etl.changes.planning import BatchPayload, PrepareOptions, prepare
 from sluice.etl.changes.rules import Filter, only_tables
 from sluice.etl.verify.reapply import ReplayRangeError
 from sluice.etl.verify.reapply.changed_keys import WRITE_PLAN, ChangedKeys
-from sluice.etl.verify.reapply.latest_rows import KeyChunk, condition_of, split_rows, write_loads
+from sluice.etl.verify.reapply.latest_rows import condition_of, write_loads
 from sluice.relay import AlignedChunk, ChunkReady, RelayLog, TableRepair
 from sluice.tidb.ddl_actions import Action
 from tests.etl.apply.test_apply_random import fresh, settings_for
@@ -88,16 +89,17 @@ def test_what_was_touched_becomes_what_it_is_upstream_at_each_chunk(
             TABLES[name].id for name in names if keys_of(told, name, since, until)
         } <= touched.tables.keys()
         chunks = [
-            (table_id, chunk)
+            (table_id, number, rows.slice(first, size))
             for table_id in touched.tables
-            for chunk in split_rows(touched.rows(table_id), size)
+            for rows in [touched.rows(table_id)]
+            for number, first in enumerate(range(0, rows.num_rows, size), 1)
         ]
         moments = sorted(
             rng.sample(range(until + 1, last), min(len(chunks), max(0, last - until - 1)))
         )
         asked = {}
-        for at_ts, (table_id, chunk) in zip(moments, chunks):
-            asked[at_ts] = ids[table_id], appoint(relay, touched, table_id, chunk, at_ts)
+        for at_ts, (table_id, number, rows) in zip(moments, chunks):
+            asked[at_ts] = ids[table_id], appoint(relay, touched, table_id, number, rows, at_ts)
         relay.aligned_chunks.begin_repair(TableRepair("job", "job", tuple(ids)))
         kept, done = AlignedChunkApplier.apply, []
 
@@ -137,17 +139,17 @@ def notes(connection: Any) -> dict[int, dict[str, Any]]:
 
 
 def appoint(
-    relay: RelayLog, touched: ChangedKeys, table_id: int, chunk: KeyChunk, at_ts: int
+    relay: RelayLog, touched: ChangedKeys, table_id: int, number: int, keys: pa.Table, at_ts: int
 ) -> set[tuple[Any, ...]]:
     """An aligned chunk for a chunk of keys, ready; the keys."""
     table = touched.tables[table_id]
     touched.advance(at_ts)
-    rows = touched.current(table_id, chunk.rows)
+    rows = touched.current(table_id, keys)
     relay.aligned_chunks.make(
         AlignedChunk(
             at_ts,
             "job",
-            chunk.number,
+            number,
             table.id,
             table.schema_name,
             table.name,
