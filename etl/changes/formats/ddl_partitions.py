@@ -101,8 +101,22 @@ def partition_change(before: Table, after: Table, *, truncates: bool) -> str:
         )
     definitions = ", ".join(partition_definition(info, d) for d in come)
     if gone and come:
+        if not _is_reorganized_in_place(before, after):
+            return is_now.strip()
         return f"REORGANIZE PARTITION {names} INTO ({definitions})"
     return f"DROP PARTITION {names}" if gone else f"ADD PARTITION ({definitions})" if come else ""
+
+
+def _is_reorganized_in_place(before: Table, after: Table) -> bool:
+    """Return whether other servers than TiDB reorganize these partitions by REORGANIZE PARTITION.
+
+    They want partitions that follow each other, and the same end of the last RANGE.
+    """
+    old, new = ((t.partition or {}).get("definitions") or [] for t in (before, after))
+    ids = {d["id"] for d in new}
+    gone = [n for n, d in enumerate(old) if d["id"] not in ids]
+    follow = gone[-1] - gone[0] == len(gone) - 1
+    return follow and old[-1].get("less_than") == new[-1].get("less_than")
 
 
 def rows_of_partitions(table: Table, ids: Container[int]) -> str:

@@ -101,19 +101,17 @@ class _Alteration:
         statements = [
             f"ALTER TABLE {quote_table(self._table)} {', '.join(some)}" for some in pieces
         ]
-        # before an index that partitions don't allow
-        if self._partition_names and not partition_clause(self._table):
-            return [
-                f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING",
-                *statements,
-            ], self._warnings
-        return statements + self._partitions(), self._warnings
+        # Partitions come first: they may not allow an index, and where the server rejects their
+        # change, nothing else of this form is left behind.
+        return self._partitions() + statements, self._warnings
 
     def _partitions(self) -> list[str]:
+        if self._partition_names and not partition_clause(self._table):
+            return [f"ALTER TABLE {quote_table(self._table)} REMOVE PARTITIONING"]
         truncates = self._ddl.type == Action.TRUNCATE_PARTITION
         change = partition_change(self._old, self._table, truncates=truncates)
         target = quote_table(self._table)
-        if not change or (change == "REMOVE PARTITIONING" and not self._partition_names):
+        if not change or not partition_clause(self._table):
             return []
         if self._partition_names or not partition_clause(self._old):
             return (

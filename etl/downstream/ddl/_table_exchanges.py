@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sluice.etl.changes import server_errors
-from sluice.etl.changes.formats.ddl_partitions import exchanged_partition
+from sluice.etl.changes.formats.ddl_partitions import exchanged_partition, rows_of_partitions
 from sluice.etl.changes.formats.sql_text import columns_text, quote_name, quote_table
 from sluice.etl.downstream import DownstreamError, MySQLSession
-from sluice.etl.downstream.ddl._state import actual_columns
+from sluice.etl.downstream.ddl._state import actual_columns, actual_partitions
 from sluice.tidb.ddl_job import DdlJob
 from sluice.tidb.folded import folded
+from sluice.tidb.partitions import partition_ids
 from sluice.tidb.schema import Table
 
 _NO_SUCH_TABLE = {server_errors.UNKNOWN_TABLE, server_errors.NO_SUCH_TABLE}
@@ -26,11 +27,18 @@ def exchange_partition(session: MySQLSession, ddl: DdlJob) -> None:
     )
 
 
+def swaps_rows(session: MySQLSession, ddl: DdlJob) -> bool:
+    """Return whether the server can't exchange a partition itself. Raises as `swap_rows`."""
+    if not session.dialect.exchanges_partitions:
+        return True
+    return not actual_partitions(session, _exchange_parts(ddl)[0])
+
+
 def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
     """Exchange a partition row by row, in a transaction.
 
-    MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows. Raises
-    as `exchange_partition`.
+    MariaDB's EXCHANGE PARTITION (10.11.19) never ends when the ordinary table holds rows, and a
+    table may be without its partitions downstream. Raises as `exchange_partition`.
     """
     partitioned, ordinary, place = _exchange_parts(ddl)
     computed_here = {
@@ -39,7 +47,11 @@ def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
     names = columns_text(
         [column for column in ordinary.stored_columns if folded(column.name) not in computed_here]
     )
-    partition = f"{quote_table(partitioned)} PARTITION ({place})"
+    partition = (
+        f"{quote_table(partitioned)} PARTITION ({place})"
+        if actual_partitions(session, partitioned)
+        else f"{quote_table(partitioned)} WHERE {_exchanged_rows(ddl, partitioned)}"
+    )
     kept = f"{quote_name(ordinary.schema_name)}.{quote_name('sluice_exchange')}"
     session.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {names} FROM {partition}")
     session.execute(f"DELETE FROM {partition}")
@@ -50,6 +62,12 @@ def swap_rows(session: MySQLSession, ddl: DdlJob) -> None:
     session.execute(f"DELETE FROM {quote_table(ordinary)}")
     session.execute(f"INSERT INTO {quote_table(ordinary)} ({names}) SELECT {names} FROM {kept}")
     session.execute(f"DROP TEMPORARY TABLE {kept}")
+
+
+def _exchanged_rows(ddl: DdlJob, partitioned: Table) -> str:
+    """Return a condition for the rows of the partition. Raises ValueError if SQL has none."""
+    known = partition_ids(ddl.before.get(partitioned.id) or partitioned)
+    return rows_of_partitions(partitioned, partition_ids(partitioned).keys() - known.keys())
 
 
 def _exchange_parts(ddl: DdlJob) -> tuple[Table, Table, str]:

@@ -33,7 +33,12 @@ from sluice.etl.downstream.ddl._recycle import RecycleBin
 from sluice.etl.downstream.ddl._session import ddl_session
 from sluice.etl.downstream.ddl._shared_table import already_executed, structure_differences
 from sluice.etl.downstream.ddl._state import actual_columns, fingerprint
-from sluice.etl.downstream.ddl._table_exchanges import exchange_partition, rename_tables, swap_rows
+from sluice.etl.downstream.ddl._table_exchanges import (
+    exchange_partition,
+    rename_tables,
+    swap_rows,
+    swaps_rows,
+)
 from sluice.etl.downstream.ddl.errors import ALREADY_EXISTS, DdlError
 from sluice.tidb.ddl_actions import RENAMES, Action
 from sluice.tidb.folded import folded
@@ -108,9 +113,8 @@ class DdlExecutor:
 
         Such a DDL may share a transaction with the checkpoint and needs no marker.
         """
-        return (
-            ddl.type == Action.EXCHANGE_PARTITION and not self._session.dialect.exchanges_partitions
-        )
+        with self._errors(ddl):
+            return ddl.type == Action.EXCHANGE_PARTITION and swaps_rows(self._session, ddl)
 
     def execute(self, ddl: ScopedDdl) -> list[str]:
         """Run the DDL, and return warnings about what was excluded or executed in another form.
