@@ -77,7 +77,7 @@ def _state(status: dict[str, Any]) -> tuple[str, bool]:
     if stopped := [failure["what"] for failure in status["failures"]]:
         return f"stopped: {', '.join(stopped)}", True
     if status["blocked"]:
-        return f"refused: {status['refused']['id']}", True
+        return f"blocked: {status['blocked']['id']}", True
     if "downstream" in status["errors"]:
         return f"the downstream can't be asked: {status['errors']['downstream']}", True
     if paused := [what for what in ("land", "apply") if status[f"{what}_paused"]]:

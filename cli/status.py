@@ -251,8 +251,8 @@ def _pipeline_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"DDL         the one at commit_ts {status['ddl_under_way']} was begun")
     if status["blocked"]:
         lines.append(
-            f"refused     {status['refused']['text'][:300]}; `sluice accept"
-            f" {status['refused']['id']}` or `sluice txn skip`"
+            f"blocked     {status['blocked']['text'][:300]}; `sluice accept"
+            f" {status['blocked']['id']}` or `sluice txn skip`"
         )
     lines += _order_lines(status)
     if "upstream" in status["errors"]:

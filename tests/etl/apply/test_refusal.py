@@ -17,6 +17,7 @@ from sluice.etl.downstream.sinks import read_checkpoint
 from sluice.etl.operate import OperateError, accept, skip_transaction
 from sluice.etl.settings import Apply, Relay, Settings, Upstream
 from sluice.relay import Control
+from tests.cli.typed import typed
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.etl.story import Story, table
@@ -125,3 +126,21 @@ def test_a_transaction_that_is_skipped_after_a_refusal_lets_the_others_through(
     skip_transaction(settings_of(story, mode), story._ts - 10)
     go_on(story, mode)
     assert story.rows("item") == [(1, "a")]
+
+
+def test_commands_show_what_is_blocked_with_the_id_that_accepts_it(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(story, "parallel")
+    token = accepted(refused(story, "parallel"))
+    config = tmp_path / "shop.toml"
+    config.write_text(
+        f'[upstream]\npd-urls = "http://127.0.0.1:1"\n[relay]\nurl = "{story._url}"\n'
+        f'[downstream]\nhost = "127.0.0.1"\nport = {story.server.port}\n'
+    )
+    monkeypatch.setenv("SLUICE_CONFIG", str(config))
+    status, listed = typed("status"), typed("pipelines")
+    assert (status.returncode, listed.returncode) == (4, 4), status.stderr + listed.stderr
+    assert "d.item" in status.stdout and accepted(status.stdout) == token
+    assert f"blocked: {token}" in listed.stdout
+    assert typed("accept", token).returncode == 0
