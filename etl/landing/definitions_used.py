@@ -6,6 +6,9 @@ that touched it before may commit behind the DDL's binlog: nothing in the binlog
 two. TiKV does. A row's key begins with the id of the partition, so the writes of the key in the
 partition of either definition, which name their transaction, show where the row went.
 
+Rows that a pump captured from TiKV need no such question: the pump converts a row by the definition
+that TiKV had in front of its commit, and names that one.
+
 The answer is written into the window: rows get the `schema_version` of the definition they were
 written by, in a part that replaces the first one. A DDL that goes through several versions names
 the transactions of earlier windows that were ahead of it. Applying, the archive and its readers
@@ -77,7 +80,7 @@ class DefinitionResolver:
         self._numbers = itertools.count()
         self._to_come: UpcomingDefinitions = lambda table_id: ()
 
-    def resolve(  # noqa: PLR0913 two options that are seldom given
+    def resolve(  # noqa: PLR0913 three options that are seldom given
         self,
         schema: RecordedSchema,
         moves: Sequence[FinishedRowMove],
@@ -85,13 +88,15 @@ class DefinitionResolver:
         bounds: tuple[int, int, str],
         skips: Collection[int] = (),
         to_come: UpcomingDefinitions = lambda table_id: (),
+        *,
+        is_captured: bool = False,
     ) -> tuple[RecordedSchema, tuple[Part, ...]]:
         """Return a window's schema and parts with the versions that TiKV's writes show.
 
         `moves`: what DDL through the window's end has moved lately, that of the window included.
         `bounds`: lo and hi (TSO) of the window and a token for new parts. Transactions committed at
         `skips` are left as they are. `to_come`: a transaction may be ahead of DDL whose binlog
-        comes later.
+        comes later. With `is_captured` the rows name their definitions already.
 
         Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
         """
@@ -102,7 +107,7 @@ class DefinitionResolver:
         earlier = {**self._commits_before(schema, bounds[0]), **inside}
         steps = steps_of((move, earlier.get(move.job_id, 0)) for move in moves)
         ahead = self._transactions_ahead(schema, steps, bounds[0], skips) if inside else {}
-        if steps:
+        if steps and not is_captured:
             parts = tuple(
                 self._resolve_part(part, n, steps, bounds, skips) for n, part in enumerate(parts)
             )
@@ -190,7 +195,7 @@ class DefinitionResolver:
             if not staged:
                 continue
             for window in self._relay.windows(min(step.move.began_ts for step in staged), lo):
-                if str(table_id) not in window.tables or window.lo >= lo:
+                if str(table_id) not in window.tables or window.lo >= lo or window.is_captured:
                     continue
                 changes = read_parts(self._relay.url, window.parts)
                 places = np.flatnonzero(changes["table_id"].to_numpy() == table_id)

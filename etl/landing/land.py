@@ -286,7 +286,13 @@ class _LandingLoop:
             check_row_partitions(self._relay, described, moves, result.parts, skips)
             bounds = landed.plan.lo, landed.plan.hi, claim.token
             described, parts = self._definitions.resolve(
-                described, moves, result.parts, bounds, skips, schema.definitions_to_come
+                described,
+                moves,
+                result.parts,
+                bounds,
+                skips,
+                schema.definitions_to_come,
+                is_captured=result.is_captured,
             )
             landed = replace(landed, result=replace(result, parts=parts))
             stages["definitions"] = ms_since(began)
@@ -328,7 +334,8 @@ class _LandingLoop:
     ) -> tuple[FinishedPlan, RecordedSchema]:
         """Drop the copies that TiDB wrote while it reorganized partitions."""
         differ: set[int] = set()
-        if schema.written_twice:
+        # A capture takes the rows of the partitions that readers see, and no copies.
+        if schema.written_twice and not landed.result.is_captured:
             began = time.perf_counter()
             parts, differ = self._second_writes.drop_copies(
                 landed.result.parts,

@@ -27,6 +27,7 @@ from sluice.pump_service.store import NoSpaceError, Record, Store
 from sluice.pump_service.store.binlog_head import encode_outcome
 from sluice.tidb import tso
 from sluice.tidb.binlog_kinds import PREWRITE, ROLLBACK
+from sluice.tidb.codec.varint import encode_uvarint
 from sluice.tidb.pd import PDClient
 from sluice.tidb.tikv import TiKVClient
 
@@ -37,8 +38,8 @@ _GROUP_RECORDS = 4096
 _SPACE_CHECK_INTERVAL_S = 1.0
 _FRONTIER_INTERVAL_BYTES = 64 << 20
 """A long catch-up can be read from after so many bytes."""
-MAX_PARTS = 65_536
-"""Parts of a transaction, 4 TiB."""
+MAX_PARTS = 4096
+"""Parts of a transaction, 128 GiB."""
 
 
 class CaptureWriteError(SluiceError):
@@ -102,10 +103,16 @@ class BinlogWriter:
             starts.add(start_ts)
             found = self._changes.read(transaction)
             parts = part_start_ts(start_ts, starts) if found.is_split else iter((start_ts,))
+            # Readers make one transaction of the parts, which must then come behind those of an
+            # earlier start_ts. Where one lies between, the parts stay transactions of their own.
+            is_marked = found.is_split and not any(
+                start_ts - MAX_PARTS <= other < start_ts for other in starts
+            )
             for part, part_ts in zip(found.parts, parts, strict=False):
-                self._records.write(
-                    PREWRITE, part_ts, commit_ts, part.encode(part_ts, found.first_key)
-                )
+                payload = part.encode(part_ts, found.first_key)
+                if is_marked:
+                    payload = _as_part(payload, part_ts, commit_ts, start_ts)
+                self._records.write(PREWRITE, part_ts, commit_ts, payload)
             if not found.jobs and not found.schema_changes:
                 continue
             jobs = self._jobs.find(found.jobs, found.schema_changes)
@@ -204,6 +211,12 @@ def make_sink(store: Store, pd: PDClient, tikv: TiKVClient, start_ts: int) -> Ca
         start_ts,
     )
     return BinlogWriter(store, schema)
+
+
+def _as_part(payload: bytes, part_ts: int, commit_ts: int, start_ts: int) -> bytes:
+    """Return a Prewrite that names the transaction of which it is a part behind its timestamps."""
+    head = 4 + sum(len(encode_uvarint(ts)) for ts in (part_ts, commit_ts))  # with three tags and tp
+    return b"".join((payload[:head], b"\x48", encode_uvarint(start_ts), payload[head:]))
 
 
 def part_start_ts(start_ts: int, taken: Container[int]) -> Iterator[int]:

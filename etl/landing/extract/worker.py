@@ -8,7 +8,6 @@ handed over: to ask for it again would cost more than all else.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.etl.landing.extract._skip_undecodable import drop_skipped_undecodable
+from sluice.etl.landing.extract.captured import PartJoiner, is_captured
 from sluice.etl.landing.extract.row_extractor import BinlogDecodeError, RowExtractor
 from sluice.etl.landing.extract.source import prefetched_range, read_range
 from sluice.etl.spark.errors import report_to_client
@@ -25,8 +25,6 @@ from sluice.relay import RelayLog, merge
 from sluice.tidb import TLS
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 
-# tp 0, a start_ts of nine bytes, and a commit_ts that isn't 0
-_CAPTURED = re.compile(rb"\x08\x00\x10[\x80-\xff]{8}[\x00-\x7f]\x18[\x01-\xff]")
 TASK_SCHEMA = pa.schema([pa.field("task", pa.string()), pa.field("window", pa.binary())])
 """A row a range: what is wanted of it as JSON, and what the pump has sent of it."""
 STATS_SCHEMA = pa.schema([pa.field("stats", pa.string())])
@@ -126,6 +124,7 @@ class _RangeExtraction:
         self.task = task
         self.reading = self.exploding = 0.0
         self._exploder = RowExtractor(task["host"])
+        self._parts = PartJoiner()
         host, lo, hi = task["host"], task["range_lo"], task["range_hi"]
         window = task.get("window")
         self._batches = (
@@ -147,7 +146,7 @@ class _RangeExtraction:
             if batch is None:
                 return
             self._transactions += batch.num_rows
-            self._is_captured = self._is_captured or _is_captured(batch)
+            self._is_captured = self._is_captured or is_captured(batch)
             batch, unreadable = drop_skipped_undecodable(batch, self.task["host"], skips)
             self._left_out.extend(unreadable)
             yield batch
@@ -165,12 +164,13 @@ class _RangeExtraction:
             yield from self._explode(batch)
 
     def _explode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._parts.find(batch)
         exploded = self._exploder.extract(batch)
         del batch
         mark = time.perf_counter()
         for ready in exploded:
             self.exploding += time.perf_counter() - mark
-            yield ready
+            yield self._parts.join(ready)
             mark = time.perf_counter()
         self.exploding += time.perf_counter() - mark
 
@@ -180,7 +180,7 @@ class _RangeExtraction:
         return {
             "n": self.task["n"],
             "part": None,
-            "transactions": self._transactions,
+            "transactions": self._transactions - self._parts.surplus,
             "left_out": self._left_out,
             "ddls": [ddl.to_dict() for ddl in totals.ddls],
             "tables": totals.by_table.tables(),
@@ -188,8 +188,3 @@ class _RangeExtraction:
             "worker_ms": {},
             "is_captured": self._is_captured,
         }
-
-
-def _is_captured(batch: pa.RecordBatch) -> bool:
-    """Return whether a capture wrote a pump's transactions: their Prewrites have a commit_ts."""
-    return batch.num_rows > 0 and _CAPTURED.match(batch["payload"][0].as_buffer()) is not None

@@ -93,6 +93,7 @@ class Landing:
         self.relay = RelayLog.open(f"file://{folder}")
         self.tikv, self.safe_point = TiKV(), 0
         self.move = truncate()
+        self.is_captured = False
 
     def versions(
         self, *changes: tuple[int, int, int, int, bytes], skips: Collection[int] = ()
@@ -136,7 +137,9 @@ class Landing:
         )
         schema = RecordedSchema({100: move.before[100]}, (ddl,), (), 60)
         definitions = DefinitionResolver(self.relay, self.tikv.ask, lambda: self.safe_point)
-        return definitions.resolve(schema, [move], parts, (LO, 5_000, "t"), skips)
+        return definitions.resolve(
+            schema, [move], parts, (LO, 5_000, "t"), skips, is_captured=self.is_captured
+        )
 
 
 @pytest.fixture
@@ -271,6 +274,42 @@ def test_a_transaction_ahead_of_a_drop_is_named_by_the_ddl_of_a_later_window(lan
     landing.move = move
     schema, _ = landing.settle((), ())
     assert schema.ddls[0].ahead == (600,)
+
+
+def test_rows_that_a_pump_captured_name_their_definitions_and_are_not_asked_about(
+    landing: Landing,
+):
+    landing.is_captured, landing.safe_point = True, 4_000
+    assert landing.versions((2_010, 1_950, 60, 0, INSERT), (2_020, 300, 59, 0, INSERT)) == [60, 59]
+    assert landing.tikv.asked == 0
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_captured_transactions_of_earlier_windows_are_never_ahead_of_a_ddl(
+    landing: Landing, is_captured: bool
+):
+    landing.tikv.put(202, 1, MvccWrite(PUT, 600, 700))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([v], f.type) for v, f in zip((700, 600, 0, 100, 57, 0, INSERT), PART_SCHEMA)],
+        schema=PART_SCHEMA,
+    )
+    part = landing.relay.write_part(400, LO, "t", 0, [batch])
+    assert part is not None
+    early = RecordedSchema({100: BEFORE}, (), (), 57).write_to(
+        WindowRecord(400, LO, 7, "t", 0, 1, 1, 57, (part,), is_captured=is_captured)
+    )
+    landing.relay.begin(early)
+    landing.move = replace(
+        truncate(BEFORE, table(202)),
+        type=Action.DROP_PARTITION,
+        began_ts=500,
+        versions=(58, 59, 60),
+        finished_ts=2_050,
+    )
+    landing.is_captured = True
+    schema, _ = landing.settle((), ())
+    # One that was landed from binlogs before the pipeline went over to TiKV may be.
+    assert schema.ddls[0].ahead == (() if is_captured else (600,))
 
 
 def test_landing_keeps_versions_and_goes_on_without_pd(caplog: pytest.LogCaptureFixture):

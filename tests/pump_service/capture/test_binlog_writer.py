@@ -307,10 +307,11 @@ def test_a_row_that_moves_to_another_partition_is_deleted_before_it_is_inserted(
         max_size=30,
     ),
     st.integers(1, 60),
+    st.booleans(),
     st.data(),
 )
 def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_applicable_order(
-    places: list[tuple[int, int]], limit: int, data: st.DataObject
+    places: list[tuple[int, int]], limit: int, is_apart: bool, data: st.DataObject
 ) -> None:
     images = st.one_of(
         st.tuples(st.none(), st.integers(0, 9)),
@@ -319,7 +320,7 @@ def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_appl
     changes = [change(table, handle, *data.draw(images)) for table, handle in places]
     whole, split = MemoryStore(), MemoryStore()
     earlier = transaction(
-        1_000_000 - binlog_writer.MAX_PARTS, 2_000_000, change(PLAIN, 99, None, 1)
+        1_000_000 - binlog_writer.MAX_PARTS - is_apart, 2_000_000, change(PLAIN, 99, None, 1)
     )
     large = transaction(1_000_000, 2_000_000, *changes)
     BinlogWriter(whole, tracker()).advance(iter([earlier, large]), 2_000_000)  # type: ignore[arg-type]
@@ -342,6 +343,10 @@ def test_a_large_transaction_is_stored_in_parts_with_the_same_changes_in_an_appl
         and max(starts) <= large.start_ts
     )
     assert len({commit_ts for _, _, commit_ts, _ in parts}) == 1
+    # They name the transaction, unless the other one's rows would lie between theirs then.
+    owners = {each[3].part_of_start_ts for each in parts}
+    is_split = starts != [large.start_ts]
+    assert owners == ({large.start_ts} if is_split and is_apart else {0})
     assert all(len(each[3].prewrite_value) <= limit + 200 for each in parts)
 
 

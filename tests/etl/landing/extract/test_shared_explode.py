@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sluice.etl.landing._job import combine
 from sluice.etl.landing.extract import BinlogDecodeError, RowExtractor, kernel
+from sluice.etl.landing.extract.captured import PartJoiner
 from sluice.etl.landing.extract.kernel import plain
-from sluice.relay import PART_SCHEMA
+from sluice.pump_service.capture.binlog_writer import _as_part
+from sluice.relay import PART_SCHEMA, RelayLog
 from sluice.tidb import pb
 from sluice.tidb.window_schema import WINDOW_SCHEMA
 from tests.compiled_kernels import compiled_kernel
@@ -99,3 +106,45 @@ def test_ddl_of_one_commit_ts_is_kept_in_the_order_of_its_jobs() -> None:
             }
         )  # fmt: skip
     assert [ddl.job_id for ddl in combine(stats).ddls] == [11, 12]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.lists(st.integers(1, 3), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(1, 6),
+)
+def test_parts_of_a_large_transaction_become_one_with_positions_that_count_on(
+    transactions: list[tuple[int, list[int]]], batch_rows: int
+) -> None:
+    """Each may share the commit_ts of the one before, and has parts with these row counts."""
+    stored, expected, commit_ts = [], [], TS
+    for number, (is_later, parts) in enumerate(transactions):
+        commit_ts += is_later
+        start_ts, position = TS - 1000 + 100 * number, 0
+        for part, count in enumerate(parts):
+            rows = [b"%d.%d.%d" % (number, part, n) for n in range(count)]
+            if len(parts) == 1:
+                stored.append(captured(commit_ts, start_ts, *rows))
+            else:
+                part_ts = start_ts - 50 + part
+                _, _, payload = captured(commit_ts, part_ts, *rows)
+                stored.append((commit_ts, part_ts, _as_part(payload, part_ts, commit_ts, start_ts)))
+            for row in rows:
+                expected.append((commit_ts, start_ts, position, row))
+                position += 1
+    extractor, joiner, out = RowExtractor("pump"), PartJoiner(), []
+    for at in range(0, len(stored), batch_rows):
+        own = batch(*stored[at : at + batch_rows])
+        joiner.find(own)
+        out += [joiner.join(each) for each in extractor.extract(own)]
+    found = pa.Table.from_batches(out, PART_SCHEMA)
+    names = ["commit_ts", "start_ts", "position", "row"]
+    assert [tuple(row.values()) for row in found.select(names).to_pylist()] == expected
+    assert len(stored) - joiner.surplus == len(transactions)
+    with tempfile.TemporaryDirectory() as folder:
+        part = RelayLog.open(Path(folder).as_uri()).write_part(TS - 1, commit_ts, "t", 0, out)
+    assert part is not None and part.transactions == len(transactions)
