@@ -14,8 +14,20 @@ if TYPE_CHECKING:
     from sluice.etl.history.undo import DryRun
 
 
+class _Commit(click.ParamType[int]):
+    """A transaction's commit ts. `before:TSO`, the moment before it, names the same transaction."""
+
+    name = "tso"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        digits = value.removeprefix("before:").strip()
+        if not digits.isdecimal():
+            self.fail(f"{value!r} is no commit timestamp; `sluice find` shows it", param, ctx)
+        return int(digits)
+
+
 @click.command("undo")
-@click.argument("commit_ts", metavar="COMMIT_TS", type=int)
+@click.argument("commit_ts", metavar="COMMIT_TS", type=_Commit())
 @click.option(
     "--start-ts", type=int, default=0, metavar="TSO",
     help="Which one, if several transactions share the commit ts.",
@@ -49,7 +61,8 @@ def command(
 ) -> int:
     """Print the SQL that takes back the transaction committed at COMMIT_TS.
 
-    It comes from the old values in the binlog. `sluice find` finds the timestamp.
+    It comes from the old values in the binlog. `sluice find` finds the timestamp. before:COMMIT_TS,
+    as restore and as-of take it, is the same transaction.
 
     Run the SQL in TiDB, the upstream; Sluice writes nothing. Replication brings the result
     downstream; in the downstream alone the SQL would make the replica differ from TiDB. Each

@@ -18,6 +18,8 @@ _LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX = (1 << 63) - 1  # timestamps travel as int64 in binlogs
 _FIRST_MS = 315_532_800_000  # 1980: TiDB is younger
+_MS_OF_UNIT = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_AGO = re.compile(r"([0-9]{1,9})\s*(s(?:econds?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?) ago")
 
 
 class MomentError(RequestError, ValueError):
@@ -100,12 +102,15 @@ def text(ts: int) -> str:
 
 
 def parse_timestamp(text: str) -> int:
-    """Parse a TSO from what a person types: the TSO's digits, or an ISO 8601 date-time.
+    """Parse a TSO from what a person types: its digits, an ISO 8601 date-time, or `20 minutes ago`.
 
-    It is UTC unless it has a zone. MomentError if it is neither. Digits that would lie before 1980
-    as a TSO are refused: they are seconds or milliseconds, not a TSO.
+    A date-time is UTC unless it has a zone, and this machine's clock counts for what was ago.
+    MomentError for anything else. Digits that would lie before 1980 as a TSO are refused: they are
+    seconds or milliseconds, not a TSO.
     """
     text = text.strip()
+    if match := _AGO.fullmatch(text):
+        return max(0, wall_clock() - span(int(match[1]) * _MS_OF_UNIT[match[2][0]]))
     if re.fullmatch(r"[0-9]+", text):
         ts = int(text)
         if ts > _MAX or 0 < ts < FIRST:
@@ -119,7 +124,7 @@ def parse_timestamp(text: str) -> int:
     except ValueError as error:
         raise MomentError(
             f"{text!r} is neither a TSO (digits) nor an ISO date-time such as"
-            " 2026-11-21T09:30:00+00:00"
+            " 2026-11-21T09:30:00+00:00, nor a time such as '20 minutes ago'"
         ) from error
 
 

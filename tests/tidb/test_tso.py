@@ -71,6 +71,30 @@ def test_a_moment_that_is_a_time_is_the_whole_millisecond_and_digits_are_exact()
     assert tso.parse_timestamp("2019-03-28T05:35:30.921") == moment + 1
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("20 minutes ago", 1200),
+        ("1 minute ago", 60),
+        ("20min ago", 1200),
+        ("90s ago", 90),
+        ("2h ago", 7200),
+        ("3 days ago", 259_200),
+        ("0 seconds ago", 0),
+    ],
+)
+def test_what_was_some_time_ago_is_a_moment_by_this_machines_clock(text, seconds):
+    before = tso.wall_clock()
+    moment = tso.parse_moment(text)
+    assert before <= moment + tso.span(seconds * 1000) <= tso.last_of_ms(tso.wall_clock())
+
+
+@pytest.mark.parametrize("text", ["ago", "20 ago", "minutes ago", "20 weeks ago", "-5 m ago"])
+def test_what_does_not_say_how_long_ago_is_no_moment(text):
+    with pytest.raises(tso.MomentError):
+        tso.parse_moment(text)
+
+
 @pytest.mark.parametrize("text", ["before:407306588892692486", " before 407306588892692486 "])
 def test_right_before_a_commit_is_a_moment_that_leaves_it_out(text):
     assert tso.parse_moment(text) == 407306588892692485

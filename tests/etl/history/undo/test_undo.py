@@ -358,12 +358,15 @@ def test_the_command_writes_a_script_and_its_dry_run_ends_with_1_where_rows_were
         f' = "127.0.0.1"\nport = {story.server.port}\nuser = "root"\n'
     )
 
-    def ran(*arguments: str) -> tuple[int | str | None, str]:
+    def ran(*arguments: str, of: str = str(accident)) -> tuple[int | str | None, str]:
         with pytest.raises(SystemExit) as ended:
-            main(["undo", "--config", str(config), str(accident), *arguments])
+            main(["undo", "--config", str(config), of, *arguments])
         return ended.value.code, capsys.readouterr().out
 
     assert ran("--output", str(tmp_path / "undo.sql")) == (0, "")
+    assert ran("--output", str(tmp_path / "as-restore.sql"), of=f"before:{accident}") == (0, "")
+    assert (tmp_path / "as-restore.sql").read_bytes() == (tmp_path / "undo.sql").read_bytes()
+    assert ran(of="before:yesterday")[0] == 2
     assert b"UPDATE `d`.`users` SET `age`=21 WHERE" in (tmp_path / "undo.sql").read_bytes()
     assert ran("--dry-run")[0] == 0
     story.update(USERS, a | {"age": 1}, {"age": 2})
