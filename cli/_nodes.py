@@ -62,7 +62,12 @@ def _list(kind: str) -> click.Command:
 def _line(node: NodeStatus) -> str:
     through = f"through {node.max_commit_ts}"
     heard = f"heard of at {tso.time_text(node.update_ts)}" if node.update_ts else "never heard of"
-    return f"{node.node_id:<24} {node.host:<22} {node.state:<8} {through:<27} {heard}"
+    captures = (
+        f"  captures cluster {node.captured_cluster_id}"
+        if node.captured_cluster_id is not None
+        else ""
+    )
+    return f"{node.node_id:<24} {node.host:<22} {node.state:<8} {through:<27} {heard}{captures}"
 
 
 def _leave(kind: str, action: str) -> click.Command:

@@ -236,7 +236,13 @@ class PumpServer:
         chosen = node_id(data_dir, config.node_id, advertised)
         membership = Membership(chosen, advertised, self._registry, self._clock)
         heartbeat = Heartbeat(Registry(beats), config.heartbeat_interval)
-        self._node = Node(membership, lambda: self._store.max_commit_ts, heartbeat, tls)
+        self._node = Node(
+            membership,
+            lambda: self._store.max_commit_ts,
+            heartbeat,
+            tls,
+            cluster_id if self._store.is_captured else None,
+        )
         self._maintenance = MaintenanceTasks(config, membership, self._store, ingest, self.metrics)
         capture: Capture | None = None
         if is_captured:

@@ -35,11 +35,23 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class KnownPump:
-    """A pump as it was when it counted last. `host` is "ip:port", `state` the registry's."""
+    """A pump as it was when it counted last. `host` is "ip:port", `state` the registry's.
+
+    `is_captured`: it captures from TiKV, and is a replica of all others that do.
+    """
 
     host: str
     state: str
     is_original: bool = False
+    is_captured: bool = False
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON object; older versions of Sluice read it unless `is_captured`."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name != "is_captured" or self.is_captured
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,7 @@ class PumpsDocument:
     def to_json(self) -> bytes:
         """Encode as the file's content; the token makes two writers' files differ."""
         raw = {
-            "pumps": {node_id: asdict(pump) for node_id, pump in self.pumps.items()},
+            "pumps": {node_id: pump.to_dict() for node_id, pump in self.pumps.items()},
             "late": {str(commit_ts): asdict(late) for commit_ts, late in self.late.items()},
             "former": sorted(self.former),
             "token": secrets.token_hex(6),

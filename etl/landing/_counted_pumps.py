@@ -52,7 +52,12 @@ class PumpMembership:
         if self._known is None:
             return
         pumps = {
-            pump.node_id: KnownPump(pump.host, pump.state, pump.host in originals)
+            pump.node_id: KnownPump(
+                pump.host,
+                pump.state,
+                pump.host in originals,
+                pump.captured_cluster_id is not None,
+            )
             for pump in counting
         }
         before = self._load().pumps
@@ -68,6 +73,14 @@ class PumpMembership:
                 former=(seen.former | gone) - pumps.keys(),
             )
         )
+
+    def has_counted(self) -> bool:
+        """Return whether pumps are recorded."""
+        return bool(self._load().pumps)
+
+    def are_captured(self) -> bool:
+        """Return whether the pumps that counted last capture from TiKV."""
+        return any(pump.is_captured for pump in self._load().pumps.values())
 
     def is_new(self, node_id: str) -> bool:
         """Return whether the pump never counted, while others did."""

@@ -10,8 +10,8 @@ One of the pumps asks PD whether it has given the timestamp, so that one of a PD
 ends in an error. The others learn of it from the request, and needn't if they have nothing in the
 window: then they don't move their marks either.
 
-A pump without the call Bounds is an original one: its PullBinlogs stream is followed instead, and
-its bounds are what has arrived (sluice.tidb.pumps.pulled_window).
+Pumps that capture the cluster from TiKV are replicas of each other, so one of them is asked instead
+(see `_captured_source`), and hi is the smaller of the timestamp and its hi.
 
 The order matters. TiDB asks PD for a commit timestamp only after a pump has acknowledged the
 Prewrite, and a pump is in the registry before it takes writes: so a commit at or below the fresh
@@ -20,18 +20,19 @@ timestamp can only be on a pump that is listed, and its Prewrite is there alread
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.errors import SluiceError
+from sluice.etl.landing._captured_source import STALLED_TSO, CapturedSource
 from sluice.etl.landing._commit_notifier import CommitNotifier
 from sluice.etl.landing._counted_pumps import FAKE_BINLOG_INTERVAL, PumpMembership
 from sluice.etl.landing._late import LateCommitCheck
+from sluice.etl.landing._pump_bounds import BoundsRequest, PumpBounds, collect
 from sluice.etl.landing._pump_errors import (
     CommitsPurgedError,
     MissedCommitError,
@@ -45,15 +46,15 @@ from sluice.tidb import tso
 if TYPE_CHECKING:
     from sluice.etl.settings import Window as WindowSettings
     from sluice.relay import RelayLog
-    from sluice.tidb import TLS, NodeStatus, PumpReader, PumpReadError, WindowBounds
-    from sluice.tidb.pumps import PendingBounds, PullFollower
+    from sluice.tidb import TLS, NodeStatus, WindowBounds
 
-_BARRIER_TIMEOUT_MS = 100
 _COMMIT_WAIT_TIMEOUT_MS = 5_000
-_BOUNDS_TIMEOUT_S = 10.0
-_MAX_INLINE_BYTES = 256 * 2**10
+_SWITCH_CHECK_INTERVAL_S = 1.0
+"""How often capturing pumps are asked while binlogs are read; such a question takes 0.1 s."""
 _SPLIT_BYTES = 8 * 2**20
 _MAX_SPLITS = 4
+
+_PumpKey = tuple[str, str, str]
 
 __all__ = [
     "CommitsPurgedError",
@@ -103,18 +104,18 @@ class WindowPlanner:
         """
         self._counted_pumps = PumpMembership(relay.known_pumps if relay is not None else None)
         self._late_commits = LateCommitCheck(relay)
-        self._tls = tls
+        self._relay = relay
         self._cluster_id = cluster_id
         self._limits = limits
         self._tso = tso
         self._pumps = pumps
-        self._readers: dict[str, PumpReader] = {}
-        self._followers: dict[str, PullFollower] = {}
+        self._asking = PumpBounds(cluster_id, limits, tls)
+        self._source = CapturedSource()
+        self._switch_due = 0.0
         self._notifier = CommitNotifier(_COMMIT_WAIT_TIMEOUT_MS)
         self._notified = False
         self._counted: list[NodeStatus] = []
         self._turn = threading.Lock()
-        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="bounds")
         self._last_window = time.monotonic()
         self.limiting_pump = ""
         """The pump that holds the next window back, if one does; for progress lines."""
@@ -155,58 +156,32 @@ class WindowPlanner:
                     " was committed meanwhile"
                 ),
             )
-        early = [pump for pump in self._counted if pump.host in self._readers]
+        early = [pump for pump in self._counted if pump.host in self._asking.readers]
         # The first one asks PD whether it has given the timestamp; the others need not, if they
         # have nothing.
         asked = {
-            _pump_key(pump): self._request_bounds(
+            _pump_key(pump): self._asking.request(
                 pump, lo, fresh_ts, ts_is_checked=pump is not early[0]
             )
             for pump in early
         }
         try:
-            counting = self._counting(lo)
+            registered = self._pumps()
+            answers = self._captured_answers(registered, lo, fresh_ts, asked)
         except BaseException:
-            _collect(asked.values())
+            collect(asked.values())
             raise
-        hosts = {pump.host for pump in counting}
-        for host in self._followers.keys() - hosts:
-            self._followers.pop(host).close()
-        for host in self._readers.keys() - hosts:
-            self._readers.pop(host).close()
-        counted = {_pump_key(pump) for pump in counting}
-        is_checked = bool(early) and _pump_key(early[0]) in counted
-        if not is_checked or not counted <= asked.keys():
-            # A new pump may have the same address. The answers of pumps that are gone are not
-            # needed.
-            _collect(question for (_, host, _), question in asked.items() if host in hosts)
-        if not is_checked:
-            asked.clear()
-        questions = [
-            asked.get(_pump_key(pump)) or self._request_bounds(pump, lo, fresh_ts)
-            for pump in counting
-        ]
-        self._counted = counting
-        failures = [
-            failure for question in questions if (failure := question.failure()) is not None
-        ]
-        if failures:
-            raise failures[0]
-        bounds = [question.answer() for question in questions]
-        # an original pump in its place, which checks nothing
-        if is_checked and early[0].host in self._followers:
+        is_captured = answers is not None
+        if answers is None:
+            answers = self._binlog_answers(registered, lo, fresh_ts, early, asked)
+        if answers is None:
             return None
-        for pump, bound in zip(counting, bounds):
-            if self._counted_pumps.is_new(pump.node_id) and pump.host in self._readers:
-                if bound.max_commit_ts < lo:
-                    return None  # it can't be asked yet what it holds
-                self._check_new_pump(pump, lo)
-        self._counted_pumps.record(counting, self._followers)
-        for pump, bound in zip(counting, bounds):
-            self._late_commits.check(pump.node_id, bound.late)
-        slowest, bound = min(zip(counting, bounds), key=lambda pair: pair[1].hi)
+        counting, bounds = zip(*answers)
+        slowest, bound = min(answers, key=lambda pair: pair[1].hi)
         hi = min(fresh_ts, bound.hi)
-        slack = FAKE_BINLOG_INTERVAL if slowest.host in self._followers else 0
+        slack = FAKE_BINLOG_INTERVAL if slowest.host in self._asking.followers else 0
+        if is_captured:
+            slack = STALLED_TSO
         self.limiting_pump = (
             f"{slowest.node_id} ({slowest.host}, {slowest.state})"
             if bound.max_commit_ts < fresh_ts - slack
@@ -237,24 +212,127 @@ class WindowPlanner:
             limited,
         )
 
+    def _captured_answers(
+        self,
+        registered: Sequence[NodeStatus],
+        lo: int,
+        fresh_ts: int,
+        asked: Mapping[_PumpKey, BoundsRequest],
+    ) -> list[tuple[NodeStatus, WindowBounds]] | None:
+        """Return the answer of the pump whose captured changes are read; None to read binlogs.
+
+        While there are pumps with binlogs, they are read until a capturing pump has what comes
+        next and is near the present: a commit ts is the same in both. There is no way back, for
+        TiDB may have stopped to write binlogs since.
+        """
+        listed = [pump for pump in registered if pump.state != "offline"]
+        captured = [pump for pump in listed if self._is_captured(pump)]
+        is_only = self._counted_pumps.are_captured() or (
+            bool(captured) and len(captured) == len(listed)
+        )
+        if not is_only:
+            if not captured or time.monotonic() < self._switch_due or not self._is_landed(lo):
+                return None
+            self._switch_due = time.monotonic() + _SWITCH_CHECK_INTERVAL_S
+        self._asking.keep_only(pump.host for pump in listed)
+        ids = {pump.node_id for pump in captured}
+        collect(question for (node_id, *_), question in asked.items() if node_id not in ids)
+        try:
+            answer = self._source.choose(
+                captured,
+                lo,
+                fresh_ts,
+                lambda pump: asked.get(_pump_key(pump)) or self._asking.request(pump, lo, fresh_ts),
+            )
+        except SluiceError:
+            if not is_only:
+                return None
+            self._counted_pumps.invalidate()  # an operator may have them forgotten
+            raise
+        if not is_only and answer.bounds.max_commit_ts < max(fresh_ts - STALLED_TSO, lo + 1):
+            return None
+        self._counted_pumps.record(captured, ())
+        self._counted = [answer.pump]
+        return [answer]
+
+    def _is_landed(self, lo: int) -> bool:
+        """Return whether no window of binlogs is under way in front of `lo` (TSO).
+
+        It might fail, and be wanted again from pumps that began behind it.
+        """
+        last = self._relay.last() if self._relay is not None else None
+        return last.hi >= lo if last is not None else not self._counted_pumps.has_counted()
+
+    def _is_captured(self, pump: NodeStatus) -> bool:
+        return pump.captured_cluster_id == self._cluster_id
+
+    def _binlog_answers(
+        self,
+        registered: Sequence[NodeStatus],
+        lo: int,
+        fresh_ts: int,
+        early: Sequence[NodeStatus],
+        asked: dict[_PumpKey, BoundsRequest],
+    ) -> list[tuple[NodeStatus, WindowBounds]] | None:
+        """Return the answers of all pumps that count; None if no window can be planned yet."""
+        try:
+            counting = self._counting(registered, lo)
+        except BaseException:
+            collect(asked.values())
+            raise
+        hosts = {pump.host for pump in registered if pump.state != "offline"}
+        self._asking.keep_only(hosts)
+        counted = {_pump_key(pump) for pump in counting}
+        is_checked = bool(early) and _pump_key(early[0]) in counted
+        if not is_checked or not counted <= asked.keys():
+            # A new pump may have the same address. The answers of pumps that are gone are not
+            # needed.
+            collect(question for (_, host, _), question in asked.items() if host in hosts)
+        if not is_checked:
+            asked.clear()
+        questions = [
+            asked.get(_pump_key(pump)) or self._asking.request(pump, lo, fresh_ts)
+            for pump in counting
+        ]
+        self._counted = counting
+        failures = [
+            failure for question in questions if (failure := question.failure()) is not None
+        ]
+        if failures:
+            raise failures[0]
+        bounds = [question.answer() for question in questions]
+        followers, readers = self._asking.followers, self._asking.readers
+        # an original pump in its place, which checks nothing
+        if is_checked and early[0].host in followers:
+            return None
+        for pump, bound in zip(counting, bounds):
+            if self._counted_pumps.is_new(pump.node_id) and pump.host in readers:
+                if bound.max_commit_ts < lo:
+                    return None  # it can't be asked yet what it holds
+                self._check_new_pump(pump, lo)
+        self._counted_pumps.record(counting, followers)
+        for pump, bound in zip(counting, bounds):
+            self._late_commits.check(pump.node_id, bound.late)
+        return list(zip(counting, bounds))
+
     def _check_new_pump(self, pump: NodeStatus, lo: int) -> None:
         from sluice.tidb import PumpReadError
 
         try:
-            self._late_commits.check_new_pump(pump.node_id, self._readers[pump.host], lo)
+            self._late_commits.check_new_pump(pump.node_id, self._asking.readers[pump.host], lo)
         except PumpReadError as error:
-            raise self._read_error(pump, lo, error) from error
+            raise self._asking.read_error(pump, lo, error) from error
 
     def invalidate(self) -> None:
         """Drop what was read from the relay log: another process may have landed since."""
         self._counted_pumps.invalidate()
 
-    def _counting(self, lo: int) -> list[NodeStatus]:
-        """Return the pumps that count now.
+    def _counting(self, listed: Sequence[NodeStatus], lo: int) -> list[NodeStatus]:
+        """Return the pumps of the registry that count now, if binlogs are read.
 
         Raises PumpUnavailableError if there is none, or if one is missing, and UnreadPumpError.
         """
-        registered = self._pumps()
+        registered = [pump for pump in listed if not self._is_captured(pump)]
         self._counted_pumps.check(registered, lo)
         counting = [pump for pump in registered if pump.state != "offline"]
         if not counting:
@@ -275,7 +353,9 @@ class WindowPlanner:
         A pump that doesn't support such calls may have one after the poll interval.
         """
         with self._turn:
-            readers = [] if self._followers else list(self._readers.values())
+            asking, hosts = self._asking, [pump.host for pump in self._counted]
+            readers = [asking.readers[host] for host in hosts if host in asking.readers]
+            readers = [] if asking.followers else readers
         poll_s = min(seconds, self._limits.poll_interval_ms / 1000)
         if self._notified:  # the commit that was announced can't be landed yet
             time.sleep(poll_s)
@@ -287,171 +367,10 @@ class WindowPlanner:
 
     def close(self) -> None:
         """Close the connections to the pumps."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for follower in self._followers.values():
-            follower.close()
-        for reader in self._readers.values():
-            reader.close()
-        self._followers.clear()
-        self._readers.clear()
-
-    def _request_bounds(
-        self, pump: NodeStatus, lo: int, fresh_ts: int, *, ts_is_checked: bool = False
-    ) -> _BoundsRequest:
-        """Send the request for a pump's bounds.
-
-        `ts_is_checked`: see `PumpReader.request_bounds`.
-        """
-        reader = self._readers.get(pump.host) if pump.host not in self._followers else None
-        limits = self._limits.max_transactions, self._limits.max_bytes
-        asked = lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES
-        begun = reader.request_bounds(*asked, ts_is_checked=ts_is_checked) if reader else None
-        return _BoundsRequest(begun, lambda: self._threads.submit(self._bounds, pump, lo, fresh_ts))
-
-    def _bounds(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
-        from sluice.tidb import PumpReadError
-
-        try:
-            bounds = self._follow_original_pump(pump, lo)
-            if bounds is not None:
-                return bounds
-            try:
-                return self._request_from_sluice(pump, lo, fresh_ts)
-            except PumpReadError as error:
-                if not error.unimplemented:
-                    raise
-            return self._follow(pump, lo)
-        except PumpReadError as error:
-            raise self._read_error(pump, lo, error) from error
-
-    def _read_error(
-        self, pump: NodeStatus, lo: int, error: PumpReadError
-    ) -> CommitsPurgedError | PumpUnavailableError:
-        """Return what it means for landing that a pump can't be asked."""
-        import grpc
-
-        from sluice.tidb.pumps import CommitsGoneError
-        from sluice.tidb.rpc import status
-
-        if (
-            isinstance(error, CommitsGoneError)
-            or status(error.__cause__ or error) == grpc.StatusCode.OUT_OF_RANGE
-        ):
-            return CommitsPurgedError(
-                f"pump {pump.node_id} at {pump.host}: {error}; the relay log ends at {lo}",
-                hint=CommitsPurgedError.hint,
-            )
-        return PumpUnavailableError(
-            f"pump {pump.node_id} at {pump.host}, state {pump.state}, can't be asked ({error});"
-            " every window waits for it",
-            hint=(
-                f"start it again; if it is gone for good: `sluice pumps offline {pump.node_id}"
-                " --gone`"
-            ),
-        )
-
-    def _request_from_sluice(self, pump: NodeStatus, lo: int, fresh_ts: int) -> WindowBounds:
-        """Return the bounds from a Sluice pump."""
-        from sluice.tidb import PumpReader, PumpReadError
-
-        reader = self._readers.get(pump.host)
-        if reader is None:
-            reader = self._readers[pump.host] = PumpReader(
-                pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S
-            )
-        try:
-            limits = self._limits.max_transactions, self._limits.max_bytes
-            return reader.bounds(lo, fresh_ts, _BARRIER_TIMEOUT_MS, *limits, _MAX_INLINE_BYTES)
-        except PumpReadError:
-            self._readers.pop(pump.host, None)
-            reader.close()
-            raise
-
-    def _follow_original_pump(self, pump: NodeStatus, lo: int) -> WindowBounds | None:
-        """Return the bounds of an original pump that is followed from `lo` on; None if it isn't.
-
-        Once its stream has broken, it is tried as any other pump: a Sluice pump may have taken its
-        place.
-        """
-        from sluice.tidb import PumpReadError
-
-        follower = self._followers.get(pump.host)
-        if follower is None:
-            return None
-        try:
-            if follower.follows(lo):
-                return follower.bounds(lo)
-        except PumpReadError:
-            del self._followers[pump.host]
-            follower.close()
-            raise
-        del self._followers[pump.host]  # a window is planned again
-        follower.close()
-        return None
-
-    def _follow(self, pump: NodeStatus, lo: int) -> WindowBounds:
-        """Begin to follow an original pump."""
-        from sluice.tidb import PumpReader, PumpReadError
-        from sluice.tidb.pumps import PullFollower
-
-        reader = PumpReader(pump.host, self._cluster_id, tls=self._tls, timeout_s=_BOUNDS_TIMEOUT_S)
-        try:
-            follower = PullFollower(
-                reader, lo, self._limits.max_transactions, self._limits.max_bytes
-            )
-        except PumpReadError:
-            reader.close()
-            raise
-        self._followers[pump.host] = follower
-        return follower.bounds(lo)
+        self._asking.close()
 
 
-class _BoundsRequest:
-    """A request for a pump's bounds, over a connection that this or another thread reads."""
-
-    def __init__(
-        self, begun: PendingBounds | None, by_thread: Callable[[], Future[WindowBounds]]
-    ) -> None:
-        self._pending = begun
-        self._by_thread = by_thread
-        self._future = by_thread() if begun is None else None
-
-    def collect(self) -> Future[WindowBounds]:
-        """Wait for the outcome."""
-        if self._future is None:
-            self._future = self._received()
-        self._future.exception()
-        return self._future
-
-    def failure(self) -> BaseException | None:
-        """Return the error of the request; None if it was answered."""
-        return self.collect().exception()
-
-    def answer(self) -> WindowBounds:
-        """Return the bounds. Raises as `WindowPlanner._bounds`."""
-        return self.collect().result()
-
-    def _received(self) -> Future[WindowBounds]:
-        from sluice.tidb import PumpReadError
-
-        assert self._pending is not None
-        answer = None
-        # the second request raises it again, and names the pump
-        with contextlib.suppress(PumpReadError):
-            answer = self._pending.get()
-        if answer is None:
-            return self._by_thread()
-        found: Future[WindowBounds] = Future()
-        found.set_result(answer)
-        return found
-
-
-def _collect(questions: Iterable[_BoundsRequest]) -> None:
-    for question in list(questions):
-        question.collect()
-
-
-def _pump_key(pump: NodeStatus) -> tuple[str, str, str]:
+def _pump_key(pump: NodeStatus) -> _PumpKey:
     """Return the parts of a pump's entry that decide how it is asked."""
     return pump.node_id, pump.host, pump.state
 

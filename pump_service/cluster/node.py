@@ -15,7 +15,7 @@ from sluice.errors import SluiceError
 from sluice.pump_service.cluster.clock import PdClock
 from sluice.pump_service.cluster.heartbeat import Heartbeat
 from sluice.pump_service.cluster.notify import notify_drainers
-from sluice.tidb.etcd import DRAINED_LABEL, NodeStatus, Registry
+from sluice.tidb.etcd import CAPTURED_LABEL, DRAINED_LABEL, NodeStatus, Registry
 from sluice.tidb.rpc import TLS
 
 _T = TypeVar("_T")
@@ -106,7 +106,9 @@ class Node:
         max_commit_ts: Callable[[], int],
         heartbeat: Heartbeat,
         tls: TLS | None = None,
+        captured_cluster_id: int | None = None,
     ) -> None:
+        """Create it; `captured_cluster_id` is the id of the cluster that the pump captures."""
         self.id, self.host = membership.node_id, membership.host
         self._registry, self._clock = membership.registry, membership.clock
         self._max_commit_ts = max_commit_ts
@@ -114,6 +116,9 @@ class Node:
         self._tls = tls
         self.state = PAUSED  # one of online, pausing, paused, closing, offline
         self._label: dict[str, str] | None = None
+        self._captured: dict[str, str] = (
+            {} if captured_cluster_id is None else {CAPTURED_LABEL: str(captured_cluster_id)}
+        )
 
     def status(self) -> NodeStatus:
         """Return this pump's entry for the registry."""
@@ -141,8 +146,11 @@ class Node:
             self._label = None if former.label is None else dict(former.label)
             if self._label is not None:
                 self._label.pop(DRAINED_LABEL, None)
+                self._label.pop(CAPTURED_LABEL, None)
             if former.host != self.host and former.state in (ONLINE, PAUSING, CLOSING):
                 self._check_alone(former)
+        if self._captured:
+            self._label = {**(self._label or {}), **self._captured}
         if begin is not None:
             if former is not None and former.state != OFFLINE and former.max_commit_ts:
                 raise NodeError(

@@ -8,10 +8,17 @@ from sluice.tidb.etcd.client import (
     WatchBatch,
     WatchEvent,
 )
-from sluice.tidb.etcd.registry import DRAINED_LABEL, NodeStatus, Registry, RegistryError
+from sluice.tidb.etcd.registry import (
+    CAPTURED_LABEL,
+    DRAINED_LABEL,
+    NodeStatus,
+    Registry,
+    RegistryError,
+)
 from sluice.tidb.etcd.topology import TiDBServer, tidb_servers
 
 __all__ = [
+    "CAPTURED_LABEL",
     "DRAINED_LABEL",
     "EtcdClient",
     "EtcdError",

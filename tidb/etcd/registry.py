@@ -21,6 +21,12 @@ DRAINED_LABEL = "sluice-drained-through"
 """The label of a pump that went offline by itself: every drainer has read it through this TSO,
 which is all it held.
 """
+CAPTURED_LABEL = "sluice-captures-cluster"
+"""The label of a pump that captures from TiKV: the id of the cluster.
+
+It holds everything that the cluster committed behind its begin, so pumps with the same label are
+replicas of each other.
+"""
 STATES = ("online", "pausing", "paused", "closing", "offline")
 
 
@@ -53,6 +59,12 @@ class NodeStatus:
     def drained_ts(self) -> int | None:
         """Return the TSO of DRAINED_LABEL; None without that label."""
         text = (self.label or {}).get(DRAINED_LABEL, "")
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def captured_cluster_id(self) -> int | None:
+        """Return the id of CAPTURED_LABEL; None for a pump that takes binlogs."""
+        text = (self.label or {}).get(CAPTURED_LABEL, "")
         return int(text) if text.isdecimal() else None
 
     def to_dict(self) -> dict[str, object]:

@@ -1,0 +1,137 @@
+"""Choose which of the pumps that capture a cluster landing reads.
+
+Each of them holds everything that the cluster committed behind its begin: they are replicas of each
+other, and one is enough. A window comes from one of them as a whole. One that began above what is
+landed doesn't have what comes next, and answers so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.errors import SluiceError
+from sluice.etl.landing._pump_errors import CommitsPurgedError, PumpUnavailableError
+from sluice.tidb import tso
+
+if TYPE_CHECKING:
+    from sluice.etl.landing._pump_bounds import BoundsRequest
+    from sluice.tidb import NodeStatus, WindowBounds
+
+log = logging.getLogger("sluice.land")
+
+STALLED_TSO = tso.span(3_000)
+"""How far the pump that is read may be behind PD's clock before the others are asked.
+
+TiKV moves its resolved timestamps every second or less.
+"""
+_AHEAD_TSO = tso.span(2_000)
+"""How far ahead another one has to be: they take turns otherwise, and each begins cold."""
+_ANSWER_TIMEOUT_S = 1.5
+"""A pump that hangs isn't waited for longer, if others answer."""
+
+
+class CapturedAnswer(NamedTuple):
+    """A pump that captures, and its bounds."""
+
+    pump: NodeStatus
+    bounds: WindowBounds
+
+
+class CapturedSource:
+    """The pump that is read; another one takes its place if it fails or falls behind."""
+
+    def __init__(self) -> None:
+        self._node_id = ""
+
+    def choose(
+        self,
+        pumps: Sequence[NodeStatus],
+        lo: int,
+        fresh_ts: int,
+        ask: Callable[[NodeStatus], BoundsRequest],
+    ) -> CapturedAnswer:
+        """Return the pump to read behind `lo` (TSO), with its bounds.
+
+        `pumps` are those that capture the cluster, `ask` begins to ask one for its bounds. Raises
+        PumpUnavailableError or CommitsPurgedError if no pump has what comes next.
+        """
+        former = self._node_id
+        answers = _answers([pump for pump in pumps if pump.node_id == former], ask)
+        leader = answers.get(former)
+        if (
+            not isinstance(leader, CapturedAnswer)
+            or leader.bounds.max_commit_ts < fresh_ts - STALLED_TSO
+        ):
+            answers |= _answers([pump for pump in pumps if pump.node_id != former], ask)
+        found = [each for each in answers.values() if isinstance(each, CapturedAnswer)]
+        failures = [each for each in answers.values() if not isinstance(each, CapturedAnswer)]
+        answer = furthest(found, former)
+        if answer is None:
+            raise _none_usable(lo, failures)
+        pump = answer.pump
+        if pump.node_id != former:
+            log.info(
+                "reading captured changes pump=%s host=%s after_ts=%d former_pump=%s failure=%r",
+                pump.node_id,
+                pump.host,
+                lo,
+                former or "-",
+                str(leader) if isinstance(leader, SluiceError) else "",
+            )
+            self._node_id = pump.node_id
+        return answer
+
+
+def _answers(
+    pumps: Sequence[NodeStatus], ask: Callable[[NodeStatus], BoundsRequest]
+) -> dict[str, CapturedAnswer | SluiceError]:
+    """Ask pumps side by side. Return what each answered, or why it didn't, by node id."""
+    found: dict[str, CapturedAnswer | SluiceError] = {}
+    for pump, request in [(pump, ask(pump)) for pump in pumps]:
+        if not request.is_done(_ANSWER_TIMEOUT_S):
+            found[pump.node_id] = PumpUnavailableError(
+                f"pump {pump.node_id} at {pump.host} didn't answer within {_ANSWER_TIMEOUT_S:g} s"
+            )
+            continue
+        failure = request.failure()
+        if failure is None:
+            found[pump.node_id] = CapturedAnswer(pump, request.answer())
+        elif isinstance(failure, SluiceError):
+            found[pump.node_id] = failure
+        else:
+            raise failure
+    return found
+
+
+def furthest(answers: Collection[CapturedAnswer], node_id: str) -> CapturedAnswer | None:
+    """Return the one to read: that of `node_id` unless another is far ahead of it."""
+    if not answers:
+        return None
+    best = max(answers, key=lambda each: (each.bounds.max_commit_ts, each.pump.node_id))
+    current = next((each for each in answers if each.pump.node_id == node_id), best)
+    is_behind = best.bounds.max_commit_ts - current.bounds.max_commit_ts > _AHEAD_TSO
+    return best if is_behind else current
+
+
+def _none_usable(lo: int, failures: Sequence[SluiceError]) -> SluiceError:
+    """Return why no pump has what was committed behind `lo` (TSO)."""
+    if not failures:
+        return PumpUnavailableError(
+            f"no pump captures the cluster now, and what is landed through {lo} was captured:"
+            " every window waits for one",
+            hint=(
+                "start a pump that captures again. Binlogs are read again only after `sluice pumps"
+                " forget` of each pump that captured: what is in none of them is missing then"
+            ),
+        )
+    if len(failures) == 1:
+        return failures[0]
+    text = "; ".join(map(str, failures))
+    if any(failure.transient for failure in failures):
+        return PumpUnavailableError(
+            f"none of the {len(failures)} pumps that capture can be read after {lo}: {text}",
+            hint="start one of them again that has what comes next",
+        )
+    return CommitsPurgedError(text, hint=CommitsPurgedError.hint)

@@ -1,0 +1,276 @@
+"""Landing reads one of the pumps that capture a cluster, and another one when that one fails."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.etl.landing._captured_source import CapturedAnswer, CapturedSource
+from sluice.etl.landing._pump_errors import CommitsPurgedError, PumpUnavailableError
+from sluice.etl.landing.extract import PumpRange
+from sluice.etl.landing.planner import WindowPlanner
+from sluice.etl.settings import Window as Limits
+from sluice.relay import RelayLog
+from sluice.tidb import NodeStatus, WindowBounds, tso
+from sluice.tidb.etcd import CAPTURED_LABEL
+from tests.etl.window_pumps import CLUSTER_ID, WindowPump
+from tests.relay.relaykit import land, window
+
+LIMITS = Limits(max_transactions=10, max_bytes=1000, idle_interval_ms=0)
+NOW = tso.span(10**9)
+LONG = tso.span(60_000)
+
+
+class World:
+    """Pumps with binlogs and pumps that capture, a clock, and a relay log."""
+
+    def __init__(self, folder):
+        self.now, self.pumps, self.planners = NOW, [], []
+        self.relay = RelayLog.open(f"file://{folder}/relay")
+
+    def binlogs(self, node_id, rows=()):
+        self.pumps.append(WindowPump(node_id, rows))
+        return self.pumps[-1]
+
+    def captures(self, node_id, rows=(), *, begin=0):
+        made = self.binlogs(node_id, rows)
+        made.purged_through = begin
+        made.status = dataclasses.replace(made.status, label={CAPTURED_LABEL: str(CLUSTER_ID)})
+        return made
+
+    def tso(self):
+        self.now += 1
+        return self.now
+
+    def planner(self):
+        self.planners.append(
+            WindowPlanner(
+                CLUSTER_ID,
+                LIMITS,
+                self.tso,
+                lambda: [pump.status for pump in self.pumps],
+                relay=self.relay,
+            )
+        )
+        return self.planners[-1]
+
+    def close(self):
+        for planner in self.planners:
+            planner.close()
+        for pump in self.pumps:
+            pump.stop()
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def hosts(plan):
+    return {each.host for each in plan.ranges}
+
+
+def test_one_of_two_replicas_is_read_and_the_other_takes_over_when_it_is_killed(world):
+    rows = [(5, 1, b"x"), (7, 6, b"y")]
+    first, second = world.captures("a", rows), world.captures("b", rows)
+    planner = world.planner()
+    plan = planner.plan(4)
+    assert (plan.transactions, plan.hi) == (2, NOW)
+    (read,) = hosts(plan)
+    killed, other = (first, second) if read == first.status.host else (second, first)
+    asked = len(other.asked)
+    assert hosts(planner.plan(4)) == {killed.status.host}
+    assert len(other.asked) == asked, "the other one is asked only if it is needed"
+    killed.stop()
+    plan = planner.plan(4)
+    assert hosts(plan) == {other.status.host} and plan.transactions == 2
+
+
+def test_a_replica_that_hangs_or_stalls_is_left_and_not_returned_to_without_need(world):
+    rows = [(5, 1, b"x")]
+    pumps = {name: world.captures(name, rows) for name in "ab"}
+    planner = world.planner()
+    by_host = {pump.status.host: pump for pump in pumps.values()}
+    (read,) = hosts(planner.plan(4))
+    by_host[read].delay.clear()
+    (other,) = hosts(planner.plan(4))
+    assert other != read
+    by_host[read].delay.set()
+    assert hosts(planner.plan(4)) == {other}
+    by_host[other].stuck_at = NOW - LONG
+    assert hosts(planner.plan(4)) == {read}
+    assert planner.limiting_pump == ""
+    by_host[read].stuck_at = NOW - LONG
+    plan = planner.plan(4)
+    assert (hosts(plan), plan.hi) == ({read}, NOW - LONG)
+    assert planner.limiting_pump.startswith(by_host[read].status.node_id)
+
+
+def test_a_replica_that_began_above_what_is_landed_is_not_read_until_landing_is_there(world):
+    whole = world.captures("z", [(5, 1, b"x"), (70, 69, b"y")])
+    later = world.captures("a", [(70, 69, b"y")], begin=50)
+    planner = world.planner()
+    assert hosts(planner.plan(4)) == {whole.status.host}
+    host = whole.status.host
+    whole.stop()
+    with pytest.raises(PumpUnavailableError, match="none of the 2 pumps that capture") as told:
+        planner.plan(4)
+    assert told.value.transient and host in str(told.value)
+    assert hosts(planner.plan(50)) == {later.status.host}
+    whole.status = dataclasses.replace(whole.status, state="offline")
+    with pytest.raises(CommitsPurgedError, match="through 50 has been purged"):
+        planner.plan(4)
+
+
+def test_what_a_replica_holds_of_landed_commits_is_neither_missed_nor_landed_again(world):
+    world.relay.begin(window(1, 4))
+    land(world.relay, 4, 20, 6, 9)
+    world.captures("a", [(8, 2, b"not landed"), (30, 29, b"y")])
+    planner = world.planner()
+    assert planner.plan(20, empty_now=True).transactions == 1
+    world.captures("b", [(8, 2, b"not landed"), (30, 29, b"y")])
+    assert planner.plan(20, empty_now=True).transactions == 1
+
+
+def test_a_replica_that_is_missing_or_offline_is_not_waited_for(world):
+    rows = [(5, 1, b"x")]
+    first, second = world.captures("a", rows), world.captures("b", rows)
+    assert world.planner().plan(4).transactions == 1
+    known = world.relay.known_pumps.load().pumps
+    assert {name: pump.is_captured for name, pump in known.items()} == {"a": True, "b": True}
+    world.pumps.remove(first)
+    assert world.planner().plan(4).transactions == 1
+    world.pumps.append(first)
+    second.status = dataclasses.replace(second.status, state="offline", max_commit_ts=NOW * 2)
+    assert hosts(world.planner().plan(4)) == {first.status.host}
+
+
+def test_binlogs_are_read_until_a_replica_has_what_comes_next_and_never_again(world, monkeypatch):
+    monkeypatch.setattr("sluice.etl.landing.planner._SWITCH_CHECK_INTERVAL_S", 0.0)
+    rows = [(5, 1, b"x"), (70, 69, b"y"), (90, 89, b"z")]
+    old = world.binlogs("binlogs", rows)
+    captured = world.captures("captures", rows[1:], begin=50)
+    planner = world.planner()
+    assert hosts(planner.plan(4)) == {old.status.host}
+    captured.stuck_at = 80
+    assert hosts(planner.plan(50)) == {old.status.host}, "it is far behind the present"
+    captured.stuck_at = None
+    world.relay.begin(window(1, 49))
+    assert hosts(planner.plan(50)) == {old.status.host}, "the window in front isn't landed"
+    land(world.relay, 49, 50)
+    plan = planner.plan(50)
+    assert (plan.ranges, plan.transactions) == (
+        (PumpRange(captured.status.host, 50, plan.hi),),
+        2,
+    )
+    old.stop()
+    assert hosts(planner.plan(50)) == {captured.status.host}
+    port = captured.status.host
+    captured.stop()
+    for each in (planner, world.planner()):
+        with pytest.raises(PumpUnavailableError, match=port):
+            each.plan(50)
+    world.pumps.remove(captured)
+    with pytest.raises(PumpUnavailableError, match="no pump captures the cluster now") as told:
+        planner.plan(50)
+    assert "sluice pumps forget" in told.value.hint
+    again = world.binlogs("binlogs-2", rows)
+    world.pumps.remove(old)
+    world.relay.known_pumps.forget("captures")
+    assert hosts(planner.plan(50)) == {again.status.host}
+
+
+def test_binlogs_of_pumps_that_left_are_not_wanted_if_a_replica_has_what_comes_next(world):
+    old = world.binlogs("binlogs", [(5, 1, b"x")])
+    assert world.planner().plan(4).transactions == 1
+    old.status = dataclasses.replace(old.status, state="offline", max_commit_ts=NOW)
+    captured = world.captures("captures", [(5, 1, b"x"), (6, 2, b"y")], begin=3)
+    captured.stuck_at = 100
+    plan = world.planner().plan(4)
+    assert (hosts(plan), plan.hi, plan.transactions) == ({captured.status.host}, 100, 2)
+    assert set(world.relay.known_pumps.load().pumps) == {"captures"}
+
+
+def test_the_document_of_pumps_with_binlogs_is_read_by_older_versions(world):
+    world.binlogs("a", [(5, 1, b"x")])
+    world.planner().plan(4)
+    assert b"is_captured" not in world.relay.known_pumps.load().to_json()
+
+
+class Replica:
+    """A pump in memory: complete in (begin, frontier], or not there."""
+
+    def __init__(self, name, begin, frontier, *, answers):
+        self.status = NodeStatus(name, f"{name}:1", label={CAPTURED_LABEL: "7"})
+        self.begin, self.frontier, self.answers = begin, frontier, answers
+
+
+class Asked:
+    """What PumpBounds returns for a request to a replica."""
+
+    def __init__(self, replica, lo):
+        self._replica, self._lo = replica, lo
+
+    def is_done(self, timeout_s):
+        return self._replica.answers != "hangs"
+
+    def failure(self):
+        if self._replica.answers == "dead":
+            return PumpUnavailableError("dead")
+        if self._replica.begin > self._lo:
+            return CommitsPurgedError("begun later")
+        return None
+
+    def answer(self):
+        frontier = self._replica.frontier
+        return WindowBounds(frontier, max(frontier, self._lo), 0, 0)
+
+
+LEAP = tso.span(1_000)
+replicas = st.lists(
+    st.tuples(
+        st.sampled_from("abcd"),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.sampled_from(["yes", "yes", "yes", "dead", "hangs"]),
+    ),
+    max_size=4,
+    unique_by=lambda each: each[0],
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(replicas, min_size=1, max_size=12))
+def test_whatever_replicas_do_landing_is_complete_and_moves_on_while_one_of_them_does(steps):
+    """A plan at each step; what is landed is what the replica that was read is complete in."""
+    source, lo = CapturedSource(), 0
+    for moments, step in enumerate(steps, 1):
+        now = (20 + moments) * LEAP
+        there = [
+            Replica(name, begin * LEAP, min(begin + reach, 20 + moments) * LEAP, answers=answers)
+            for name, begin, reach, answers in step
+        ]
+        by_name = {each.status.node_id: each for each in there}
+        usable = [each for each in there if each.answers == "yes" and each.begin <= lo]
+        try:
+            answer = source.choose(
+                [each.status for each in there],
+                lo,
+                now,
+                lambda pump, at=lo, known=by_name: Asked(known[pump.node_id], at),
+            )
+        except (PumpUnavailableError, CommitsPurgedError) as error:
+            assert not usable
+            assert error.transient == (not there or any(each.answers != "yes" for each in there))
+            continue
+        assert isinstance(answer, CapturedAnswer)
+        read = by_name[answer.pump.node_id]
+        assert read in usable
+        best = max(each.frontier for each in usable)
+        assert read.frontier >= min(best - 2 * LEAP, now - 3 * LEAP)
+        lo = max(lo, min(now, answer.bounds.hi))
