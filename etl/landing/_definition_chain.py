@@ -107,23 +107,29 @@ def steps_of(moves: Iterable[tuple[FinishedRowMove, int]]) -> dict[int, list[Par
 class DefinitionChain:
     """A table's definitions in order: the one before and the one after each step."""
 
-    def __init__(self, steps: Sequence[PartitionStep], to_come: Sequence[Table] = ()) -> None:
-        """`to_come`: definitions behind the last step."""
+    def __init__(
+        self, steps: Sequence[PartitionStep], others: Sequence[tuple[int, Table]] = ()
+    ) -> None:
+        """`others`: definitions by DDL that is no step, each with its schema version, in order."""
         self.steps = steps
         self.tables: list[Table] = []
         self.before: list[int] = []
         self.after: list[int] = []
         """Place in `tables` of the definition after each step; `before`: of the one before it."""
+        left = [(version, t) for version, t in others if version > steps[0].last_version]
         for step in steps:
+            while left and left[0][0] < step.first_version:
+                self.tables.append(left.pop(0)[1])
             if (
                 not self.tables
                 or partition_ids(self.tables[-1]).keys() != partition_ids(step.before).keys()
             ):
                 self.tables.append(step.before)
             self.before.append(len(self.tables) - 1)
+            left = [(version, t) for version, t in left if version > step.last_version]
             self.tables.append(step.after)
             self.after.append(len(self.tables) - 1)
-        self.tables += to_come
+        self.tables += [t for _, t in left]
 
     def allowed(self, row: Mapping[str, Any]) -> range:
         """Return the places of the definitions by which a change may have been made."""

@@ -22,6 +22,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +80,8 @@ class DefinitionResolver:
         self._relay, self._read_versions, self._gc_safe_point = relay, read_versions, gc_safe_point
         self._numbers = itertools.count()
         self._to_come: UpcomingDefinitions = lambda table_id: ()
+        self._schema = RecordedSchema({}, (), (), 0)
+        self._lo = 0
 
     def resolve(  # noqa: PLR0913 three options that are seldom given
         self,
@@ -100,7 +103,7 @@ class DefinitionResolver:
 
         Raises DefinitionUnknownError, TiKVError, RowDecodeError and relay errors.
         """
-        self._to_come = to_come
+        self._to_come, self._schema, self._lo = to_come, schema, bounds[0]
         inside = {ddl.job_id: ddl.commit_ts for ddl in schema.ddls if ddl.type in MOVES_ROWS}
         if not inside and not schema.moved:
             return schema, parts
@@ -227,14 +230,36 @@ class DefinitionResolver:
         }
         found, left = self._query_versions(DefinitionChain(steps), changes, beside)
         if left:
-            coming = self._to_come(steps[-1].table_id)
             later, left = self._query_versions(
-                DefinitionChain(steps, coming), {i: changes[i] for i in left}, beside
+                DefinitionChain(steps, self._other_definitions(steps)),
+                {i: changes[i] for i in left},
+                beside,
             )
             found |= later
         for doubt in left.values():
             raise self._unknown(doubt)
         return found
+
+    def _other_definitions(self, steps: Sequence[PartitionStep]) -> list[tuple[int, Table]]:
+        """Return the table's definitions since the first step with their schema versions.
+
+        ADD and REORGANIZE PARTITION are no steps, and a transaction may have used what they made.
+        """
+        table_id, schema, lo = steps[-1].table_id, self._schema, self._lo
+        recorded = [
+            ddl
+            for window in self._relay.windows(min(step.move.began_ts for step in steps), lo)
+            for ddl in RecordedSchema.from_window(window).ddls
+        ]
+        found = [
+            (ddl.schema_version, table)
+            for ddl in (*recorded, *schema.ddls)
+            if (table := ddl.effect.tables.get(table_id)) is not None
+        ]
+        newest = max((schema.schema_version, steps[-1].last_version))
+        return sorted(found, key=itemgetter(0)) + [
+            (newest + 1, table) for table in self._to_come(table_id)
+        ]
 
     def _query_versions(
         self, chain: DefinitionChain, changes: Mapping[int, Sequence[Change]], beside: OwnWrites

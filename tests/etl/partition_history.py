@@ -20,7 +20,7 @@ from sluice.etl.changes.recorded_schema import RecordedSchema
 from sluice.etl.landing.definitions_used import DefinitionResolver
 from sluice.relay import DELETE, INSERT, PART_SCHEMA, UPDATE, RelayLog, WindowRecord
 from sluice.tidb.codec import encode_int
-from sluice.tidb.ddl_actions import Action
+from sluice.tidb.ddl_actions import MOVES_ROWS, Action
 from sluice.tidb.ddl_job import DdlEffect, FinishedRowMove
 from sluice.tidb.rows import ROWID_NAME, encode_delete, encode_insert, encode_update
 from sluice.tidb.schema import Column, Index, Table
@@ -131,6 +131,7 @@ class PartitionHistory:
                             Action.DROP_PARTITION,
                             Action.TRUNCATE_PARTITION,
                             Action.EXCHANGE_PARTITION,
+                            Action.ADD_PARTITION,
                         ]
                     ),
                     3,
@@ -257,16 +258,21 @@ class PartitionHistory:
         }
 
     def ddl(self, kind: int, rows_between: int) -> None:
-        """One of the three kinds of DDL, with so many transactions at most between two of its
-        steps.
-        """
+        """DDL of one of these kinds, with so many transactions at most between two of its steps."""
         now = self._versions[self._version]
         chosen = self._rng.randrange(len(now.partitions))
         pid, name, bound = now.partitions[chosen]
         self._next_id += 1
         if kind == Action.DROP_PARTITION and len(now.partitions) < 2:
             return
-        if kind == Action.DROP_PARTITION:
+        if kind == Action.ADD_PARTITION:
+            name, bound = f"p{self._next_id}", now.partitions[-1][2] + 10
+            if bound > 40:
+                return
+            after = replace(now, partitions=(*now.partitions, (self._next_id, name, bound)))
+            text = f"ALTER TABLE `t` ADD PARTITION (PARTITION `{name}` VALUES LESS THAN ({bound}))"
+            steps = 1
+        elif kind == Action.DROP_PARTITION:
             after = replace(now, partitions=tuple(p for p in now.partitions if p[0] != pid))
             text, steps = f"ALTER TABLE `t` DROP PARTITION `{name}`", 3
         elif kind == Action.TRUNCATE_PARTITION:
@@ -401,6 +407,7 @@ class PartitionHistory:
                     "before": d.pop("before_it"),
                 }
                 for d in ddls
+                if d["type"] in MOVES_ROWS
             ]
             coming = [
                 ddl

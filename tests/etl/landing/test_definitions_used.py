@@ -94,6 +94,7 @@ class Landing:
         self.tikv, self.safe_point = TiKV(), 0
         self.move = truncate()
         self.is_captured = False
+        self.later: tuple[DdlJob, ...] = ()
 
     def versions(
         self, *changes: tuple[int, int, int, int, bytes], skips: Collection[int] = ()
@@ -115,7 +116,7 @@ class Landing:
         part = self.relay.write_part(LO, 5_000, "t", 0, [batch])
         assert part is not None
         schema, parts = self.settle((part,), skips)
-        assert all(ddl.asked for ddl in schema.ddls)
+        assert schema.ddls[0].asked
         window = schema.write_to(WindowRecord(LO, 5_000, 7, "t", 0, 1, len(rows), 60, parts))
         assert RecordedSchema.from_window(window) == schema, "the record says so, too"
         return self.relay.read([window])["schema_version"].to_pylist()
@@ -135,7 +136,7 @@ class Landing:
             finished_ts=move.finished_ts,
             versions=move.versions,
         )
-        schema = RecordedSchema({100: move.before[100]}, (ddl,), (), 60)
+        schema = RecordedSchema({100: move.before[100]}, (ddl, *self.later), (), 60)
         definitions = DefinitionResolver(self.relay, self.tikv.ask, lambda: self.safe_point)
         return definitions.resolve(
             schema, [move], parts, (LO, 5_000, "t"), skips, is_captured=self.is_captured
@@ -310,6 +311,45 @@ def test_captured_transactions_of_earlier_windows_are_never_ahead_of_a_ddl(
     schema, _ = landing.settle((), ())
     # One that was landed from binlogs before the pipeline went over to TiKV may be.
     assert schema.ddls[0].ahead == (() if is_captured else (600,))
+
+
+def added(after: Table, ts: int, version: int) -> DdlJob:
+    """ADD or REORGANIZE PARTITION: no DDL that landing asks about."""
+    return DdlJob(
+        ts, ts - 1, version, type=Action.ADD_PARTITION, schema_version=version,
+        effect=DdlEffect({}, {100: after}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("used", [401, 402])
+def test_a_transaction_may_have_used_what_later_ddl_made_of_the_partitions(
+    landing: Landing, used: int
+):
+    landing.move = replace(truncate(BEFORE, table(201)), type=Action.DROP_PARTITION)
+    landing.later = tuple(
+        added(table(201, at), ts, version)
+        for at, ts, version in ((401, 2_005, 61), (402, 2_007, 62))
+    )
+    landing.tikv.put(used, 1, MvccWrite(PUT, 1_950, 2_010))
+    assert landing.versions((2_010, 1_950, 59, 0, encode_insert(BEFORE, row(13)))) == [60]
+
+
+def test_it_may_have_used_what_ddl_of_an_earlier_window_made_of_them(landing: Landing):
+    earlier = RecordedSchema({100: table(201)}, (added(table(201, 401), 3_000, 61),), (), 61)
+    landing.relay.begin(earlier.write_to(WindowRecord(2_500, 3_500, 7, "t", 0, 1, 0, 61, ())))
+    move = replace(truncate(BEFORE, table(201)), type=Action.DROP_PARTITION)
+    change = (3_600, 1_950, 0, 100, 59, 0, encode_insert(BEFORE, row(13)))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([v], f.type) for v, f in zip(change, PART_SCHEMA)], schema=PART_SCHEMA
+    )
+    part = landing.relay.write_part(3_500, 4_000, "t", 0, [batch])
+    assert part is not None
+    landing.tikv.put(401, 1, MvccWrite(PUT, 1_950, 3_600))
+    schema = RecordedSchema({100: table(201, 401)}, (), (), 61, (move,))
+    definitions = DefinitionResolver(landing.relay, landing.tikv.ask, lambda: 0)
+    _, parts = definitions.resolve(schema, [move], (part,), (3_500, 4_000, "t"))
+    window = schema.write_to(WindowRecord(3_500, 4_000, 7, "t", 0, 1, 1, 61, parts))
+    assert landing.relay.read([window])["schema_version"].to_pylist() == [60]
 
 
 def test_landing_keeps_versions_and_goes_on_without_pd(caplog: pytest.LogCaptureFixture):
