@@ -147,6 +147,11 @@ def test_to_a_drainer_and_back_again(
         and "sluice drainers pause drainer-1:8249" in refused.stderr
     )
     registry.update_drainer(drainer("paused"))
+    listed = typed("takeover", "--check").stdout.splitlines()
+    # the stop that takeover lifts by itself is no thing that stops it, and is said once
+    (stop,) = (line for line in listed if "was stopped" in line)
+    assert stop.startswith("differs  applying was stopped, which `sluice takeover` lifts: the down")
+    assert listed[-1].startswith(f"{sum(line.startswith('stops ') for line in listed)} thing")
     assert f"applying goes on from {story._ts}" in sluice("takeover").stdout
     story.insert(ITEM, {"id": 3, "v": 3})
     apply(story, config)
