@@ -243,6 +243,7 @@ def base_text(tables: Mapping[str, TableProgress]) -> bytes:
 def parse_base(data: bytes) -> dict[str, TableProgress]:
     """Read the content of `base.json`. Raises ValueError."""
     try:
-        return {name: TableProgress.from_json(table) for name, table in json.loads(data).items()}
+        document = parse_json(data, "the totals of a job")
+        return {name: TableProgress.from_json(table) for name, table in document.items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no progress of a job: {error!r}") from None

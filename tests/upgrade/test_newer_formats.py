@@ -19,7 +19,9 @@ from sluice.relay import RelayError, RelayLog
 from sluice.relay.archive import Archive, Pins, SnapshotStore
 from sluice.relay.checksummed import encode_checksummed
 from sluice.relay.consumers import Consumers
-from sluice.relay.jobs import Jobs
+from sluice.relay.format_version import NewerFormatError
+from sluice.relay.jobs import DONE, JobCounts, Jobs, Runner, TableProgress, WriteScope
+from sluice.relay.storage import LocalStorage
 from tests.etl.mariadb_fixture import MariaDBServer
 from tests.etl.preparing import local_preparer
 from tests.pump_service import storekit
@@ -200,3 +202,20 @@ def test_a_newer_savepoint_file_or_note_of_a_chunk_is_refused(folder: Path) -> N
         SavepointFile(path, 7).load()
     with pytest.raises(CheckpointError, match="sluice_chunks has format 2"):
         ChunkResult.parse(json.dumps({"format": 2, "rows": 1}))
+
+
+@pytest.mark.parametrize("pattern", ["state/*.json", "progress/*/base.json", "progress/*/*.json"])
+def test_what_a_newer_version_wrote_of_a_jobs_runs_is_refused(tmp_path: Path, pattern: str) -> None:
+    jobs = Jobs(LocalStorage(tmp_path, tmp_path.as_uri()))
+    job = jobs.create("backfill", {}, WriteScope("db:3306"), "ann")
+    with job.run(Runner("sluice backfill")) as run:
+        run.set_totals({"d.item": TableProgress(bytes_in_all=60)})
+        run.did("d.item", JobCounts(5, 60, 1))
+        run.end(DONE)
+    job.status()
+    paths = list(tmp_path.glob(f"jobs/*/{pattern}"))
+    assert paths
+    for path in paths:
+        newer_json(path)
+    with pytest.raises(NewerFormatError, match="has format 2"):
+        jobs.get("backfill").status()
