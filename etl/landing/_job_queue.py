@@ -19,10 +19,12 @@ from sluice.etl.landing._report import ms_since
 from sluice.etl.landing._run_limits import RunLimits
 from sluice.etl.landing.extract import STATS_SCHEMA, TASK_SCHEMA, LandRanges
 from sluice.etl.landing.planner import WindowPlan, WindowPlanner
+from sluice.etl.landing.upstream_schema import PendingVersion
 from sluice.etl.settings import Window
 from sluice.etl.spark.resilient_function import ResilientFunction
 from sluice.etl.spark.session_target import SessionTarget
 from sluice.relay import RelayLog
+from sluice.tidb import read_schema_version
 
 _JOB_TIMEOUT_S = 300.0
 _CONNECT_TIMEOUT_S = 10.0
@@ -35,12 +37,14 @@ _ABANDON_TIMEOUT_S = 20.0
 class FinishedPlan:
     """A window whose parts are written and that no record names yet.
 
-    `stages_ms`: plan, and job until its result was popped.
+    `stages_ms`: plan, and job until its result was popped. `version`: that of the plan's hi; None
+    for a window without rows.
     """
 
     plan: WindowPlan
     result: JobResult
     stages_ms: dict[str, float]
+    version: PendingVersion | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class _RunningJob:
     began: float
     work: Callable[[], JobResult]
     future: Future[JobResult] | None
+    version: PendingVersion | None
 
     def result(self) -> JobResult:
         """Wait for the result. Raises as LandingJob.run."""
@@ -83,6 +88,9 @@ class LandingJobs:
         self._window = window
         self._limits = limits
         self._threads = ThreadPoolExecutor(_MAX_RUNNING_JOBS, thread_name_prefix="landing-job")
+        self._version_threads = ThreadPoolExecutor(
+            _MAX_RUNNING_JOBS, thread_name_prefix="landing-version"
+        )
         self._running: deque[_RunningJob] = deque()
         self._planner: WindowPlanner | None = None
         self._function: ResilientFunction | None = None
@@ -158,7 +166,9 @@ class LandingJobs:
                 alone=alone,
             )
             future = self._threads.submit(work) if plan.limited or not alone else None
-            self._running.append(_RunningJob(plan, stages, began, work, future))
+            self._running.append(
+                _RunningJob(plan, stages, began, work, future, self._read_version(plan))
+            )
 
     def pop(self) -> FinishedPlan | None:
         """Wait for the first job and return its result; None if none is running.
@@ -171,7 +181,10 @@ class LandingJobs:
         result = running.result()
         self._running.popleft()
         return FinishedPlan(
-            running.plan, result, running.stages_ms | {"job": ms_since(running.began)}
+            running.plan,
+            result,
+            running.stages_ms | {"job": ms_since(running.began)},
+            running.version,
         )
 
     def wait_for_commits(self, lo: int, seconds: float) -> bool:
@@ -187,17 +200,28 @@ class LandingJobs:
                 [running.future for running in self._running if running.future],
                 timeout=_ABANDON_TIMEOUT_S,
             )
+        for running in self._running:
+            if running.version is not None:
+                running.version.version.cancel()
         self._running.clear()
         if self._planner is not None:
             self._planner.invalidate()
 
     def close(self) -> None:
         """Close threads and connections, after `abandon`."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._version_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
         if self._planner is not None:
             self._planner.close()
         if self._function is not None:
             self._function.close()
+
+    def _read_version(self, plan: WindowPlan) -> PendingVersion | None:
+        """Begin to read the schema version of a window's end, so that its commit needn't wait."""
+        if not plan.ranges:
+            return None
+        read = self._version_threads.submit(read_schema_version, self._cluster.tikv, plan.hi)
+        return PendingVersion(plan.hi, read)
 
     def _need_planner(self) -> WindowPlanner:
         if self._planner is None:

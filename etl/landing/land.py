@@ -265,7 +265,9 @@ class _LandingLoop:
         began = time.perf_counter()
         skips = self._skips()
         rows = WindowRows(partial(iter_parts, self._relay.storage, result.parts))
-        described = schema.resolve(result.ddls, result.tables, self._wait, skips, rows)
+        described = schema.resolve(
+            result.ddls, result.tables, self._wait, skips, rows, landed.version
+        )
         if described.ddls and described.ddls[0].commit_ts <= landed.plan.lo:
             raise HistoryError(
                 f"{described.ddls[0].title} belongs before the first row of the window behind"

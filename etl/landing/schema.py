@@ -27,7 +27,12 @@ from sluice.etl.landing.schema_rebuild import (
     SchemaRebuilder,
     late_jobs,
 )
-from sluice.etl.landing.upstream_schema import SchemaDiffs, has_new_collations, newest_version
+from sluice.etl.landing.upstream_schema import (
+    CommitVersions,
+    PendingVersion,
+    SchemaDiffs,
+    has_new_collations,
+)
 from sluice.tidb.ddl_actions import MOVES_ROWS, WRITES_TWICE
 from sluice.tidb.ddl_job import DdlEffect, DdlJob, FinishedRowMove
 from sluice.tidb.ddl_schema_versions import finished_row_move, possibly_applied_through, versions_of
@@ -79,6 +84,7 @@ class LandingSchema:
         self._steps: list[tuple[int, int]] = []
         """Job id and schema state of each DDL binlog since the beginning."""
         self._diffs = SchemaDiffs(pd, tikv)
+        self._commit_versions = CommitVersions(tikv)
         self._jobs = FinishedJobs(pd, tikv)
         self._unlanded_jobs = UnlandedJobs(pd, tikv, frozenset(known_jobs))
         self._early_rows = EarlyRows(pd, tikv, self._diffs.read)
@@ -119,17 +125,19 @@ class LandingSchema:
     def schema_version(self) -> int:
         return self._history.schema_version
 
-    def resolve(
+    def resolve(  # noqa: PLR0913 what is known of a window
         self,
         ddls: Sequence[DdlRecord],
         spans: Mapping[int, TableSpan],
         wait: Wait,
         skips: Collection[int] = (),
         rows: WindowRows = _NO_ROWS,
+        version: PendingVersion | None = None,
     ) -> RecordedSchema:
         """Move on over the window's DDL and return the window's schema.
 
         `spans`: by table id, where in the window the table has rows. `rows`: the rows themselves.
+        `version`: that of the window's end, if it is being read already.
         An unknown table is no error if its rows begin in a transaction at `skips`, which won't be
         applied; once they are, the later rows raise. Raises UnknownTableError, LandingStopped,
         PDError, TiKVError, HistoryError.
@@ -179,7 +187,8 @@ class LandingSchema:
         if found:
             described = sorted([*described, *found], key=lambda ddl: ddl.commit_ts)
         check_known(self._history, spans, known, born, skips)
-        relaxed = self._relax(spans, states, changed_before, wait)
+        newest = self._commit_versions.newest(spans.values(), version)
+        relaxed = self._relax(spans, states, changed_before, newest, wait)
         self.written_twice = self._doubled_tables.written_twice(spans, self._history.written_twice)
         return RecordedSchema(
             tables={i: before[i] for i in sorted(wanted) if i in before},
@@ -400,10 +409,13 @@ class LandingSchema:
         spans: Mapping[int, TableSpan],
         states: Mapping[int, Sequence[Table]],
         changed_before: Mapping[int, int],
+        newest: int,
         wait: Wait,
     ) -> dict[int, tuple[int, ...]]:
-        """Return the unique indexes that the upstream gives up before a DDL binlog names them."""
-        newest = newest_version(self._tikv, spans.values())
+        """Return the unique indexes that the upstream gives up before a DDL binlog names them.
+
+        `newest`: the newest schema version by which the window's rows may have been written.
+        """
         changed_at = self._history.changed_at
         self._scan_versions(max(newest, self._history.schema_version), changed_before)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.etl.landing._job import TableSpan
-from sluice.tidb import read_schema_version
+from sluice.tidb import TiKVError, read_schema_version
 from sluice.tidb.tikv.collations import read_new_collations
 from sluice.tidb.tikv.meta import find_table_info, read_schema_diff, string_key
 
@@ -33,19 +35,51 @@ def version_at(tikv: TiKVClient, ts: int) -> int:
     return version
 
 
-def newest_version(tikv: TiKVClient, spans: Iterable[TableSpan]) -> int:
-    """Return the newest schema version by which the rows of `spans` may have been written.
+class PendingVersion(NamedTuple):
+    """TiDB's schema version as of `ts` (TSO), which another thread reads."""
 
-    0 without rows.
+    ts: int
+    version: Future[int]
 
-    Rows name the version with which their transaction began. With metadata locks the transaction
-    may have used a newer one, through that of its commit.
+
+class CommitVersions:
+    """The newest schema version by which the rows of each window may have been written.
+
+    Windows are asked for in their order. A window waits for TiKV only if DDL came since the last.
     """
-    spans = tuple(spans)
-    if not spans:
-        return 0
-    then = version_at(tikv, max(span.last_commit_ts for span in spans))
-    return max(then, *(span.newest_version for span in spans))
+
+    def __init__(self, tikv: TiKVClient) -> None:
+        self._tikv = tikv
+        self._known = 0, 0
+        """A TSO and its `version_at`: those of the last window."""
+
+    def newest(self, spans: Collection[TableSpan], pending: PendingVersion | None = None) -> int:
+        """Return the version for a window with the rows of `spans`; 0 without rows.
+
+        Rows name the version with which their transaction began. With metadata locks the
+        transaction may have used a newer one, through that of its commit. `pending`: TiKV's
+        SchemaVersionKey at or behind the last row, begun while the rows were read. Raises
+        TiKVError.
+        """
+        if not spans:
+            return 0
+        then = self._version_at(max(span.last_commit_ts for span in spans), pending)
+        return max(then, *(span.newest_version for span in spans))
+
+    def _version_at(self, ts: int, pending: PendingVersion | None) -> int:
+        # Versions only grow, and SchemaVersionKey is never below `version_at`. With a <= ts <= b:
+        #     version_at(a) <= version_at(ts) <= version_at(b) <= SchemaVersionKey as of b.
+        # If the first and the last are equal, all are. A read as of b may come before the window's
+        # rows are read: b is at most a timestamp that PD gave before, and what commits behind such
+        # a read gets a higher one.
+        known_ts, known = self._known
+        if pending is not None and known_ts <= ts <= pending.ts:
+            with contextlib.suppress(TiKVError):  # as of `ts` there may be no lock in the way
+                if pending.version.result() == known:
+                    self._known = pending.ts, known
+                    return known
+        self._known = ts, version_at(self._tikv, ts)
+        return self._known[1]
 
 
 def has_new_collations(tikv: TiKVClient, ts: int, setting: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -24,8 +25,9 @@ from sluice.etl.landing.definitions_used import DefinitionResolver, ReadVersions
 from sluice.etl.landing.extract import RowExtractor
 from sluice.etl.landing.schema import LandingSchema
 from sluice.etl.landing.schema_rebuild import SchemaRebuilder, late_jobs
+from sluice.etl.landing.upstream_schema import PendingVersion
 from sluice.relay import RelayLog, WindowRecord
-from sluice.tidb import TiKVError, pb
+from sluice.tidb import TiKVError, pb, read_schema_version
 from sluice.tidb.history import SchemaHistory
 from sluice.tidb.partitions import physical_ids
 from sluice.tidb.schema import Table
@@ -239,6 +241,13 @@ def asked_of(folder: Path) -> ReadVersions:
     return lambda keys: {key: Mvcc(None, tuple(writes().get(key, ()))) for key in keys}
 
 
+def pending_version(tikv: Any, ts: int) -> PendingVersion:
+    """Return a read of the schema version as of a TSO that is over."""
+    read: Future[int] = Future()
+    read.set_result(read_schema_version(tikv, ts))
+    return PendingVersion(ts, read)
+
+
 def land(
     folder: Path,
     url: str,
@@ -286,7 +295,12 @@ def land(
             for i, t in totals.by_table.tables().items()
         }
         schema = landing.resolve(
-            totals.ddls, spans, lambda _: True, (), WindowRows(lambda whole=whole: whole)
+            totals.ddls,
+            spans,
+            lambda _: True,
+            (),
+            WindowRows(lambda whole=whole: whole),
+            pending_version(meta, hi),
         )
         parts = tuple(part for part in written if part is not None)
         parts, differ = second_writes.drop_copies(
