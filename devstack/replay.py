@@ -24,7 +24,8 @@ from sluice.devstack.tasks import task_processes, worker_processes
 from sluice.relay import Control, RelayLog
 
 _UPSTREAM = ("cluster", *PUMP_NAMES)
-_END_TASKS_TIMEOUT_S = 15.0
+_END_TASKS_TIMEOUT_S = 120.0
+"""Airflow's API server and scheduler take this long on a machine that does other work, too."""
 
 
 @dataclass(frozen=True, slots=True)
