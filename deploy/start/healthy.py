@@ -2,7 +2,8 @@
 
     python -m deploy.start.healthy KIND ADDRESS …
 
-    http URL                answers with 200
+    http URL                answers with 200; at https whose certificate it is isn't looked at, and
+                            the pump's own (PUMP_SSL_CERT, PUMP_SSL_KEY) is shown
     pump URL [NODE]         the registry shows the pump online: it takes binlogs. NODE is by
                             default the pump's own
     airflow URL COMPONENT   the api-server at URL knows of a heartbeat (metadatabase: that
@@ -18,6 +19,7 @@ the standard library is imported: this runs every few seconds in every container
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import sys
@@ -33,7 +35,9 @@ _SETTINGS = 4
 
 def http(url: str) -> bytes:
     """Return what is answered. Raises OSError, also for a status that isn't 2xx."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_own_tls())
+    )
     with opener.open(_with_host(url), timeout=_TIMEOUT_S) as answer:
         body: bytes = answer.read()
     return body
@@ -74,8 +78,7 @@ def grpc(address: str) -> None:
 def grpcs(address: str) -> None:
     """Raise OSError if something else than HTTP/2 answers over TLS, or nothing speaks TLS."""
     host, _, port = _with_host(address).rpartition(":")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context = _own_tls()
     context.set_alpn_protocols(["h2"])
     with (
         socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection,
@@ -91,6 +94,15 @@ def _speak_http2(connection: socket.socket, address: str) -> None:
         head += more
     if len(head) < 9 or head[3] != _SETTINGS:
         raise OSError(f"{address} doesn't speak HTTP/2")
+
+
+def _own_tls() -> ssl.SSLContext:
+    """Return the TLS settings for a server of this container."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate := os.environ.get("PUMP_SSL_CERT"):
+        context.load_cert_chain(certificate, os.environ.get("PUMP_SSL_KEY"))
+    return context
 
 
 KINDS: dict[str, Callable[..., object]] = {

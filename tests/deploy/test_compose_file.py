@@ -19,6 +19,7 @@ from sluice.etl import load_settings
 from sluice.expectations.propose import propose_for_replication
 from sluice.expectations.suite import REPLICATION
 from sluice.expectations.suite_files import SuiteFolder, text_of
+from sluice.pump_service.config import load
 from tests.deploy import docker_file
 from tests.deploy.compose_file import FILE, ROOT, defaults, document, filled, seconds, services
 
@@ -209,3 +210,26 @@ def test_the_alerts_find_the_jobs_that_they_ask_for():
         ]
     }
     assert set(re.findall(r'job="(\w+)"', (ROOT / "monitoring" / "rules.yml").read_text())) <= jobs
+
+
+def test_with_tls_pumps_and_all_that_read_them_have_the_certificates_of_tidbs_cluster(schema):
+    added = yaml.safe_load((ROOT / "deploy" / "compose" / "tls.yaml").read_text())
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    assert [error.message for error in validator.iter_errors(added)] == []
+    readers = {
+        name
+        for name, one in SERVICES.items()
+        if name.startswith("spark-worker")
+        or name in ("airflow-api", "airflow-scheduler", "metrics", "cli", "prometheus")
+    }
+    pumps = {"pump-1", "pump-2"}
+    assert set(added["services"]) == readers | pumps
+    for name, one in added["services"].items():
+        assert one["secrets"] == list(added["secrets"]), name
+    for name in pumps:
+        one = added["services"][name]
+        config = load([], {**SERVICES[name]["environment"], **one["environment"]})
+        assert config.security.on and config.security.ssl_ca
+        assert {Path(value).name for value in one["environment"].values()} == set(one["secrets"])
+        plain, secure = SERVICES[name]["healthcheck"]["test"], one["healthcheck"]["test"]
+        assert secure == [word.replace("http:", "https:") for word in plain]

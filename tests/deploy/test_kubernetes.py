@@ -13,7 +13,7 @@ import yaml
 
 from deploy.start import healthy
 from sluice.etl.settings import parse_settings
-from sluice.pump_service.config import Config
+from sluice.pump_service.config import Config, load
 from tests.deploy.compose_file import ROOT, defaults, seconds, services
 from tests.deploy.docker_file import TARGETS, stages
 
@@ -211,6 +211,44 @@ def test_prometheus_operator_is_told_of_services_and_ports_that_are_there():
         ]
         ports = {port["name"] for port in service["spec"]["ports"]}
         assert {endpoint["port"] for endpoint in one["spec"]["endpoints"]} <= ports
+
+
+def test_with_tls_a_pump_shows_a_certificate_and_is_probed_with_it():
+    folder = FOLDER / "pump-tls"
+    (patch,) = yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"]
+    assert patch["target"] == {"kind": "StatefulSet", "name": "pump"}
+    plain = WORKLOADS["pump"]
+    secure = copy.deepcopy(plain)
+    for step in yaml.safe_load((folder / patch["path"]).read_text()):
+        _patched(secure, step)
+    for release in RELEASES:
+        kubernetes_validate.validate(secure, release, strict=True)
+    (said,) = secure["spec"]["template"]["spec"]["containers"]
+    given = {one["name"]: one.get("value", "") for one in said["env"]}
+    config = load([], given | {"PUMP_PD_URLS": "https://basic-pd.tidb:2379"})
+    assert config.security.on and config.security.ssl_ca
+    (mount,) = (one for one in said["volumeMounts"] if one["name"] == "tls")
+    for name in ("PUMP_SSL_CA", "PUMP_SSL_CERT", "PUMP_SSL_KEY"):
+        assert Path(given[name]).parent == Path(mount["mountPath"])
+    for probe in ("startupProbe", "readinessProbe"):
+        before = container("pump")[probe]["exec"]["command"]
+        asked = said[probe]["exec"]["command"]
+        assert asked == [word.replace("http:", "https:") for word in before] != before
+    assert "httpGet" not in said["livenessProbe"]
+
+
+def _patched(document: Any, step: dict[str, Any]) -> None:
+    """Do one step of a JSON patch (RFC 6902)."""
+    *way, last = step["path"].strip("/").split("/")
+    for name in way:
+        document = document[int(name) if isinstance(document, list) else name]
+    if step["op"] == "remove":
+        del document[last]
+    elif last == "-":
+        document.append(step["value"])
+    else:
+        assert (last in document) == (step["op"] == "replace"), step
+        document[last] = step["value"]
 
 
 def test_a_pump_has_the_memory_for_the_largest_transaction_that_it_takes():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import pytest
 from deploy.start import airflow_api, airflow_scheduler, bucket, healthy, standin, traffic
 from tests.deploy.compose_file import ROOT
 from tests.object_store.s3_server import S3Server
+from tests.pump_service.authority import Authority
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -105,7 +107,7 @@ def test_a_bucket_is_made_once_and_its_secret_is_in_no_message(s3_server: S3Serv
 class Told:
     """A server that answers each GET with `answers` of its path."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.answers: dict[str, object] = {}
         told = self
 
@@ -120,9 +122,11 @@ class Told:
                 """Say nothing."""
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
-        self.url = f"http://{self.address}"
+        self.url = f"http{'s' if tls else ''}://{self.address}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -144,6 +148,25 @@ def test_a_pump_is_healthy_when_the_registry_shows_it_online(
     assert healthy.main(["pump", told.url, "b"]) == 1
     assert healthy.main(["pump", told.url, "c"]) == 1
     assert "pump b is paused" in capsys.readouterr().out
+
+
+def test_a_pump_that_wants_certificates_is_asked_with_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("pump", "pump")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    tls.load_verify_locations(authority.path)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    pump = Told(tls)
+    pump.answers["/status"] = {"status": {"a": {"state": "online"}}}
+    assert healthy.main(["pump", pump.url, "a"]) == 1
+    monkeypatch.setenv("PUMP_SSL_CERT", str(certificate))
+    monkeypatch.setenv("PUMP_SSL_KEY", str(key))
+    assert healthy.main(["pump", pump.url, "a"]) == 0
+    pump.close()
 
 
 def test_a_part_of_airflow_is_healthy_when_its_heartbeat_is_young(told: Told) -> None:
