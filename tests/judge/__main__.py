@@ -10,6 +10,7 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -119,7 +120,13 @@ def _run(arguments: argparse.Namespace, server: MariaDBServer, folder: Path) -> 
         )
         began = time.monotonic()
         upstream = History(random.Random(seed), features).grow(arguments.steps)
-        verdict = trial(upstream, seed, mode, arguments.kills, arguments.drainer, server, folder)
+        try:
+            verdict = trial(
+                upstream, seed, mode, arguments.kills, arguments.drainer, server, folder
+            )
+        except Exception as error:  # the judge's own fault: the seed has to be known
+            traceback.print_exc()
+            verdict = Verdict(stopped=f"the judge failed: {type(error).__name__}: {error}")
         if arguments.tell:
             print(*upstream.story, sep="\n")
         counts[verdict.outcome] += 1

@@ -85,31 +85,41 @@ def _tear(
 
     Where keys tell rows apart, each row.
     """
+    kept: dict[tuple[tuple[str, str], int], list[str]] = {}
     for number, moment in enumerate(moments):
         apply_until(stamps[moment])
         with _connected(server) as connection, connection.cursor() as cursor:
             if not number:
                 cursor.execute(f"DROP DATABASE IF EXISTS {_KEPT}")
                 cursor.execute(f"CREATE DATABASE {_KEPT}")
-            for n, name in enumerate(_tables(cursor)):
-                columns = ", ".join(_columns(cursor, name))
+            for name in _tables(cursor):
+                kept[name, number] = _columns(cursor, name)
                 cursor.execute(
-                    f"CREATE TABLE {_KEPT}.t{n}_{number} AS SELECT {columns} FROM {_full(name)}"
+                    f"CREATE TABLE {_copy(kept, name, number)} AS SELECT"
+                    f" {', '.join(kept[name, number])} FROM {_full(name)}"
                 )
     with _connected(server) as connection, connection.cursor() as cursor:
-        for n, name in enumerate(_tables(cursor)):
+        for name in _tables(cursor):
+            written = [kept.get((name, number)) for number in range(len(moments))]
+            # a difference would be a DDL that is applied at another transaction than its own
+            assert all(columns == written[-1] for columns in written), (name, stamps, written)
             columns = ", ".join(_columns(cursor, name))
             older, newer = sorted(rng.randrange(len(moments)) for _ in range(2))
             key = _telling(cursor, name)
-            kept = [f"SELECT {columns} FROM {_KEPT}.t{n}_{older}"]
+            rows = [f"SELECT {columns} FROM {_copy(kept, name, older)}"]
             if key:
                 which = f"CRC32(CONCAT_WS('#', {', '.join(key)})) % 2"
-                newest = f"SELECT {columns} FROM {_KEPT}.t{n}_{newer} WHERE {which} = 1"
-                kept = [f"{kept[0]} WHERE {which} = 0", newest]
+                newest = f"SELECT {columns} FROM {_copy(kept, name, newer)} WHERE {which} = 1"
+                rows = [f"{rows[0]} WHERE {which} = 0", newest]
             cursor.execute(f"DELETE FROM {_full(name)}")
-            for rows in kept:
-                cursor.execute(f"INSERT INTO {_full(name)} ({columns}) {rows}")
+            for select in rows:
+                cursor.execute(f"INSERT INTO {_full(name)} ({columns}) {select}")
         cursor.execute(f"DROP DATABASE {_KEPT}")
+
+
+def _copy(kept: dict[tuple[tuple[str, str], int], list[str]], name: Any, number: int) -> str:
+    """Return the name of the copy of a table as at a moment."""
+    return f"{_KEPT}.t{list(kept).index((name, number))}"
 
 
 def _leave_checkpoint(server: MariaDBServer, broken: Broken) -> None:
