@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterator
 
 from sluice.etl.apply._batch import WaitStopped
 from sluice.etl.apply._verify_applied import first_unapplied_row
-from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
 from sluice.etl.changes.rules import ReplicationRules, ScopeError, scope_ddl
 from sluice.etl.changes.steps import ScopedDdl
 from sluice.etl.downstream import Checkpoint, MySQLSession
 from sluice.etl.downstream.sinks.sink import DrainerTakeover
 from sluice.relay import RelayLog
-from sluice.tidb.schema import Table
 
 log = logging.getLogger("sluice.apply")
 
@@ -55,7 +54,7 @@ def _pending_ddls(
     Each has `before`, its tables before the DDL.
     """
     after, through = checkpoint.commit_ts, checkpoint.safe_until
-    tables: dict[int, Table | None] = {}
+    replay = SchemaReplay(after)
     position, logged = after, False
     while position < through:
         window = relay.find(position)
@@ -71,15 +70,12 @@ def _pending_ddls(
                 raise WaitStopped  # DDL that isn't landed yet may have undone what is downstream
             continue
         schema = RecordedSchema.from_window(window)
-        tables |= schema.tables
-        for ddl in schema.ddls:
-            if after < ddl.commit_ts <= through and ddl.commit_ts not in rules.ignored_ts:
-                before = {
-                    i: table for i in ddl.effect.tables if (table := tables.get(i)) is not None
-                }
+        replay.enter(schema)
+        for ddl in replay.advance(schema.ddls, through):
+            if ddl.commit_ts not in rules.ignored_ts:
+                before = {i: table for i, table in ddl.before.items() if table is not None}
                 with contextlib.suppress(ScopeError):  # raised again when the DDL is applied
                     scoped = scope_ddl(ddl, before, rules.filters, rules.routes)
                     if scoped.ddl is not None:
                         yield scoped.ddl
-            tables |= ddl.effect.tables
         position = window.hi

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.etl.changes.planning import WindowPayload
-from sluice.etl.changes.recorded_schema import RecordedSchema
+from sluice.etl.changes.recorded_schema import RecordedSchema, SchemaReplay
 from sluice.etl.changes.rules import Filter, is_internal_table
 from sluice.relay import RelayError, RelayLog, WindowRecord
 from sluice.tidb import tso
@@ -69,12 +69,12 @@ def _gather(
     found: ReplayWindows, relay: RelayLog, ends: tuple[int, int], filters: Filter, oldest: int
 ) -> None:
     since, until = ends
-    born: set[int] = set()
+    replay = SchemaReplay(since)
     try:
         for window in relay.windows(since, until):
             found.windows += 1
             if window.tables or window.ddls:
-                _add(found, window, ends, filters, born)
+                _add(found, window, replay, until, filters)
             for commit_ts, began_ts in (
                 WindowPayload.from_window(window, since, until).ddl_started_before().items()
             ):
@@ -86,50 +86,28 @@ def _gather(
                     )
     except RelayError as error:
         found.problems.append(str(error))
+    found.begun = {i: table for i, table in replay.unknown.items() if _wants(filters, table)}
 
 
 def _add(
-    found: ReplayWindows,
-    window: WindowRecord,
-    ends: tuple[int, int],
-    filters: Filter,
-    born: set[int],
+    found: ReplayWindows, window: WindowRecord, replay: SchemaReplay, until: int, filters: Filter
 ) -> None:
     schema = RecordedSchema.from_window(window)
-    wanted = False
-    for table_id, table in schema.tables.items():
-        if table is None or not _wants(filters, table):
-            continue
-        wanted = True
-        found.tables.setdefault(table.full_name, table)
-        if table_id not in born:
-            found.begun.setdefault(table_id, table)
-    for ddl in schema.ddls:
-        # its tables are there when the range begins, in the middle of the window
-        if ddl.commit_ts <= ends[0]:
-            for table_id, table in ddl.effect.tables.items():
-                if table is not None and _wants(filters, table):
-                    wanted = True
-                    found.tables[table.full_name] = found.begun[table_id] = table
-            continue
-        tables = [
-            t
-            for t in (
-                *ddl.effect.tables.values(),
-                *(schema.tables.get(i) for i in ddl.effect.tables),
-            )
-            if t
-        ]
-        names = any(filters.wants_schema(s.name) for s in ddl.effect.schemas.values() if s)
-        names = names or any(_wants(filters, table) for table in tables)
-        born.update(i for i in ddl.effect.tables if i not in found.begun)
-        if names and ddl.commit_ts <= ends[1]:
-            wanted = True
+    replay.enter(schema)
+    ids = set(schema.tables).union(*(ddl.effect.tables for ddl in schema.ddls))
+    tables = [replay.tables[i] for i in ids if i in replay.tables]
+    count = len(found.ddls)
+    for ddl in replay.advance(schema.ddls, until):
+        sides = [t for t in (*ddl.effect.tables.values(), *ddl.before.values()) if t is not None]
+        if any(filters.wants_schema(s.name) for s in ddl.effect.schemas.values() if s) or any(
+            _wants(filters, table) for table in sides
+        ):
             found.ddls.append(ddl)
-            for table in tables:
-                if _wants(filters, table):
-                    found.tables.setdefault(table.full_name, table)
-    if wanted:
+            tables += sides
+    wanted = [table for table in tables if _wants(filters, table)]
+    for table in wanted:
+        found.tables.setdefault(table.full_name, table)
+    if wanted or len(found.ddls) > count:
         found.transactions += window.transactions
         found.changes += window.changes
         found.bytes += sum(part.bytes for part in window.parts)
